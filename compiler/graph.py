@@ -1,0 +1,140 @@
+"""The intermediate representation: a small, typed, immutable dataflow graph.
+
+A `Graph` is a list of nodes in topological order over named values in single-assignment form. Layouts are
+plain: images are NHWC inside the compiler, matrices row-major, every value contiguous.
+A pass is a function from `Graph` to `Graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+DType = Literal["f32", "i64", "i32", "bool"]
+Array = NDArray[np.generic]
+AttrValue = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
+Attrs = Mapping[str, AttrValue]
+
+ITEM_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "i64": 8, "i32": 4, "bool": 1})
+NUMPY_DTYPE: Mapping[str, np.dtype[np.generic]] = MappingProxyType(
+    {"f32": np.dtype("f4"), "i64": np.dtype("i8"), "i32": np.dtype("i4"), "bool": np.dtype("?")}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and static shape of one value."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements (1 for a scalar)."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the contiguous tensor."""
+        return self.size * ITEM_BYTES[self.dtype]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One application of an operator record (see `compiler.ops`) to named values."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Attrs = field(default_factory=dict)
+    origin: str = ""
+    """Name of the ONNX node this came from; error messages and per-kernel tables show it."""
+
+    @property
+    def output(self) -> str:
+        """The only output of a single-output node."""
+        (name,) = self.outputs
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A trainable tensor of the model and how it is stored inside.
+
+    The file (ONNX, safetensors) holds `file_shape`; the compiler holds
+    `file.reshape(view_shape).transpose(perm)`. `view_shape` only ever splits or drops unit axes, so both hold the
+    same elements. Example: a 1x1 conv weight [O, I, 1, 1] is viewed as [O, I] and stored [I, O] (perm (1, 0)).
+    """
+
+    name: str
+    file_shape: tuple[int, ...]
+    view_shape: tuple[int, ...]
+    perm: tuple[int, ...]
+    kind: Literal["weight", "bias"]
+    layer: str
+    """Name of the ONNX node that consumes it."""
+    channel_axis: int | None = None
+    """Axis of the *inside* shape along which a plan's channel ratio slices (input channels); None: whole only."""
+    created: bool = False
+    """True for a zero bias that the exporter dropped and we created."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The inside shape."""
+        return tuple(self.view_shape[axis] for axis in self.perm)
+
+    def to_inside(self, array: Array) -> Array:
+        """File layout -> inside layout (contiguous copy)."""
+        return np.ascontiguousarray(array.reshape(self.view_shape).transpose(self.perm))
+
+    def to_file(self, array: Array) -> Array:
+        """Inside layout -> file layout (contiguous copy)."""
+        inverse = np.argsort(np.asarray(self.perm))
+        return np.ascontiguousarray(array.transpose(inverse)).reshape(self.file_shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A typed dataflow graph.
+
+    `inputs` are run-time inputs (data). `parameters` and `constants` are values too: a parameter's array is in
+    `arrays` under its name, in inside layout; every other entry of `arrays` is a constant. Every value that a node
+    reads is an input, an array, or an output of an earlier node; `types` holds them all.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+    def with_nodes(self, nodes: Iterable[Node], types: Mapping[str, TensorType] | None = None) -> Graph:
+        """The same graph with other nodes (and, if given, other types)."""
+        return replace(self, nodes=tuple(nodes), types=self.types if types is None else types)
+
+    def producers(self) -> dict[str, Node]:
+        """Value name -> the node that makes it."""
+        return {name: node for node in self.nodes for name in node.outputs}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """Value name -> the nodes that read it, in order, once per reading node."""
+        readers: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                readers.setdefault(name, []).append(node)
+        return readers
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)

@@ -1,0 +1,288 @@
+"""What a kernel computes, as our own data: the contract between operators (`lower`), fusion and code generation.
+
+A `KernelSpec` says nothing of schedules, vectors or threads. `compiler.codegen` turns it into TIR. Two equal specs are
+the same kernel, so a spec's digest is the cache key.
+
+Operand convention, for every family: `inputs` first, then `outputs`, then (if code generation asks for it) one
+workspace. Every operand is a contiguous tensor whose `TensorType` is stated; its storage is 64-byte aligned.
+
+Scalar expressions read `Ref(k)`. In a `MapSpec`, `Ref(k)` is input k at that point. In a contraction's epilogue
+`Ref(0)` is the accumulated value and `Ref(k)`, k >= 1, is `epilogue_inputs[k - 1]` at the output point.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Literal
+
+from compiler.graph import TensorType
+
+# ---------------------------------------------------------------------------------------------- scalar expressions
+
+UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "floor", "sign",
+         "sin", "cos", "not", "to_f32", "to_i64", "to_i32", "to_bool", "is_nan")  # fmt: skip
+BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "lt", "le", "eq", "and", "or")
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal of the expression's type (f32 unless used in an integer context)."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The value of one operand at the current point."""
+
+    operand: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The result of an earlier stage of a `RowSpec`."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The current position along one iteration axis, as i64."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`op` in `UNARY`; comparisons and `not` work on bool."""
+
+    op: str
+    x: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """`op` in `BINARY`; `lt`, `le`, `eq` give bool."""
+
+    op: str
+    x: Expr
+    y: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`then` where `cond` (bool) holds, else `other`; both sides may be evaluated."""
+
+    cond: Expr
+    then: Expr
+    other: Expr
+
+
+Expr = Const | Ref | Stat | Index | Unary | Binary | Select
+
+# ---------------------------------------------------------------------------------------------------------- accesses
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`offset + sum(coefficient * axis)` over iteration axes; `terms` holds (axis, coefficient), coefficient != 0."""
+
+    terms: tuple[tuple[int, int], ...] = ()
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an operand is read (or written) at an iteration point: one `Affine` per dimension of `type.shape`.
+
+    `fill`: None means every index is in bounds by construction; a number means that a point outside the tensor reads
+    that number (padding, concatenation). Writes are never filled.
+    """
+
+    type: TensorType
+    index: tuple[Affine, ...]
+    fill: float | None = None
+
+
+# ---------------------------------------------------------------------------------------------------------- families
+
+
+@dataclass(frozen=True, slots=True)
+class MapSpec:
+    """Element-wise over `extents`, with affine reads: arithmetic, broadcast, transpose, slice, pad, concat, update.
+
+    For each point: `output[i] = exprs[i]`, all expressions evaluated before any output is written, so an output may
+    share storage with an input that is read at the same point (in-place update). Outputs may cover part of a
+    tensor (channel-sparse update of a weight): what is not covered keeps its bytes, in place.
+    """
+
+    extents: tuple[int, ...]
+    inputs: tuple[Access, ...]
+    outputs: tuple[Access, ...]
+    exprs: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSpec:
+    """`out[kept axes] = epilogue(combine over reduced axes of expr)`.
+
+    `extents` are all iteration axes; `reduced` those that are summed or maximised. `inputs` are read over all axes.
+    `output` and `epilogue_inputs` are accessed over all axes but use only kept ones.
+    """
+
+    extents: tuple[int, ...]
+    reduced: tuple[int, ...]
+    combine: Literal["sum", "max"]
+    inputs: tuple[Access, ...]
+    expr: Expr
+    output: Access
+    epilogue: Expr = Ref(0)
+    epilogue_inputs: tuple[Access, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpec:
+    """Row-wise normalisation: softmax, layer norm, cross-entropy, and their gradients.
+
+    Iterates `rows` x `width` (two axes). Stage s reduces over the row: `Stat(s) = combine(expr_s)` where `expr_s` may
+    use `Ref(k)` (inputs at the point) and `Stat(<s)`. Then for each point of the row `outputs[i] = exprs[i]`.
+    An output whose access does not use axis 1 is written once per row (its expr may use `Stat`s and per-row inputs).
+    """
+
+    rows: int
+    width: int
+    inputs: tuple[Access, ...]
+    stages: tuple[tuple[Literal["sum", "max"], Expr], ...]
+    outputs: tuple[Access, ...]
+    exprs: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulSpec:
+    """`C[b, m, n] = epilogue(sum_k A[b, m, k] * B[b, k, n])`, row-major.
+
+    `a_transposed`: A is stored [b, k, m]. `b_transposed`: B is stored [b, n, k]. `a_batched` / `b_batched`: False means
+    that operand has no batch axis (shared). All operands are tight (no leading-dimension padding).
+    inputs: A, B, then epilogue_inputs. Iteration axes for epilogue accesses: (b, m, n).
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    a_transposed: bool = False
+    b_transposed: bool = False
+    a_batched: bool = True
+    b_batched: bool = True
+    epilogue: Expr = Ref(0)
+    epilogue_inputs: tuple[Access, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConvSpec:
+    """Dense 2-D convolution family, NHWC activations, [KH, KW, C, K] weights.
+
+    forward:      inputs x[N,H,W,C], w[KH,KW,C,K]   -> y[N,OH,OW,K];  epilogue axes (n, oh, ow, k)
+    input_grad:   inputs d_y[N,OH,OW,K], w          -> d_x[N,H,W,C];  epilogue axes (n, h, w, c)
+    weight_grad:  inputs x, d_y                     -> d_w[KH,KW,C,K]; epilogue axes (kh, kw, c, k)
+    `pads` is (top, left, bottom, right) of zeros. y[oh,ow] += x[oh*sh + kh*dh - top, ow*sw + kw*dw - left] * w.
+    """
+
+    kind: Literal["forward", "input_grad", "weight_grad"]
+    n: int
+    h: int
+    w: int
+    c: int
+    k: int
+    oh: int
+    ow: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    dilations: tuple[int, int] = (1, 1)
+    epilogue: Expr = Ref(0)
+    epilogue_inputs: tuple[Access, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseSpec:
+    """Depth-wise 2-D convolution family (one filter per channel), NHWC, weights [KH, KW, C]; fields as `ConvSpec`.
+
+    forward: x, w -> y[N,OH,OW,C]; input_grad: d_y, w -> d_x[N,H,W,C]; weight_grad: x, d_y -> d_w[KH,KW,C].
+    """
+
+    kind: Literal["forward", "input_grad", "weight_grad"]
+    n: int
+    h: int
+    w: int
+    c: int
+    oh: int
+    ow: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    dilations: tuple[int, int] = (1, 1)
+    epilogue: Expr = Ref(0)
+    epilogue_inputs: tuple[Access, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """2-D pooling, NHWC. Padding never wins a maximum.
+
+    max: x -> y[N,OH,OW,C].          max_grad: x, y, d_y -> d_x; the first maximum in row-major window order gets d_y.
+    average: x -> y; divides by the window area, or by the in-bounds count if not `count_pads`.  average_grad: d_y -> d_x.
+    """
+
+    kind: Literal["max", "max_grad", "average", "average_grad"]
+    n: int
+    h: int
+    w: int
+    c: int
+    oh: int
+    ow: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    count_pads: bool = False
+    epilogue: Expr = Ref(0)
+    epilogue_inputs: tuple[Access, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GatherSpec:
+    """`y[o, j, i] = table[o, index[j], i]`: table [outer, rows, inner], index i64/i32 [count]; negative wraps.
+
+    scatter_add is its gradient: index, d_y [outer, count, inner] -> d_table [outer, rows, inner], sums duplicates.
+    Operand order: gather: table, index -> y.   scatter_add: index, d_y -> d_table.
+    """
+
+    kind: Literal["gather", "scatter_add"]
+    outer: int
+    rows: int
+    inner: int
+    count: int
+    index_dtype: Literal["i64", "i32"] = "i64"
+    dtype: Literal["f32", "i64", "i32"] = "f32"
+
+
+KernelSpec = MapSpec | ReduceSpec | RowSpec | MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | GatherSpec
+CONTRACTIONS = (MatmulSpec, ConvSpec, DepthwiseSpec)
+
+
+def canonical(value: object) -> str:
+    """A stable text of a spec (or part of one): same spec, same text, on every machine and Python version."""
+    if is_dataclass(value):
+        body = ",".join(f"{f.name}={canonical(getattr(value, f.name))}" for f in fields(value))
+        return f"{type(value).__name__}({body})"
+    if isinstance(value, tuple):
+        return "(" + ",".join(canonical(item) for item in value) + ")"
+    if isinstance(value, float):
+        return value.hex()
+    return repr(value)
+
+
+def signature(spec: KernelSpec) -> str:
+    """SHA-256 of the canonical text: the name of the kernel in caches and objects."""
+    return hashlib.sha256(canonical(spec).encode()).hexdigest()
