@@ -232,7 +232,8 @@ class PoolSpec:
     """2-D pooling, NHWC. Padding never wins a maximum.
 
     max: x -> y[N,OH,OW,C].          max_grad: x, y, d_y -> d_x; the first maximum in row-major window order gets d_y.
-    average: x -> y; divides by the window area, or by the in-bounds count if not `count_pads`.  average_grad: d_y -> d_x.
+    average: x -> y; divides by the window area, or by the in-bounds count if not `count_pads`.
+    average_grad: d_y -> d_x.
     """
 
     kind: Literal["max", "max_grad", "average", "average_grad"]
