@@ -1,0 +1,1 @@
+"""What runs on or beside a board: pulls signed bundles, runs them under limits, measures, reports."""

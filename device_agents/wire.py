@@ -1,0 +1,145 @@
+"""Frozen dataclasses to JSON and back, strictly: what is unknown, missing or of another type is refused by name.
+
+Supported field types: `str`, `int`, `float` (finite; an integer is accepted), `bool`, `Optional[T]`, `Literal[...]`,
+`tuple[T, ...]`, `Mapping[str, T]` and other dataclasses. A field with a default may be absent.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Hashable, Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+MAX_STRING_CHARACTERS = 1 << 20
+MAX_ITEMS = 1 << 20
+
+
+class ProtocolError(ValueError):
+    """A message that does not follow the protocol; `where` is the dotted path of the field."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(f"{where}: {message}" if where else message)
+        self.where = where
+
+
+def to_json(value: Any) -> Any:
+    """The JSON value (dicts, lists, strings, numbers, None) of a dataclass or of a field of one."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ProtocolError("", f"{value} cannot be sent: numbers on the wire are finite, absent ones are null")
+    return value
+
+
+def dumps(value: Any) -> bytes:
+    """Canonical bytes: UTF-8, sorted keys, no spaces. The same value always gives the same bytes."""
+    return json.dumps(to_json(value), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def loads(kind: type[T], data: Union[bytes, str]) -> T:
+    """Parse `data` as one `kind`. Raises `ProtocolError` (not JSON, wrong field)."""
+    try:
+        value = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("", f"not JSON: {error}") from None
+    return from_json(kind, value)
+
+
+def from_json(kind: type[T], value: Any, where: str = "") -> T:
+    """Build the dataclass `kind` from a parsed JSON object. Raises `ProtocolError` naming the field."""
+    if not isinstance(value, dict):
+        raise ProtocolError(where or kind.__name__, f"expected an object, got {_name(value)}")
+    fields = _fields(cast(Hashable, kind))
+    unknown = sorted(set(value) - set(fields))
+    if unknown:
+        raise ProtocolError(_join(where, unknown[0]), f"unknown field of {kind.__name__}")
+    arguments = {}
+    for name, (hint, required) in fields.items():
+        if name in value:
+            arguments[name] = _decode(hint, value[name], _join(where, name))
+        elif required:
+            raise ProtocolError(_join(where, name), f"missing field of {kind.__name__}")
+    try:
+        return kind(**arguments)
+    except ProtocolError as error:
+        raise ProtocolError(_join(where, error.where), str(error).partition(": ")[2]) from None
+
+
+@cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    hints = get_type_hints(kind)
+    absent = dataclasses.MISSING
+    return {
+        field.name: (hints[field.name], field.default is absent and field.default_factory is absent)
+        for field in dataclasses.fields(kind)
+    }
+
+
+def _decode(hint: Any, value: Any, where: str) -> Any:
+    origin = get_origin(hint)
+    if origin is Union:
+        inner = next(arm for arm in get_args(hint) if arm is not type(None))
+        return None if value is None else _decode(inner, value, where)
+    if origin is Literal:
+        if value not in get_args(hint) or isinstance(value, bool):
+            raise ProtocolError(where, f"expected one of {', '.join(map(str, get_args(hint)))}; got {value!r:.60}")
+        return value
+    if origin is tuple:
+        return _decode_items(get_args(hint)[0], value, where)
+    if origin is Mapping:
+        return _decode_mapping(get_args(hint)[1], value, where)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return from_json(hint, value, where)
+    return _decode_scalar(hint, value, where)
+
+
+def _decode_items(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ProtocolError(where, f"expected an array, got {_name(value)}")
+    if len(value) > MAX_ITEMS:
+        raise ProtocolError(where, f"{len(value)} items, the limit is {MAX_ITEMS}")
+    return tuple(_decode(hint, item, f"{where}[{index}]") for index, item in enumerate(value))
+
+
+def _decode_mapping(hint: Any, value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(where, f"expected an object, got {_name(value)}")
+    return {key: _decode(hint, item, _join(where, key)) for key, item in value.items()}
+
+
+def _decode_scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return _as_float(value, where)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ProtocolError(where, f"expected {hint.__name__}, got {_name(value)}")
+    if hint is str and len(value) > MAX_STRING_CHARACTERS:
+        raise ProtocolError(where, f"{len(value)} characters, the limit is {MAX_STRING_CHARACTERS}")
+    if hint is float and not math.isfinite(value):
+        raise ProtocolError(where, "not a finite number")
+    return value
+
+
+def _as_float(value: int, where: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ProtocolError(where, "not a finite number") from None
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is not JSON; absent numbers are null")
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where}.{name}" if where and name else where or name
+
+
+def _name(value: Any) -> str:
+    return "null" if value is None else type(value).__name__
