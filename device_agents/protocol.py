@@ -2,8 +2,8 @@
 
 Conventions. JSON bodies, one dataclass each, written by `dumps` and read by `loads` / `from_json`, which refuse
 unknown, missing and ill-typed fields by name (`ProtocolError`). `_at` is seconds since 1970-01-01 UTC, `_s` seconds,
-`_us` microseconds, `_mj` millijoules, `_c` degrees Celsius, `_hz` hertz, `_bytes` bytes. Absent numbers are null, never zero
-or NaN. Digests are `sha256:<64 hex digits>`. Keys, signatures and payloads are standard base64 with padding.
+`_us` microseconds, `_mj` millijoules, `_c` degrees Celsius, `_hz` hertz, `_bytes` bytes. Absent numbers are null,
+never zero or NaN. Digests are `sha256:<64 hex digits>`. Keys, signatures and payloads are standard base64 with padding.
 
 Who may call. `/agent/enrol` needs the one-time token in its body; `/agent/challenge` and `/agent/renew` need nothing
 but the signature; everything else needs `Authorization: Bearer <credential>`. The answers that an agent acts on: 401
@@ -68,6 +68,7 @@ VerdictKind = Literal["valid", "noisy", "throttled", "disturbed", "drifting"]
 LEASE_S = 60.0
 HEARTBEAT_INTERVAL_S = 10.0
 MAX_LONG_POLL_S = 60.0
+EMULATION_TIME_FACTOR = 10.0
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
@@ -96,8 +97,9 @@ class DeviceDescription:
     sensors: tuple[str, ...] = ()
     """What it can measure: `temperature`, `frequency`, `throttling`, `energy`, `power`."""
     isolation_level: int = 0
-    """0 none, 1 own session and rlimits, 2 + a cgroup, 3 + namespaces (no network, own process ids), 4 + read-only file
-    system view (bubblewrap). What it really has, tried at start."""
+    """What the sandbox of a job really gives, tried at start; each level has those below it: 0 nothing, 1 own session,
+    resource limits, no new privileges, 2 namespaces (no network, own process tree), 3 read-only file system and a
+    hidden state folder, 4 cgroup v2 limits on memory and processes."""
     agent_version: str = ""
     runner: Optional[str] = None
     """The emulator in front of the binary (`qemu-aarch64-static`), or null."""
@@ -262,7 +264,8 @@ class Limits:
 
     transfer_s: float = 900.0
     run_s: float = 1800.0
-    """Wall-clock time of all processes of the binary together; an emulated device is given `run_s` as is."""
+    """Wall-clock time of all processes of the binary together, as for a real board: on an emulated device the agent
+    (and the farm's own run clock) multiply it by `EMULATION_TIME_FACTOR`."""
     memory_bytes: int = 4 << 30
     disk_bytes: int = 4 << 30
 
@@ -575,12 +578,13 @@ def _base64(where: str, text: str) -> bytes:
 
 __all__ = [
     "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "DATASET_PATH", "DIGEST_HEADER",
-    "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH", "KEY_TYPE", "LEASE_PATH", "LEASE_S",
-    "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH", "REPORT_PATH",
-    "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause", "Challenge", "ChallengeRequest",
-    "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest", "EnrolResponse", "Envelope", "Evaluation",
-    "Event", "EventBatch", "EventsResponse", "HeartbeatRequest", "HeartbeatResponse", "KernelTime", "LeaseRequest", "Limits",
-    "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "ProtocolError", "RenewRequest",
-    "Report", "ReportResponse", "ServerKey", "Signature", "Statement", "Verdict", "VerdictKind", "attempt_path",
-    "challenge_message", "dumps", "from_json", "key_message", "loads", "pae", "to_json",
+    "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH", "KEY_TYPE",
+    "LEASE_PATH", "LEASE_S", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH",
+    "REPORT_PATH", "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause", "Challenge",
+    "ChallengeRequest", "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest", "EnrolResponse",
+    "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest", "HeartbeatResponse",
+    "KernelTime", "LeaseRequest", "Limits", "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome",
+    "OutcomeState", "ProtocolError", "RenewRequest", "Report", "ReportResponse", "ServerKey", "Signature",
+    "Statement", "Verdict", "VerdictKind", "attempt_path", "challenge_message", "dumps", "from_json", "key_message",
+    "loads", "pae", "to_json",
 ]  # fmt: skip

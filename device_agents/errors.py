@@ -1,0 +1,110 @@
+"""Every error the agent raises on purpose, sorted by who must act.
+
+AgentError
+|-- FarmError                     talking to the farm
+|   |-- Unreachable               no answer (network, time-out)                 -> try again later
+|   |-- Busy                      429 or 5xx; carries `retry_after_s`           -> try again later
+|   |-- Unauthorized              401                                           -> renew the credential
+|   |-- Stale                     409: lease or session belongs to another      -> stop, keep the result
+|   `-- Refused                   any other 4xx, or an answer that is no answer -> the operator
+|-- EnrolmentError                the device has no identity and cannot get one -> the operator
+`-- AttemptError                  ends one attempt; carries cause, code, message, hint of the report
+    |-- Untrusted                 signature, key, time, digest, device or release does not fit (cause policy)
+    |-- BadBundle                 not a bundle, unsafe entries, wrong target
+    |-- BadData                   the data set or weights cannot be used (cause user)
+    |-- StepFailed                the binary ended badly
+    `-- Stopped                   told to stop: cancelled, lease lost, agent going down, time is up
+"""
+
+from __future__ import annotations
+
+from device_agents.protocol import Cause, Outcome, OutcomeState
+
+
+class AgentError(Exception):
+    """Base of all of the agent's own errors."""
+
+
+class FarmError(AgentError):
+    """A request to the farm did not succeed. `status` is 0 without an answer."""
+
+    def __init__(self, message: str, *, status: int = 0, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class Unreachable(FarmError):
+    """No answer."""
+
+
+class Busy(FarmError):
+    """The farm asks for patience, or is broken for now."""
+
+
+class Unauthorized(FarmError):
+    """The credential is not good any more."""
+
+
+class Stale(FarmError):
+    """The lease, or this session of the device, is void."""
+
+
+class Refused(FarmError):
+    """The farm understood and says no; asking again changes nothing."""
+
+
+class EnrolmentError(AgentError):
+    """No identity. The message says how to get one."""
+
+
+class AttemptError(AgentError):
+    """An attempt that ends early, with what its report will say."""
+
+    cause: Cause = "infra"
+    state: OutcomeState = "failed"
+
+    def __init__(self, code: str, message: str, *, cause: Cause | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause or self.cause
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+    def outcome(self) -> Outcome:
+        """The report's outcome."""
+        return Outcome(self.state, self.cause, self.code, self.message[:4000], self.hint)
+
+
+class Untrusted(AttemptError):
+    """The assignment is not what a trusted farm signed for this device and now."""
+
+    cause: Cause = "policy"
+
+
+class BadBundle(AttemptError):
+    """The bundle cannot be unpacked safely, or is not for this device."""
+
+    cause: Cause = "compiler"
+
+
+class BadData(AttemptError):
+    """The data set or the starting weights cannot be used."""
+
+    cause: Cause = "user"
+
+
+class StepFailed(AttemptError):
+    """The binary ended with an error, by a signal, or without saying that it is done."""
+
+    cause: Cause = "compiler"
+
+
+class Stopped(AttemptError):
+    """The run was stopped from outside."""
+
+    def __init__(
+        self, code: str, message: str, *, cause: Cause, state: OutcomeState = "failed", hint: str = ""
+    ) -> None:
+        super().__init__(code, message, cause=cause, hint=hint)
+        self.state = state
