@@ -1,0 +1,54 @@
+# Two commands matter: `make demo` and `make test`. Each sets up what it needs, also on a fresh machine.
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
+
+.PHONY: help demo test up down check format golden bench screenshots test-224 soak set-up set-up-test clean
+
+help:                ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+demo: set-up         ## the whole story: farm up, compile, fine-tune on agents, report, farm down
+	@$(BIN)/python -m examples.demo
+
+test: set-up-test    ## all tests; the linter and the type checker are among them
+	$(PYTEST)
+
+up: set-up           ## start the farm on this machine and leave it running
+	@$(BIN)/pockfarm up
+
+down:                ## stop the farm
+	@$(BIN)/pockfarm down
+
+check: set-up-test   ## linter and type checker
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: set-up-test  ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: set-up-test  ## renew the golden files, to be read in the diff
+	POCKFARM_UPDATE_GOLDEN=1 $(PYTEST)
+
+bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
+	$(BIN)/python -m benchmarks
+
+screenshots: set-up-test  ## every dashboard page as PNG in build/screenshots
+	$(BIN)/python -m tests.dashboard.screenshots
+
+test-224: set-up-test  ## correctness at full image size
+	$(BIN)/pytest -m resolution_224
+
+soak: set-up-test    ## long endurance runs
+	$(BIN)/pytest -m soak --timeout 0
+
+set-up:              ## environment for the farm and the demo
+	@$(PYTHON) scripts/set_up.py farm
+
+set-up-test:         ## environment for the tests too
+	@$(PYTHON) scripts/set_up.py dev
+
+clean:               ## remove what was built (not the farm's state)
+	rm -rf build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
