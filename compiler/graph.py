@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 DType = Literal["f32", "i64", "i32", "bool"]
-Array = NDArray[np.generic]
+Array = NDArray[Any]
+"""Element types are checked by `TensorType`, which mypy cannot see."""
 AttrValue = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
 Attrs = Mapping[str, AttrValue]
 

@@ -1,0 +1,28 @@
+"""Runs a graph node by node with NumPy: the meaning that every other stage is checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from compiler.graph import Array, Graph
+from compiler.ops import OPERATORS
+
+
+def evaluate_graph(graph: Graph, feeds: Mapping[str, Array], *, real: type[np.floating] = np.float64) -> dict[str, Array]:
+    """Values of every tensor of the graph; real tensors are computed in `real` precision.
+
+    `feeds` overrides arrays of the graph (parameters) as well as binding inputs.
+    """
+    values: dict[str, Array] = {name: _as_real(array, real) for name, array in graph.arrays.items()}
+    values.update({name: _as_real(np.asarray(array), real) for name, array in feeds.items()})
+    for node in graph.nodes:
+        operands = [values[name] for name in node.inputs]
+        results = OPERATORS[node.op].evaluate(operands, node.attrs)
+        values.update(zip(node.outputs, results, strict=True))
+    return values
+
+
+def _as_real(array: Array, real: type[np.floating]) -> Array:
+    return array.astype(real) if array.dtype.kind == "f" else array

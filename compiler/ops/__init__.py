@@ -1,0 +1,20 @@
+"""Every operator of the intermediate representation, by family. Adding one: a record in its family's file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from compiler.ops.convolution import CONVOLUTION
+from compiler.ops.elementwise import ELEMENTWISE
+from compiler.ops.matmul import MATMUL
+from compiler.ops.movement import MOVEMENT
+from compiler.ops.optimizer import OPTIMIZERS
+from compiler.ops.pooling import POOLING
+from compiler.ops.record import Operator
+from compiler.ops.reduction import REDUCTION
+from compiler.ops.rows import ROWS
+
+FAMILIES = (ELEMENTWISE, MOVEMENT, REDUCTION, MATMUL, CONVOLUTION, POOLING, ROWS, OPTIMIZERS)
+
+OPERATORS: Mapping[str, Operator] = MappingProxyType({record.name: record for family in FAMILIES for record in family})

@@ -1,0 +1,49 @@
+"""Draws inputs for an operator's examples, and runs single-operator graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.builder import GraphBuilder
+from compiler.graph import NUMPY_DTYPE, Array, Graph, TensorType
+from compiler.ops.record import Example, Operator
+
+
+def draw(tensor: TensorType, kind: str, rng: np.random.Generator) -> Array:
+    """An array of the given type, drawn as `Example.values` says."""
+    if kind.startswith("index:"):
+        return rng.integers(0, int(kind[6:]), tensor.shape).astype(NUMPY_DTYPE[tensor.dtype])
+    if kind == "bool" or tensor.dtype == "bool":
+        return rng.random(tensor.shape) < 0.5
+    if tensor.dtype != "f32":
+        return rng.integers(-3, 4, tensor.shape).astype(NUMPY_DTYPE[tensor.dtype])
+    if kind == "positive":
+        return rng.uniform(0.5, 2.0, tensor.shape)
+    if kind == "unit":
+        return rng.uniform(0.0, 1.0, tensor.shape)
+    if kind == "apart":
+        return rng.permutation(tensor.size).reshape(tensor.shape) * 0.37 - 3.0
+    return rng.normal(size=tensor.shape)
+
+
+def draw_inputs(example: Example, seed: int = 0) -> list[Array]:
+    """One array per input of the example, reals in float64."""
+    rng = np.random.default_rng(seed)
+    kinds = [*example.values, *["normal"] * len(example.inputs)]
+    return [np.asarray(draw(tensor, kind, rng)) for tensor, kind in zip(example.inputs, kinds, strict=False)]
+
+
+def single_node(record: Operator, example: Example) -> tuple[GraphBuilder, tuple[str, ...], tuple[str, ...]]:
+    """A builder that holds one application of the operator: (builder, input names, output names)."""
+    builder = GraphBuilder()
+    names = tuple(f"x{i}" for i in range(len(example.inputs)))
+    builder.types.update(zip(names, example.inputs, strict=True))
+    outputs = record.infer(example.inputs, example.attrs)
+    results = tuple(f"y{i}" for i in range(len(outputs)))
+    builder.emit_many(record.name, names, names=results, **example.attrs)
+    return builder, names, results
+
+
+def as_graph(builder: GraphBuilder, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+    """The builder's nodes as a graph."""
+    return Graph(tuple(builder.nodes), inputs, outputs, builder.types, builder.arrays)
