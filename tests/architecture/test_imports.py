@@ -1,0 +1,135 @@
+"""Who may import whom, and the one door of each heavy library (the table of `docs/architecture.md`)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path, PurePath
+
+import pytest
+
+from tests.architecture.sources import imports, python_files
+
+PACKAGES = ("compiler", "service", "workers", "device_agents", "pockfarm", "examples", "tests", "benchmarks")
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "compiler": (),
+    "device_agents": (),
+    "service": ("compiler.spec", "compiler.errors", "device_agents.protocol", "device_agents.wire"),
+    "workers": (
+        "service",
+        "compiler.api",
+        "compiler.errors",
+        "compiler.spec",
+        "device_agents.protocol",
+        "device_agents.wire",
+    ),
+    "pockfarm": (),
+    "migrations": ("service",),
+}
+"""Beyond itself. `compiler.errors` goes with the parsers that raise it, `device_agents.wire` with the wire types."""
+
+EXCEPTIONS: dict[str, tuple[str, ...]] = {
+    "pockfarm/local.py": ("compiler.api", "compiler.errors", "compiler.spec", "compiler.targets", "device_agents"),
+}
+
+DOORS: dict[str, tuple[str, ...]] = {
+    "tvm": ("compiler/codegen/",),
+    "onnx": ("compiler/frontend/", "compiler/export/"),
+    "celery": ("workers/", "service/queue.py"),
+    "fastapi": ("service/",),
+    "torch": (),
+    "transformers": (),
+    "onnxruntime": (),
+    "sklearn": (),
+}
+"""Heavy libraries and the only places of the product that may import them."""
+
+PRODUCT = ("compiler", "service", "workers", "device_agents", "pockfarm", "migrations")
+
+
+def within(module: str, allowed: str) -> bool:
+    return module == allowed or module.startswith(allowed + ".")
+
+
+def forbidden_imports(path: PurePath, modules: frozenset[str]) -> list[str]:
+    """Modules of ours that the file at `path` must not import."""
+    own = path.parts[0]
+    allowed = (own, *MAY_IMPORT[own], *EXCEPTIONS.get(path.as_posix(), ()))
+    ours = [module for module in modules if module.split(".")[0] in PACKAGES]
+    # `from compiler import spec` counts as `compiler` and `compiler.spec`: the bare package is fine if a part of it is.
+    parents = {module.rsplit(".", 1)[0] for module in ours if any(within(module, one) for one in allowed)}
+    return sorted(m for m in ours if m not in parents and not any(within(m, one) for one in allowed))
+
+
+def wrong_doors(path: PurePath, modules: frozenset[str]) -> list[str]:
+    """Heavy libraries that the file at `path` imports although their door is elsewhere."""
+    place = path.as_posix()
+    return sorted(
+        library
+        for library, doors in DOORS.items()
+        if any(within(module, library) for module in modules) and not place.startswith(doors)
+    )
+
+
+def test_a_file_imports_only_what_its_package_may() -> None:
+    found = {path.as_posix(): forbidden_imports(path, imports(path)) for path in python_files(*PRODUCT)}
+    assert {path: modules for path, modules in found.items() if modules} == {}
+
+
+def test_heavy_libraries_stay_behind_their_door() -> None:
+    found = {path.as_posix(): wrong_doors(path, imports(path)) for path in python_files(*PRODUCT)}
+    assert {path: libraries for path, libraries in found.items() if libraries} == {}
+
+
+def test_every_package_has_a_rule() -> None:
+    found = {path.parts[0] for path in python_files() if len(path.parts) > 1}
+    assert found <= set(MAY_IMPORT) | set(PACKAGES) | {"scripts"}
+
+
+def test_the_agent_needs_only_the_standard_library_and_cryptography() -> None:
+    foreign = {
+        module.split(".")[0]
+        for path in python_files("device_agents")
+        for module in imports(path)
+        if module.split(".")[0] not in sys.stdlib_module_names | {"device_agents"}
+    }
+    assert foreign <= {"cryptography"}
+
+
+@pytest.mark.parametrize("path", ["device_agents/protocol.py", "device_agents/wire.py"])
+def test_the_wire_types_need_only_the_standard_library(path: str) -> None:
+    roots = {module.split(".")[0] for module in imports(Path(path))}
+    assert roots <= sys.stdlib_module_names | {"device_agents"}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("compiler/x.py", "import service", ["service"]),
+        ("compiler/x.py", "import json\nfrom compiler import graph", []),
+        ("service/x.py", "from compiler.spec import SparsePlan", []),
+        ("service/x.py", "from compiler import spec", []),
+        ("service/x.py", "from compiler import api", ["compiler", "compiler.api"]),
+        ("service/x.py", "def f():\n    import workers.app", ["workers.app"]),
+        ("service/x.py", "import importlib\nimportlib.import_module('workers')", ["workers"]),
+        ("pockfarm/cli.py", "import compiler.api", ["compiler.api"]),
+        ("pockfarm/local.py", "import compiler.api", []),
+        ("workers/x.py", "from compiler.pipeline import f", ["compiler.pipeline", "compiler.pipeline.f"]),
+    ],
+)
+def test_the_rule_itself(path: str, text: str, expected: list[str]) -> None:
+    assert forbidden_imports(PurePath(path), imports(Path(path), text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("compiler/pipeline.py", "import tvm", ["tvm"]),
+        ("compiler/codegen/tir.py", "from tvm import tirx", []),
+        ("service/queue.py", "import celery", []),
+        ("service/jobs/service.py", "from celery import Celery", ["celery"]),
+        ("workers/app.py", "import fastapi", ["fastapi"]),
+    ],
+)
+def test_the_doors_themselves(path: str, text: str, expected: list[str]) -> None:
+    assert wrong_doors(PurePath(path), imports(Path(path), text)) == expected

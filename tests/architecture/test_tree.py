@@ -1,0 +1,100 @@
+"""Rules about the files themselves: length, names, words, hosts, and lists that must be complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from compiler import targets
+from tests.architecture.sources import ROOT, python_files, tracked_files
+
+MAX_LINES = 600
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
+BINARY = {".png", ".onnx", ".npz", ".npy"}
+CODE = {".py", ".c", ".h", ".js", ".html", ".css"}
+
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|raise NotImplemented" + r"Error")
+LEFT_OUT = re.compile(r"pytest\.(mark\.)?(sk" + r"ip|xf" + r"ail)|unittest\.sk" + r"ip")
+REGISTRY_HOSTS = re.compile(
+    r"pypi\.or" + r"g|pythonhosted\.or" + r"g|registry\.npmj" + r"s|docker\.i" + r"o|ghcr\.i" + r"o|quay\.i" + r"o"
+    r"|download\.pytorch\.or" + r"g|conda\.anaconda\.or" + r"g"
+)
+
+
+def code_files() -> list[Path]:
+    return [path for path in tracked_files() if path.suffix in CODE]
+
+
+def offenders(paths: Iterable[Path], wrong: Callable[[str], object]) -> dict[str, object]:
+    """What `wrong` finds in the text of each file, by file; empty when all is well."""
+    found = {path.as_posix(): wrong((ROOT / path).read_text(errors="replace")) for path in paths}
+    return {path: value for path, value in found.items() if value}
+
+
+def test_a_file_is_short_enough_to_read() -> None:
+    lengths = {path.as_posix(): (ROOT / path).read_text().count("\n") for path in code_files()}
+    assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_a_module_is_named_after_the_thing_or_the_act() -> None:
+    assert [path for path in python_files() if path.stem in VAGUE_NAMES] == []
+
+
+def test_nothing_is_left_unfinished() -> None:
+    assert offenders(code_files(), UNFINISHED.findall) == {}
+    assert offenders(code_files(), LEFT_OUT.findall) == {}
+
+
+def test_no_file_names_a_package_registry() -> None:
+    texts = [path for path in tracked_files() if path.suffix not in BINARY]
+    assert offenders(texts, REGISTRY_HOSTS.findall) == {}
+
+
+@pytest.mark.parametrize("name", targets.names())
+def test_every_target_is_described_completely(name: str) -> None:
+    target = targets.load(name)
+    table = tomllib.loads((targets.FOLDER / f"{name}.toml").read_text())
+    assert set(table) == {field.name for field in dataclasses.fields(target)} - {"name"}
+    assert target.sources, "each figure has its source"
+    assert target.architecture in {"x86_64", "aarch64"}
+    assert target.zig_triple.startswith(target.architecture)
+    for field in dataclasses.fields(target):
+        value = getattr(target, field.name)
+        if isinstance(value, int):
+            assert value > 0, field.name
+
+
+def test_the_promised_targets_exist() -> None:
+    promised = {"x86-64-v3", "x86-64-v4", "raspberry-pi-4", "jetson-orin-nano", "snapdragon-8-gen-2"}
+    assert promised <= set(targets.names())
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    entries = sorted(path.name for path in folder.glob("0*.md"))
+    assert entries, "decisions are written down"
+    assert [name for name in entries if f"({name})" not in index] == []
+    numbers = [int(name[:4]) for name in entries]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    dead = [
+        f"{path}: {link}"
+        for path in tracked_files()
+        if path.suffix == ".md"
+        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", (ROOT / path).read_text())
+        if not re.match(r"[a-z]+:", link) and not ((ROOT / path).parent / link).exists()
+    ]
+    assert dead == []
+
+
+def test_every_test_folder_is_a_package() -> None:
+    folders = {path.parent for path in python_files("tests")}
+    assert [folder for folder in sorted(folders) if not (ROOT / folder / "__init__.py").exists()] == []
