@@ -104,7 +104,7 @@ def _copy_array(source: IO[bytes], to: Path, member: str, left_bytes: int) -> tu
 
 def _read_header(source: IO[bytes], member: str) -> tuple[bytes, bytes]:
     start = source.read(8)
-    if len(start) < 8 or start[:6] != _MAGIC or start[6] not in (1, 2, 3):
+    if len(start) < 8 or start[:6] != _MAGIC or start[6] not in (1, 2):
         raise BadData("data.format", f"{member} is not a .npy file")
     length_field = source.read(2 if start[6] == 1 else 4)
     length = struct.unpack("<H" if start[6] == 1 else "<I", length_field)[0] if len(length_field) in (2, 4) else 0

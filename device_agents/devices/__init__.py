@@ -1,0 +1,18 @@
+"""The device modules, in one list. Adding a board: one file, one line here."""
+
+from __future__ import annotations
+
+from device_agents.devices import emulated, host, jetson, raspberry_pi, snapdragon
+from device_agents.devices.board import Board, Reading
+from device_agents.devices.kind import DeviceKind
+
+DEVICE_KINDS: tuple[DeviceKind, ...] = (
+    raspberry_pi.KIND,
+    jetson.KIND,
+    snapdragon.KIND,
+    host.KIND,
+    emulated.KIND,
+)
+"""In the order of recognition; `host` knows every Linux machine, `emulated` is only ever chosen by name."""
+
+__all__ = ["DEVICE_KINDS", "Board", "DeviceKind", "Reading"]

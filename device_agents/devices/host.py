@@ -1,0 +1,96 @@
+"""Any Linux machine: /proc and /sys only. Also the fallback for boards nobody knows by name.
+
+Sources: Documentation/power/powercap/powercap.rst (RAPL: `energy_uj` in microjoules, wraps at `max_energy_range_uj`),
+Documentation/admin-guide/pm/cpufreq.rst, proc(5).
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+
+from device_agents.devices.board import Board, Reading, hottest_c, is_cooling_cpu, mean_frequency_hz
+from device_agents.devices.kind import DeviceKind
+
+_CPU_ZONES = r"cpu|x86_pkg_temp|acpitz|soc|coretemp"
+_LEVEL_3 = frozenset(["avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"])
+_LEVEL_4 = frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
+
+
+def cpu_features(board: Board) -> tuple[str, ...]:
+    """The words of /proc/cpuinfo's `flags` (x86) or `Features` (ARM) of the first processor, sorted."""
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", board.text("/proc/cpuinfo") or "", re.MULTILINE)
+    return tuple(sorted(set(match.group(1).split()))) if match else ()
+
+
+def cpu_model(board: Board) -> str:
+    """`model name` of /proc/cpuinfo, or the ARM implementer and part numbers."""
+    text = board.text("/proc/cpuinfo") or ""
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    if match:
+        return match.group(1).strip()
+    numbers = re.findall(r"^CPU (?:implementer|part)\s*:\s*(\S+)$", text, re.MULTILINE)
+    return f"ARM {'/'.join(dict.fromkeys(numbers))}" if numbers else "unknown"
+
+
+def core_count(board: Board) -> int:
+    """Processors listed in /proc/cpuinfo; at least 1."""
+    return max(1, len(re.findall(r"^processor\s*:", board.text("/proc/cpuinfo") or "", re.MULTILINE)))
+
+
+def memory_bytes(board: Board) -> int:
+    """`MemTotal` of /proc/meminfo."""
+    match = re.search(r"^MemTotal:\s*(\d+) kB", board.text("/proc/meminfo") or "", re.MULTILINE)
+    return int(match.group(1)) * 1024 if match else 1
+
+
+def x86_targets(features: tuple[str, ...]) -> tuple[str, ...]:
+    """The x86-64 levels that this CPU has, best first."""
+    have = frozenset(features)
+    levels = []
+    if have >= _LEVEL_3 | _LEVEL_4:
+        levels.append("x86-64-v4")
+    if have >= _LEVEL_3:
+        levels.append("x86-64-v3")
+    return tuple(levels)
+
+
+def governor(board: Board) -> dict[str, str]:
+    """The cpufreq governor of the first CPU, where there is one."""
+    text = board.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    return {"governor": text} if text else {}
+
+
+def energy_counter_mj(board: Board) -> tuple[float, str] | None:
+    """The sum of the readable RAPL package counters, and what was read."""
+    total_mj, names = 0.0, []
+    for zone in board.folders("/sys/class/powercap/intel-rapl:*"):
+        name = board.text(f"{zone}/name") or ""
+        value = board.number(f"{zone}/energy_uj")
+        if value is not None and name.startswith("package"):
+            total_mj, names = total_mj + value / 1000, [*names, name]
+    return (total_mj, f"rapl {' '.join(names)}") if names else None
+
+
+def read(board: Board) -> Reading:
+    energy = energy_counter_mj(board)
+    return Reading(
+        temperature_c=hottest_c(board, _CPU_ZONES),
+        frequency_hz=mean_frequency_hz(board),
+        throttled=is_cooling_cpu(board),
+        energy_mj=energy[0] if energy else None,
+        energy_sensor=energy[1] if energy else None,
+    )
+
+
+def _detect(board: Board) -> str | None:
+    return "x86-64" if platform.machine() in ("x86_64", "AMD64") else "aarch64"
+
+
+KIND = DeviceKind(
+    name="host",
+    detect=_detect,
+    targets={"aarch64": ("raspberry-pi-4",)},
+    facts=governor,
+    read=read,
+)
