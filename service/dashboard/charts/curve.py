@@ -1,0 +1,79 @@
+"""Loss curves: one run, or several laid over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from service.dashboard import format as fmt
+from service.dashboard.charts import svg
+from service.dashboard.charts.scale import Frame, Scale, axes, nice_scale
+
+MAX_POINTS = 600
+WINDOW_PARTS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Losses in step order; None where the loss was not finite (the line breaks there)."""
+
+    label: str
+    losses: tuple[float | None, ...]
+
+
+def loss_plot(curves: Sequence[Curve], width: float, height: float = 260.0) -> Markup:
+    """One line per run over step number; a single run also gets its smoothed line (mean of the nearest steps)."""
+    single = len(curves) == 1
+    frame = Frame(width, height)
+    finite = [value for curve in curves for value in curve.losses if value is not None]
+    longest = max((len(curve.losses) for curve in curves), default=1)
+    x = Scale(1, max(longest, 2), *frame.x_range)
+    y = nice_scale(finite, *frame.y_range, from_zero=bool(finite) and min(finite) >= 0)
+    parts = [axes(frame, x, y, "step", "loss")]
+    for index, curve in enumerate(curves, start=1):
+        parts.extend(_strokes(curve.losses, x, y, "curve raw" if single else f"curve series-{index}"))
+        if single:
+            parts.extend(_strokes(smoothed(curve.losses), x, y, "curve smooth"))
+    return svg.picture(width, height, _title(curves), "loss-plot", *parts)
+
+
+def smoothed(losses: Sequence[float | None]) -> tuple[float | None, ...]:
+    """Centred mean over a 24th of the run on each side; absent where the step itself is."""
+    reach = max(1, len(losses) // WINDOW_PARTS)
+    result: list[float | None] = []
+    for index, value in enumerate(losses):
+        near = [other for other in losses[max(0, index - reach) : index + reach + 1] if other is not None]
+        result.append(sum(near) / len(near) if near and value is not None else None)
+    return tuple(result)
+
+
+def _strokes(losses: Sequence[float | None], x: Scale, y: Scale, class_name: str) -> list[Markup]:
+    stride = -(-len(losses) // MAX_POINTS) if losses else 1
+    indices = sorted({*range(0, len(losses), stride), len(losses) - 1} - {-1})
+    strokes: list[Markup] = []
+    stretch: list[tuple[float, float]] = []
+    for index in indices:
+        value = losses[index]
+        if value is not None:
+            stretch.append((x(index + 1), y(value)))
+            continue
+        strokes.extend(_stroke(stretch, class_name))
+        stretch = []
+    return [*strokes, *_stroke(stretch, class_name)]
+
+
+def _stroke(stretch: list[tuple[float, float]], class_name: str) -> list[Markup]:
+    if len(stretch) == 1:
+        return [svg.circle(*stretch[0], 2.5, f"{class_name} dot")]
+    return [svg.path(stretch, class_name)] if stretch else []
+
+
+def _title(curves: Sequence[Curve]) -> str:
+    parts = []
+    for curve in curves:
+        finite = [value for value in curve.losses if value is not None]
+        if finite:
+            parts.append(f"{curve.label} from {fmt.significant(finite[0])} to {fmt.significant(finite[-1])}")
+    return "Loss by step: " + "; ".join(parts or ["no finite loss"])

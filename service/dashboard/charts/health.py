@@ -1,0 +1,66 @@
+"""A board's state over a run (small multiples), and how its last attempts ended (a strip of marks)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from service.dashboard import format as fmt
+from service.dashboard.charts import svg
+from service.dashboard.charts.scale import Frame, Scale, axes, nice_scale
+
+MAX_POINTS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class StateSeries:
+    """One sensor over a run: (seconds since the first sample, value)."""
+
+    title: str
+    unit: str
+    points: tuple[tuple[float, float], ...]
+
+
+def state_plot(series: StateSeries, width: float, height: float = 150.0) -> Markup:
+    """A line over seconds, the axis fitted to the values."""
+    frame = Frame(width, height, left=46, bottom=38)
+    stride = -(-len(series.points) // MAX_POINTS) or 1
+    points = series.points[::stride]
+    x = Scale(0, max(points[-1][0], 1e-3), *frame.x_range)
+    y = nice_scale([value for _, value in points], *frame.y_range, count=3)
+    title = f"{series.title} during the run: from {fmt.significant(min(v for _, v in points))} to \
+{fmt.significant(max(v for _, v in points))} {series.unit}"
+    lines = svg.path([(x(at), y(value)) for at, value in points], "curve smooth")
+    plot_axes = axes(frame, x, y, "seconds", f"{series.title}, {series.unit}", x_count=4, y_count=3)
+    return svg.picture(width, height, title, "state-plot", plot_axes, lines)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptMark:
+    """One attempt's end: `good`, `bad`, `odd` (cancelled, inconclusive) or `open`."""
+
+    tone: str
+    label: str
+    href: str
+
+
+def attempt_strip(marks: Sequence[AttemptMark], width: float) -> Markup:
+    """Oldest to newest: full bars succeeded, crossed short ones failed, hollow ones ended otherwise."""
+    pitch = min(16.0, width / max(len(marks), 1))
+    bars = [_attempt(mark, index * pitch, max(pitch - 4, 2)) for index, mark in enumerate(marks)]
+    good = sum(1 for mark in marks if mark.tone == "good")
+    title = f"Last {fmt.plural(len(marks), 'attempt')}: {good} succeeded"
+    return svg.picture(width, 30, title, "attempt-strip", *bars, interactive=True)
+
+
+def _attempt(mark: AttemptMark, left: float, width: float) -> Markup:
+    top, height = {"good": (3, 24), "bad": (15, 12)}.get(mark.tone, (9, 18))
+    return svg.link(
+        mark.href,
+        mark.label,
+        svg.element("title", {}, mark.label),
+        svg.rectangle(left, 0, width + 4, 30, "hit"),
+        svg.rectangle(left + 1, top, width, height, f"attempt {mark.tone}"),
+    )

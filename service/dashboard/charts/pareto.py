@@ -1,0 +1,80 @@
+"""The trade-off picture: latency against memory, and latency against loss, dominated points hollow and faint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from markupsafe import Markup
+
+from service.dashboard import format as fmt
+from service.dashboard.charts import svg
+from service.dashboard.charts.scale import Frame, Scale, axes, nice_scale
+
+Axis = Literal["latency", "memory", "loss"]
+AXIS_TITLES: dict[Axis, str] = {"latency": "ms per step", "memory": "planned MiB", "loss": "last loss"}
+
+
+@dataclass(frozen=True, slots=True)
+class TradeoffPoint:
+    """One configuration. Units: latency ms, memory MiB. `rank` is its number in the table beside the picture."""
+
+    rank: int
+    label: str
+    anchor: str
+    latency: float | None
+    memory: float | None
+    loss: float | None
+    dominated: bool
+
+    def value(self, axis: Axis) -> float | None:
+        """The coordinate on one axis."""
+        return {"latency": self.latency, "memory": self.memory, "loss": self.loss}[axis]
+
+
+def tradeoff_plot(
+    points: Sequence[TradeoffPoint], x_axis: Axis, y_axis: Axis, width: float, height: float = 280.0
+) -> Markup:
+    """Lower left is better. Points carry the row numbers of the table; the best ones are joined by a step line."""
+    placed = [(point, point.value(x_axis), point.value(y_axis)) for point in points]
+    known = [(point, px, py) for point, px, py in placed if px is not None and py is not None]
+    frame = Frame(width, height)
+    x = nice_scale([px for _, px, _ in known], *frame.x_range, from_zero=True)
+    y = nice_scale([py for _, _, py in known], *frame.y_range, from_zero=True)
+    front = [(px, py) for point, px, py in known if not point.dominated]
+    parts = [axes(frame, x, y, AXIS_TITLES[x_axis], AXIS_TITLES[y_axis])]
+    if len(front) > 1:
+        parts.append(svg.path(_staircase(front, x, y), "front"))
+    parts.extend(
+        _mark(point, x(px), y(py)) for point, px, py in sorted(known, key=lambda entry: not entry[0].dominated)
+    )
+    kept = sum(1 for point, _, _ in known if not point.dominated)
+    count = f"{fmt.plural(len(known), 'configuration')}, {kept} not dominated"
+    title = f"{AXIS_TITLES[y_axis]} against {AXIS_TITLES[x_axis]}: {count}"
+    return svg.picture(width, height, title, "tradeoff-plot", *parts, interactive=True)
+
+
+def _staircase(front: Sequence[tuple[float, float]], x: Scale, y: Scale) -> list[tuple[float, float]]:
+    # Only the points that are best on these two axes: with a third axis the rest would make the line go back up.
+    corners: list[tuple[float, float]] = []
+    best = float("inf")
+    for px, py in sorted(front):
+        if py >= best:
+            continue
+        if corners:
+            corners.append((x(px), corners[-1][1]))
+        corners.append((x(px), y(py)))
+        best = py
+    return corners
+
+
+def _mark(point: TradeoffPoint, px: float, py: float) -> Markup:
+    state = "dominated" if point.dominated else "best"
+    return svg.link(
+        f"#{point.anchor}",
+        f"{point.rank}: {point.label}, {'dominated' if point.dominated else 'not dominated'}",
+        svg.element("title", {}, point.label),
+        svg.circle(px, py, 9.5, f"mark {state}"),
+        svg.text(px, py + 3.6, str(point.rank), f"mark-text {state}", "middle"),
+    )

@@ -1,0 +1,93 @@
+"""The step-latency plot: every measured step, its blocks, the median with its interval, and the 90th percentile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from service.dashboard import format as fmt
+from service.dashboard.charts import svg
+from service.dashboard.charts.scale import Frame, Scale, axes, nice_scale
+
+MAX_POINTS = 700
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeries:
+    """Step times in order. `block_sizes` says how many steps each process contributed. Units: ms."""
+
+    step_ms: tuple[float, ...]
+    block_sizes: tuple[int, ...]
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    p90_ms: float
+
+
+def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup:
+    """Points over step number. Runs of more than `MAX_POINTS` steps show each stretch's fastest and slowest step."""
+    frame = Frame(width, height, right=width * 0.09 + 34)
+    x = Scale(0, max(len(series.step_ms), 1), *frame.x_range)
+    y = nice_scale([*_clipped(series), series.low_ms, series.high_ms], *frame.y_range)
+    (left, right), (bottom, top) = frame.x_range, frame.y_range
+    parts = [*_block_bands(series, x, top, bottom), axes(frame, x, y, "step", "ms per step")]
+    band_top, band_bottom = y(series.high_ms), y(series.low_ms)
+    parts.append(svg.rectangle(left, band_top, right - left, max(band_bottom - band_top, 1.5), "interval-band"))
+    parts.append(svg.group("points", *_points(series, x, y)))
+    median_y, p90_y = y(series.median_ms), y(min(series.p90_ms, y.high))
+    parts.append(svg.line(left, median_y, right, median_y, "median-line"))
+    if p90_y < median_y - 1:
+        parts.append(svg.line(left, p90_y, right, p90_y, "p90-line"))
+    parts.append(svg.text(right + 6, max(median_y + 4, p90_y + 16), "median", "direct-label"))
+    parts.append(svg.text(right + 6, p90_y + 4, "p90", "direct-label quiet"))
+    title = (
+        f"Step latency over {fmt.plural(len(series.step_ms), 'step')}: median {fmt.number(series.median_ms, 2)} ms, "
+        f"90th percentile {fmt.number(series.p90_ms, 2)} ms"
+    )
+    return svg.picture(width, height, title, "step-plot", *parts)
+
+
+def outliers_above(series: StepSeries) -> int:
+    """How many steps lie above the plot's upper end (drawn on its edge)."""
+    ceiling = max(_clipped(series), default=0.0)
+    return sum(1 for value in series.step_ms if value > ceiling)
+
+
+def _clipped(series: StepSeries) -> list[float]:
+    # One hiccup of 100x would flatten everything else: the axis ends at 3 medians, or at p90 where that is more.
+    ceiling = max(3 * series.median_ms, 1.2 * series.p90_ms)
+    return [value for value in series.step_ms if value <= ceiling]
+
+
+def _block_bands(series: StepSeries, x: Scale, top: float, bottom: float) -> list[Markup]:
+    if len(series.block_sizes) < 2:
+        return []
+    bands, start = [], 0
+    for index, size in enumerate(series.block_sizes):
+        if index % 2:
+            bands.append(svg.rectangle(x(start), top, x(start + size) - x(start), bottom - top, "block-band"))
+        start += size
+    return bands
+
+
+def _points(series: StepSeries, x: Scale, y: Scale) -> list[Markup]:
+    ceiling = max(_clipped(series), default=0.0)
+    marks = []
+    for index, value in _sampled(series.step_ms):
+        beyond = value > ceiling
+        title = f"step {index + 1}: {fmt.number(value, 3)} ms"
+        marks.append(svg.circle(x(index + 0.5), y(min(value, y.high)), 2.4, "beyond" if beyond else "point", title))
+    return marks
+
+
+def _sampled(values: Sequence[float]) -> list[tuple[int, float]]:
+    if len(values) <= MAX_POINTS:
+        return list(enumerate(values))
+    stretch = -(-2 * len(values) // MAX_POINTS)
+    kept: set[int] = set()
+    for start in range(0, len(values), stretch):
+        indices = range(start, min(start + stretch, len(values)))
+        kept.update((min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)))
+    return [(index, values[index]) for index in sorted(kept)]

@@ -1,0 +1,86 @@
+"""SVG text from Python values: escaped, deterministic, without inline style."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from markupsafe import Markup, escape
+
+Attribute = str | int | float | None
+
+
+def element(tag: str, attributes: Mapping[str, Attribute], *children: str) -> Markup:
+    """`<tag ...>children</tag>`; children that are not Markup are escaped; attributes that are None are left out."""
+    body = Markup("").join(escape(child) for child in children)
+    if not body:
+        return Markup(f"<{tag}{_attributes(attributes)}/>")
+    return Markup(f"<{tag}{_attributes(attributes)}>{body}</{tag}>")
+
+
+def group(class_name: str, *children: str) -> Markup:
+    """A `<g>` with a class."""
+    return element("g", {"class": class_name}, *children)
+
+
+def text(x: float, y: float, content: str, class_name: str = "tick", anchor: str = "start") -> Markup:
+    """One line of text; (x, y) is its baseline."""
+    return element("text", {"x": x, "y": y, "class": class_name, "text-anchor": anchor}, content)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_name: str) -> Markup:
+    """A straight line."""
+    return element("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "class": class_name})
+
+
+def rectangle(x: float, y: float, width: float, height: float, class_name: str, title: str = "") -> Markup:
+    """A rectangle; `title` is what a pointer shows."""
+    attributes: dict[str, Attribute] = {
+        "x": x, "y": y, "width": max(width, 0.0), "height": max(height, 0.0), "class": class_name,
+    }  # fmt: skip
+    return element("rect", attributes, *([element("title", {}, title)] if title else []))
+
+
+def circle(x: float, y: float, radius: float, class_name: str, title: str = "") -> Markup:
+    """A circle; `title` is what a pointer shows."""
+    attributes: dict[str, Attribute] = {"cx": x, "cy": y, "r": radius, "class": class_name}
+    return element("circle", attributes, *([element("title", {}, title)] if title else []))
+
+
+def path(points: Iterable[tuple[float, float]], class_name: str, *, close: bool = False) -> Markup:
+    """A polyline through the points."""
+    steps = " ".join(f"{'M' if i == 0 else 'L'}{_number(x)} {_number(y)}" for i, (x, y) in enumerate(points))
+    return element("path", {"d": steps + (" Z" if close else ""), "class": class_name})
+
+
+def link(href: str, label: str, *children: str) -> Markup:
+    """A link around shapes; `label` names it for those who do not see it."""
+    return element("a", {"href": href, "aria-label": label}, *children)
+
+
+def picture(
+    width: float, height: float, title: str, class_name: str, *children: str, interactive: bool = False
+) -> Markup:
+    """The `<svg>` itself, named by `title`; `interactive` keeps its links reachable for assistive technology."""
+    attributes: dict[str, Attribute] = {
+        "xmlns": "http://www.w3.org/2000/svg",
+        "viewBox": f"0 0 {_number(width)} {_number(height)}",
+        "width": width,
+        "height": height,
+        "class": f"chart {class_name}",
+        "role": "group" if interactive else "img",
+        "aria-label": title,
+    }
+    return element("svg", attributes, *children)
+
+
+def _attributes(attributes: Mapping[str, Attribute]) -> str:
+    return "".join(
+        f' {name}="{escape(_number(value) if isinstance(value, int | float) else value)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+
+
+def _number(value: float) -> str:
+    shown = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if shown in ("-0", "") else shown

@@ -1,0 +1,134 @@
+"""Which numbers may stand beside each other, and which configurations no other one beats.
+
+Only like is ranked with like: a rule here says why two runs' times, memory, loss or energy are *not comparable*.
+What the comparison is about (plan, target, device) is never an obstacle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from service.dashboard.facts import RunFacts
+
+Quantity = Literal["time", "memory", "loss", "energy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a quantity is not comparable across the chosen runs."""
+
+    quantity: Quantity
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _SameRule:
+    """The quantities need this value to be equal across runs."""
+
+    quantities: tuple[Quantity, ...]
+    what: str
+    value: Callable[[RunFacts], Hashable]
+
+
+_SAME: tuple[_SameRule, ...] = (
+    _SameRule(("time", "energy"), "measurement class", lambda run: run.measurement_class),
+    _SameRule(("time", "memory", "loss", "energy"), "model", lambda run: (run.model_name, run.model_digest[-12:])),
+    _SameRule(("time", "memory", "loss", "energy"), "batch", lambda run: run.batch),
+    _SameRule(("time", "energy"), "mode", lambda run: run.mode),
+    _SameRule(("time", "energy"), "threads", lambda run: run.threads),
+    _SameRule(("loss",), "data set", lambda run: (run.dataset_digest or "none")[-12:]),
+    _SameRule(("loss",), "starting weights", lambda run: (run.start_weights_digest or "the bundle's")[-13:]),
+    _SameRule(("loss",), "number of steps", lambda run: run.steps),
+)
+_SAME_ON_ONE_DEVICE: tuple[_SameRule, ...] = (
+    _SameRule(("time", "energy"), "governor", lambda run: run.environment.get("governor", "unknown")),
+    _SameRule(("time", "energy"), "power mode", lambda run: run.environment.get("power_mode", "unknown")),
+)
+
+
+def obstacles(runs: Sequence[RunFacts]) -> tuple[Obstacle, ...]:
+    """Every reason why these runs are not comparable, by quantity; empty when all are."""
+    found = [
+        Obstacle(quantity, _difference(rule.what, [rule.value(run) for run in runs]))
+        for rule in _rules(runs)
+        for quantity in rule.quantities
+        if len({rule.value(run) for run in runs}) > 1
+    ]
+    return (*found, *(obstacle for index, run in enumerate(runs) for obstacle in _of_one(letter(index), run)))
+
+
+def comparable(quantity: Quantity, found: Sequence[Obstacle]) -> bool:
+    """True when nothing stands in the way of this quantity."""
+    return all(obstacle.quantity != quantity for obstacle in found)
+
+
+def letter(index: int) -> str:
+    """A, B, C, D: what the compared runs are called on the page."""
+    return "ABCDEFGH"[index]
+
+
+def _rules(runs: Sequence[RunFacts]) -> tuple[_SameRule, ...]:
+    same_device = len({run.device_id for run in runs}) == 1
+    return _SAME + _SAME_ON_ONE_DEVICE if same_device else _SAME
+
+
+def _difference(what: str, values: Sequence[Hashable]) -> str:
+    shown = " / ".join(_shown(value) for value in values)
+    return f"different {what}: {shown}"
+
+
+def _shown(value: Hashable) -> str:
+    if isinstance(value, tuple):
+        return " ".join(str(part) for part in value)
+    return "none" if value is None else str(value)
+
+
+def _of_one(name: str, run: RunFacts) -> list[Obstacle]:
+    found: list[Obstacle] = []
+    if not run.timing_means_something:
+        kind = run.measurement_class or "not measured"
+        found.append(Obstacle("time", f"{name} is {kind}: its time says nothing about a board"))
+    elif run.verdict != "valid":
+        rule = run.report.verdict.rule if run.report and run.report.verdict else "nothing was measured"
+        found.append(Obstacle("time", f"{name} is {run.verdict or 'without a measurement'}: {rule}"))
+    if run.energy_mj is None:
+        found.append(Obstacle("energy", f"{name} has no energy sensor"))
+    if run.final_loss is None:
+        reason = "did not train" if run.mode != "train" else "has no finite loss at the end"
+        found.append(Obstacle("loss", f"{name} {reason}"))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TimeDifference:
+    """How one run's median stands to the first run's. `clear` is False when the 95% intervals overlap."""
+
+    ratio: float
+    clear: bool
+
+    @property
+    def words(self) -> str:
+        """`1.84x faster`, `1.10x slower`, `no clear difference`."""
+        if not self.clear:
+            return "no clear difference"
+        return f"{1 / self.ratio:.2f}× faster" if self.ratio < 1 else f"{self.ratio:.2f}× slower"
+
+
+def time_difference(base: RunFacts, other: RunFacts) -> TimeDifference | None:
+    """`other` against `base`, or None when one of them has no median."""
+    if not base.median_ms or not other.median_ms or base.interval_ms is None or other.interval_ms is None:
+        return None
+    (base_low, base_high), (low, high) = base.interval_ms, other.interval_ms
+    return TimeDifference(ratio=other.median_ms / base.median_ms, clear=low > base_high or high < base_low)
+
+
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """True when `one` is nowhere worse (larger) than `other` and somewhere better."""
+    return all(a <= b for a, b in zip(one, other, strict=True)) and any(a < b for a, b in zip(one, other, strict=True))
+
+
+def dominated_flags(points: Sequence[Sequence[float]]) -> tuple[bool, ...]:
+    """For each point, whether some other point dominates it. Equal points do not dominate each other."""
+    return tuple(any(dominates(other, point) for other in points) for point in points)

@@ -1,0 +1,120 @@
+"""Numbers, times and digests as people read them: fixed units, UTC, nothing shown where nothing was measured."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+ABSENT = "–"
+MIB = 1024 * 1024
+
+
+def number(value: float | int | None, digits: int = 0) -> str:
+    """`12,345.68`: fixed decimals and thousands separators, so that a column lines up."""
+    if value is None:
+        return ABSENT
+    return f"{value:,.{digits}f}"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`0.00123`, `45.6`, `1,230`: for axis ticks and running text, never for a column."""
+    if value == 0:
+        return "0"
+    magnitude = abs(value)
+    if magnitude >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    if magnitude < 1e-4:
+        return f"{value:.0e}"
+    return f"{value:.{digits}g}"
+
+
+def milliseconds(value_us: float | None) -> float | None:
+    """Microseconds to milliseconds; nothing stays nothing."""
+    return None if value_us is None else value_us / 1000.0
+
+
+def mebibytes(value_bytes: int | float | None) -> float | None:
+    """Bytes to MiB; nothing stays nothing."""
+    return None if value_bytes is None else value_bytes / MIB
+
+
+def size(value_bytes: int | float | None) -> str:
+    """`37.4 MiB`, `812 KiB`, `96 B`: one size in running text."""
+    if value_bytes is None:
+        return ABSENT
+    for limit, unit in ((1 << 30, "GiB"), (MIB, "MiB"), (1024, "KiB")):
+        if abs(value_bytes) >= limit:
+            return f"{value_bytes / limit:,.1f} {unit}"
+    return f"{value_bytes:,.0f} B"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """0.934 -> `93.4%`."""
+    return ABSENT if value is None else f"{100 * value:.{digits}f}%"
+
+
+def signed_percent(value: float) -> str:
+    """0.123 -> `+12.3%`, with a true minus sign."""
+    return f"{'+' if value >= 0 else '−'}{abs(100 * value):.1f}%"
+
+
+def moment(value: datetime | float | None) -> datetime | None:
+    """A database or wire time as an aware UTC one. SQLite hands back naive times: they are UTC."""
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return datetime.fromtimestamp(value, tz=UTC)
+
+
+def clock(value: datetime | float | None) -> str:
+    """`2026-11-21 11:58` (UTC; the column or the page says so)."""
+    at = moment(value)
+    return ABSENT if at is None else at.strftime("%Y-%m-%d %H:%M")
+
+
+def clock_seconds(value: datetime | float | None) -> str:
+    """`2026-11-21 11:58:03`."""
+    at = moment(value)
+    return ABSENT if at is None else at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso(value: datetime | float | None) -> str | None:
+    """RFC 3339 with `Z`, for `<time datetime>`, CSV and JSON."""
+    at = moment(value)
+    return None if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def ago(value: datetime | float | None, now: datetime) -> str:
+    """`12 s ago`, `3 min ago`, `5 h ago`, `2 d ago`."""
+    at = moment(value)
+    if at is None:
+        return "never"
+    return f"{duration(max(0.0, (now - at).total_seconds()))} ago"
+
+
+def duration(seconds: float | None) -> str:
+    """`0.8 s`, `42 s`, `3 min 05 s`, `2 h 04 min`, `3 d 2 h`."""
+    if seconds is None:
+        return ABSENT
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def short_digest(value: str | None) -> str:
+    """`sha256:0123456789ab…` as `0123456789ab`."""
+    if not value:
+        return ABSENT
+    return value.removeprefix("sha256:")[:12]
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """`1 run`, `12 runs`."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"

@@ -1,0 +1,141 @@
+"""One table, three faces: the HTML on the page, CSV and JSON come from the same columns and rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from service.dashboard import format as fmt
+
+Value = str | int | float | bool | None
+Kind = Literal["text", "number", "time", "state", "verdict", "class", "code"]
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. The unit is fixed for the column and is part of `key` (`median_ms`)."""
+
+    key: str
+    title: str
+    kind: Kind = "text"
+    unit: str = ""
+    digits: int = 0
+    sortable: bool = False
+    hint: str = ""
+    primary: bool = False
+    """The column whose cell names the row (a row header)."""
+
+    @property
+    def numeric(self) -> bool:
+        """Numbers are set right, in tabular figures."""
+        return self.kind == "number"
+
+    def show(self, value: Value) -> str:
+        """The value as the page writes it."""
+        if value is None or value == "":
+            return fmt.ABSENT
+        if self.kind == "number" and isinstance(value, int | float):
+            return fmt.number(value, self.digits)
+        if self.kind == "time" and isinstance(value, str):
+            return value.replace("T", " ").removesuffix("Z")[:16]
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Values by column key; `links` gives a cell an address, `anchor` the row an id."""
+
+    values: Mapping[str, Value]
+    links: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """A second, quieter line below a cell."""
+    anchor: str = ""
+    dimmed: bool = False
+    mark: str = ""
+    """Class of a colour key before the row's name (`phase-forward`, `series-2`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A captioned table. `sort` is a column key, with `-` in front for descending."""
+
+    name: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    sort: str = ""
+
+    def column(self, key: str) -> Column | None:
+        """The column of that key, if there is one."""
+        return next((column for column in self.columns if column.key == key), None)
+
+    def sorted_by(self, sort: str) -> Table:
+        """The rows in another order; absent values last either way. An unknown or unsortable key changes nothing."""
+        key = sort.removeprefix("-")
+        column = self.column(key)
+        if column is None or not column.sortable:
+            return self
+        present = [row for row in self.rows if row.values.get(key) is not None]
+        absent = [row for row in self.rows if row.values.get(key) is None]
+        present.sort(key=lambda row: _order(row.values[key]), reverse=sort.startswith("-"))
+        return replace(self, rows=(*present, *absent), sort=sort)
+
+    def next_sort(self, key: str) -> str:
+        """What a click on the column's head asks for: numbers begin with the largest, texts with the first."""
+        if self.sort == key:
+            return f"-{key}"
+        if self.sort == f"-{key}":
+            return key
+        column = self.column(key)
+        return f"-{key}" if column is not None and column.kind in ("number", "time") else key
+
+    def aria_sort(self, key: str) -> str:
+        """`ascending`, `descending`, or empty."""
+        if self.sort.removeprefix("-") != key:
+            return ""
+        return "descending" if self.sort.startswith("-") else "ascending"
+
+    def to_csv(self) -> str:
+        """RFC 4180 text: a header of column keys, then raw values. Absent is empty.
+
+        A text that a spreadsheet would run as a formula gets an apostrophe in front: names come from users.
+        """
+        buffer = io.StringIO()
+        writer = csv.writer(buffer)
+        writer.writerow([column.key for column in self.columns])
+        for row in self.rows:
+            writer.writerow([_csv_value(row.values.get(column.key)) for column in self.columns])
+        return buffer.getvalue()
+
+    def to_json(self) -> dict[str, object]:
+        """Columns with their units, and rows by column key."""
+        return {
+            "name": self.name,
+            "columns": [{"key": column.key, "title": column.title, "unit": column.unit} for column in self.columns],
+            "rows": [{column.key: row.values.get(column.key) for column in self.columns} for row in self.rows],
+        }
+
+
+def _order(value: Value) -> tuple[int, float, str]:
+    if isinstance(value, bool | int | float):
+        return (0, float(value), "")
+    return (1, 0.0, str(value).casefold())
+
+
+def _csv_value(value: Value) -> str | int | float:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str) and value.startswith(FORMULA_STARTS):
+        return f"'{value}"
+    return value
+
+
+def table(name: str, caption: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+    """A table from any sequences."""
+    return Table(name=name, caption=caption, columns=tuple(columns), rows=tuple(rows))
