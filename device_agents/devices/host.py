@@ -63,7 +63,8 @@ def governor(board: Board) -> dict[str, str]:
 
 def energy_counter_mj(board: Board) -> tuple[float, str] | None:
     """The sum of the readable RAPL package counters, and what was read."""
-    total_mj, names = 0.0, []
+    total_mj = 0.0
+    names: list[str] = []
     for zone in board.folders("/sys/class/powercap/intel-rapl:*"):
         name = board.text(f"{zone}/name") or ""
         value = board.number(f"{zone}/energy_uj")

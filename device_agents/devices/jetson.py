@@ -2,7 +2,7 @@
 
 Sources: Jetson Linux Developer Guide, "Platform Power and Performance" (`nvpmodel -q`; INA3221 rails by hwmon:
 `inN_label`, `inN_input` in mV, `currN_input` in mA; VDD_IN is the module's input) and "tegrastats" (`VDD_IN
-4563mW/4563mW`: now/average; `CPU [2%@729,off,...]` in MHz). Modules by the device tree's `compatible`: p3767-0003/4/5 Orin Nano,
+4563mW/4563mW`: now/average). Modules by the device tree's `compatible`: p3767-0003/4/5 Orin Nano,
 p3767-0000/1 Orin NX, p3701-* AGX Orin. Thermal zones `cpu-thermal`, `tj-thermal`.
 """
 
