@@ -1,0 +1,19 @@
+# REST API and dashboard. The compiler's heavy parts (TVM, zig) are not in this image: a model is bytes to it.
+FROM python:3.11-slim-bookworm
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /app
+COPY pyproject.toml constraints.txt README.md ./
+COPY compiler compiler
+COPY device_agents device_agents
+COPY docker docker
+COPY migrations migrations
+COPY pockfarm pockfarm
+COPY service service
+COPY workers workers
+COPY alembic.ini ./
+RUN pip install -c constraints.txt -e ".[service]" \
+    && useradd --system --create-home pockfarm \
+    && install -d -o pockfarm -g pockfarm -m 0700 /var/lib/pockfarm
+USER pockfarm
+EXPOSE 8000
+CMD ["uvicorn", "service.app:create_app", "--factory", "--host", "0.0.0.0", "--port", "8000", "--proxy-headers"]

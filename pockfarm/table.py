@@ -1,0 +1,49 @@
+"""Plain-text tables and figures for a terminal: units fixed per column, numbers right-aligned, `-` where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NONE = "-"
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns two spaces apart; a column of figures is right-aligned."""
+    columns = range(len(header))
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in columns]
+    right = [bool(rows) and all(_is_figure(row[column]) for row in rows) for column in columns]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(cells, widths, right, strict=True)
+        ]
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([line(header), line(["-" * width for width in widths]), *(line(row) for row in rows)])
+
+
+def figure(value: float | None, digits: int = 1, scale: float = 1.0) -> str:
+    """`value * scale` with thousands separators and fixed digits; `-` for none."""
+    return NONE if value is None else f"{value * scale:,.{digits}f}"
+
+
+def mib(value: float | None) -> str:
+    """Bytes as MiB."""
+    return figure(value, 2, 1 / (1 << 20))
+
+
+def milliseconds(value_us: float | None) -> str:
+    """Microseconds as milliseconds."""
+    return figure(value_us, 2, 1e-3)
+
+
+def seconds(value_s: float) -> str:
+    """A duration for a person: `8.4 s`, `2 min 05 s`."""
+    if value_s < 60:
+        return f"{value_s:.1f} s"
+    return f"{int(value_s) // 60} min {int(value_s) % 60:02d} s"
+
+
+def _is_figure(cell: str) -> bool:
+    return cell in ("", NONE) or cell.replace(",", "").replace(".", "", 1).lstrip("-+").rstrip("%").isdigit()

@@ -1,0 +1,106 @@
+"""`pockfarm up`, `down` and `status`: a farm on this machine, kept up by a supervisor process in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pockfarm
+from pockfarm.errors import FarmDown
+from pockfarm.parts import EMULATOR, FarmPlan, admin, emulation_is_there, free_port
+from pockfarm.state import FarmStatus, StateFolder
+from pockfarm.table import text_table
+
+PREFERRED_PORT = 8000
+START_WITHIN_S = 240.0
+STOP_WITHIN_S = 60.0
+POLL_INTERVAL_S = 0.2
+
+
+def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_PORT) -> FarmStatus:
+    """Start the farm unless it is up already; returns once every part is up. Raises: FarmDown."""
+    state.make()
+    if state.is_up():
+        return _wait_until_ready(state, None, say)
+    _forget(state)
+    log = state.logs / "supervisor.log"
+    say(f"starting the farm in {state.path}")
+    if not emulation_is_there():
+        say(f"  no {EMULATOR} here: going without the emulated AArch64 agent (Debian package qemu-user-static)")
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pockfarm.supervisor", str(state.path), str(free_port(port))],
+            cwd=Path(pockfarm.__file__).parent.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return _wait_until_ready(state, process, say)
+
+
+def down(state: StateFolder, *, say: Callable[[str], None]) -> None:
+    """Stop the farm and wait until it is gone; nothing to do if it is not up. Raises: FarmDown."""
+    status = state.status()
+    if not state.is_up() or status is None:
+        say("the farm is not up")
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(status.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_WITHIN_S
+    while state.is_up():
+        if time.monotonic() > deadline:
+            raise FarmDown(f"the supervisor (pid {status.pid}) did not stop within {STOP_WITHIN_S:.0f} s")
+        time.sleep(POLL_INTERVAL_S)
+    say("the farm is down; its data stay in " + str(state.path))
+
+
+def one_time_link(state: StateFolder) -> str:
+    """A fresh link that opens the dashboard once. Raises: FarmDown."""
+    status = state.status()
+    if status is None or not state.is_up():
+        raise FarmDown("the farm is not up; start it with: pockfarm up")
+    port = int(status.url.rsplit(":", 1)[1])
+    answer = admin(FarmPlan(state, port, with_emulation=False), "one-time-link")
+    return answer if answer.startswith("http") else f"{status.url}/open/{answer}"
+
+
+def describe(state: StateFolder) -> str:
+    """What is up, as a table for a person. Raises: FarmDown when the farm is not up."""
+    status = state.status()
+    if status is None or not state.is_up():
+        raise FarmDown(f"no farm is up on {state.path}; start it with: pockfarm up")
+    rows = [(name, part.state, str(part.pid or ""), str(part.restarts)) for name, part in status.parts.items()]
+    return f"{status.url}\n{text_table(('part', 'state', 'pid', 'restarts'), rows)}"
+
+
+def _wait_until_ready(
+    state: StateFolder, supervisor: subprocess.Popen[bytes] | None, say: Callable[[str], None]
+) -> FarmStatus:
+    deadline = time.monotonic() + START_WITHIN_S
+    told: set[str] = set()
+    while time.monotonic() < deadline:
+        status = state.status()
+        for name, part in status.parts.items() if status else ():
+            if part.state == "up" and name not in told and supervisor is not None:
+                told.add(name)
+                say(f"  {name} is up")
+        if status and status.ready:
+            return status
+        if status and status.problem:
+            raise FarmDown(f"the farm does not start: {status.problem}")
+        if (supervisor is not None and supervisor.poll() is not None) or (supervisor is None and not state.is_up()):
+            raise FarmDown(f"the farm's supervisor ended; its log is {state.logs / 'supervisor.log'}")
+        time.sleep(POLL_INTERVAL_S)
+    raise FarmDown(f"the farm was not up within {START_WITHIN_S:.0f} s; the logs are in {state.logs}")
+
+
+def _forget(state: StateFolder) -> None:
+    """Remove what an earlier supervisor wrote, so that nobody takes it for the new one's."""
+    (state.path / "farm.json").unlink(missing_ok=True)
