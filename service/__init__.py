@@ -1,0 +1,1 @@
+"""PockFarm's farm: REST API, database, storage, signing, dashboard."""

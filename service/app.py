@@ -1,0 +1,34 @@
+"""The web application: every router in one list, problems, limits, metrics, sweeper."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+
+from service import problems
+from service.farm import open_farm
+from service.keys import endpoints as keys
+from service.queue import Queue
+from service.schemas import PROBLEMS
+from service.settings import Settings
+
+ROUTERS: tuple[APIRouter, ...] = (keys.router,)
+
+
+def create_app(settings: Settings | None = None, *, queue: Queue | None = None) -> FastAPI:
+    """The farm's web application. `queue` replaces the broker (tests)."""
+    farm = open_farm(settings or Settings(), queue)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        farm.close()
+
+    app = FastAPI(title="PockFarm", version="1", lifespan=lifespan, responses=PROBLEMS)
+    app.state.farm = farm
+    problems.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    return app

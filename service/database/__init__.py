@@ -1,0 +1,1 @@
+"""Tables, engine and session of the farm's database (SQLite or PostgreSQL)."""

@@ -1,0 +1,45 @@
+"""What every request, task and sweep works with, built once per process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.database.engine import Database
+from service.outbox import Bell
+from service.queue import CeleryQueue, Queue
+from service.settings import Settings
+from service.signing import Signer, load_signer
+from service.storage import Storage, open_storage
+
+
+@dataclass(frozen=True)
+class Farm:
+    """Settings, database, storage, signing key, queue and bell of one farm."""
+
+    settings: Settings
+    database: Database
+    storage: Storage
+    signer: Signer
+    queue: Queue
+    bell: Bell
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self.database.close()
+
+
+def open_farm(settings: Settings, queue: Queue | None = None) -> Farm:
+    """Connect to the farm that `settings` describe. The database must have been migrated."""
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = Database(settings.database)
+    queue = queue or CeleryQueue(settings)
+    bell = Bell(database, queue)
+    database.after_commit = bell.after_commit
+    return Farm(
+        settings=settings,
+        database=database,
+        storage=open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url),
+        signer=load_signer(settings.signing_key_path, release_number=settings.release_number),
+        queue=queue,
+        bell=bell,
+    )

@@ -1,0 +1,1 @@
+"""API keys, and one-time links into the dashboard."""

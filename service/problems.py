@@ -1,0 +1,200 @@
+"""Refusals as RFC 9457 problems: typed `cause` and `code`, where, what to do next; never a traceback.
+
+Problem (an HTTPException, so that it also passes through body parsing)
+|-- 401 Unauthenticated     no key, or not one of ours
+|-- 403 Forbidden           the key may not do this
+|-- 404 NotFound
+|-- 409 Conflict            the state of things does not allow it
+|-- 413 TooLarge
+|-- 422 Invalid             understood, but wrong
+|-- 429 TooMany             a quota; carries Retry-After
+`-- 503 Unavailable         a part of the farm is down
+
+`cause` is the public family (model, compiler, limits, device, infra, service, user, policy).
+"""
+
+from __future__ import annotations
+
+import http
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException
+
+LOG = logging.getLogger(__name__)
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(HTTPException):
+    """A refusal. `code` is stable and dotted; `where` the field, limit or row; `hint` the next step."""
+
+    status = 500
+    cause = "user"
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        where: str = "",
+        hint: str = "",
+        cause: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(self.status, detail, dict(headers or {}))
+        self.code = code
+        self.where = where
+        self.hint = hint
+        self.cause = cause or type(self).cause
+
+
+class Unauthenticated(Problem):
+    """No key, or not one of ours."""
+
+    status = 401
+
+    def __init__(self, detail: str, *, hint: str = "", code: str = "auth.missing") -> None:
+        super().__init__(code, detail, hint=hint, headers={"WWW-Authenticate": 'Bearer realm="pockfarm"'})
+
+
+class Forbidden(Problem):
+    """The caller is known, and may not do this."""
+
+    status, cause = 403, "policy"
+
+
+class NotFound(Problem):
+    """There is no such thing."""
+
+    status = 404
+
+
+class Conflict(Problem):
+    """The state of things does not allow it."""
+
+    status = 409
+
+
+class TooLarge(Problem):
+    """A size limit was passed."""
+
+    status, cause = 413, "limits"
+
+
+class Invalid(Problem):
+    """The request was understood, and is wrong."""
+
+    status = 422
+
+
+class TooMany(Problem):
+    """A quota is used up for now."""
+
+    status, cause = 429, "limits"
+
+    def __init__(self, code: str, detail: str, *, retry_after_s: int, where: str = "", hint: str = "") -> None:
+        super().__init__(code, detail, where=where, hint=hint, headers={"Retry-After": str(retry_after_s)})
+
+
+class Unavailable(Problem):
+    """A part of the farm is down."""
+
+    status, cause = 503, "infra"
+
+
+def problem_body(
+    status: int, *, cause: str, code: str, detail: str, instance: str = "", where: str = "", hint: str = ""
+) -> dict[str, Any]:
+    """The members of a problem document."""
+    body = {
+        "type": f"urn:pockfarm:problem:{code}",
+        "title": http.HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "cause": cause,
+        "code": code,
+    }
+    extra = {"instance": instance, "where": where, "hint": hint}
+    return body | {name: value for name, value in extra.items() if value}
+
+
+def problem_response(problem: Problem, instance: str = "") -> JSONResponse:
+    """The answer that a problem becomes."""
+    body = problem_body(
+        problem.status_code,
+        cause=problem.cause,
+        code=problem.code,
+        detail=problem.detail,
+        instance=instance,
+        where=problem.where,
+        hint=problem.hint,
+    )
+    return JSONResponse(body, problem.status_code, headers=problem.headers, media_type=MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Make every refusal and every failure of `app` a problem document."""
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(OperationalError, _on_database_error)
+    app.add_exception_handler(Exception, _on_failure)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    if isinstance(error, Problem):
+        return problem_response(error, request.url.path)
+    assert isinstance(error, HTTPException)
+    if error.status_code < 400:
+        return Response(status_code=error.status_code, headers=error.headers)
+    code = {404: "http.no-such-path", 405: "http.method"}.get(error.status_code, f"http.{error.status_code}")
+    body = problem_body(error.status_code, cause="user", code=code, detail=str(error.detail), instance=request.url.path)
+    return JSONResponse(body, error.status_code, headers=error.headers, media_type=MEDIA_TYPE)
+
+
+async def _on_validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = [{"where": ".".join(str(part) for part in item["loc"]), "detail": item["msg"]} for item in error.errors()]
+    body = problem_body(
+        422,
+        cause="user",
+        code="request.invalid",
+        detail=_first(errors),
+        instance=request.url.path,
+        where=errors[0]["where"] if errors else "",
+        hint="the shape of each request is in /openapi.json",
+    )
+    return JSONResponse(body | {"errors": errors}, 422, media_type=MEDIA_TYPE)
+
+
+def _first(errors: Sequence[Mapping[str, str]]) -> str:
+    return f"{errors[0]['where']}: {errors[0]['detail']}" if errors else "the request is not valid"
+
+
+async def _on_database_error(request: Request, error: Exception) -> Response:
+    LOG.error("the database did not answer: %s", error)
+    body = problem_body(
+        503,
+        cause="infra",
+        code="infra.database",
+        detail="the database is busy or down",
+        instance=request.url.path,
+        hint="try again in a few seconds; GET /readyz says which part is down",
+    )
+    return JSONResponse(body, 503, headers={"Retry-After": "5"}, media_type=MEDIA_TYPE)
+
+
+async def _on_failure(request: Request, error: Exception) -> Response:
+    LOG.exception("%s %s failed", request.method, request.url.path, exc_info=error)
+    body = problem_body(
+        500,
+        cause="service",
+        code="service.internal",
+        detail="the farm failed on this request; the failure is in its log",
+        instance=request.url.path,
+    )
+    return JSONResponse(body, 500, media_type=MEDIA_TYPE)

@@ -1,0 +1,71 @@
+"""The door to Celery: task names, the application's settings, and sending a doorbell.
+
+A message holds a row's id and nothing else. It may be lost or doubled without harm: the task claims its row, and the
+sweeper rings again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from celery import Celery
+
+from service.settings import Settings
+
+LOG = logging.getLogger(__name__)
+COMPILE_TASK = "pockfarm.compile"
+TASKS = (COMPILE_TASK,)
+
+
+class Queue(Protocol):
+    """Where doorbells are rung."""
+
+    def ring(self, task: str, argument: str) -> None:
+        """Send one doorbell. Raises: any error of the transport, quickly."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the broker does not answer."""
+        ...
+
+
+def make_celery(settings: Settings) -> Celery:
+    """The Celery application of this farm, for senders and workers alike."""
+    app = Celery("pockfarm", broker=settings.broker, set_as_current=False)
+    app.conf.update(
+        task_acks_late=True,
+        task_reject_on_worker_lost=False,  # the sweeper rings again, with a cap; Celery would loop for ever
+        worker_prefetch_multiplier=1,
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_default_queue="pockfarm",
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={
+            # Above twice the longest task, else running work is delivered again.
+            "visibility_timeout": int(2 * settings.compile_s + 600),
+            "socket_connect_timeout": 3,
+            "socket_timeout": 30,
+        },
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+    )
+    return app
+
+
+class CeleryQueue:
+    """A `Queue` on the farm's broker. One try, a few seconds: what fails stays in the outbox."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._app = make_celery(settings)
+
+    def ring(self, task: str, argument: str) -> None:
+        """See `Queue.ring`."""
+        self._app.send_task(task, args=(argument,), ignore_result=True, retry=False)
+
+    def check(self) -> None:
+        """See `Queue.check`."""
+        with self._app.connection_for_write(connect_timeout=3) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=3)

@@ -1,0 +1,80 @@
+"""Parts of request and response bodies that several domains share."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from service.identifiers import DIGEST_PATTERN
+
+
+def utc_text(at: float) -> str:
+    """RFC 3339 in UTC with milliseconds."""
+    moment = datetime.datetime.fromtimestamp(at, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+Timestamp = Annotated[
+    float,
+    PlainSerializer(utc_text, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization"),
+]
+"""Seconds since 1970 inside, RFC 3339 outside."""
+
+DigestText = Annotated[str, Field(pattern=DIGEST_PATTERN, examples=["sha256:" + "0" * 64])]
+
+
+class RequestBody(BaseModel):
+    """A JSON request: unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class View(BaseModel):
+    """What a row looks like from outside."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem document."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    cause: str
+    code: str
+    instance: str | None = None
+    where: str | None = None
+    hint: str | None = None
+
+
+class Ending(View):
+    """Why a job or run ended as it did; null when it succeeded or is still open."""
+
+    cause: str
+    """model, compiler, limits, device, infra, service, user or policy."""
+    code: str
+    message: str
+    where: str = ""
+    hint: str = ""
+
+
+class EventView(BaseModel):
+    """One thing that happened to a job or run."""
+
+    id: int
+    at: Timestamp
+    kind: str
+    body: dict[str, Any]
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "A typed refusal", "content": {"application/problem+json": {"schema": {
+        "$ref": "#/components/schemas/Problem"}}}},
+    "5XX": {"description": "A failure of the farm", "content": {"application/problem+json": {"schema": {
+        "$ref": "#/components/schemas/Problem"}}}},
+}  # fmt: skip

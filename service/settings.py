@@ -1,0 +1,120 @@
+"""Every setting of the service and the workers; environment variables `POCKFARM_<NAME>` override the defaults.
+
+The defaults are the embedded farm: SQLite, a Valkey socket and plain files, all under one state folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class Settings(BaseSettings):
+    """The farm's configuration. Units are in the names; an empty URL means the embedded default."""
+
+    model_config = SettingsConfigDict(env_prefix="POCKFARM_", extra="ignore", frozen=True)
+
+    state: Path = Path(".state")
+    """Folder of everything that the farm keeps: database, files, keys, sockets."""
+    database_url: str = ""
+    """SQLAlchemy URL: `sqlite:///…` or `postgresql+psycopg://…`."""
+    broker_url: str = ""
+    """Celery broker: `redis://…` or `redis+socket:///…/valkey.sock`."""
+    storage_url: str = ""
+    """`file:///folder` or `s3://bucket/prefix`."""
+    s3_endpoint_url: str = ""
+    """For S3-compatible storage; credentials come from the usual AWS variables."""
+    public_url: str = "http://127.0.0.1:8000"
+    """Where people reach the farm; used in one-time links."""
+    secure_cookies: bool = False
+    """Set when the farm is served over HTTPS."""
+
+    model_limit_bytes: int = 512 * MIB
+    text_limit_bytes: int = 1_000_000
+    dataset_limit_bytes: int = 2 * GIB
+    dataset_unpacked_limit_bytes: int = 8 * GIB
+    weights_limit_bytes: int = 2 * GIB
+    report_limit_bytes: int = 32 * MIB
+    body_limit_bytes: int = 1 * MIB
+    """Every other request body."""
+
+    open_jobs_per_key: int = 200
+    open_runs_per_key: int = 1000
+    queue_s: float = 6 * 3600.0
+    """How long a job or run may wait before it expires."""
+
+    compile_function: str = "compiler.api:compile_training"
+    """`module:function` that the compile child calls."""
+    compiler_version: str = ""
+    """Identity of the compiler in the key of repeated requests; empty: a digest of its source files."""
+    compile_cache: str = ""
+    """Folder of compiled kernels; empty: `cache/compiler` under the state folder."""
+    compile_s: float = 900.0
+    """Wall-clock limit of one compile."""
+    compile_memory_bytes: int = 16 * GIB
+    """Address-space limit (RLIMIT_AS) of one compile; TVM alone needs more than 1.5 GiB."""
+    compile_file_bytes: int = 4 * GIB
+    compile_lease_s: float = Field(default=30.0, gt=0)
+    """A worker that says nothing for this long has lost its job."""
+    compile_attempts: int = 3
+    bundle_limit_bytes: int = 2 * GIB
+
+    lease_s: float = Field(default=60.0, gt=0)
+    run_attempts: int = 3
+    transfer_s: float = 900.0
+    run_s: float = 1800.0
+    run_memory_bytes: int = 4 * GIB
+    run_disk_bytes: int = 4 * GIB
+    device_strikes: int = 3
+    """Lost attempts in a row that quarantine a device."""
+    isolation_level: int = 0
+    """Least isolation of a device that is given work (0 to 4)."""
+    credential_s: float = Field(default=3600.0, le=3600.0)
+    enrolment_token_s: float = Field(default=900.0, le=900.0)
+    release_number: int = 1
+    """Of the farm's release; devices refuse assignments below the highest they have seen."""
+
+    sweep_s: float = 2.0
+    """Pause between two sweeps; 0 turns the sweeper off."""
+    doorbell_s: float = 30.0
+    """A queued job whose doorbell is older is rung again."""
+    poll_s: float = 0.25
+    """Pause between two looks at the database while a request is held open."""
+    link_s: float = 24 * 3600.0
+    session_s: float = 7 * 24 * 3600.0
+    idempotency_s: float = 24 * 3600.0
+
+    @property
+    def database(self) -> str:
+        """The database's URL."""
+        return self.database_url or f"sqlite:///{self.state.resolve() / 'farm.db'}"
+
+    @property
+    def broker(self) -> str:
+        """The broker's URL."""
+        return self.broker_url or f"redis+socket://{self.state.resolve() / 'valkey' / 'valkey.sock'}"
+
+    @property
+    def storage(self) -> str:
+        """The storage's URL."""
+        return self.storage_url or f"file://{self.state.resolve() / 'files'}"
+
+    @property
+    def compile_cache_folder(self) -> Path:
+        """Where compiled kernels are kept between compiles."""
+        return Path(self.compile_cache) if self.compile_cache else self.state.resolve() / "cache" / "compiler"
+
+    @property
+    def signing_key_path(self) -> Path:
+        """The Ed25519 key that assignments are signed with (0600)."""
+        return self.state / "signing-key.json"
+
+    @property
+    def api_key_path(self) -> Path:
+        """The embedded farm's first API key (0600)."""
+        return self.state / "api-key"

@@ -1,0 +1,22 @@
+"""Content-addressed files: a folder, or an S3-compatible store, behind one interface."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from service.storage.files import FileStorage
+from service.storage.s3 import S3Storage
+from service.storage.store import DigestMismatch, FileTooLarge, MissingFile, Storage, StoredFile
+
+
+def open_storage(url: str, *, s3_endpoint_url: str = "") -> Storage:
+    """The store at `file:///folder` or `s3://bucket/prefix`."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return FileStorage(Path(parts.path))
+    if parts.scheme == "s3":
+        return S3Storage(parts.netloc, parts.path.strip("/"), endpoint_url=s3_endpoint_url or None)
+    raise ValueError(f"storage_url {url!r}: expected file:///folder or s3://bucket/prefix")
+
+
+__all__ = ["DigestMismatch", "FileStorage", "FileTooLarge", "MissingFile", "S3Storage", "Storage", "StoredFile",
+           "open_storage"]  # fmt: skip
