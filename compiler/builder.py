@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from compiler.errors import CompileError
-from compiler.graph import Array, AttrValue, Graph, Node, TensorType
+from compiler.graph import Array, AttrValue, Graph, Node, Phase, TensorType
 from compiler.ops import OPERATORS
 
 
@@ -22,6 +22,7 @@ class GraphBuilder:
         self.types: dict[str, TensorType] = dict(base.types) if base is not None else {}
         self.arrays: dict[str, Array] = dict(base.arrays) if base is not None else {}
         self.origin = ""
+        self.phase: Phase = "forward"
         self._prefix = prefix
         self._counter = 0
 
@@ -43,7 +44,7 @@ class GraphBuilder:
     ) -> tuple[str, ...]:
         """Append a node whose outputs get the given names."""
         operands = tuple(inputs)
-        node = Node(op, operands, names, attrs, self.origin)
+        node = Node(op, operands, names, attrs, self.origin, self.phase)
         try:
             types = OPERATORS[op].infer(tuple(self.types[operand] for operand in operands), attrs)
         except CompileError as problem:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+Phase = Literal["forward", "backward", "update"]
 DType = Literal["f32", "i64", "i32", "bool"]
 Array = NDArray[Any]
 """Element types are checked by `TensorType`, which mypy cannot see."""
@@ -61,6 +62,7 @@ class Node:
     attrs: Attrs = field(default_factory=dict)
     origin: str = ""
     """Name of the ONNX node this came from; error messages and per-kernel tables show it."""
+    phase: Phase = "forward"
 
     @property
     def output(self) -> str:

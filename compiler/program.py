@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from compiler.graph import Parameter, TensorType
+from compiler.graph import Parameter, Phase, TensorType
 from compiler.kernel_spec import KernelSpec
 
-Phase = Literal["forward", "backward", "update"]
 Region = Literal["weights", "optimizer", "arena"]
 ProgramName = Literal["train", "forward"]
 

@@ -1,0 +1,49 @@
+"""Computes equal things once.
+
+Rewrites: a node with the same operator, attributes and operands as an earlier one is replaced by it; equal small
+constants become one. Requires: nothing. Ensures: no two equal pure nodes.
+Why: gradient rules recompute masks and shared factors freely and rely on this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.graph import Array, Graph
+from compiler.ops import OPERATORS
+
+MAX_CONSTANT_BYTES = 1 << 16
+
+
+def eliminate_common(graph: Graph) -> Graph:
+    """The graph with common subexpressions merged; graph outputs keep their names."""
+    names = _equal_constants(graph)
+    seen: dict[object, tuple[str, ...]] = {}
+    nodes = []
+    for node in graph.nodes:
+        inputs = tuple(names.get(name, name) for name in node.inputs)
+        node = replace(node, inputs=inputs)
+        key = (node.op, inputs, tuple(sorted(node.attrs.items())))
+        mergeable = not OPERATORS[node.op].in_place and not any(name in graph.outputs for name in node.outputs)
+        if mergeable and key in seen:
+            names.update(zip(node.outputs, seen[key], strict=True))
+            continue
+        seen.setdefault(key, node.outputs)
+        nodes.append(node)
+    return graph.with_nodes(nodes)
+
+
+def _equal_constants(graph: Graph) -> dict[str, str]:
+    names: dict[str, str] = {}
+    first: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+    for name, array in graph.arrays.items():
+        if name in graph.parameters or array.nbytes > MAX_CONSTANT_BYTES:
+            continue
+        kept = first.setdefault(_identity(array), name)
+        if kept != name:
+            names[name] = kept
+    return names
+
+
+def _identity(array: Array) -> tuple[str, tuple[int, ...], bytes]:
+    return (str(array.dtype), array.shape, array.tobytes())

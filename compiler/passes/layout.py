@@ -1,0 +1,212 @@
+"""Sinks transposes through the graph until they cancel, so that images stay NHWC from the first convolution on.
+
+Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice and row-wise operators.
+Requires: importers that wrap each convolution in NCHW <-> NHWC transposes. Ensures: a transpose is left only where an
+operator fixes its axes (reshape, matmul, graph output).
+Why: a convolutional net imported from NCHW would otherwise copy every activation twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from compiler.builder import GraphBuilder
+from compiler.graph import Graph, Node
+from compiler.ops.elementwise import ELEMENTWISE
+from compiler.ops.record import flag, integer, ints
+
+ELEMENTWISE_NAMES = frozenset(record.name for record in ELEMENTWISE)
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A value that equals `transpose(base, perm)` and has not been written as such."""
+
+    base: str
+    perm: tuple[int, ...]
+
+
+class Sinker(GraphBuilder):
+    """Replays a graph, keeping transposes lazy for as long as operators can work on their base."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(prefix="t")
+        self.types.update(graph.types)
+        self.arrays.update(graph.arrays)
+        self.lazy: dict[str, Lazy] = {}
+        self.plain: dict[str, str] = {}
+
+    def name(self, value: str) -> str:
+        """A plain value equal to `value`, writing its pending transpose if there is one."""
+        if value in self.plain:
+            return self.plain[value]
+        pending = self.lazy.get(value)
+        if pending is None:
+            return value
+        self.plain[value] = self.emit("transpose", pending.base, perm=pending.perm)
+        return self.plain[value]
+
+    def defer(self, output: str, base: str, perm: tuple[int, ...]) -> None:
+        """Let `output` stand for `transpose(base, perm)`."""
+        if perm == tuple(range(len(perm))):
+            self.plain[output] = base
+        else:
+            self.lazy[output] = Lazy(base, perm)
+
+    def pending(self, value: str) -> Lazy | None:
+        """The pending transpose of a value."""
+        return self.lazy.get(value)
+
+
+Rule = Callable[[Sinker, Node], bool]
+"""Handles a node by deferring its output; False means that it needs plain operands."""
+
+
+def sink_transposes(graph: Graph) -> Graph:
+    """The graph with transposes moved towards its outputs, most of them cancelled."""
+    b = Sinker(graph)
+    for node in graph.nodes:
+        b.origin, b.phase = node.origin, node.phase
+        rule = _elementwise if node.op in ELEMENTWISE_NAMES else RULES.get(node.op)
+        if rule is not None and rule(b, node):
+            continue
+        inputs = tuple(b.name(name) for name in node.inputs)
+        b.nodes.append(replace(node, inputs=inputs))
+    for output in graph.outputs:
+        if b.name(output) != output:
+            b.emit("identity", b.name(output), name=output)
+    return replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays)
+
+
+def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(perm.index(axis) for axis in range(len(perm)))
+
+
+def _transpose(b: Sinker, node: Node) -> bool:
+    perm, source = ints(node.attrs, "perm"), b.pending(node.inputs[0])
+    if source is None:
+        b.defer(node.output, b.name(node.inputs[0]), perm)
+    else:
+        b.defer(node.output, source.base, tuple(source.perm[axis] for axis in perm))
+    return True
+
+
+def _elementwise(b: Sinker, node: Node) -> bool:
+    found = [b.pending(name) for name in node.inputs]
+    perms = [lazy.perm for lazy in found if lazy is not None]
+    rank = len(b.types[node.output].shape)
+    if not perms or len(perms[0]) != rank:
+        return False
+    perm = perms[0]
+    full = [name for name in node.inputs if b.types[name].shape == b.types[node.output].shape]
+    agreeing = sum(lazy is not None and lazy.perm == perm for lazy in found)
+    if 2 * agreeing < len(full):
+        return False
+    operands = tuple(_in_base(b, name, perm) for name in node.inputs)
+    b.defer(node.output, b.emit(node.op, *operands, **_attrs(node)), perm)
+    return True
+
+
+def _in_base(b: Sinker, name: str, perm: tuple[int, ...]) -> str:
+    """The operand as it broadcasts against values that are stored before the transpose."""
+    lazy = b.pending(name)
+    if lazy is not None and lazy.perm == perm:
+        return lazy.base
+    plain = b.name(name)
+    shape, rank = b.shape(plain), len(perm)
+    if all(extent == 1 for extent in shape):
+        return plain
+    if len(shape) < rank:
+        shape = (1,) * (rank - len(shape)) + shape
+        plain = b.emit("reshape", plain, shape=shape)
+    inverse = _inverse(perm)
+    moved = [axis for axis in inverse if shape[axis] != 1]
+    if moved == sorted(moved):
+        return b.emit("reshape", plain, shape=tuple(shape[axis] for axis in inverse))
+    return b.emit("transpose", plain, perm=inverse)
+
+
+def _attrs(node: Node) -> dict[str, Any]:
+    return dict(node.attrs)
+
+
+def _reduce(b: Sinker, node: Node) -> bool:
+    lazy = b.pending(node.inputs[0])
+    if lazy is None:
+        return False
+    axes = tuple(sorted(lazy.perm[axis] for axis in ints(node.attrs, "axes")))
+    keep = flag(node.attrs, "keepdims")
+    result = b.emit(node.op, lazy.base, axes=axes, keepdims=keep)
+    if keep:
+        b.defer(node.output, result, lazy.perm)
+        return True
+    left = [axis for axis in lazy.perm if axis not in axes]
+    ranks = {axis: position for position, axis in enumerate(sorted(left))}
+    b.defer(node.output, result, tuple(ranks[axis] for axis in left))
+    return True
+
+
+def _concat(b: Sinker, node: Node) -> bool:
+    found = [b.pending(name) for name in node.inputs]
+    first = next((lazy for lazy in found if lazy is not None), None)
+    if first is None or sum(lazy is not None and lazy.perm == first.perm for lazy in found) * 2 < len(found):
+        return False
+    operands = tuple(_in_base(b, name, first.perm) for name in node.inputs)
+    result = b.emit("concat", *operands, axis=first.perm[integer(node.attrs, "axis")])
+    b.defer(node.output, result, first.perm)
+    return True
+
+
+def _per_axis(*names: str) -> Rule:
+    """Operators whose attributes hold one entry per axis."""
+
+    def rule(b: Sinker, node: Node) -> bool:
+        lazy = b.pending(node.inputs[0])
+        if lazy is None:
+            return False
+        attrs = _attrs(node)
+        inverse = _inverse(lazy.perm)
+        attrs.update({name: tuple(ints(node.attrs, name)[axis] for axis in inverse) for name in names})
+        b.defer(node.output, b.emit(node.op, lazy.base, **attrs), lazy.perm)
+        return True
+
+    return rule
+
+
+def _rows(b: Sinker, node: Node) -> bool:
+    lazy = b.pending(node.inputs[0])
+    if lazy is None or lazy.perm[-1] != len(lazy.perm) - 1:
+        return False
+    b.defer(node.output, b.emit(node.op, lazy.base, **_attrs(node)), lazy.perm)
+    return True
+
+
+def _reshape(b: Sinker, node: Node) -> bool:
+    """A transpose that only moved unit axes did not move elements."""
+    lazy = b.pending(node.inputs[0])
+    if lazy is None:
+        return False
+    shape = b.shape(lazy.base)
+    moved = [axis for axis in lazy.perm if shape[axis] != 1]
+    if moved != sorted(moved):
+        return False
+    b.plain[node.output] = b.emit("reshape", lazy.base, shape=b.shape(node.output))
+    return True
+
+
+RULES: Mapping[str, Rule] = {
+    "transpose": _transpose,
+    "reshape": _reshape,
+    "reduce_sum": _reduce,
+    "reduce_mean": _reduce,
+    "reduce_max": _reduce,
+    "concat": _concat,
+    "pad": _per_axis("before", "after"),
+    "slice": _per_axis("starts", "stops", "steps"),
+    "softmax": _rows,
+    "log_softmax": _rows,
+    "normalize": _rows,
+    "rms_normalize": _rows,
+}

@@ -1,0 +1,111 @@
+"""Resolves a sparse plan against a model: exactly which slices of which parameters learn."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from compiler.errors import PlanError
+from compiler.graph import Graph, Parameter
+from compiler.spec import SparsePlan, UpdateRule
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSlice:
+    """The part of one parameter that learns: `size` channels from `start` along inside axis `axis`; -1 means all."""
+
+    axis: int = -1
+    start: int = 0
+    size: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every element learns."""
+        return self.axis < 0
+
+
+UpdatePlan = Mapping[str, UpdateSlice]
+"""Parameter name -> what learns of it, in the model's order; parameters that do not appear are frozen."""
+
+WHOLE = UpdateSlice()
+
+
+def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
+    """Apply the plan's preset and rules to the model's parameters.
+
+    Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing.
+    """
+    ratios = {name: _preset_ratio(graph, parameter, plan.preset) for name, parameter in graph.parameters.items()}
+    for position, rule in enumerate(plan.rules):
+        for name in _matches(graph, rule, f"plan.update[{position}]"):
+            ratios[name] = rule.ratio
+    learning = {name: _slice(graph.parameters[name], ratio) for name, ratio in ratios.items() if ratio > 0}
+    if not learning:
+        raise PlanError(
+            f"plan {plan.name!r} trains nothing in this model",
+            where="plan",
+            hint=f"the model has {len(graph.parameters)} parameters, such as {_some(graph)}",
+        )
+    return learning
+
+
+def _preset_ratio(graph: Graph, parameter: Parameter, preset: str) -> float:
+    if preset == "full":
+        return 1.0
+    if preset == "bias-only":
+        return 1.0 if parameter.kind == "bias" else 0.0
+    if preset == "last-layer":
+        return 1.0 if parameter.name in _last_layer(graph) else 0.0
+    return 0.0
+
+
+def _last_layer(graph: Graph) -> frozenset[str]:
+    """The last contraction's weight and every parameter used after it."""
+    first_use: dict[str, int] = {}
+    for position, node in enumerate(graph.nodes):
+        for name in node.inputs:
+            if name in graph.parameters:
+                first_use.setdefault(name, position)
+    contractions = [first_use[name] for name in first_use if graph.parameters[name].channel_axis is not None]
+    start = max(contractions, default=max(first_use.values(), default=0))
+    return frozenset(name for name, position in first_use.items() if position >= start)
+
+
+def _matches(graph: Graph, rule: UpdateRule, where: str) -> list[str]:
+    found = []
+    for pattern in rule.parameters:
+        names = [name for name in graph.parameters if name == pattern or fnmatchcase(name, pattern)]
+        kept = [name for name in names if rule.kind in ("any", graph.parameters[name].kind)]
+        if not kept:
+            raise PlanError(_no_match(graph, rule, pattern, names), where=where, hint=_near(graph, pattern))
+        found += kept
+    return found
+
+
+def _no_match(graph: Graph, rule: UpdateRule, pattern: str, names: list[str]) -> str:
+    if names:
+        return f"{pattern!r} matches {len(names)} parameters, none of kind {rule.kind}"
+    return f"no parameter is called {pattern!r}"
+
+
+def _near(graph: Graph, pattern: str) -> str:
+    near = difflib.get_close_matches(pattern, graph.parameters, n=3, cutoff=0.5)
+    if near:
+        return "did you mean " + ", ".join(near) + "?"
+    return f"the model has {len(graph.parameters)} parameters, such as {_some(graph)}"
+
+
+def _some(graph: Graph) -> str:
+    return ", ".join(list(graph.parameters)[:4])
+
+
+def _slice(parameter: Parameter, ratio: float) -> UpdateSlice:
+    axis = parameter.channel_axis
+    if axis is None or ratio >= 1:
+        return WHOLE
+    channels = parameter.shape[axis]
+    size = max(1, math.ceil(ratio * channels - 1e-9))
+    return WHOLE if size == channels else UpdateSlice(axis, 0, size)
