@@ -1,0 +1,85 @@
+/* command_eval.c: forward passes over a whole data set, in file order: scores (eval) or logits (infer). */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "commands.h"
+#include "events.h"
+#include "failure.h"
+#include "files.h"
+
+static void put_score(int64_t samples, const pf_score *score) {
+    double terms = (double)score->terms;
+    pf_event("eval");
+    pf_integer("samples", samples);
+    pf_number("loss", score->loss_sum / terms); /* null if no label counts */
+    pf_number("accuracy", pf_image_data.loss_kind == PF_CROSS_ENTROPY ? (double)score->correct / terms : NAN);
+    pf_event_end();
+}
+
+static int64_t batch_end(const pf_data *data, int64_t position) {
+    int64_t end = position + pf_logits_tensor()->shape[0];
+    return end < data->samples ? end : data->samples;
+}
+
+static pf_status forward_batch(const pf_data *data, pf_step *step, int64_t position) {
+    PF_TRY(pf_data_fill(data, step, PF_FORWARD, position, data->samples));
+    return pf_forward(step);
+}
+
+pf_status pf_command_eval(pf_step *step, const pf_data *data) {
+    pf_score score = {0};
+    int64_t position = 0, batches = 0;
+    pf_event_start(step);
+    for (; position < data->samples && !pf_stop_requested; position = batch_end(data, position), batches++) {
+        PF_TRY(forward_batch(data, step, position));
+        for (int64_t sample = position; sample < batch_end(data, position); sample++)
+            PF_TRY(pf_data_score(data, step, sample - position, sample, &score));
+    }
+    if (!isfinite(score.loss_sum))
+        return pf_fail(PF_WEIGHTS, "weights.diverged", "the logits are NaN or infinite; these weights cannot be evaluated");
+    if (!pf_stop_requested) put_score(position, &score);
+    pf_event_finish(batches);
+    return PF_OK;
+}
+
+/* A version 1.0 header, padded so that data starts at a multiple of 64. */
+static pf_status write_npy_header(pf_new_file *file, int64_t samples) {
+    const pf_tensor *logits = pf_logits_tensor();
+    char header[512] = "\x93NUMPY\x01\x00";
+    int used = 10 + snprintf(header + 10, sizeof header - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%" PRId64 ",",
+                             samples);
+    for (int axis = 1; axis < logits->rank; axis++)
+        used += snprintf(header + used, sizeof header - (size_t)used, " %" PRId64 ",", logits->shape[axis]);
+    used += snprintf(header + used, sizeof header - (size_t)used, "), }");
+    while (used % 64 != 63) header[used++] = ' ';
+    header[used++] = '\n';
+    header[8] = (char)((used - 10) & 255);
+    header[9] = (char)((used - 10) >> 8);
+    return pf_new_file_write(file, header, (size_t)used);
+}
+
+static pf_status write_logits(pf_new_file *file, pf_step *step, const pf_data *data, int64_t *batches) {
+    const pf_tensor *logits = pf_logits_tensor();
+    size_t sample_bytes = (size_t)(logits->count / logits->shape[0]) * sizeof(float);
+    PF_TRY(write_npy_header(file, data->samples));
+    for (int64_t position = 0; position < data->samples; position = batch_end(data, position), ++*batches) {
+        if (pf_stop_requested) return PF_OK;
+        PF_TRY(forward_batch(data, step, position));
+        PF_TRY(pf_new_file_write(file, pf_logits(step), (size_t)(batch_end(data, position) - position) * sample_bytes));
+    }
+    return pf_new_file_commit(file);
+}
+
+pf_status pf_command_infer(const pf_options *options, pf_step *step, const pf_data *data) {
+    static pf_new_file file;
+    int64_t batches = 0;
+    pf_event_start(step);
+    PF_TRY(pf_new_file_open(&file, options->out));
+    pf_status status = write_logits(&file, step, data, &batches);
+    if (file.descriptor >= 0) pf_new_file_discard(&file); /* failed or stopped: no half file */
+    if (status != PF_OK) return status;
+    pf_event_finish(batches);
+    return PF_OK;
+}

@@ -1,0 +1,34 @@
+#include "commands.h"
+#include "events.h"
+#include "failure.h"
+
+static void put_step(int64_t number, double loss, double us) {
+    pf_event("step");
+    pf_integer("step", number);
+    pf_number("loss", loss);
+    pf_number("us", us);
+    pf_event_end();
+}
+
+pf_status pf_command_train(const pf_options *options, pf_step *step, const pf_data *data) {
+    int64_t batch = pf_logits_tensor()->shape[0], done = 0;
+    if (options->learning_rate >= 0) pf_set_learning_rate(step, options->learning_rate);
+    pf_event_start(step);
+    for (; done < options->steps && !pf_stop_requested; done++) {
+        float loss = 0.0f;
+        PF_TRY(pf_data_fill(data, step, PF_TRAIN, done * batch, INT64_MAX));
+        double start = pf_now_us();
+        PF_TRY(pf_train_step(step, &loss));
+        put_step(done + 1, loss, pf_now_us() - start);
+    }
+    if (options->save) PF_TRY(pf_save(step, options->save, PF_SAVE_ALL));
+    pf_event_finish(done);
+    return PF_OK;
+}
+
+pf_status pf_command_export(const pf_options *options, pf_step *step) {
+    pf_event_start(step);
+    PF_TRY(pf_save(step, options->out, PF_SAVE_PARAMETERS));
+    pf_event_finish(0);
+    return PF_OK;
+}

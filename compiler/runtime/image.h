@@ -1,0 +1,86 @@
+/* image.h: the tables that the compiler generates for one model (compiler/codegen/tables.py writes `pf_image_data`).
+ *
+ * Every byte a program touches is in one mapping: weights, then optimizer state, then the arena. Offsets here count
+ * from its start. */
+#ifndef POCKFARM_IMAGE_H
+#define POCKFARM_IMAGE_H
+
+#include <stdbool.h>
+
+#include "pockfarm_step.h"
+#include "tvm_abi.h"
+
+#define PF_NOWHERE UINT64_MAX
+#define PF_MAX_OPERANDS 64
+#define PF_MAX_INPUTS 16
+
+typedef struct {
+    uint64_t offset;
+    int64_t count;
+    pf_dtype dtype;
+} pf_operand;
+
+typedef struct {
+    const char *name, *phase;
+    pf_kernel_fn *kernel;
+    uint32_t first_operand, operand_count;
+    uint64_t flops, bytes_read, bytes_written;
+} pf_call;
+
+/* The file holds `file_shape`; memory holds file.reshape(view_shape).transpose(perm). */
+typedef struct {
+    const char *file_name;
+    enum { PF_PARAMETER, PF_OPTIMIZER, PF_CONSTANT } role;
+    pf_dtype dtype;
+    bool trained;
+    bool permuted;
+    int32_t file_rank, view_rank;
+    int64_t file_shape[PF_MAX_RANK], view_shape[PF_MAX_RANK];
+    int32_t perm[PF_MAX_RANK];
+    int64_t count;
+    uint64_t offset;
+} pf_state;
+
+typedef struct {
+    const pf_call *calls;
+    uint32_t call_count;
+    const pf_operand *operands;
+    uint64_t inputs[PF_MAX_INPUTS];
+    uint64_t label, loss, logits;
+    uint64_t learning_rate, bias_correction_1, bias_correction_2_sqrt;
+} pf_program;
+
+typedef struct {
+    const char *key, *value;
+} pf_identity;
+
+typedef struct {
+    pf_program train, forward;
+    const pf_state *states;
+    uint32_t state_count;
+    pf_tensor inputs[PF_MAX_INPUTS];
+    int32_t input_count;
+    pf_tensor label, logits;
+    enum { PF_CROSS_ENTROPY, PF_MSE } loss_kind;
+    enum { PF_SGD, PF_ADAMW } optimizer_kind;
+    double learning_rate, momentum, beta1, beta2;
+    int32_t threads;
+    pf_sizes sizes;
+    uint64_t optimizer_offset, arena_offset, total_bytes;
+    const pf_identity *identity;
+    uint32_t identity_count;
+} pf_image;
+
+extern const pf_image pf_image_data;
+
+static inline size_t pf_item_bytes(pf_dtype dtype) {
+    static const uint8_t bytes[] = {4, 8, 4, 1};
+    return bytes[dtype];
+}
+
+static inline const char *pf_dtype_name(pf_dtype dtype) {
+    static const char *const names[] = {"f32", "i64", "i32", "bool"};
+    return names[dtype];
+}
+
+#endif

@@ -1,0 +1,104 @@
+/* main.c: the `step` command: understands its arguments, runs one command, turns a failure into an event and a code. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <fcntl.h>
+
+#include "commands.h"
+#include "events.h"
+#include "failure.h"
+
+volatile sig_atomic_t pf_stop_requested;
+
+static void request_stop(int signal) {
+    (void)signal;
+    pf_stop_requested = 1;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = request_stop};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+}
+
+/* VmHWM of /proc/self/status, in bytes; 0 if the system does not tell. */
+static int64_t peak_rss_bytes(void) {
+    char text[4096];
+    int descriptor = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    ssize_t length = descriptor < 0 ? 0 : read(descriptor, text, sizeof text - 1);
+    if (descriptor >= 0) close(descriptor);
+    text[length > 0 ? length : 0] = 0;
+    const char *line = strstr(text, "VmHWM:");
+    return line ? strtoll(line + 6, NULL, 10) * 1024 : 0;
+}
+
+void pf_event_start(const pf_step *step) {
+    pf_sizes sizes = pf_planned_sizes();
+    pf_event("start");
+    pf_integer("arena_bytes", (int64_t)sizes.arena_bytes);
+    pf_integer("weights_bytes", (int64_t)sizes.weights_bytes);
+    pf_integer("optimizer_bytes", (int64_t)sizes.optimizer_bytes);
+    pf_integer("threads", step->threads);
+    pf_event_end();
+}
+
+void pf_event_finish(int64_t steps) {
+    pf_event(pf_stop_requested ? "stopped" : "done");
+    pf_integer("peak_rss_bytes", peak_rss_bytes());
+    pf_integer("steps", steps);
+    pf_event_end();
+}
+
+static pf_status run_command(const pf_options *options, pf_step *step, const pf_data *data) {
+    switch (options->command) {
+    case PF_PROFILE: return pf_command_profile(options, step, data);
+    case PF_TRAIN_COMMAND: return pf_command_train(options, step, data);
+    case PF_EVAL: return pf_command_eval(step, data);
+    case PF_INFER: return pf_command_infer(options, step, data);
+    case PF_EXPORT: return pf_command_export(options, step);
+    case PF_INFO: break;
+    }
+    return PF_OK;
+}
+
+static pf_status run_with_step(const pf_options *options, pf_step *step) {
+    static pf_data data;
+    data.seed = options->seed;
+    data.sequential = options->sequential || options->command == PF_EVAL || options->command == PF_INFER;
+    PF_TRY(pf_load(step, options->weights, options->weights_count));
+    if (options->command != PF_EXPORT) PF_TRY(pf_data_open(&data, options->inputs, options->labels));
+    pf_status status = run_command(options, step, &data);
+    if (options->command != PF_EXPORT) pf_data_close(&data);
+    return status;
+}
+
+static pf_status run(int count, char **arguments) {
+    pf_options options;
+    pf_step *step;
+    PF_TRY(pf_options_parse(&options, count, arguments));
+    if (options.command == PF_INFO) return pf_command_info(), PF_OK;
+    PF_TRY(pf_create((int)options.threads, &step));
+    pf_status status = run_with_step(&options, step);
+    pf_destroy(step);
+    return status;
+}
+
+static int report_failure(void) {
+    static const char *const causes[] = {"", "user", "data", "weights", "limits", "internal"};
+    static const int exit_codes[] = {0, 2, 3, 3, 4, 5};
+    const pf_error *error = pf_last_error();
+    pf_event("error");
+    pf_text("cause", causes[error->status]);
+    pf_text("code", error->code);
+    pf_text("message", error->message);
+    pf_event_end();
+    fprintf(stderr, "step: %s\n", error->message);
+    return exit_codes[error->status];
+}
+
+int main(int count, char **arguments) {
+    if (count == 2 && strcmp(arguments[1], "--help") == 0) return fputs(pf_usage, stderr), 0;
+    catch_signals();
+    return run(count, arguments) == PF_OK ? 0 : report_failure();
+}

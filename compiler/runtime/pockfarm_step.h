@@ -1,0 +1,113 @@
+/* pockfarm_step.h: one compiled training step, for an app that embeds it (the `step` command uses nothing else).
+ *
+ * A process holds one step: the model, its memory plan and its kernels are linked in. All memory is mapped by
+ * `pf_create`; nothing is allocated afterwards. Not thread-safe: call from one thread (kernels use the pool).
+ *
+ *     pf_step *step;
+ *     if (pf_create(0, &step) || pf_load(step, paths, 1)) return report(pf_last_error());
+ *     for (;;) {
+ *         pf_bind_input(step, PF_TRAIN, 0, images, image_bytes);
+ *         pf_bind_label(step, labels, label_bytes);
+ *         if (pf_train_step(step, &loss)) break;
+ *     }
+ *     pf_save(step, "checkpoint.safetensors", PF_SAVE_ALL);
+ */
+#ifndef POCKFARM_STEP_H
+#define POCKFARM_STEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PF_MAX_RANK 8
+
+typedef enum { PF_F32, PF_I64, PF_I32, PF_BOOL } pf_dtype;
+typedef enum { PF_TRAIN, PF_FORWARD } pf_program_kind;
+typedef enum { PF_SAVE_ALL, PF_SAVE_PARAMETERS } pf_save_set;
+
+/* Who must act on a failure; 0 is success. */
+typedef enum { PF_OK, PF_USER, PF_DATA, PF_WEIGHTS, PF_LIMITS, PF_INTERNAL } pf_status;
+
+typedef struct {
+    pf_status status;
+    const char *code; /* stable and dotted: "data.shape" */
+    char message[768];
+} pf_error;
+
+/* A tensor of the model's interface. `shape[0]` of inputs and labels is the batch. */
+typedef struct {
+    const char *name;
+    pf_dtype dtype;
+    int32_t rank;
+    int64_t shape[PF_MAX_RANK];
+    int64_t count;       /* elements */
+    int64_t index_limit; /* integer inputs: valid values are -limit .. limit-1 (rows of a table); 0: any */
+} pf_tensor;
+
+typedef struct {
+    uint64_t weights_bytes, optimizer_bytes, arena_bytes;
+} pf_sizes;
+
+/* Mean loss over what was scored so far is loss_sum / terms. */
+typedef struct {
+    double loss_sum;
+    int64_t terms;   /* labels that count (cross-entropy), or elements (mse) */
+    int64_t correct; /* cross-entropy: labels whose logit is the largest */
+} pf_score;
+
+typedef struct pf_step pf_step;
+
+/* What failed last in this process. */
+const pf_error *pf_last_error(void);
+
+/* Map the planned memory and start `threads` threads (0: the build's default, which is also the most). */
+pf_status pf_create(int threads, pf_step **step);
+void pf_destroy(pf_step *step);
+
+/* Load safetensors checkpoints; a tensor is taken from the last file that has it. Parameters and constants must all be
+ * found; optimizer state that is in no file starts at zero. */
+pf_status pf_load(pf_step *step, const char *const *paths, int count);
+
+/* Write a checkpoint beside `path`, then rename it into place. */
+pf_status pf_save(pf_step *step, const char *path, pf_save_set what);
+
+int pf_input_count(void);
+const pf_tensor *pf_input(int index);
+const pf_tensor *pf_label(void);
+const pf_tensor *pf_logits_tensor(void);
+pf_sizes pf_planned_sizes(void);
+
+/* Where a program reads an input: fill it before every run (a run reuses the bytes). NULL: the program ignores it. */
+void *pf_input_buffer(pf_step *step, pf_program_kind program, int input);
+void *pf_label_buffer(pf_step *step);
+
+/* Copy a whole batch; `bytes` must be the tensor's size. Values are not checked. */
+pf_status pf_bind_input(pf_step *step, pf_program_kind program, int input, const void *data, size_t bytes);
+pf_status pf_bind_label(pf_step *step, const void *data, size_t bytes);
+
+void pf_set_learning_rate(pf_step *step, double learning_rate);
+
+/* Forward, backward and update of the bound batch. `train.diverged` if the loss is not finite. */
+pf_status pf_train_step(pf_step *step, float *loss);
+
+/* Logits of the bound batch. */
+pf_status pf_forward(pf_step *step);
+
+/* Logits of the last `pf_forward` (valid until the next run). */
+const float *pf_logits(const pf_step *step);
+
+/* Add sample `sample` of the last `pf_forward` to `score`: `labels` are that sample's labels from position `first` on,
+ * i64 (cross-entropy over the last axis, -100 ignored) or f32 (mse). In double precision. */
+void pf_score_labels(const pf_step *step, int64_t sample, int64_t first, int64_t count, const void *labels,
+                     pf_score *score);
+
+/* Steps done, those of the loaded checkpoint included. */
+int64_t pf_steps_done(const pf_step *step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,203 @@
+#include "session.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "backend.h"
+#include "checkpoint.h"
+#include "failure.h"
+#include "threads.h"
+
+static pf_step the_step;
+
+const pf_program *pf_program_of(pf_program_kind kind) {
+    return kind == PF_TRAIN ? &pf_image_data.train : &pf_image_data.forward;
+}
+
+int pf_input_count(void) { return pf_image_data.input_count; }
+const pf_tensor *pf_input(int index) { return &pf_image_data.inputs[index]; }
+const pf_tensor *pf_label(void) { return &pf_image_data.label; }
+const pf_tensor *pf_logits_tensor(void) { return &pf_image_data.logits; }
+pf_sizes pf_planned_sizes(void) { return pf_image_data.sizes; }
+int64_t pf_steps_done(const pf_step *step) { return step->steps_done; }
+void pf_set_learning_rate(pf_step *step, double learning_rate) { step->learning_rate = learning_rate; }
+
+double pf_now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+/* Every operand lies inside the mapping: what the compiler planned is what this process may touch. */
+static pf_status check_program(const pf_program *program) {
+    for (uint32_t i = 0; i < program->call_count; i++) {
+        const pf_call *call = &program->calls[i];
+        for (uint32_t k = 0; k < call->operand_count; k++) {
+            const pf_operand *operand = &program->operands[call->first_operand + k];
+            uint64_t bytes = (uint64_t)operand->count * pf_item_bytes(operand->dtype);
+            if (operand->offset % 64 || operand->offset > pf_image_data.total_bytes ||
+                bytes > pf_image_data.total_bytes - operand->offset)
+                return pf_fail(PF_INTERNAL, "internal.plan", "operand %" PRIu32 " of kernel %" PRIu32 " (%s) lies outside the plan",
+                               k, i, call->name);
+        }
+    }
+    return PF_OK;
+}
+
+static pf_status map_memory(pf_step *step) {
+    size_t bytes = pf_image_data.total_bytes ? pf_image_data.total_bytes : 1;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return pf_fail(PF_LIMITS, "limits.memory", "this step needs %zu bytes (weights, optimizer state and arena), the system "
+                       "refused: %s; free memory or use a sparser plan or a smaller batch", bytes, strerror(errno));
+    step->memory = memory;
+    return PF_OK;
+}
+
+pf_status pf_create(int threads, pf_step **step) {
+    const pf_image *image = &pf_image_data;
+    if (the_step.memory) return pf_fail(PF_INTERNAL, "internal.twice", "a process holds one step: destroy the first");
+    if (threads < 0 || threads > image->threads)
+        return pf_fail(PF_USER, "user.threads", "this build runs with 1 to %d threads, not %d", image->threads, threads);
+    PF_TRY(check_program(&image->train));
+    PF_TRY(check_program(&image->forward));
+    the_step = (pf_step){.threads = threads ? threads : image->threads, .learning_rate = image->learning_rate};
+    PF_TRY(map_memory(&the_step));
+    pf_status status = pf_threads_start(the_step.threads);
+    if (status != PF_OK) return pf_destroy(&the_step), status;
+    *step = &the_step;
+    return PF_OK;
+}
+
+void pf_destroy(pf_step *step) {
+    pf_threads_stop();
+    if (step->memory) munmap(step->memory, pf_image_data.total_bytes ? pf_image_data.total_bytes : 1);
+    step->memory = NULL;
+}
+
+static pf_status check_found(const bool *found) {
+    for (uint32_t i = 0; i < pf_image_data.state_count; i++) {
+        const pf_state *state = &pf_image_data.states[i];
+        if (state->role == PF_OPTIMIZER || found[i]) continue;
+        return pf_fail(PF_WEIGHTS, "weights.missing", "no checkpoint has '%s'%s", state->file_name,
+                       state->role == PF_CONSTANT ? "; give the bundle's weights.safetensors first, then yours" : "");
+    }
+    return PF_OK;
+}
+
+pf_status pf_load(pf_step *step, const char *const *paths, int count) {
+    bool *found = calloc(pf_image_data.state_count + 1, sizeof *found);
+    pf_status status = PF_OK;
+    if (!found) return pf_fail(PF_LIMITS, "limits.memory", "no memory to load checkpoints");
+    memset(step->memory + pf_image_data.optimizer_offset, 0, pf_image_data.sizes.optimizer_bytes);
+    for (int i = 0; i < count && status == PF_OK; i++)
+        status = pf_checkpoint_read(step->memory, paths[i], found, &step->steps_done);
+    if (status == PF_OK) status = check_found(found);
+    free(found);
+    return status;
+}
+
+pf_status pf_save(pf_step *step, const char *path, pf_save_set what) {
+    return pf_checkpoint_write(step->memory, path, what, step->steps_done);
+}
+
+static void *at(const pf_step *step, uint64_t offset) { return offset == PF_NOWHERE ? NULL : step->memory + offset; }
+
+void *pf_input_buffer(pf_step *step, pf_program_kind program, int input) {
+    return at(step, pf_program_of(program)->inputs[input]);
+}
+
+void *pf_label_buffer(pf_step *step) { return at(step, pf_image_data.train.label); }
+
+static pf_status bind(void *buffer, const pf_tensor *tensor, const void *data, size_t bytes) {
+    size_t needed = (size_t)tensor->count * pf_item_bytes(tensor->dtype);
+    if (bytes != needed)
+        return pf_fail(PF_DATA, "data.shape", "'%s' needs %zu bytes, not %zu", tensor->name, needed, bytes);
+    if (buffer) memcpy(buffer, data, bytes);
+    return PF_OK;
+}
+
+pf_status pf_bind_input(pf_step *step, pf_program_kind program, int input, const void *data, size_t bytes) {
+    if (input < 0 || input >= pf_image_data.input_count)
+        return pf_fail(PF_USER, "user.input", "there is no input %d", input);
+    return bind(pf_input_buffer(step, program, input), pf_input(input), data, bytes);
+}
+
+pf_status pf_bind_label(pf_step *step, const void *data, size_t bytes) {
+    return bind(pf_label_buffer(step), pf_label(), data, bytes);
+}
+
+static double power(double base, int64_t exponent) {
+    double result = 1.0;
+    for (; exponent > 0; exponent >>= 1, base *= base)
+        if (exponent & 1) result *= base;
+    return result;
+}
+
+static void put_scalar(pf_step *step, uint64_t offset, double value) {
+    float narrow = (float)value;
+    if (offset != PF_NOWHERE) memcpy(step->memory + offset, &narrow, sizeof narrow);
+}
+
+void pf_fill_hyper(pf_step *step) {
+    const pf_program *train = &pf_image_data.train;
+    int64_t t = step->steps_done + 1;
+    put_scalar(step, train->learning_rate, step->learning_rate);
+    put_scalar(step, train->bias_correction_1, 1.0 - power(pf_image_data.beta1, t));
+    put_scalar(step, train->bias_correction_2_sqrt, sqrt(1.0 - power(pf_image_data.beta2, t)));
+}
+
+static void fill_tensor(pf_dl_tensor *tensor, const pf_step *step, const pf_operand *operand) {
+    static const pf_dl_dtype dtypes[] = {
+        {PF_DL_FLOAT, 32, 1}, {PF_DL_INT, 64, 1}, {PF_DL_INT, 32, 1}, {PF_DL_BOOL, 8, 1}};
+    static const int64_t stride = 1;
+    *tensor = (pf_dl_tensor){.data = step->memory + operand->offset, .device = {PF_DL_CPU, 0}, .ndim = 1,
+                             .dtype = dtypes[operand->dtype], .shape = &operand->count, .strides = &stride};
+}
+
+pf_status pf_run_call(pf_step *step, const pf_program *program, uint32_t index) {
+    const pf_call *call = &program->calls[index];
+    pf_dl_tensor tensors[PF_MAX_OPERANDS];
+    pf_ffi_any arguments[PF_MAX_OPERANDS], result = {.type_index = PF_FFI_NONE};
+    for (uint32_t k = 0; k < call->operand_count; k++) {
+        fill_tensor(&tensors[k], step, &program->operands[call->first_operand + k]);
+        arguments[k] = (pf_ffi_any){.type_index = PF_FFI_DL_TENSOR, .v_ptr = &tensors[k]};
+    }
+    int failed = call->kernel(NULL, arguments, (int32_t)call->operand_count, &result);
+    if (failed == 0) return PF_OK;
+    pf_status status = pf_fail(PF_INTERNAL, "internal.kernel", "kernel %" PRIu32 " (%s, %s) failed with %d: %s", index, call->name,
+                               call->phase, failed, pf_kernel_message());
+    pf_kernel_message_clear();
+    return status;
+}
+
+static pf_status run(pf_step *step, const pf_program *program) {
+    for (uint32_t i = 0; i < program->call_count; i++) PF_TRY(pf_run_call(step, program, i));
+    return PF_OK;
+}
+
+float pf_read_loss(const pf_step *step) {
+    float loss;
+    memcpy(&loss, step->memory + pf_image_data.train.loss, sizeof loss);
+    return loss;
+}
+
+pf_status pf_train_step(pf_step *step, float *loss) {
+    pf_fill_hyper(step);
+    PF_TRY(run(step, &pf_image_data.train));
+    *loss = pf_read_loss(step);
+    step->steps_done++;
+    if (isfinite(*loss)) return PF_OK;
+    return pf_fail(PF_USER, "train.diverged", "the loss of step %" PRId64 " is %s; lower the learning rate (now %g) or check the data",
+                   step->steps_done, isnan(*loss) ? "NaN" : "infinite", step->learning_rate);
+}
+
+pf_status pf_forward(pf_step *step) { return run(step, &pf_image_data.forward); }
+
+const float *pf_logits(const pf_step *step) { return at(step, pf_image_data.forward.logits); }

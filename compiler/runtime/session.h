@@ -1,0 +1,28 @@
+/* session.h: the inside of a pf_step, for the commands (timing per kernel, checks) and not for apps. */
+#ifndef POCKFARM_SESSION_H
+#define POCKFARM_SESSION_H
+
+#include "image.h"
+
+struct pf_step {
+    unsigned char *memory; /* weights, optimizer state, arena */
+    int threads;
+    int64_t steps_done;
+    double learning_rate;
+};
+
+const pf_program *pf_program_of(pf_program_kind kind);
+
+/* Write hyper-parameters of the step to come into the arena. */
+void pf_fill_hyper(pf_step *step);
+
+/* Run call `index` of a program on the bound memory. */
+pf_status pf_run_call(pf_step *step, const pf_program *program, uint32_t index);
+
+/* The loss that a train run left behind. */
+float pf_read_loss(const pf_step *step);
+
+/* Monotonic time in microseconds. */
+double pf_now_us(void);
+
+#endif

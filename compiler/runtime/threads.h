@@ -1,0 +1,16 @@
+/* threads.h: a fixed pool of threads that run the tasks of one parallel loop at a time. */
+#ifndef POCKFARM_THREADS_H
+#define POCKFARM_THREADS_H
+
+#include "pockfarm_step.h"
+#include "tvm_abi.h"
+
+/* Start `threads - 1` workers; the caller is the first thread. */
+pf_status pf_threads_start(int threads);
+void pf_threads_stop(void);
+
+/* Run `lambda` for tasks 0 .. task_count-1 (0: one per thread) and wait; nonzero if a task failed.
+ * Thread t runs tasks t, t + T, t + 2T ..., so the split of work depends on the task count alone. */
+int pf_threads_run(pf_parallel_lambda *lambda, void *closure, int task_count);
+
+#endif

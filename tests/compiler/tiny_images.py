@@ -1,0 +1,216 @@
+"""Two models small enough to write their kernels, programs and memory plans by hand: what linking and running need.
+
+`classifier`: logits = x @ w.T + b, cross-entropy, SGD with momentum on w and b. The file holds w as [CLASSES, FEATURES],
+memory as [FEATURES, CLASSES].
+`table`: logits = table[tokens], mean squared error, AdamW.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compiler import targets
+from compiler.codegen.link import RUNTIME, cache_folder, link_binary
+from compiler.graph import TensorType
+from compiler.kernel_spec import Access, Affine, Const, GatherSpec, KernelSpec, MapSpec, signature
+from compiler.program import BinaryImage, KernelCall, MemoryPlan, Optimizer, Phase, Placement, Program, StateTensor
+
+BATCH, FEATURES, CLASSES, ROWS = 4, 6, 3, 5
+SOURCE = Path(__file__).parent / "tiny_kernels.c"
+
+
+@dataclass(frozen=True)
+class TinyKernel:
+    """A hand-written kernel, with the fields of a compiled one."""
+
+    symbol: str
+    object_bytes: bytes
+    workspace_bytes: int
+
+
+def f32(*shape: int) -> TensorType:
+    return TensorType("f32", shape)
+
+
+def spec(number: int) -> KernelSpec:
+    """A spec that stands for hand-written kernel `number`: only its signature matters to the linker."""
+    access = Access(f32(1), (Affine(),))
+    return MapSpec((1,), (access,), (access,), (Const(float(number)),))
+
+
+NAMES = ("linear", "cross_entropy", "weight_grad", "bias_grad", "sgd", "failing", "mean_squared_error", "adamw")
+SPECS: Mapping[str, KernelSpec] = {
+    **{name: spec(number) for number, name in enumerate(NAMES)},
+    "look_up": GatherSpec("gather", 1, ROWS, FEATURES, BATCH * 2),
+    "scatter": GatherSpec("scatter_add", 1, ROWS, FEATURES, BATCH * 2),
+}
+WORKSPACE_BYTES = {"weight_grad": FEATURES * CLASSES * 4}
+
+
+@functools.cache
+def kernel(name: str, zig_triple: str) -> TinyKernel:
+    """Kernel `name` of tiny_kernels.c, compiled for a triple."""
+    sizes = [f"-D{key}={value}" for key, value in zip(SIZE_NAMES, (BATCH, FEATURES, CLASSES, ROWS), strict=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "kernel.o"
+        command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, "-O1", "-I", str(RUNTIME), *sizes,
+                   f"-DKERNEL_{name}", "-c", str(SOURCE), "-o", str(out)]  # fmt: skip
+        environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": folder}
+        subprocess.run(command, check=True, env=environment, cwd=folder)
+        return TinyKernel(f"tiny_{name}", out.read_bytes(), WORKSPACE_BYTES.get(name, 0))
+
+
+SIZE_NAMES = ("BATCH", "FEATURES", "CLASSES", "ROWS")
+
+
+def kernels(image: BinaryImage, zig_triple: str) -> dict[str, TinyKernel]:
+    used = {call.spec for program in image.programs.values() for call in program.calls}
+    return {signature(one): kernel(name, zig_triple) for name, one in SPECS.items() if one in used}
+
+
+def build(image: BinaryImage, path: Path, target: str = "x86-64-v3") -> Path:
+    """Link an image into an executable file."""
+    board = targets.load(target)
+    path.write_bytes(link_binary(image, kernels(image, board.zig_triple), board, work_dir=path.parent))
+    path.chmod(0o755)
+    return path
+
+
+def call(name: str, inputs: Sequence[str], outputs: Sequence[str], phase: Phase, origin: str = "") -> KernelCall:
+    return KernelCall(SPECS[name], tuple(inputs), tuple(outputs), origin or name, phase, 10, 20, 30)
+
+
+def place_in_order(types: Mapping[str, TensorType], names: Sequence[str], region: str) -> dict[str, Placement]:
+    """One value after another, each at a multiple of 64."""
+    places, offset = {}, 0
+    for name in names:
+        size = -(-types[name].size_bytes // 64) * 64
+        places[name] = Placement(region, offset, size)  # type: ignore[arg-type]
+        offset += size
+    return places
+
+
+def total(places: Mapping[str, Placement]) -> int:
+    return sum(place.size_bytes for place in places.values())
+
+
+CLASSIFIER_TYPES = {
+    "x": f32(BATCH, FEATURES), "w": f32(FEATURES, CLASSES), "b": f32(CLASSES), "logits": f32(BATCH, CLASSES),
+    "labels": TensorType("i64", (BATCH,)), "loss": f32(), "d_logits": f32(BATCH, CLASSES),
+    "d_w": f32(FEATURES, CLASSES), "d_b": f32(CLASSES), "hyper.learning_rate": f32(), "w'": f32(FEATURES, CLASSES),
+    "b'": f32(CLASSES), "optimizer.momentum.w": f32(FEATURES, CLASSES), "optimizer.momentum.b": f32(CLASSES),
+    "optimizer.momentum.w'": f32(FEATURES, CLASSES), "optimizer.momentum.b'": f32(CLASSES), "spare": f32(2),
+    "workspace": f32(FEATURES * CLASSES),
+}  # fmt: skip
+
+
+def state(name: str, role: str, file_shape: tuple[int, ...], perm: tuple[int, ...], inside: TensorType) -> StateTensor:
+    return StateTensor(name, inside, role, file_shape, file_shape, perm, role != "constant")  # type: ignore[arg-type]
+
+
+def classifier_programs() -> tuple[Program, Program]:
+    momentum = ("optimizer.momentum.w", "optimizer.momentum.b")
+    aliases = {f"{name}'": name for name in ("w", "b", *momentum)}
+    linear = call("linear", ("x", "w", "b"), ("logits",), "forward", "fully connected \"é\"")
+    calls = (
+        linear,
+        call("cross_entropy", ("logits", "labels"), ("loss", "d_logits"), "forward"),
+        call("weight_grad", ("x", "d_logits"), ("d_w",), "backward"),
+        call("bias_grad", ("d_logits",), ("d_b",), "backward"),
+        *(
+            call("sgd", (p, f"d_{p}", f"optimizer.momentum.{p}", "hyper.learning_rate"),
+                 (f"{p}'", f"optimizer.momentum.{p}'"), "update")
+            for p in ("w", "b")
+        ),
+    )  # fmt: skip
+    train = Program(
+        "train", calls, CLASSIFIER_TYPES, ("x", "labels", "hyper.learning_rate"), ("loss", "logits"), aliases
+    )
+    return train, Program("forward", (linear,), CLASSIFIER_TYPES, ("x",), ("logits",), {})
+
+
+def classifier(*, threads: int = 2, arena_padding_bytes: int = 0) -> BinaryImage:
+    types = CLASSIFIER_TYPES
+    train, forward = classifier_programs()
+    weights = place_in_order(types, ("w", "b", "spare"), "weights")
+    optimizer = place_in_order(types, ("optimizer.momentum.w", "optimizer.momentum.b"), "optimizer")
+    arena = place_in_order(
+        types, ("x", "labels", "hyper.learning_rate", "logits", "d_logits", "loss", "d_w", "d_b", "workspace"), "arena"
+    )
+    both = {(name, value): place for name in ("train", "forward") for value, place in {**weights, **arena}.items()}
+    plan = MemoryPlan(
+        {**both, **{("train", value): place for value, place in optimizer.items()}},  # type: ignore[dict-item]
+        {("train", 2): arena["workspace"]}, {}, total(weights), total(optimizer), total(arena) + arena_padding_bytes,
+    )  # fmt: skip
+    states = (
+        state("w", "parameter", (CLASSES, FEATURES), (1, 0), types["w"]),
+        state("b", "parameter", (CLASSES,), (0,), types["b"]),
+        state("optimizer.momentum.w", "optimizer", (FEATURES, CLASSES), (0, 1), types["w"]),
+        state("optimizer.momentum.b", "optimizer", (CLASSES,), (0,), types["b"]),
+        state("spare", "constant", (2,), (0,), types["spare"]),
+    )
+    return BinaryImage(
+        {"train": train, "forward": forward}, plan, states, ("x",), "labels", "loss", "logits", "cross_entropy",
+        Optimizer("sgd", 0.1, momentum=0.9), threads, {"model": "sha256:00", "plan": "full"},
+    )  # fmt: skip
+
+
+def failing_classifier() -> BinaryImage:
+    """The classifier with a kernel that fails after the loss."""
+    image = classifier()
+    train = image.programs["train"]
+    calls = (*train.calls[:2], call("failing", ("x",), ("d_b",), "backward", "bad node"))
+    return replace(image, programs={**image.programs, "train": replace(train, calls=calls)})
+
+
+TABLE_TYPES = {
+    "tokens": TensorType("i64", (BATCH, 2)), "table": f32(ROWS, FEATURES), "logits": f32(BATCH, 2, FEATURES),
+    "labels": f32(BATCH, 2, FEATURES), "loss": f32(), "d_y": f32(BATCH, 2, FEATURES), "d_table": f32(ROWS, FEATURES),
+    "hyper.learning_rate": f32(), "hyper.bias_correction_1": f32(), "hyper.bias_correction_2_sqrt": f32(),
+    "optimizer.exp_avg.table": f32(ROWS, FEATURES), "optimizer.exp_avg_sq.table": f32(ROWS, FEATURES),
+    "table'": f32(ROWS, FEATURES), "m'": f32(ROWS, FEATURES), "v'": f32(ROWS, FEATURES),
+}  # fmt: skip
+
+
+def table_programs() -> tuple[Program, Program]:
+    hyper = ("hyper.learning_rate", "hyper.bias_correction_1", "hyper.bias_correction_2_sqrt")
+    moments = ("optimizer.exp_avg.table", "optimizer.exp_avg_sq.table")
+    look_up = call("look_up", ("table", "tokens"), ("logits",), "forward")
+    calls = (
+        look_up,
+        call("mean_squared_error", ("logits", "labels"), ("loss", "d_y"), "forward"),
+        call("scatter", ("tokens", "d_y"), ("d_table",), "backward"),
+        call("adamw", ("table", "d_table", *moments, *hyper), ("table'", "m'", "v'"), "update"),
+    )
+    aliases = {"table'": "table", "m'": moments[0], "v'": moments[1]}
+    train = Program("train", calls, TABLE_TYPES, ("tokens", "labels", *hyper), ("loss", "logits"), aliases)
+    return train, Program("forward", (look_up,), TABLE_TYPES, ("tokens",), ("logits",), {})
+
+
+def table() -> BinaryImage:
+    types = TABLE_TYPES
+    train, forward = table_programs()
+    weights = place_in_order(types, ("table",), "weights")
+    optimizer = place_in_order(types, ("optimizer.exp_avg.table", "optimizer.exp_avg_sq.table"), "optimizer")
+    rest = [name for name in types if name not in {**weights, **optimizer, **train.aliases}]
+    arena = place_in_order(types, rest, "arena")
+    both = {(name, value): place for name in ("train", "forward") for value, place in {**weights, **arena}.items()}
+    plan = MemoryPlan(
+        {**both, **{("train", value): place for value, place in optimizer.items()}},  # type: ignore[dict-item]
+        {}, {}, total(weights), total(optimizer), total(arena),
+    )  # fmt: skip
+    shape, order = (ROWS, FEATURES), (0, 1)
+    states = (
+        state("table", "parameter", shape, order, types["table"]),
+        *(state(name, "optimizer", shape, order, types["table"]) for name in optimizer),
+    )
+    return BinaryImage(
+        {"train": train, "forward": forward}, plan, states, ("tokens",), "labels", "loss", "logits", "mse",
+        Optimizer("adamw", 0.01), 1, {"model": "sha256:01"},
+    )  # fmt: skip
