@@ -1,0 +1,246 @@
+"""ONNX bytes -> typed graph: binds input shapes, folds what is known, applies one import row per remaining node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from compiler.errors import CompileError, ModelError, ModelShapeError, UnsupportedOperator
+from compiler.frontend.call import Call, Result, closest
+from compiler.frontend.fold import FOLDS, MOVEMENTS, shape_vector
+from compiler.frontend.input_types import bind_inputs
+from compiler.frontend.prescan import prescan
+from compiler.frontend.rows import ROWS
+from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
+from compiler.graph import Array, Graph, Node
+from compiler.limits import DEFAULT_LIMITS, ModelLimits
+
+# What NumPy and Python raise when a model's attributes or shapes make no sense; translated once, in `_guarded`.
+_FOREIGN = (ValueError, TypeError, IndexError, KeyError, ArithmeticError, MemoryError, AssertionError)
+
+
+def import_model(
+    model: bytes,
+    *,
+    input_shapes: Mapping[str, tuple[int, ...]],
+    batch: int,
+    batch_norm: Literal["fold", "frozen"],
+    limits: ModelLimits = DEFAULT_LIMITS,
+) -> Graph:
+    """Import an ONNX model (opsets 13 to 23, float32) as a graph with static shapes.
+
+    `input_shapes` binds dimensions that the model leaves open, by input name; an open first axis is the batch.
+    Float initializers become parameters; what follows from constants alone is folded.
+
+    Raises: ModelError and its kinds (what is wrong, where, what to do), LimitExceeded.
+    """
+    prescan(model, limits)
+    source = parse_model(model)
+    scope = _open_scope(source, limits, batch_norm)
+    types = bind_inputs(source.inputs, input_shapes, batch, limits)
+    for name, tensor in types.items():
+        scope.builder.types[name] = tensor
+        scope.operands[name] = name
+    for node in source.nodes:
+        _guarded(scope, node, source.opset)
+    return _finish(scope, source, tuple(types))
+
+
+def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["fold", "frozen"]) -> Scope:
+    readers: dict[str, list[SourceNode]] = {}
+    for node in source.nodes:
+        for name in dict.fromkeys(node.inputs):
+            readers.setdefault(name, []).append(node)
+    for name in source.outputs:
+        # A graph output has a reader outside the graph.
+        readers.setdefault(name, []).append(SourceNode("output", "output", (name,), ()))
+    prefix = "%"
+    while any(name.startswith(prefix) for name in readers):
+        prefix += "%"
+
+    def replay(scope: Scope, node: SourceNode) -> None:
+        _assign(scope, node, _apply_row(scope, node, source.opset))
+
+    scope = Scope(
+        limits,
+        replay,
+        readers=readers,
+        batch_norm=batch_norm,
+        prefix=prefix,
+        bias_suffix=_bias_suffix(source),
+    )
+    for name, array in source.initializers.items():
+        trainable = array.dtype == np.float32 and array.ndim > 0
+        scope.operands[name] = Known(name, array, source=name if trainable else "")
+    return scope
+
+
+def _bias_suffix(source: SourceModel) -> str:
+    """How this model's exporter names the bias of `conv.weight`: `conv.weight_bias` (folded norms) or `conv.bias`."""
+    convolutions = [node for node in source.nodes if node.op_type == "Conv" and len(node.inputs) == 3]
+    return "_bias" if any(node.inputs[2] == f"{node.inputs[1]}_bias" for node in convolutions) else ".bias"
+
+
+def _guarded(scope: Scope, node: SourceNode, opset: int) -> None:
+    """Import one node; every failure names it."""
+    scope.builder.origin = node.name
+    try:
+        _assign(scope, node, _fold(scope, node, opset) or _apply_row(scope, node, opset))
+    except CompileError as problem:
+        if problem.where in ("", node.name):
+            problem.where = node.where
+        raise
+    except _FOREIGN as problem:
+        raise ModelError(
+            f"its operands do not fit its definition: {problem}", where=node.where, hint="run onnx.checker on the model"
+        ) from None
+
+
+def _apply_row(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand | None, ...]:
+    if node.op_type not in ROWS:
+        reason = " on values that are only known at run time" if node.op_type in FOLDS else ""
+        raise UnsupportedOperator(
+            f"ONNX operator {node.op_type} is not supported{reason}{closest(node.op_type, ROWS)}",
+            where=node.where,
+            hint=f"supported at opset {OPSETS[0]} to {OPSETS[-1]}: {', '.join(sorted(ROWS))}" if not reason else
+            "bind the input shapes, or rewrite the model without it",
+        )  # fmt: skip
+    call = Call(scope, node, opset)
+    result = ROWS[node.op_type](call)
+    _refuse_unread(call)
+    return _as_tuple(result)
+
+
+def _refuse_unread(call: Call) -> None:
+    unread = call.attributes.unread()
+    if unread:
+        call.unsupported(f"attribute {unread!r} is not supported", "export the model without it")
+
+
+def _as_tuple(result: Result) -> tuple[Operand | None, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _assign(scope: Scope, node: SourceNode, results: Sequence[Operand | None]) -> None:
+    for name, result in zip(node.outputs, results, strict=False):
+        if name and result is not None:
+            scope.operands[name] = result
+
+
+# ----------------------------------------------------------------------------------------------------------- folding
+
+
+def _fold(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
+    """The outputs of a node whose operands are all known; empty if it must run."""
+    if node.op_type == "Constant":
+        return (Known(node.outputs[0], _constant(node)),)
+    if node.op_type in ("Shape", "Size") and len(node.inputs) == 1:
+        call = Call(scope, node, opset)
+        shape = call.shape(0)
+        array = np.asarray(np.prod(shape, dtype=np.int64)) if node.op_type == "Size" else shape_vector(call, shape)
+        _refuse_unread(call)
+        return (Known(node.outputs[0], array),)
+    operands = [scope.operands[name] for name in node.inputs if name]
+    known = [operand for operand in operands if isinstance(operand, Known)]
+    if node.op_type not in FOLDS or len(known) != len(operands) or (not known and node.inputs):
+        return ()
+    return _folded(scope, node, opset, known)
+
+
+def _folded(scope: Scope, node: SourceNode, opset: int, known: Sequence[Known]) -> tuple[Operand, ...]:
+    turned = _transposed(node, known[0]) if node.op_type == "Transpose" else None
+    if turned is not None:
+        return (turned,)
+    call = Call(scope, node, opset)
+    result = FOLDS[node.op_type](call, [operand.array for operand in known])
+    _refuse_unread(call)
+    arrays = result if isinstance(result, tuple) else (result,)
+    scope.count_folded(arrays, node.where)
+    moves = node.op_type in MOVEMENTS and any(operand.trainable for operand in known)
+    movement = node if moves and arrays[0].dtype == np.float32 else None
+    return tuple(Known(name, array, movement=movement) for name, array in zip(node.outputs, arrays, strict=False))
+
+
+def _transposed(node: SourceNode, known: Known) -> Known | None:
+    """A transposed initializer is the same parameter seen through other axes."""
+    perm = node.attributes.get("perm", tuple(reversed(range(known.array.ndim))))
+    if not known.source or not isinstance(perm, tuple):
+        return None
+    order = tuple(int(axis) for axis in perm)
+    before = known.perm or tuple(range(known.array.ndim))
+    through = tuple(before[axis] for axis in order)
+    return Known(node.outputs[0], known.array.transpose(order), source=known.source, perm=through)
+
+
+def _constant(node: SourceNode) -> Array:
+    if len(node.attributes) != 1:
+        raise ModelError(f"holds {len(node.attributes)} values, expected 1", where=node.where)
+    ((name, value),) = node.attributes.items()
+    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    if name == "value" and isinstance(value, np.ndarray):
+        return value
+    if name not in dtypes:
+        raise UnsupportedOperator(f"a constant given as {name!r} is not supported", where=node.where)
+    return _numbers(value, np.dtype(dtypes[name]))
+
+
+def _numbers(value: AttributeValue, dtype: np.dtype[np.generic]) -> Array:
+    return np.asarray(value, dtype)
+
+
+# --------------------------------------------------------------------------------------------------------- finishing
+
+
+def _finish(scope: Scope, source: SourceModel, inputs: tuple[str, ...]) -> Graph:
+    values = {name: _output_value(scope, name) for name in source.outputs}
+    names = _public_names(scope, source, inputs, values)
+    nodes = tuple(_renamed(node, names) for node in scope.builder.nodes)
+    return Graph(
+        nodes=nodes,
+        inputs=inputs,
+        outputs=source.outputs,
+        types={names.get(name, name): tensor for name, tensor in scope.builder.types.items()},
+        arrays=dict(scope.builder.arrays),
+        parameters=dict(scope.parameters),
+    )
+
+
+def _output_value(scope: Scope, name: str) -> str:
+    """The graph value behind an output; what is an input, an array or two outputs at once gets an identity node."""
+    scope.builder.origin = f"output {name}"
+    value = scope.value(scope.operands[name])
+    if value not in {node_output for node in scope.builder.nodes for node_output in node.outputs}:
+        if name == value and name in scope.operands and value not in scope.builder.arrays:
+            raise ModelShapeError("is a graph input as it stands", where=f"output {name!r}",
+                                  hint="remove this output from the model")  # fmt: skip
+        value = scope.emit("identity", value)
+    return value
+
+
+def _public_names(scope: Scope, source: SourceModel, inputs: tuple[str, ...], values: dict[str, str]) -> dict[str, str]:
+    """Graph value -> ONNX name, outputs of the model first."""
+    fixed = set(scope.builder.arrays) | set(inputs)
+    names: dict[str, str] = {}
+    taken = set(fixed)
+    for name, value in values.items():
+        if value in names:
+            raise ModelError(f"is the same value as output {names[value]!r}", where=f"output {name!r}",
+                             hint="remove one of them from the model")  # fmt: skip
+        names[value] = name
+        taken.add(name)
+    for node in source.nodes:
+        for name in node.outputs:
+            made = scope.operands.get(name) if name else None
+            if isinstance(made, str) and made not in fixed and made not in names and name not in taken:
+                names[made] = name
+                taken.add(name)
+    return names
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    inputs = tuple(names.get(name, name) for name in node.inputs)
+    return replace(node, inputs=inputs, outputs=tuple(names.get(name, name) for name in node.outputs))

@@ -1,0 +1,254 @@
+"""Import rows: arithmetic, comparison, logic, casts and selection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from compiler.frontend.call import Call, Rule
+from compiler.frontend.scope import Known, Operand, Scope
+
+REAL = ("f32", "i64", "i32")
+_CAST_CODES = {1: "f32", 6: "i32", 7: "i64", 9: "bool"}
+
+
+def unary(op: str) -> Rule:
+    """ONNX operator that is one of ours on float input."""
+
+    def rule(call: Call) -> Operand:
+        call.require_dtype(0, ("f32",))
+        return call.emit(op, call.value(0))
+
+    return rule
+
+
+def _negative(op: str) -> Rule:
+    def rule(call: Call) -> Operand:
+        call.require_dtype(0, REAL)
+        return call.emit(op, call.value(0))
+
+    return rule
+
+
+def _not(call: Call) -> Operand:
+    call.require_dtype(0, ("bool",))
+    return call.emit("not", call.value(0))
+
+
+def _binary(op: str, *, swap: bool = False, dtypes: tuple[str, ...] = REAL, negate: bool = False) -> Rule:
+    def rule(call: Call) -> Operand:
+        _same_dtype(call, dtypes)
+        x, y = call.value(0), call.value(1)
+        result = call.emit(op, y, x) if swap else call.emit(op, x, y)
+        return call.emit("not", result) if negate else result
+
+    return rule
+
+
+def _same_dtype(call: Call, allowed: tuple[str, ...]) -> None:
+    call.require_dtype(0, allowed)
+    first, second = call.dtype(0), call.dtype(1)
+    if first != second:
+        call.fail(f"its operands have types {first} and {second}; ONNX wants one type")
+
+
+def _variadic(op: str, *, mean: bool = False) -> Rule:
+    def rule(call: Call) -> Operand:
+        for index in range(len(call.operands)):
+            call.require_dtype(index, REAL)
+        result = call.value(0)
+        for index in range(1, len(call.operands)):
+            result = call.emit(op, result, call.value(index))
+        return call.emit("mul", result, call.scalar(1 / len(call.operands), result)) if mean else result
+
+    return rule
+
+
+def _add(call: Call) -> Operand:
+    """Add; a parameter added to a contraction is that layer's bias."""
+    _same_dtype(call, REAL)
+    for position in (0, 1):
+        other, known = call.operand(1 - position), call.known(position)
+        if isinstance(other, str) and known is not None and known.source:
+            return call.emit("add", other, add_operand(call.scope, other, known))
+    return call.emit("add", call.value(0), call.value(1))
+
+
+def add_operand(scope: Scope, other: str, known: Known) -> str:
+    """The graph value of a float initializer that is added to `other`: a bias if it spans at most one axis.
+
+    A matrix (position embedding) is a weight. The bias of a contraction belongs to that contraction's layer.
+    """
+    layer = scope.bias_of.pop(other, "")
+    one_axis = sum(extent > 1 for extent in known.array.shape) <= 1
+    if not one_axis or (known.array.size == 1 and not layer) or not bool(np.isfinite(known.array).all()):
+        return scope.value(known)
+    outer, scope.builder.origin = scope.builder.origin, layer or scope.builder.origin
+    name = scope.parameter(known, range(known.array.ndim), kind="bias")
+    scope.builder.origin = outer
+    return name
+
+
+def _div(call: Call) -> Operand:
+    _same_dtype(call, REAL)
+    if call.dtype(0) != "f32":
+        call.unsupported("integer division at run time is not supported", "cast to float first")
+    return call.emit("div", call.value(0), call.value(1))
+
+
+def _pow(call: Call) -> Operand:
+    """Small constant exponents become products, which keeps gradients exact and cheap."""
+    call.require_dtype(0, ("f32",))
+    exponent = call.known(1)
+    x = call.value(0)
+    if exponent is None or exponent.array.size != 1:
+        call.require_dtype(1, ("f32",))
+        return call.emit("pow", x, call.value(1))
+    power = float(exponent.array.reshape(-1)[0])
+    shape = np.broadcast_shapes(call.shape(0), exponent.array.shape)
+    return call.reshape(_power(call, x, power), shape)
+
+
+def _power(call: Call, x: str, power: float) -> str:
+    if power in (1.0, 2.0, 3.0, 4.0):
+        square = call.emit("mul", x, x) if power > 1 else x
+        return {1.0: lambda: x, 2.0: lambda: square, 3.0: lambda: call.emit("mul", square, x),
+                4.0: lambda: call.emit("mul", square, square)}[power]()  # fmt: skip
+    roots = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+    return call.emit(roots[power], x) if power in roots else call.emit("pow", x, call.scalar(power, x))
+
+
+def _clip(call: Call) -> Operand:
+    """Clip with known bounds; ReLU when it is one."""
+    call.require_dtype(0, ("f32",))
+    low, high = (_bound(call, 1, -np.inf), _bound(call, 2, np.inf))
+    x = call.value(0)
+    if (low, high) == (-np.inf, np.inf):
+        return x
+    return call.emit("relu", x) if (low, high) == (0.0, np.inf) else call.emit("clip", x, low=low, high=high)
+
+
+def _bound(call: Call, index: int, default: float) -> float:
+    if not call.has(index):
+        return default
+    array = call.array(index, "the bound")
+    if array.size != 1 or bool(np.isnan(array).any()):
+        call.fail(f"bound {index} must be one number")
+    bound = float(array.reshape(-1)[0])
+    # Exporters write "no bound" as the largest float.
+    return default if abs(bound) >= float(np.finfo(np.float32).max) and np.sign(bound) == np.sign(default) else bound
+
+
+def _cast(call: Call) -> Operand:
+    call.attributes.ignore("saturate", "round_mode")
+    return _cast_to(call, _CAST_CODES.get(call.attributes.integer("to", 0), ""))
+
+
+def _cast_like(call: Call) -> Operand:
+    call.attributes.ignore("saturate", "round_mode")
+    return _cast_to(call, call.dtype(1))
+
+
+def _cast_to(call: Call, target: str) -> Operand:
+    if target not in _CAST_CODES.values():
+        call.unsupported("casts at run time go to float32, int64, int32 or bool", "export the model in float32")
+    return call.operand(0) if call.dtype(0) == target else call.emit("cast", call.value(0), to=target)
+
+
+def _where(call: Call) -> Operand:
+    call.require_dtype(0, ("bool",))
+    if call.dtype(1) != call.dtype(2):
+        call.fail(f"its branches have types {call.dtype(1)} and {call.dtype(2)}; ONNX wants one type")
+    return call.emit("where", call.value(0), call.value(1), call.value(2))
+
+
+def _xor(call: Call) -> Operand:
+    call.require_dtype(0, ("bool",))
+    x, y = call.value(0), call.value(1)
+    either, both = call.emit("or", x, y), call.emit("and", x, y)
+    return call.emit("and", either, call.emit("not", both))
+
+
+def _ceil(call: Call) -> Operand:
+    call.require_dtype(0, ("f32",))
+    return call.emit("neg", call.emit("floor", call.emit("neg", call.value(0))))
+
+
+def _equal(call: Call) -> Operand:
+    if call.dtype(0) == "bool":
+        return call.emit("not", _xor_value(call))
+    return _binary("equal")(call)  # type: ignore[return-value]
+
+
+def _xor_value(call: Call) -> str:
+    result = _xor(call)
+    assert isinstance(result, str)
+    return result
+
+
+def _identity(call: Call) -> Operand:
+    """Identity disappears. What TorchScript merged because its bits were equal by accident is taken apart again.
+
+    Equal by accident: vectors and constant fills (fresh norms and biases). Two equal non-trivial matrices are one
+    tied parameter.
+    """
+    operand = call.operand(0)
+    if not isinstance(operand, Known) or not operand.source:
+        return operand
+    constant_fill = operand.array.size > 0 and bool((operand.array == operand.array.reshape(-1)[0]).all())
+    if sum(extent > 1 for extent in operand.array.shape) > 1 and not constant_fill:
+        return operand
+    name = call.node.outputs[0]
+    return Known(name, operand.array, source=name)
+
+
+def _dropout(call: Call) -> Operand:
+    """Dropout is left out: fine-tuning here is deterministic, as in evaluation mode."""
+    call.attributes.ignore("seed", "ratio")
+    call.only_outputs(1)
+    return call.operand(0)
+
+
+ROWS: Mapping[str, Rule] = {
+    "Abs": _negative("abs"),
+    "Add": _add,
+    "And": _binary("and", dtypes=("bool",)),
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Ceil": _ceil,
+    "Clip": _clip,
+    "Cos": unary("cos"),
+    "Div": _div,
+    "Dropout": _dropout,
+    "Equal": _equal,
+    "Erf": unary("erf"),
+    "Exp": unary("exp"),
+    "Floor": unary("floor"),
+    "Greater": _binary("less", swap=True),
+    "GreaterOrEqual": _binary("less_equal", swap=True),
+    "Identity": _identity,
+    "IsNaN": unary("is_nan"),
+    "Less": _binary("less"),
+    "LessOrEqual": _binary("less_equal"),
+    "Log": unary("log"),
+    "Max": _variadic("maximum"),
+    "Mean": _variadic("add", mean=True),
+    "Min": _variadic("minimum"),
+    "Mul": _binary("mul"),
+    "Neg": _negative("neg"),
+    "Not": _not,
+    "Or": _binary("or", dtypes=("bool",)),
+    "Pow": _pow,
+    "Reciprocal": unary("reciprocal"),
+    "Relu": unary("relu"),
+    "Sigmoid": unary("sigmoid"),
+    "Sign": unary("sign"),
+    "Sin": unary("sin"),
+    "Sqrt": unary("sqrt"),
+    "Sub": _binary("sub"),
+    "Sum": _variadic("add"),
+    "Tanh": unary("tanh"),
+    "Where": _where,
+    "Xor": _xor,
+}

@@ -1,0 +1,241 @@
+"""What an import knows while it runs: the graph under construction, its parameters, and every ONNX value so far.
+
+An operand is either `Known` (its elements are fixed at compile time) or a `str`, the name of a value of the graph
+that only exists at run time. Known operands become constants or parameters at the moment a run-time node reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from compiler.builder import GraphBuilder
+from compiler.errors import LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
+from compiler.frontend.source import SourceNode
+from compiler.graph import Array, AttrValue, Parameter, TensorType
+from compiler.limits import ModelLimits
+
+GRAPH_DTYPES = {"f4": "f32", "i8": "i64", "i4": "i32", "b1": "bool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A tensor whose elements are known at compile time.
+
+    `source` names the float initializer it is (seen through `perm`: operand = initializer.transpose(perm)).
+    `movement` is the ONNX node that made it by moving elements of such an initializer; it is replayed in the graph if
+    a run-time node reads the value, so that the initializer can learn. Both empty: an ordinary constant.
+    """
+
+    name: str
+    array: Array
+    source: str = ""
+    perm: tuple[int, ...] = ()
+    movement: SourceNode | None = None
+
+    @property
+    def trainable(self) -> bool:
+        """True if a parameter stands behind it."""
+        return bool(self.source) or self.movement is not None
+
+
+Operand = Known | str
+Replay = Callable[["Scope", SourceNode], None]
+
+
+class Scope:
+    """The graph under construction. Values are named as in the ONNX file; what we add in between gets fresh names."""
+
+    def __init__(
+        self,
+        limits: ModelLimits,
+        replay: Replay,
+        *,
+        readers: Mapping[str, Sequence[SourceNode]],
+        batch_norm: Literal["fold", "frozen"],
+        prefix: str,
+        bias_suffix: str,
+    ) -> None:
+        self.builder = GraphBuilder(prefix=prefix)
+        self._prefix = prefix
+        self.limits = limits
+        self.readers = readers
+        self.batch_norm = batch_norm
+        self.absorbed: set[str] = set()
+        """Outputs of nodes that an earlier node already computes (a BatchNormalization folded into its Conv)."""
+        self.operands: dict[str, Operand] = {}
+        self.parameters: dict[str, Parameter] = {}
+        self.bias_of: dict[str, str] = {}
+        """Output of a contraction that has no bias yet -> name of its ONNX node: an Add onto it is its bias."""
+        self.folded_bytes = 0
+        self._orders: dict[str, tuple[int, ...]] = {}
+        self._replay = replay
+        self._replayed: set[str] = set()
+        self._bias_suffix = bias_suffix
+
+    # ------------------------------------------------------------------------------------------------------- values
+
+    def emit(self, op: str, *inputs: str, **attrs: AttrValue) -> str:
+        """Append a node and return its output. Raises: LimitExceeded or ModelShapeError for an absurd output."""
+        output = self.builder.emit(op, *inputs, name=self.builder.fresh(), **attrs)
+        self._check(self.builder.types[output])
+        return output
+
+    def _check(self, tensor: TensorType) -> None:
+        where = self.builder.origin
+        if len(tensor.shape) > self.limits.rank:
+            raise LimitExceeded(f"rank {len(tensor.shape)}, the limit is {self.limits.rank}", where=where)
+        if tensor.size > self.limits.tensor_elements:
+            raise LimitExceeded(
+                f"{tensor} has {tensor.size:,} elements, the limit is {self.limits.tensor_elements:,}", where=where
+            )
+        if tensor.size == 0:
+            raise ModelShapeError(f"{tensor} is empty", where=where, hint="a run-time tensor needs at least 1 element")
+
+    def shape(self, operand: Operand) -> tuple[int, ...]:
+        """Shape of an operand."""
+        return operand.array.shape if isinstance(operand, Known) else self.builder.types[operand].shape
+
+    def dtype(self, operand: Operand) -> str:
+        """Element type of an operand: f32, i64, i32, bool, or NumPy's name for one that only folding may use."""
+        if isinstance(operand, str):
+            return self.builder.types[operand].dtype
+        return GRAPH_DTYPES.get(operand.array.dtype.str[1:], operand.array.dtype.name)
+
+    def value(self, operand: Operand) -> str:
+        """The graph value of an operand; a known one becomes a parameter or a constant now."""
+        if isinstance(operand, str):
+            return operand
+        if operand.movement is not None:
+            return self._moved(operand)
+        if operand.source and operand.array.size > 1 and bool(np.isfinite(operand.array).all()):
+            order = tuple(range(operand.array.ndim))
+            return self.parameter(operand, order, kind="weight")
+        return self.constant(operand.array)
+
+    def constant(self, array: Array) -> str:
+        """A constant of the graph. Raises: UnsupportedOperator for an element type the graph has not."""
+        if array.dtype.str[1:] not in GRAPH_DTYPES:
+            raise UnsupportedOperator(
+                f"a constant of type {array.dtype} is used at run time",
+                where=self.builder.origin,
+                hint="export the model in float32",
+            )
+        self._check(TensorType("f32", array.shape))
+        return self.builder.constant(array, self.builder.fresh(f"{self._prefix}constant"))
+
+    def _moved(self, operand: Known) -> str:
+        """Replay the movement that made a known value, so that its gradient reaches the initializer behind it."""
+        node = operand.movement
+        assert node is not None
+        if operand.name not in self._replayed:
+            outer, self.builder.origin = self.builder.origin, node.name
+            self._replay(self, node)
+            self.builder.origin = outer
+            self._replayed.update(node.outputs)
+        moved = self.operands[operand.name]
+        return self.value(moved if isinstance(moved, str) else replace(moved, movement=None))
+
+    # --------------------------------------------------------------------------------------------------- parameters
+
+    def parameter(
+        self,
+        known: Known,
+        order: Sequence[int],
+        *,
+        kind: Literal["weight", "bias"],
+        channel_axis: int | None = None,
+    ) -> str:
+        """The parameter behind `known`, as a graph value whose axes are `known`'s axes in `order` (unit axes may drop).
+
+        A second reading in another order gets a transpose of the first: it stays one parameter (tied weights).
+        """
+        name = known.source or known.name
+        if known.movement is not None:
+            return self._reordered(self._moved(known), known.array.shape, order)
+        if not bool(np.isfinite(known.array).all()):
+            raise ModelError(
+                "holds NaN or Inf", where=f"parameter {name!r}", hint="the weights of the file are damaged"
+            )
+        source_perm = known.perm or tuple(range(known.array.ndim))
+        file_order = tuple(source_perm[axis] for axis in order)
+        if name in self.parameters:
+            return self._shared(name, file_order)
+        file_shape = _unpermuted(known.array.shape, source_perm)
+        view_axes = sorted(file_order)
+        parameter = Parameter(
+            name=name,
+            file_shape=file_shape,
+            view_shape=tuple(file_shape[axis] for axis in view_axes),
+            perm=tuple(view_axes.index(axis) for axis in file_order),
+            kind=kind,
+            layer=self.builder.origin,
+            channel_axis=channel_axis,
+        )
+        file_array = known.array.transpose(np.argsort(source_perm)) if known.perm else known.array
+        return self._add(parameter, file_array, file_order)
+
+    def created_bias(self, name: str, array: Array) -> str:
+        """A bias that the file does not hold: dropped by the exporter as all zero, or born of a folded norm."""
+        shape = array.shape
+        parameter = Parameter(name, shape, shape, (0,), "bias", self.builder.origin, created=True)
+        return self._add(parameter, array, (0,))
+
+    def bias_name(self, weight: str) -> str:
+        """A free name for the bias that belongs to a weight, in the style of the model's exporter."""
+        stem = weight.removesuffix(".weight") if self._bias_suffix == ".bias" else weight
+        name = stem + self._bias_suffix
+        return self.builder.fresh(name) if name in self.operands or name in self.builder.types else name
+
+    def matrix(self, known: Known, order: tuple[int, int]) -> tuple[str, bool]:
+        """A weight matrix [inputs, outputs] from `known`'s two axes in `order`, and whether it is stored transposed.
+
+        Only a matrix that an earlier node already reads the other way round (a tied embedding) is.
+        """
+        name = known.source or known.name
+        if known.movement is None and name in self.parameters:
+            source_perm = known.perm or (0, 1)
+            if self._orders[name] == (source_perm[order[1]], source_perm[order[0]]):
+                return self._shared(name, self._orders[name]), True
+        return self.parameter(known, order, kind="weight", channel_axis=0), False
+
+    def _add(self, parameter: Parameter, file_array: Array, file_order: tuple[int, ...]) -> str:
+        self._orders[parameter.name] = file_order
+        self.parameters[parameter.name] = parameter
+        self.builder.constant(parameter.to_inside(file_array), parameter.name)
+        return parameter.name
+
+    def _shared(self, name: str, file_order: tuple[int, ...]) -> str:
+        existing = self.parameters[name]
+        # Two readers may see different channels through it, so a ratio cannot slice it any more.
+        self.parameters[name] = replace(existing, channel_axis=None)
+        if self._orders[name] == file_order:
+            return name
+        file_view = self.emit("transpose", name, perm=tuple(int(axis) for axis in np.argsort(existing.perm)))
+        whole = self.emit("reshape", file_view, shape=existing.file_shape)
+        return self._reordered(whole, existing.file_shape, file_order)
+
+    def _reordered(self, value: str, shape: tuple[int, ...], order: Sequence[int]) -> str:
+        """Transpose to `order`, dropping the unit axes that `order` leaves out."""
+        kept = sorted(order)
+        if len(kept) < len(shape):
+            value = self.emit("reshape", value, shape=tuple(shape[axis] for axis in kept))
+        perm = tuple(kept.index(axis) for axis in order)
+        return value if perm == tuple(range(len(perm))) else self.emit("transpose", value, perm=perm)
+
+    def count_folded(self, arrays: Sequence[Array], where: str) -> None:
+        """Charge arrays that folding made against the limit."""
+        self.folded_bytes += sum(array.nbytes for array in arrays)
+        if self.folded_bytes > self.limits.folded_bytes:
+            raise LimitExceeded(
+                f"constants computed at compile time take {self.folded_bytes:,} bytes, "
+                f"the limit is {self.limits.folded_bytes:,}",
+                where=where,
+            )
+
+
+def _unpermuted(shape: tuple[int, ...], perm: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(shape[perm.index(axis)] for axis in range(len(shape)))
