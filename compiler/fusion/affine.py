@@ -102,7 +102,8 @@ def collapse(form: Linear, extents: tuple[int, ...], groups: tuple[int, ...]) ->
     fine = _split(form.strides, extents, finest)
     strides, position = [], 0
     for extent in groups:
-        size, members = 1, []
+        size = 1
+        members: list[int] = []
         while size < extent:
             members.append(position)
             size *= finest[position]

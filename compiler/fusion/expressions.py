@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 
 from compiler.kernel_spec import Binary, Expr, Index, Ref, Select, Stat, Unary
 
-WORK = {"exp": 10, "log": 12, "tanh": 15, "sigmoid": 12, "erf": 20, "sin": 15, "cos": 15, "pow": 25, "div": 4, "sqrt": 4,
-        "rsqrt": 5, "reciprocal": 4}  # fmt: skip
+WORK = {
+    "exp": 10, "log": 12, "tanh": 15, "sigmoid": 12, "erf": 20, "sin": 15, "cos": 15, "pow": 25,
+    "div": 4, "sqrt": 4, "rsqrt": 5, "reciprocal": 4,
+}  # fmt: skip
 
 
 def substitute(expr: Expr, replace: Callable[[Expr], Expr]) -> Expr:

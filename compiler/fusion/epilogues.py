@@ -1,0 +1,120 @@
+"""Fuses an element-wise consumer into the kernel that makes its operand, as that kernel's epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.fusion.affine import is_identity, regrouped
+from compiler.fusion.expressions import substitute_refs, uses_position
+from compiler.fusion.maps import MAX_OPERANDS
+from compiler.kernel_spec import (
+    Access,
+    Affine,
+    ConvSpec,
+    DepthwiseSpec,
+    Expr,
+    GatherSpec,
+    KernelSpec,
+    MapSpec,
+    MatmulSpec,
+    PoolSpec,
+    ReduceSpec,
+    Ref,
+    RowSpec,
+)
+from compiler.program import KernelCall
+
+WithEpilogue = MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | ReduceSpec
+
+
+def output_extents(spec: KernelSpec) -> tuple[int, ...] | None:
+    """Iteration extents of the output, in the axes that its epilogue is written over; None if it takes no epilogue."""
+    if isinstance(spec, MatmulSpec):
+        return (spec.batch, spec.m, spec.n)
+    if isinstance(spec, ReduceSpec):
+        return tuple(extent for axis, extent in enumerate(spec.extents) if axis not in spec.reduced)
+    if isinstance(spec, ConvSpec):
+        return _conv_extents(spec.kind, spec, (spec.k,), (*spec.kernel, spec.c, spec.k))
+    if isinstance(spec, DepthwiseSpec):
+        return _conv_extents(spec.kind, spec, (spec.c,), (*spec.kernel, spec.c))
+    if isinstance(spec, PoolSpec):
+        return (
+            (spec.n, spec.oh, spec.ow, spec.c) if spec.kind in ("max", "average") else (spec.n, spec.h, spec.w, spec.c)
+        )
+    if isinstance(spec, RowSpec):
+        return _row_extents(spec)
+    return None
+
+
+def _conv_extents(
+    kind: str, spec: ConvSpec | DepthwiseSpec, channels: tuple[int, ...], weight: tuple[int, ...]
+) -> tuple[int, ...]:
+    if kind == "forward":
+        return (spec.n, spec.oh, spec.ow, *channels)
+    return weight if kind == "weight_grad" else (spec.n, spec.h, spec.w, spec.c)
+
+
+def _row_extents(spec: RowSpec) -> tuple[int, ...] | None:
+    whole = len(spec.outputs) == 1 and is_identity(spec.outputs[0], (spec.rows, spec.width))
+    return (spec.rows, spec.width) if whole else None
+
+
+def fuse_epilogue(producer: KernelCall, consumer: KernelCall, reads: frozenset[int]) -> KernelCall | None:
+    """The producer with the consumer's arithmetic applied to its result before it is written.
+
+    `reads` are the consumer's operands that are the producer's output; nothing else reads that output.
+    """
+    spec, source = consumer.spec, producer.spec
+    groups = output_extents(source)
+    if groups is None or isinstance(source, GatherSpec | MapSpec) or not isinstance(spec, MapSpec):
+        return None
+    if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents) or uses_position(spec.exprs[0]):
+        return None
+    if spec.outputs[0].type.dtype != "f32":
+        return None
+    if any(not is_identity(spec.inputs[position], spec.extents) for position in reads):
+        return None
+    others = [position for position in range(len(spec.inputs)) if position not in reads]
+    accesses = [regrouped(spec.inputs[position], spec.extents, groups) for position in others]
+    if any(access is None for access in accesses) or len(others) + len(producer.inputs) > MAX_OPERANDS:
+        return None
+    extra = tuple(access for access in accesses if access is not None)
+    fused = _append(source, spec.exprs[0], reads, others, extra)
+    moved = sum(access.type.size_bytes for access in extra)
+    return replace(
+        producer,
+        spec=fused,
+        inputs=(*producer.inputs, *(consumer.inputs[position] for position in others)),
+        outputs=consumer.outputs,
+        flops=producer.flops + consumer.flops,
+        bytes_read=producer.bytes_read + moved,
+        bytes_written=consumer.bytes_written,
+    )
+
+
+def _append(
+    source: WithEpilogue | RowSpec, expr: Expr, reads: frozenset[int], others: list[int], extra: tuple[Access, ...]
+) -> WithEpilogue | RowSpec:
+    if isinstance(source, RowSpec):
+        first = len(source.inputs)
+        whole = _substituted(expr, reads, others, source.exprs[0], first)
+        return replace(source, inputs=(*source.inputs, *extra), exprs=(whole,))
+    first = 1 + len(source.epilogue_inputs)
+    whole = _substituted(expr, reads, others, source.epilogue, first)
+    if isinstance(source, ReduceSpec):
+        kept = [axis for axis in range(len(source.extents)) if axis not in source.reduced]
+        extra = tuple(_renumbered(access, kept) for access in extra)
+    return replace(source, epilogue=whole, epilogue_inputs=(*source.epilogue_inputs, *extra))
+
+
+def _substituted(expr: Expr, reads: frozenset[int], others: list[int], inner: Expr, first: int) -> Expr:
+    return substitute_refs(expr, lambda operand: inner if operand in reads else Ref(first + others.index(operand)))
+
+
+def _renumbered(access: Access, kept: list[int]) -> Access:
+    """An access over kept axes only, written over all axes of a reduction."""
+    index = tuple(
+        Affine(tuple((kept[axis], coefficient) for axis, coefficient in affine.terms), affine.offset)
+        for affine in access.index
+    )
+    return Access(access.type, index, access.fill)

@@ -1,0 +1,120 @@
+"""Fuses an element-wise producer into a consumer that reads it: maps, reductions and row kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.fusion.affine import is_streaming, linear_form, unflatten
+from compiler.fusion.expressions import substitute
+from compiler.kernel_spec import Access, Affine, Binary, Const, Expr, Index, MapSpec, ReduceSpec, Ref, RowSpec
+from compiler.program import KernelCall
+
+MAX_OPERANDS = 12
+SMALL_ELEMENTS = 4096
+
+Reader = MapSpec | ReduceSpec | RowSpec
+
+
+class Operands:
+    """Collects the operands of a fused kernel, one entry per distinct (value, access)."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.accesses: list[Access] = []
+
+    def add(self, name: str, access: Access) -> int:
+        """Position of the operand, new or found."""
+        for position, known in enumerate(zip(self.names, self.accesses, strict=True)):
+            if known == (name, access):
+                return position
+        self.names.append(name)
+        self.accesses.append(access)
+        return len(self.names) - 1
+
+
+def extents_of(spec: Reader) -> tuple[int, ...]:
+    """Iteration extents that the inputs' accesses range over."""
+    return (spec.rows, spec.width) if isinstance(spec, RowSpec) else spec.extents
+
+
+def fuse_into_reader(producer: KernelCall, consumer: KernelCall, reads: frozenset[int]) -> KernelCall | None:
+    """The consumer with operands `reads` (all of them the producer's output) replaced by the producer's expression.
+
+    Returns None where the index maps do not compose, or the fused kernel would read memory out of order.
+    """
+    source, spec = producer.spec, consumer.spec
+    if not isinstance(source, MapSpec) or not isinstance(spec, MapSpec | ReduceSpec | RowSpec):
+        return None
+    extents = extents_of(spec)
+    operands = Operands()
+    table: dict[int, Expr] = {}
+    for position, (name, access) in enumerate(zip(consumer.inputs, spec.inputs, strict=True)):
+        if position not in reads:
+            table[position] = Ref(operands.add(name, access))
+            continue
+        moved = _moved_expression(producer, source, access, extents, operands)
+        if moved is None:
+            return None
+        table[position] = moved
+    if len(operands.names) > MAX_OPERANDS:
+        return None
+    size = sum(access.type.size_bytes for access in operands.accesses)
+    return replace(
+        consumer,
+        spec=_with_inputs(spec, tuple(operands.accesses), table),
+        inputs=tuple(operands.names),
+        flops=consumer.flops + producer.flops,
+        bytes_read=min(size, consumer.bytes_read + producer.bytes_read),
+    )
+
+
+def _moved_expression(
+    producer: KernelCall, source: MapSpec, access: Access, extents: tuple[int, ...], operands: Operands
+) -> Expr | None:
+    form = linear_form(access, len(extents))
+    index = unflatten(form, extents, source.extents) if form is not None else None
+    if index is None:
+        return None
+    moved = [Access(a.type, tuple(_compose(affine, index) for affine in a.index), a.fill) for a in source.inputs]
+    for own in moved:
+        if own.type.size > SMALL_ELEMENTS and not is_streaming(own, extents):
+            return None
+    numbers = [operands.add(name, own) for name, own in zip(producer.inputs, moved, strict=True)]
+
+    def leaf(part: Expr) -> Expr:
+        if isinstance(part, Ref):
+            return Ref(numbers[part.operand])
+        return _position(index[part.axis]) if isinstance(part, Index) else part
+
+    return substitute(source.exprs[0], leaf)
+
+
+def _compose(outer: Affine, inner: tuple[Affine, ...]) -> Affine:
+    """`outer` over the producer's axes, with each axis replaced by its affine over the consumer's axes."""
+    coefficients: dict[int, int] = {}
+    offset = outer.offset
+    for axis, scale in outer.terms:
+        offset += scale * inner[axis].offset
+        for own, coefficient in inner[axis].terms:
+            coefficients[own] = coefficients.get(own, 0) + scale * coefficient
+    return Affine(tuple(sorted((axis, c) for axis, c in coefficients.items() if c)), offset)
+
+
+def _position(affine: Affine) -> Expr:
+    total: Expr | None = Const(affine.offset) if affine.offset or not affine.terms else None
+    for axis, coefficient in affine.terms:
+        part: Expr = Index(axis) if coefficient == 1 else Binary("mul", Index(axis), Const(coefficient))
+        total = part if total is None else Binary("add", total, part)
+    return total if total is not None else Const(0)
+
+
+def _with_inputs(spec: Reader, inputs: tuple[Access, ...], table: dict[int, Expr]) -> Reader:
+    def rewrite(expr: Expr) -> Expr:
+        return substitute(expr, lambda part: table[part.operand] if isinstance(part, Ref) else part)
+
+    if isinstance(spec, MapSpec):
+        return replace(spec, inputs=inputs, exprs=tuple(rewrite(expr) for expr in spec.exprs))
+    if isinstance(spec, ReduceSpec):
+        return replace(spec, inputs=inputs, expr=rewrite(spec.expr))
+    stages = tuple((combine, rewrite(expr)) for combine, expr in spec.stages)
+    return replace(spec, inputs=inputs, stages=stages, exprs=tuple(rewrite(expr) for expr in spec.exprs))
