@@ -1,0 +1,1 @@
+"""Small runnable models, plans and data."""
