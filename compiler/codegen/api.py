@@ -1,0 +1,177 @@
+"""Building kernels: specs in, objects out, from the cache or in worker processes. Does not import TVM itself."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO, BinaryIO, cast
+
+from compiler.codegen.cache import CompiledKernel, read_entry, write_entry
+from compiler.codegen.kernels.family import kernel_module
+from compiler.codegen.symbols import symbol_of
+from compiler.codegen.worker import Reply, Request, receive, send
+from compiler.errors import BuildError
+from compiler.kernel_spec import KernelSpec, canonical, signature
+from compiler.targets import Target
+
+Progress = Callable[[int, int], None]
+"""(kernels done, kernels in all)."""
+
+_PACKAGE = Path(__file__).parent
+_NOT_IN_OBJECTS = frozenset({"api.py", "cache.py", "link.py", "tables.py", "testing.py", "worker.py"})
+"""Files of this package whose text does not change a kernel's object."""
+
+
+def workspace_bytes(spec: KernelSpec, target: Target, threads: int) -> int:
+    """Bytes of scratch that the kernel of `spec` takes as its last operand; 0: it takes none."""
+    return kernel_module(spec).workspace_bytes(spec, target, threads)
+
+
+@functools.cache
+def code_version() -> str:
+    """Digest of everything but the spec and target that decides an object's bytes: our sources and TVM's version."""
+    digest = hashlib.sha256()
+    sources = sorted(path for path in _PACKAGE.rglob("*.py") if path.name not in _NOT_IN_OBJECTS)
+    for path in (*sources, _PACKAGE.parent / "kernel_spec.py"):
+        digest.update(f"{path.relative_to(_PACKAGE.parent)}\0".encode())
+        digest.update(path.read_bytes() + b"\0")
+    for package in ("apache-tvm", "apache-tvm-ffi"):
+        digest.update(importlib.metadata.version(package).encode() + b"\0")
+    return digest.hexdigest()
+
+
+def cache_key(spec: KernelSpec, target: Target, threads: int) -> str:
+    """What a kernel's object depends on, as one digest."""
+    machine = (
+        target.triple, target.cpu, target.features, target.vector_bits, target.vector_registers,
+        target.l1_bytes, target.l2_bytes, target.l3_bytes, target.cores,
+    )  # fmt: skip
+    text = "\0".join((code_version(), signature(spec), canonical(machine), str(threads)))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def build_kernels(
+    specs: Sequence[KernelSpec],
+    target: Target,
+    *,
+    threads: int,
+    cache_dir: Path | None,
+    jobs: int = 2,
+    progress: Progress | None = None,
+) -> Mapping[str, CompiledKernel]:
+    """Compile each distinct spec for `target`, keyed by `signature(spec)`.
+
+    `threads` is the most threads the kernels will run on. Kernels that `cache_dir` holds are read from there, the
+    others are built in up to `jobs` worker processes and stored. The same arguments give the same bytes.
+
+    Raises: BuildError, naming the kernel, if one cannot be built.
+    """
+    wanted = {signature(spec): spec for spec in specs}
+    built: dict[str, CompiledKernel] = {}
+    if cache_dir is not None:
+        for name, spec in wanted.items():
+            entry = read_entry(cache_dir, cache_key(spec, target, threads), symbol_of(spec))
+            if entry is not None:
+                built[name] = entry
+    report = progress or (lambda done, total: None)
+    report(len(built), len(wanted))
+    missing = {name: Request(spec, target, threads) for name, spec in wanted.items() if name not in built}
+
+    def keep(name: str, kernel: CompiledKernel) -> None:
+        if cache_dir is not None:
+            write_entry(cache_dir, cache_key(wanted[name], target, threads), kernel)
+        built[name] = kernel
+        report(len(built), len(wanted))
+
+    _build_all(missing, min(jobs, len(missing)), keep)
+    return {name: built[name] for name in wanted}
+
+
+def _build_all(missing: Mapping[str, Request], jobs: int, keep: Callable[[str, CompiledKernel], None]) -> None:
+    todo: SimpleQueue[tuple[str, Request]] = SimpleQueue()
+    for item in missing.items():
+        todo.put(item)
+    failures: list[Exception] = []
+    lock = threading.Lock()
+
+    def drive() -> None:
+        try:
+            with _Worker() as worker:
+                while not failures:
+                    name, request = todo.get_nowait()
+                    kernel = worker.build(request)
+                    with lock:
+                        keep(name, kernel)
+        except Empty:
+            return
+        except Exception as error:
+            failures.append(error)
+
+    drivers = [threading.Thread(target=drive, name=f"kernel-build-{i}") for i in range(jobs)]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join()
+    if failures:
+        raise failures[0]
+
+
+class _Worker:
+    """A child process that builds kernels. Not `multiprocessing`, which Celery's own children may not use."""
+
+    def __init__(self) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
+        paths = [str(_PACKAGE.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "compiler.codegen.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        self._requests = cast(BinaryIO, self._process.stdin)
+        self._replies = cast(BinaryIO, self._process.stdout)
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.close()
+        self._process.kill()
+        self._process.wait()
+        self._replies.close()
+        self._errors.close()
+
+    def build(self, request: Request) -> CompiledKernel:
+        """One kernel. Raises: BuildError if it fails or the worker dies."""
+        symbol = symbol_of(request.spec)
+        where = f"kernel {symbol} ({type(request.spec).__name__}) for {request.target.name}"
+        try:
+            send(self._requests, request)
+            reply = receive(self._replies)
+        except BrokenPipeError:
+            reply = None
+        if not isinstance(reply, Reply):
+            raise BuildError(f"the build process ended early: {self._last_words()}", where=where)
+        if reply.error:
+            raise BuildError(
+                reply.error.strip().splitlines()[-1], where=where, hint=f"{canonical(request.spec)}\n{reply.error}"
+            )
+        return CompiledKernel(symbol, reply.object_bytes, reply.workspace_bytes)
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read()[-2000:].decode(errors="replace").strip().splitlines()
+        return f"exit code {code}" + (f", {lines[-1]}" if lines else "")

@@ -1,0 +1,102 @@
+"""The operand types of a spec, in the order that its kernel takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.errors import InternalError
+from compiler.graph import TensorType
+from compiler.kernel_spec import (
+    Access,
+    ConvSpec,
+    DepthwiseSpec,
+    GatherSpec,
+    KernelSpec,
+    MapSpec,
+    MatmulSpec,
+    PoolSpec,
+    ReduceSpec,
+    RowSpec,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OperandTypes:
+    """Types of a kernel's inputs (epilogue inputs last) and outputs."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+
+def operand_types(spec: KernelSpec) -> OperandTypes:
+    """The operands of `spec`, without the workspace."""
+    match spec:
+        case MapSpec() | RowSpec():
+            return OperandTypes(_types(spec.inputs), _types(spec.outputs))
+        case ReduceSpec():
+            return OperandTypes(_types(spec.inputs + spec.epilogue_inputs), (spec.output.type,))
+        case MatmulSpec():
+            return _matmul(spec)
+        case ConvSpec():
+            return _conv(spec)
+        case DepthwiseSpec():
+            return _depthwise(spec)
+        case PoolSpec():
+            return _pool(spec)
+        case GatherSpec():
+            return _gather(spec)
+    raise InternalError(f"no operand rule for {type(spec).__name__}")
+
+
+def _types(accesses: tuple[Access, ...]) -> tuple[TensorType, ...]:
+    return tuple(access.type for access in accesses)
+
+
+def _f32(*shape: int) -> TensorType:
+    return TensorType("f32", shape)
+
+
+def _matmul(spec: MatmulSpec) -> OperandTypes:
+    a = (spec.k, spec.m) if spec.a_transposed else (spec.m, spec.k)
+    b = (spec.n, spec.k) if spec.b_transposed else (spec.k, spec.n)
+    a_type = _f32(*((spec.batch, *a) if spec.a_batched else a))
+    b_type = _f32(*((spec.batch, *b) if spec.b_batched else b))
+    return OperandTypes((a_type, b_type, *_types(spec.epilogue_inputs)), (_f32(spec.batch, spec.m, spec.n),))
+
+
+def _conv(spec: ConvSpec) -> OperandTypes:
+    x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.k)
+    return _image_operands(spec.kind, x, y, _f32(*spec.kernel, spec.c, spec.k), spec.epilogue_inputs)
+
+
+def _depthwise(spec: DepthwiseSpec) -> OperandTypes:
+    x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.c)
+    return _image_operands(spec.kind, x, y, _f32(*spec.kernel, spec.c), spec.epilogue_inputs)
+
+
+def _image_operands(
+    kind: str, x: TensorType, y: TensorType, w: TensorType, epilogue_inputs: tuple[Access, ...]
+) -> OperandTypes:
+    inputs, output = {"forward": ((x, w), y), "input_grad": ((y, w), x), "weight_grad": ((x, y), w)}[kind]
+    return OperandTypes(inputs + _types(epilogue_inputs), (output,))
+
+
+def _pool(spec: PoolSpec) -> OperandTypes:
+    x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.c)
+    operands = {
+        "max": ((x,), y),
+        "max_grad": ((x, y, y), x),
+        "average": ((x,), y),
+        "average_grad": ((y,), x),
+    }
+    inputs, output = operands[spec.kind]
+    return OperandTypes(inputs + _types(spec.epilogue_inputs), (output,))
+
+
+def _gather(spec: GatherSpec) -> OperandTypes:
+    table = TensorType(spec.dtype, (spec.outer, spec.rows, spec.inner))
+    index = TensorType(spec.index_dtype, (spec.count,))
+    picked = TensorType(spec.dtype, (spec.outer, spec.count, spec.inner))
+    if spec.kind == "gather":
+        return OperandTypes((table, index), (picked,))
+    return OperandTypes((index, picked), (table,))

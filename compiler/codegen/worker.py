@@ -1,0 +1,84 @@
+"""The process that builds kernels: imports TVM once, then answers requests until its input ends.
+
+Run as `python -m compiler.codegen.worker`. Both ways a message is a 4-byte big-endian length and a pickle:
+`Request` in, `Reply` out. The parent is `compiler.codegen.api`, which wrote the requests itself, so
+pickle is safe here.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from compiler.kernel_spec import KernelSpec
+from compiler.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One kernel to build."""
+
+    spec: KernelSpec
+    target: Target
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The object file and the workspace size, or what went wrong."""
+
+    object_bytes: bytes = b""
+    workspace_bytes: int = 0
+    error: str = ""
+
+
+def send(stream: BinaryIO, message: object) -> None:
+    """Write one message and flush."""
+    payload = pickle.dumps(message)
+    stream.write(struct.pack(">I", len(payload)) + payload)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> object | None:
+    """Read one message; None at the end of the stream (also in mid-message)."""
+    header = stream.read(4)
+    if len(header) < 4:
+        return None
+    payload = stream.read(struct.unpack(">I", header)[0])
+    return pickle.loads(payload) if len(payload) == struct.unpack(">I", header)[0] else None
+
+
+def build(request: Request) -> Reply:
+    """Build one kernel in this process (imports TVM)."""
+    from compiler.codegen.compile import compile_function
+    from compiler.codegen.kernels.family import kernel_module
+
+    module = kernel_module(request.spec)
+    try:
+        workspace_bytes = module.workspace_bytes(request.spec, request.target, request.threads)
+        function = module.emit(request.spec, request.target, request.threads)
+        return Reply(compile_function(function, request.target), workspace_bytes)
+    except Exception:
+        # Any failure is the parent's to report, with the kernel's name; the worker lives on for the next one.
+        return Reply(error=traceback.format_exc(limit=-6))
+
+
+def main() -> None:
+    """Answer requests on stdin; what libraries print goes to stderr."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while (request := receive(sys.stdin.buffer)) is not None:
+        assert isinstance(request, Request)
+        send(replies, build(request))
+
+
+if __name__ == "__main__":
+    # The messages must name this module, not `__main__`.
+    from compiler.codegen import worker
+
+    worker.main()
