@@ -23,7 +23,8 @@ from compiler.program import BinaryImage
 from compiler.targets import Target
 
 RUNTIME = Path(__file__).parent.parent / "runtime"
-FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-ffunction-sections", "-fdata-sections", "-fno-sanitize=all")
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-ffunction-sections", "-fdata-sections", "-fno-unwind-tables",
+         "-fno-asynchronous-unwind-tables")  # fmt: skip
 LINK_FLAGS = ("-static", "-s", "-Wl,--gc-sections")
 TIMEOUT_S = 600
 """The first call for a triple builds a C library, on a slow machine for minutes."""

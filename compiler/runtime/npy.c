@@ -29,12 +29,13 @@ static const char *dict_value(const char *header, const char *key) {
     return found + strspn(found, " ");
 }
 
+/* `'<f4'`: byte order, kind, bytes per element. */
 static pf_status parse_dtype(pf_npy *file, const char *header) {
     const char *text = dict_value(header, "descr");
-    char order, kind, quote;
-    int bytes;
-    if (!text || sscanf(text, "'%c%c%1d%c", &order, &kind, &bytes, &quote) != 4 || quote != '\'')
+    if (!text || strlen(text) < 5 || text[0] != '\'' || text[4] != '\'' || text[3] < '1' || text[3] > '9')
         return bad_header(file, "its 'descr' is not a plain element type");
+    char order = text[1], kind = text[2];
+    int bytes = text[3] - '0';
     if (order == '>' && bytes > 1) return bad_header(file, "it is big-endian");
     if (!strchr("<|=>", order)) return bad_header(file, "its 'descr' has no byte order");
     file->kind = kind;

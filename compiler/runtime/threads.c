@@ -9,10 +9,14 @@
 #include <unistd.h>
 
 #include "failure.h"
+#include "session.h"
 
 /* Kernels follow each other within microseconds, so a waiter spins about that long before it sleeps. */
-enum { MAX_THREADS = 256, SPINS = 4000, STACK_BYTES = 4 << 20 };
+enum { MAX_THREADS = 256, RELAXES_PER_CLOCK = 32, STACK_BYTES = 4 << 20 };
+static const double SPIN_US = 50.0;
 
+/* One launch at a time. Launch g is split into one share per thread; whoever moves `claims[t]` from g-1 to g runs share
+ * t: thread t if it is awake, else the caller, who would otherwise wait for it to wake. */
 static struct {
     int threads;
     pthread_t workers[MAX_THREADS];
@@ -20,8 +24,9 @@ static struct {
     void *closure;
     int task_count;
     atomic_int failure;
-    _Alignas(64) atomic_int generation; /* counts launches; workers wait for it to change */
-    _Alignas(64) atomic_int running;    /* workers that have not finished this launch */
+    _Alignas(64) atomic_uint generation; /* counts launches; workers wait for it to change */
+    _Alignas(64) atomic_uint claims[MAX_THREADS];
+    _Alignas(64) atomic_uint running; /* shares of this launch, the caller's own apart, that have not ended */
     atomic_int sleepers;
     atomic_bool caller_sleeps;
     atomic_bool stopping;
@@ -35,49 +40,70 @@ static void relax(void) {
 #endif
 }
 
-static void sleep_while(atomic_int *word, int value) {
+static void sleep_while(atomic_uint *word, unsigned value) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
 
-static void wake_all(atomic_int *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0); }
+static void wake_all(atomic_uint *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0); }
 
-/* Wait until `word` is no longer `value`; returns what it is. */
-static int wait_change(atomic_int *word, int value, atomic_int *sleepers) {
-    int seen;
-    for (int spin = 0; spin < SPINS; spin++) {
-        if ((seen = atomic_load_explicit(word, memory_order_acquire)) != value) return seen;
-        relax();
-    }
-    atomic_fetch_add(sleepers, 1);
-    while ((seen = atomic_load(word)) == value) sleep_while(word, value);
-    atomic_fetch_sub(sleepers, 1);
-    return seen;
+/* Wait a little for `word` to differ from `value`. */
+static bool spin_while(atomic_uint *word, unsigned value) {
+    double give_up_us = pf_now_us() + SPIN_US;
+    do {
+        for (int i = 0; i < RELAXES_PER_CLOCK; i++) {
+            if (atomic_load_explicit(word, memory_order_acquire) != value) return true;
+            relax();
+        }
+    } while (pf_now_us() < give_up_us);
+    return false;
 }
 
-static void run_share(int thread, int threads) {
+static unsigned wait_for_launch(unsigned seen) {
+    if (!spin_while(&pool.generation, seen)) {
+        atomic_fetch_add(&pool.sleepers, 1);
+        while (atomic_load(&pool.generation) == seen) sleep_while(&pool.generation, seen);
+        atomic_fetch_sub(&pool.sleepers, 1);
+    }
+    return atomic_load(&pool.generation);
+}
+
+static void run_share(int share, int shares) {
     pf_parallel_env env = {.sync_handle = NULL, .num_task = pool.task_count};
-    for (int task = thread; task < pool.task_count; task += threads)
+    for (int task = share; task < pool.task_count; task += shares)
         if (pool.lambda(task, &env, pool.closure) != 0) atomic_store(&pool.failure, 1);
 }
 
+/* Run share `share` of launch `generation` unless another thread has it. */
+static void try_share(int share, unsigned generation) {
+    unsigned before = generation - 1;
+    if (!atomic_compare_exchange_strong(&pool.claims[share], &before, generation)) return;
+    run_share(share, pool.threads);
+    if (atomic_fetch_sub(&pool.running, 1) == 1 && atomic_load(&pool.caller_sleeps)) wake_all(&pool.running);
+}
+
 static void *work(void *argument) {
-    int thread = (int)(intptr_t)argument, generation = 0;
+    int thread = (int)(intptr_t)argument;
+    unsigned generation = 0;
     for (;;) {
-        generation = wait_change(&pool.generation, generation, &pool.sleepers);
+        generation = wait_for_launch(generation);
         if (atomic_load(&pool.stopping)) return NULL;
-        run_share(thread, pool.threads);
-        if (atomic_fetch_sub(&pool.running, 1) == 1 && atomic_load(&pool.caller_sleeps)) wake_all(&pool.running);
+        try_share(thread, generation);
     }
+}
+
+static void reset(void) {
+    pool.threads = 1;
+    atomic_store(&pool.stopping, false);
+    atomic_store(&pool.generation, 0);
+    for (int thread = 0; thread < MAX_THREADS; thread++) atomic_store(&pool.claims[thread], 0);
 }
 
 pf_status pf_threads_start(int threads) {
     pthread_attr_t attributes;
     if (threads > MAX_THREADS) return pf_fail(PF_LIMITS, "limits.threads", "at most %d threads, not %d", MAX_THREADS, threads);
-    atomic_store(&pool.stopping, false);
-    atomic_store(&pool.generation, 0);
+    reset();
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pool.threads = 1;
     for (int thread = 1; thread < threads; thread++) {
         if (pthread_create(&pool.workers[thread], &attributes, work, (void *)(intptr_t)thread) != 0) {
             pf_threads_stop();
@@ -90,9 +116,10 @@ pf_status pf_threads_start(int threads) {
     return PF_OK;
 }
 
-static void announce(void) {
-    atomic_fetch_add(&pool.generation, 1);
+static unsigned announce(void) {
+    unsigned generation = atomic_fetch_add(&pool.generation, 1) + 1;
     if (atomic_load(&pool.sleepers) > 0) wake_all(&pool.generation);
+    return generation;
 }
 
 void pf_threads_stop(void) {
@@ -102,15 +129,14 @@ void pf_threads_stop(void) {
     pool.threads = 1;
 }
 
-static void wait_for_workers(void) {
-    int left;
-    for (int spin = 0; spin < SPINS; spin++) {
-        if (atomic_load_explicit(&pool.running, memory_order_acquire) == 0) return;
-        relax();
+static void wait_for_shares(void) {
+    unsigned left;
+    while ((left = atomic_load(&pool.running)) != 0) {
+        if (spin_while(&pool.running, left)) continue;
+        atomic_store(&pool.caller_sleeps, true);
+        if (atomic_load(&pool.running) == left) sleep_while(&pool.running, left);
+        atomic_store(&pool.caller_sleeps, false);
     }
-    atomic_store(&pool.caller_sleeps, true);
-    while ((left = atomic_load(&pool.running)) != 0) sleep_while(&pool.running, left);
-    atomic_store(&pool.caller_sleeps, false);
 }
 
 int pf_threads_run(pf_parallel_lambda *lambda, void *closure, int task_count) {
@@ -122,9 +148,10 @@ int pf_threads_run(pf_parallel_lambda *lambda, void *closure, int task_count) {
         run_share(0, 1); /* workers stay asleep */
         return atomic_load(&pool.failure) ? -1 : 0;
     }
-    atomic_store(&pool.running, pool.threads - 1);
-    announce();
+    atomic_store(&pool.running, (unsigned)pool.threads - 1);
+    unsigned generation = announce();
     run_share(0, pool.threads);
-    wait_for_workers();
+    for (int share = 1; share < pool.threads; share++) try_share(share, generation);
+    wait_for_shares();
     return atomic_load(&pool.failure) ? -1 : 0;
 }

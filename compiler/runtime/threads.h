@@ -10,7 +10,7 @@ pf_status pf_threads_start(int threads);
 void pf_threads_stop(void);
 
 /* Run `lambda` for tasks 0 .. task_count-1 (0: one per thread) and wait; nonzero if a task failed.
- * Thread t runs tasks t, t + T, t + 2T ..., so the split of work depends on the task count alone. */
+ * Share t of T is tasks t, t + T, t + 2T ...; which thread runs a share is open, what it computes is not. */
 int pf_threads_run(pf_parallel_lambda *lambda, void *closure, int task_count);
 
 #endif
