@@ -1,8 +1,8 @@
 """The process that keeps a farm on this machine up: `python -m pockfarm.supervisor STATE PORT`.
 
 It starts the parts in order, waits until each is up, restarts one that dies (after 1, 2, 4 ... 30 s), and on SIGTERM
-stops them in reverse order: SIGTERM, the part's own time, then SIGKILL of its process group. Should the supervisor itself be killed, the
-kernel sends its parts SIGTERM. Single-threaded: the parent-death signal belongs to the thread that forks.
+stops them in reverse order: SIGTERM, the part's own time, then SIGKILL of its process group. Should the supervisor be
+killed itself, the kernel sends its parts SIGTERM. Single-threaded: that signal belongs to the thread that forks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plain-text tables and figures for a terminal: units fixed per column, numbers right-aligned, `-` where there is none."""
+"""Plain-text tables and figures for a terminal: numbers right-aligned, one unit per column, `-` where there is none."""
 
 from __future__ import annotations
 

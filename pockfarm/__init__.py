@@ -1,0 +1,1 @@
+"""PockFarm for people: the Python client (`pockfarm.client.Farm`) and the `pockfarm` command."""

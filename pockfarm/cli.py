@@ -1,0 +1,81 @@
+"""The `pockfarm` command. Results go to stdout, progress and errors to stderr; exit codes are in `pockfarm.errors`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from pockfarm.commands import farm, local, machine
+from pockfarm.errors import PockfarmError, Refused
+
+INTERRUPTED = 130
+
+COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
+    machine.add_up,
+    machine.add_down,
+    machine.add_status,
+    machine.add_link,
+    local.add_build,
+    local.add_exec,
+    local.add_targets,
+    farm.add_compile,
+    farm.add_run,
+    farm.add_jobs,
+    farm.add_runs,
+    farm.add_report,
+    farm.add_weights,
+    farm.add_dataset,
+    farm.add_devices,
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"pockfarm: {message}; see {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser(
+        prog="pockfarm",
+        description="Train ONNX models on edge devices: compile a training step, run it on a farm of boards, compare.",
+        epilog="A farm is found through POCKFARM_URL and POCKFARM_API_KEY, or the state folder of `pockfarm up`.",
+    )
+    subparsers = top.add_subparsers(metavar="COMMAND", required=True)
+    for add in COMMANDS:
+        add(subparsers)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns its exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options) or 0)
+    except PockfarmError as problem:
+        print(f"pockfarm: {describe(problem)}", file=sys.stderr)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        print("pockfarm: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def describe(problem: PockfarmError) -> str:
+    """What happened, where, and what to do next, in one or two lines."""
+    if not isinstance(problem, Refused):
+        return str(problem)
+    where = f"{problem.where}: " if problem.where and problem.where not in str(problem) else ""
+    hint = f"\n  {problem.hint}" if problem.hint else ""
+    code = f" [{problem.code}]" if problem.code else ""
+    return f"{where}{problem}{code}{hint}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,298 @@
+"""The farm from Python, over HTTP.
+
+    with Farm.connect() as farm:
+        job = farm.wait_for_job(farm.compile(model, plan="full", spec="batch: 8", target="raspberry-pi-4").id)
+        run = farm.wait_for_run(farm.start_run(job.bundle_digest, device_class="raspberry-pi-4", steps=20).id)
+        print(farm.report(run.id)["measurement"]["median_us"])
+
+Time-outs: 10 s to connect, 60 s between bytes. Attempts: three, a second apart, when the farm is busy or silent;
+writing requests carry the same `Idempotency-Key` each time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, TypeVar
+
+import httpx
+
+from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
+from pockfarm.state import StateFolder, default_state
+from pockfarm.values import Dataset, Device, Ending, Job, Json, Run, dataset_of, device_of, job_of, parts, run_of, text
+
+Mode = Literal["profile", "train", "eval"]
+Watched = TypeVar("Watched", Job, Run)
+TIMEOUT = httpx.Timeout(60.0, connect=10.0)
+ATTEMPTS = 3
+RETRY_PAUSE_S = 1.0
+POLL_INTERVAL_S = 0.2
+LONG_POLL_S = 20.0
+BUSY = frozenset({429, 502, 503, 504})
+
+
+class Farm:
+    """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
+
+    def __init__(self, url: str, api_key: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {api_key}", "User-Agent": "pockfarm-client"}
+        # A farm on this machine must not be asked for through a proxy.
+        is_local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
+        self._http = httpx.Client(
+            base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport, trust_env=not is_local
+        )
+
+    @classmethod
+    def connect(cls, state: StateFolder | None = None) -> Farm:
+        """The farm of `POCKFARM_URL` and `POCKFARM_API_KEY`, else the one that `pockfarm up` started on this machine.
+
+        Raises: UsageError when neither is there.
+        """
+        url, key = os.environ.get("POCKFARM_URL", ""), os.environ.get("POCKFARM_API_KEY", "")
+        if url and key and state is None:
+            return cls(url, key)
+        folder = state or default_state()
+        status = folder.status()
+        url = url or (status.url if status else "")
+        key = key or folder.api_key() or ""
+        if not url or not key:
+            raise UsageError(
+                f"no farm: set POCKFARM_URL and POCKFARM_API_KEY, or start one with `pockfarm up` "
+                f"(its state folder would be {folder.path})"
+            )
+        return cls(url, key)
+
+    def __enter__(self) -> Farm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    # Compiling
+
+    def compile(
+        self, model: bytes | Path, *, plan: str | Path, spec: str | Path, target: str, name: str | None = None
+    ) -> Job:
+        """Ask for a bundle. `plan` and `spec` are JSON or YAML text, or a file; a plan may be a preset's name.
+
+        An identical earlier request is answered with the job that already built it.
+        """
+        data = _bytes_of(model)
+        file_name = name or (model.name if isinstance(model, Path) else "model.onnx")
+        fields = {"plan": _text_of(plan), "spec": _text_of(spec), "target": target}
+        answer = self._send("POST", "/compile", data=fields, files={"model": (file_name, data)})
+        return job_of(_json(answer))
+
+    def job(self, job_id: str) -> Job:
+        """The job as it is now."""
+        return job_of(self._get(f"/jobs/{job_id}"))
+
+    def jobs(self, **filters: str | int | None) -> list[Job]:
+        """The newest jobs."""
+        return [job_of(item) for item in parts(self._get("/jobs", filters), "items")]
+
+    def wait_for_job(
+        self, job_id: str, *, on_change: Callable[[Job], None] | None = None, timeout_s: float = 1800.0
+    ) -> Job:
+        """Wait for the end of a job. Raises: Failed with its cause unless it succeeded, or when the time is over."""
+        job = self._watch(f"/jobs/{job_id}", job_of, on_change, timeout_s)
+        if job.state != "succeeded" or job.bundle_digest is None:
+            raise _failure(f"job {job.id}", job.state, job.ending)
+        return job
+
+    def cancel_job(self, job_id: str) -> Job:
+        return job_of(_json(self._send("POST", f"/jobs/{job_id}/cancel")))
+
+    def bundle(self, digest: str) -> bytes:
+        """A bundle's bytes."""
+        return self._send("GET", f"/bundles/{digest}").content
+
+    # Running
+
+    def add_dataset(self, data: bytes | Path, *, name: str | None = None) -> Dataset:
+        """Upload an npz with the model's inputs (or `x`) and labels `y`."""
+        file_name = name or (data.name if isinstance(data, Path) else "data.npz")
+        return dataset_of(_json(self._send("POST", "/datasets", files={"file": (file_name, _bytes_of(data))})))
+
+    def start_run(
+        self,
+        bundle_digest: str,
+        *,
+        mode: Mode = "profile",
+        device: str | None = None,
+        device_class: str | None = None,
+        steps: int | None = None,
+        warmup: int | None = None,
+        dataset: str | None = None,
+        weights: str | None = None,
+        learning_rate: float | None = None,
+        seed: int | None = None,
+        threads: int | None = None,
+    ) -> Run:
+        """Ask for a run on a device, on one of a class, or on any that fits the bundle. `weights` is the digest of what
+        an earlier run trained; what is left out takes the farm's default."""
+        body = {
+            "bundle": bundle_digest,
+            "mode": mode,
+            "device": device,
+            "device_class": device_class,
+            "steps": steps,
+            "warmup": warmup,
+            "dataset": dataset,
+            "weights": weights,
+            "learning_rate": learning_rate,
+            "seed": seed,
+            "threads": threads,
+        }
+        given = {name: value for name, value in body.items() if value is not None}
+        return run_of(_json(self._send("POST", "/runs", json_body=given)))
+
+    def run(self, run_id: str) -> Run:
+        """The run as it is now."""
+        return run_of(self._get(f"/runs/{run_id}"))
+
+    def runs(self, **filters: str | int | None) -> list[Run]:
+        """The newest runs."""
+        return [run_of(item) for item in parts(self._get("/runs", filters), "items")]
+
+    def wait_for_run(
+        self, run_id: str, *, on_change: Callable[[Run], None] | None = None, timeout_s: float = 3600.0
+    ) -> Run:
+        """Wait for the end of a run. Raises: Failed with its cause unless it succeeded, or when the time is over."""
+        run = self._watch(f"/runs/{run_id}", run_of, on_change, timeout_s)
+        if run.state != "succeeded":
+            raise _failure(f"run {run.id}", run.state, run.ending)
+        return run
+
+    def cancel_run(self, run_id: str) -> Run:
+        return run_of(_json(self._send("POST", f"/runs/{run_id}/cancel")))
+
+    def report(self, run_id: str) -> Json:
+        """What the device measured: the fields of `device_agents.protocol.Report`."""
+        return self._get(f"/runs/{run_id}/report")
+
+    def weights(self, run_id: str) -> bytes:
+        """The weights that a run trained, as safetensors."""
+        return self._send("GET", f"/runs/{run_id}/weights").content
+
+    def devices(self) -> list[Device]:
+        return [device_of(item) for item in parts(self._get("/devices"), "items")]
+
+    # Transport
+
+    def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return _json(self._send("GET", path, query=given))
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int | float] | None = None,
+        json_body: object = None,
+        data: Mapping[str, str] | None = None,
+        files: Mapping[str, tuple[str, bytes]] | None = None,
+        known: str | None = None,
+    ) -> httpx.Response:
+        headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
+        if known is not None:
+            headers["If-None-Match"] = known
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = self._http.request(
+                    method, path, params=query, json=json_body, data=data, files=files, headers=headers
+                )
+            except httpx.HTTPError as problem:
+                if attempt == ATTEMPTS:
+                    raise Unreachable(f"no answer from the farm at {self.url}: {problem}") from None
+            else:
+                if answer.status_code not in BUSY or attempt == ATTEMPTS:
+                    return _checked(answer)
+            time.sleep(RETRY_PAUSE_S)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _watch(
+        self, path: str, read: Callable[[Json], Watched], on_change: Callable[[Watched], None] | None, timeout_s: float
+    ) -> Watched:
+        """Follow a job or run to its end by long polls; `on_change` is called for each state that was seen."""
+        deadline = time.monotonic() + timeout_s
+        known: str | None = None
+        while True:
+            answer = self._send("GET", path, query={"wait": LONG_POLL_S} if known else None, known=known)
+            if answer.status_code != httpx.codes.NOT_MODIFIED:
+                now = read(_json(answer))
+                known = answer.headers.get("ETag")
+                if on_change is not None:
+                    on_change(now)
+                if not now.is_open:
+                    return now
+            if time.monotonic() > deadline:
+                raise Failed(f"{path} has not ended after {timeout_s:.0f} s", state="running")
+            time.sleep(POLL_INTERVAL_S)
+
+
+def _checked(answer: httpx.Response) -> httpx.Response:
+    if answer.is_success or answer.status_code == httpx.codes.NOT_MODIFIED:
+        return answer
+    try:
+        problem: Json = answer.json()
+    except ValueError:
+        problem = {}
+    message = text(problem, "detail") or f"{answer.request.method} {answer.request.url.path}: {answer.status_code}"
+    kind = {401: Unauthorized, 404: NotFound}.get(answer.status_code, Refused)
+    raise kind(
+        message,
+        status=answer.status_code,
+        code=text(problem, "code"),
+        where=text(problem, "where"),
+        hint=text(problem, "hint"),
+    )
+
+
+def _json(answer: httpx.Response) -> Json:
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise PockfarmError(f"{answer.request.url}: expected a JSON object; is this the address of a farm?")
+    return body
+
+
+def _bytes_of(source: bytes | Path) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    try:
+        return source.read_bytes()
+    except OSError as problem:
+        raise UsageError(f"{source}: {problem.strerror}") from None
+
+
+def _text_of(source: str | Path) -> str:
+    if isinstance(source, str):
+        return source
+    try:
+        return _bytes_of(source).decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{source}: not UTF-8 text") from None
+
+
+def _failure(what: str, state: str, ending: Ending | None) -> Failed:
+    if ending is None:
+        return Failed(f"{what} ended as {state}", state=state)
+    return Failed(f"{what} {state}: {ending}", state=state, cause=ending.cause, code=ending.code)
+
+
+__all__ = ["Farm", "Mode"]

@@ -1,0 +1,242 @@
+"""`pockfarm compile | run | jobs | runs | report | weights | dataset | devices`: a farm over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pockfarm.client import Farm
+from pockfarm.commands.local import add_recipe_options, compile_progress, plan_source, positive, source
+from pockfarm.errors import UsageError
+from pockfarm.state import StateFolder
+from pockfarm.summary import report_text
+from pockfarm.table import NONE, figure, milliseconds, text_table
+from pockfarm.values import Job, Run, optional_number, text
+
+
+def add_compile(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = _command(subparsers, "compile", "compile a training bundle on the farm", _compile)
+    command.add_argument("model", type=Path, metavar="MODEL.onnx")
+    add_recipe_options(command)
+    command.add_argument("--target", required=True, help="such as raspberry-pi-4; host: what the farm's own agent runs")
+    command.add_argument("--out", type=Path, metavar="FILE.pfb", help="download the bundle too")
+
+
+def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = _command(subparsers, "run", "run a bundle on a device and wait for its report", _run)
+    command.add_argument("bundle", metavar="DIGEST", help="sha256:… as printed by compile")
+    command.add_argument("mode", choices=("profile", "train", "eval"))
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--device", metavar="ID")
+    where.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class")
+    command.add_argument("--steps", type=positive)
+    command.add_argument("--warmup", type=int)
+    command.add_argument("--dataset", metavar="DIGEST|F.npz", help="a file is uploaded first")
+    command.add_argument("--weights", metavar="RUN|DIGEST", help="start from what an earlier run trained")
+    command.add_argument("--learning-rate", type=float)
+    command.add_argument("--seed", type=int)
+    command.add_argument("--threads", type=positive)
+    command.add_argument("--no-wait", action="store_true", help="print the run's id and return at once")
+
+
+def add_jobs(subparsers: argparse._SubParsersAction[Any]) -> None:
+    _command(subparsers, "jobs", "list compiles, the newest first", _jobs)
+
+
+def add_runs(subparsers: argparse._SubParsersAction[Any]) -> None:
+    _command(subparsers, "runs", "list runs, the newest first", _runs)
+
+
+def add_report(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = _command(subparsers, "report", "show what a run measured", _report)
+    command.add_argument("run_id", metavar="RUN")
+    command.add_argument("--kernels", action="store_true", help="the slowest kernels too")
+    command.add_argument("--json", action="store_true", help="the whole report as JSON")
+
+
+def add_weights(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = _command(subparsers, "weights", "download the weights that a run trained (safetensors)", _weights)
+    command.add_argument("run_id", metavar="RUN")
+    command.add_argument("--out", type=Path, required=True, metavar="F.safetensors")
+
+
+def add_dataset(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = _command(subparsers, "dataset", "upload a data set (npz) and print its digest", _dataset)
+    command.add_argument("file", type=Path, metavar="F.npz", help="inputs by name (or x) and labels y")
+
+
+def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
+    _command(subparsers, "devices", "list the farm's devices", _devices)
+
+
+def connect(options: argparse.Namespace) -> Farm:
+    """The farm that the options and the environment name."""
+    return Farm.connect(StateFolder(Path(options.state)) if options.state else None)
+
+
+def target_for(farm: Farm, name: str) -> str:
+    """The target itself; for `host`, the best one of the farm's own machine. Raises: UsageError."""
+    if name != "host":
+        return name
+    for device in farm.devices():
+        if device.measurement_class == "host" and device.targets:
+            return device.targets[0]
+    raise UsageError("the farm has no agent on its own machine, so there is no target `host`; name one")
+
+
+def _command(
+    subparsers: argparse._SubParsersAction[Any], name: str, words: str, run: object
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = subparsers.add_parser(name, help=words, description=words)
+    command.add_argument("--state", metavar="FOLDER", help="state folder of a farm on this machine")
+    command.set_defaults(run=run)
+    return command
+
+
+def _compile(options: argparse.Namespace) -> int:
+    progress = compile_progress(time.monotonic())
+
+    def show(job: Job) -> None:
+        progress(f"{job.state} {job.stage}".strip(), job.fraction)
+
+    with connect(options) as farm:
+        job = farm.compile(
+            options.model,
+            plan=plan_source(options.plan),
+            spec=source(options.spec, "--spec"),
+            target=target_for(farm, options.target),
+        )
+        print(f"job {job.id}", file=sys.stderr)
+        job = farm.wait_for_job(job.id, on_change=show)
+        assert job.bundle_digest is not None
+        if options.out:
+            _write(options.out, farm.bundle(job.bundle_digest))
+    print(job.bundle_digest)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        run = farm.start_run(
+            options.bundle,
+            mode=options.mode,
+            device=options.device,
+            device_class=options.device_class,
+            steps=options.steps,
+            warmup=options.warmup,
+            dataset=_dataset_digest(farm, options.dataset),
+            weights=_weights_digest(farm, options.weights),
+            learning_rate=options.learning_rate,
+            seed=options.seed,
+            threads=options.threads,
+        )
+        if options.no_wait:
+            print(run.id)
+            return 0
+        print(f"run {run.id}", file=sys.stderr)
+        farm.wait_for_run(run.id, on_change=show_run)
+        print(report_text(farm.report(run.id)))
+    return 0
+
+
+def show_run(run: Run) -> None:
+    """One progress line."""
+    done = f", step {run.steps_done} of {run.steps}" if run.steps_done else ""
+    print(f"  {run.state} {run.phase}{done}".rstrip(), file=sys.stderr, flush=True)
+
+
+def _jobs(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        jobs = farm.jobs()
+    rows = [
+        (job.id, job.state, job.model_name, job.plan_name, job.target, job.bundle_digest or NONE, _why(job))
+        for job in jobs
+    ]
+    print(text_table(("job", "state", "model", "plan", "target", "bundle", "why"), rows) if rows else "no jobs yet")
+    return 0
+
+
+def _runs(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        runs = farm.runs()
+    rows = [
+        (
+            run.id,
+            run.state,
+            run.mode,
+            text(run.raw, "target") or NONE,
+            text(run.raw, "measurement_class") or NONE,
+            text(run.raw, "verdict") or NONE,
+            milliseconds(optional_number(run.raw, "median_us")),
+            figure(optional_number(run.raw, "loss_last"), 4),
+            _why(run),
+        )
+        for run in runs
+    ]
+    header = ("run", "state", "mode", "target", "class", "verdict", "step ms", "loss", "why")
+    print(text_table(header, rows) if rows else "no runs yet")
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        report = farm.report(options.run_id)
+    print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
+    return 0
+
+
+def _weights(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        data = farm.weights(options.run_id)
+    _write(options.out, data)
+    print(f"{options.out}  {len(data):,} bytes")
+    return 0
+
+
+def _dataset(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        dataset = farm.add_dataset(options.file)
+    print(dataset.digest)
+    return 0
+
+
+def _devices(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        devices = farm.devices()
+    rows = [
+        (one.id, one.name, one.state, one.device_class, one.measurement_class, " ".join(one.targets), one.last_seen_at)
+        for one in devices
+    ]
+    header = ("device", "name", "state", "device class", "measures as", "targets", "last seen")
+    print(text_table(header, rows) if rows else "no devices yet; an agent enrols with a one-time token")
+    return 0
+
+
+def _why(one: Job | Run) -> str:
+    return f"{one.ending.cause}: {one.ending.code}" if one.ending else ""
+
+
+def _dataset_digest(farm: Farm, option: str | None) -> str | None:
+    if option is None or option.startswith("sha256:"):
+        return option
+    return farm.add_dataset(Path(option)).digest
+
+
+def _weights_digest(farm: Farm, option: str | None) -> str | None:
+    if option is None or option.startswith("sha256:"):
+        return option
+    digest = farm.run(option).weights_digest
+    if digest is None:
+        raise UsageError(f"--weights {option}: that run left no trained weights")
+    return digest
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as problem:
+        raise UsageError(f"--out {path}: {problem.strerror}") from None

@@ -1,0 +1,145 @@
+"""`pockfarm build | exec | targets`: the compiler and a bundle on this machine, no farm."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pockfarm.errors import UsageError
+from pockfarm.summary import report_text
+from pockfarm.table import seconds, text_table
+
+PRESETS = ("full", "bias-only", "last-layer")
+MODES = ("profile", "train", "eval", "infer")
+
+
+def add_build(subparsers: argparse._SubParsersAction[Any]) -> None:
+    text = "compile a training bundle on this machine"
+    command = subparsers.add_parser("build", help=text, description=text)
+    command.add_argument("model", type=Path, metavar="MODEL.onnx")
+    add_recipe_options(command)
+    command.add_argument("--target", default="host", help="see `pockfarm targets` (default: host, this machine)")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE.pfb")
+    command.set_defaults(run=_build)
+
+
+def add_exec(subparsers: argparse._SubParsersAction[Any]) -> None:
+    text = "run a bundle on this machine"
+    command = subparsers.add_parser("exec", help=text, description=text)
+    command.add_argument("bundle", type=Path, metavar="BUNDLE.pfb")
+    command.add_argument("mode", choices=MODES)
+    command.add_argument("--data", type=Path, metavar="F.npz", help="inputs by name (or x) and labels y")
+    command.add_argument("--steps", type=positive, default=20)
+    command.add_argument("--warmup", type=int, default=3, help="steps before measuring (profile)")
+    command.add_argument("--seed", type=int, default=0, help="of the order of samples")
+    command.add_argument("--learning-rate", type=float)
+    command.add_argument("--threads", type=positive)
+    command.add_argument("--weights", type=Path, metavar="F", help="checkpoint to start from (default: the bundle's)")
+    command.add_argument("--save", type=Path, metavar="F", help="write a checkpoint with the optimizer's state")
+    command.add_argument("--export", type=Path, metavar="F", help="write the trained parameters alone")
+    command.add_argument("--out", type=Path, metavar="F.npy", help="where infer writes the logits")
+    command.add_argument("--runner", metavar="PROGRAM", help="emulator, such as qemu-aarch64-static")
+    command.add_argument("--class", dest="device_class", metavar="NAME", help="device class to emulate")
+    command.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    command.add_argument("--kernels", action="store_true", help="print the slowest kernels too")
+    command.set_defaults(run=_exec)
+
+
+def add_targets(subparsers: argparse._SubParsersAction[Any]) -> None:
+    text = "list the targets that the compiler builds for"
+    subparsers.add_parser("targets", help=text, description=text).set_defaults(run=_targets)
+
+
+def add_recipe_options(command: argparse.ArgumentParser) -> None:
+    """`--plan` and `--spec`, the same for a local build and a farm's compile."""
+    presets = ", ".join(PRESETS)
+    command.add_argument("--plan", default="full", help=f"file (JSON or YAML), or a preset: {presets} (default: full)")
+    command.add_argument("--spec", default="", help="file (JSON or YAML) or inline YAML (default: batch 8, SGD)")
+
+
+def plan_source(option: str) -> str:
+    """The text of a plan: a preset's name as it is, else the file's content."""
+    return option if option in PRESETS else source(option, "--plan")
+
+
+def source(option: str, name: str) -> str:
+    """A file's text, or the option itself when it is inline (has a colon or is empty). Raises: UsageError."""
+    path = Path(option)
+    try:
+        if option and path.is_file():
+            return path.read_text()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(f"{name} {option}: {problem}") from None
+    if option and ":" not in option:
+        raise UsageError(f"{name} {option}: no such file")
+    return option
+
+
+def positive(word: str) -> int:
+    """An integer of at least 1."""
+    value = int(word)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
+def compile_progress(started_s: float) -> Callable[[str, float], None]:
+    """Prints a line per stage, and within a stage one per tenth of the whole."""
+    last: tuple[str, int] = ("", -1)
+
+    def show(stage: str, fraction: float) -> None:
+        nonlocal last
+        if (stage, int(10 * fraction)) != last:
+            last = (stage, int(10 * fraction))
+            print(f"  {time.monotonic() - started_s:6.1f} s  {fraction:4.0%}  {stage}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _build(options: argparse.Namespace) -> int:
+    local = _local()
+    started_s = time.monotonic()
+    built = local.build(
+        options.model,
+        plan_source(options.plan),
+        source(options.spec, "--spec"),
+        options.target,
+        compile_progress(started_s),
+    )
+    try:
+        options.out.write_bytes(built.data)
+    except OSError as problem:
+        raise UsageError(f"--out {options.out}: {problem.strerror}") from None
+    print(f"{options.out}  {len(built.data):,} bytes  {built.digest}  ({seconds(time.monotonic() - started_s)})")
+    return 0
+
+
+def _exec(options: argparse.Namespace) -> int:
+    local = _local()
+    names = list(local.ExecOptions.__dataclass_fields__)
+    chosen = local.ExecOptions(**{name: getattr(options, name) for name in names})
+    report = local.execute(options.bundle, chosen, progress=lambda line: print(line, file=sys.stderr, flush=True))
+    print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
+    return 0
+
+
+def _targets(_: argparse.Namespace) -> int:
+    local = _local()
+    print(text_table(("target", "what it is", "architecture", "cores", "vector bits"), local.target_rows()))
+    print(f"\nhost is {local.resolve_target('host')} here")
+    return 0
+
+
+def _local() -> ModuleType:
+    """`pockfarm.local`, which needs the compiler and the agent installed."""
+    try:
+        return importlib.import_module("pockfarm.local")
+    except ModuleNotFoundError as problem:
+        raise UsageError(f"this needs the compiler ({problem}): pip install 'pockfarm[worker,agent]'") from None

@@ -1,0 +1,69 @@
+"""`pockfarm up | down | status | link`: the farm on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from pockfarm import up
+from pockfarm.state import StateFolder, default_state
+
+
+def add_up(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = _command(subparsers, "up", "start the farm on this machine and leave it running", _up)
+    command.add_argument("--port", type=int, default=up.PREFERRED_PORT, help="loopback port; another one if it is busy")
+
+
+def add_down(subparsers: argparse._SubParsersAction[Any]) -> None:
+    _command(subparsers, "down", "stop the farm on this machine", _down)
+
+
+def add_status(subparsers: argparse._SubParsersAction[Any]) -> None:
+    _command(subparsers, "status", "show the farm's address and its processes", _status)
+
+
+def add_link(subparsers: argparse._SubParsersAction[Any]) -> None:
+    _command(subparsers, "link", "print a fresh one-time link to the dashboard", _link)
+
+
+def state_of(options: argparse.Namespace) -> StateFolder:
+    return StateFolder(Path(options.state)) if options.state else default_state()
+
+
+def say(message: str) -> None:
+    """Progress, for a person who waits."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def _command(subparsers: argparse._SubParsersAction[Any], name: str, text: str, run: object) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
+    command.add_argument("--state", metavar="FOLDER", help="state folder (default: $POCKFARM_STATE or .state)")
+    command.set_defaults(run=run)
+    return command
+
+
+def _up(options: argparse.Namespace) -> int:
+    state = state_of(options)
+    status = up.up(state, say=say, port=options.port)
+    print(f"farm        {status.url}")
+    print(f"dashboard   {up.one_time_link(state)}   (opens once; for another: pockfarm link)")
+    print(f"API key     {state.api_key_file}")
+    print(f"logs        {state.logs}")
+    return 0
+
+
+def _down(options: argparse.Namespace) -> int:
+    up.down(state_of(options), say=say)
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    print(up.describe(state_of(options)))
+    return 0
+
+
+def _link(options: argparse.Namespace) -> int:
+    print(up.one_time_link(state_of(options)))
+    return 0

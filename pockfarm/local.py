@@ -1,0 +1,161 @@
+"""Building and running without a farm. The only module here that may import the compiler and the agent.
+
+Their errors are translated to `PockfarmError` at this door.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from compiler import targets
+from compiler.errors import CompileError
+from pockfarm.errors import Failed, UsageError
+
+Progress = Callable[[str, float], None]
+Mode = Literal["profile", "train", "eval", "infer"]
+CAUSES_OF_THE_USER = {"user", "model", "limits"}
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A bundle that was just built."""
+
+    data: bytes
+    digest: str
+    manifest: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecOptions:
+    """What `execute` hands to the binary. `save`: checkpoint with optimizer state; `export`: parameters alone;
+    `out`: logits of mode infer."""
+
+    mode: Mode
+    data: Path | None = None
+    steps: int = 20
+    warmup: int = 3
+    seed: int = 0
+    learning_rate: float | None = None
+    threads: int | None = None
+    weights: Path | None = None
+    save: Path | None = None
+    export: Path | None = None
+    out: Path | None = None
+    runner: str | None = None
+    device_class: str | None = None
+
+
+def build(model: Path, plan: str | bytes, spec: str | bytes, target: str, progress: Progress) -> Built:
+    """Compile a training bundle on this machine.
+
+    `plan` and `spec` are JSON or YAML text; `target` is a target's name or `host`.
+    Raises: UsageError for what the caller can change; Failed for what the compiler could not do.
+    """
+    from compiler.api import compile_training
+    from compiler.spec import SparsePlan, TrainingSpec
+
+    try:
+        bundle = compile_training(
+            read(model),
+            plan=SparsePlan.parse(plan),
+            spec=TrainingSpec.parse(spec),
+            target=resolve_target(target),
+            cache_dir=cache_folder(),
+            progress=progress,
+        )
+    except CompileError as problem:
+        raise _translated(problem) from None
+    return Built(bundle.data, bundle.digest, bundle.manifest)
+
+
+def resolve_target(name: str) -> str:
+    """The target itself; for `host` the best one whose required CPU features this machine has. Raises: UsageError."""
+    if name != "host":
+        if name not in targets.names():
+            raise UsageError(f"no target {name!r}; there are: host, {', '.join(targets.names())}")
+        return name
+    have = cpu_features()
+    fitting = [
+        target
+        for target in (targets.load(one) for one in targets.names())
+        if target.architecture == platform.machine() and set(target.required_features) <= have
+    ]
+    if not fitting:
+        raise UsageError(f"no target fits this {platform.machine()} machine; name one with --target")
+    return max(fitting, key=lambda target: (target.vector_bits, len(target.required_features), target.name)).name
+
+
+def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Feature words of this machine's CPU, as the kernel names them."""
+    for line in cpuinfo.read_text().splitlines():
+        name, _, words = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(words.split())
+    return frozenset()
+
+
+def target_rows() -> Sequence[tuple[str, str, str, str, str]]:
+    """Every target: name, title, architecture, cores, vector bits."""
+    known = (targets.load(name) for name in targets.names())
+    return [(one.name, one.title, one.architecture, str(one.cores), str(one.vector_bits)) for one in known]
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept between builds."""
+    return Path.home() / ".cache" / "pockfarm" / "kernels"
+
+
+def read(path: Path) -> bytes:
+    """A file's bytes. Raises: UsageError."""
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise UsageError(f"{path}: {problem.strerror}") from None
+
+
+def execute(bundle: Path, options: ExecOptions, *, progress: Callable[[str], None]) -> Mapping[str, object]:
+    """Run a bundle file on this machine, in the strongest sandbox that it offers. Returns the report's fields.
+
+    Raises: UsageError for a file or option that does not fit; Failed when the run ends without success.
+    """
+    from device_agents.errors import AgentError
+    from device_agents.execute import run_bundle
+    from device_agents.protocol import to_json
+
+    def notify(kind: str, **fields: object) -> None:
+        line = _progress_line(kind, fields)
+        if line:
+            progress(line)
+
+    if not bundle.is_file():
+        raise UsageError(f"{bundle}: no such file")
+    try:
+        result = run_bundle(bundle, **dataclasses.asdict(options), notify=notify)
+    except (AgentError, OSError) as problem:
+        raise UsageError(str(problem)) from None
+    outcome = result.report.outcome
+    if outcome.state != "succeeded":
+        hint = f"\n  {outcome.hint}" if outcome.hint else ""
+        message = f"{options.mode} {outcome.state}: {outcome.message} [{outcome.cause}: {outcome.code}]{hint}"
+        raise Failed(message, state=outcome.state, cause=outcome.cause or "", code=outcome.code or "")
+    report: Mapping[str, object] = to_json(result.report)
+    return report
+
+
+def _progress_line(kind: str, fields: Mapping[str, object]) -> str:
+    if kind == "step":
+        return f"step {fields.get('step')}  loss {fields.get('loss')}"
+    if kind == "eval":
+        return f"evaluation {fields.get('message')}: loss {fields.get('loss')}, accuracy {fields.get('accuracy')}"
+    return str(fields.get("message") or "")
+
+
+def _translated(problem: CompileError) -> UsageError | Failed:
+    if problem.cause in CAUSES_OF_THE_USER:
+        return UsageError(f"{problem} [{problem.code}]")
+    return Failed(f"{problem} [{problem.code}]", state="failed", cause=problem.cause, code=problem.code)

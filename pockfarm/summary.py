@@ -1,0 +1,140 @@
+"""A report as a person reads it: one table row per run, or a page of text for one run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from pockfarm.table import NONE, figure, mib, milliseconds, text_table
+from pockfarm.values import Json, optional_number, part, parts, text
+
+CURVE_LEVELS = "▁▂▃▄▅▆▇█"
+TABLE_HEADER = (
+    "target",
+    "class",
+    "plan",
+    "step ms",
+    "p90 ms",
+    "samples/s",
+    "arena MiB",
+    "peak MiB",
+    "energy mJ",
+    "bundle MiB",
+    "loss first",
+    "loss last",
+)
+"""Units: step and p90 in ms; planned arena, measured peak RSS and bundle in MiB; energy in mJ per step."""
+SLOWEST_KERNELS = 12
+
+
+def table_row(report: Json, *, target: str, plan: str, bundle_bytes: int) -> tuple[str, ...]:
+    """One row under `TABLE_HEADER`; what was not measured is `-`."""
+    measurement, memory = part(report, "measurement"), part(report, "memory")
+    losses = loss_curve(report)
+    return (
+        target,
+        text(report, "measurement_class"),
+        plan,
+        milliseconds(optional_number(measurement, "median_us")),
+        milliseconds(optional_number(measurement, "p90_us")),
+        figure(optional_number(measurement, "samples_per_second"), 2),
+        mib(optional_number(memory, "arena_bytes")),
+        mib(optional_number(memory, "peak_rss_bytes")),
+        figure(optional_number(part(report, "energy"), "per_step_mj"), 1),
+        mib(bundle_bytes),
+        figure(losses[0] if losses else None, 4),
+        figure(losses[-1] if losses else None, 4),
+    )
+
+
+def loss_curve(report: Json) -> list[float]:
+    """The finite losses of a report, in order."""
+    values = report.get("losses")
+    return [float(value) for value in values if isinstance(value, (int, float))] if isinstance(values, list) else []
+
+
+def curve_text(values: Sequence[float], width: int = 40) -> str:
+    """A curve drawn with block characters, each the mean of its share of the values."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    edges = [round(index * len(values) / count) for index in range(count + 1)]
+    means = [sum(values[low:high]) / (high - low) for low, high in itertools.pairwise(edges)]
+    low, high = min(means), max(means)
+    span = (high - low) or 1.0
+    return "".join(CURVE_LEVELS[round((mean - low) / span * (len(CURVE_LEVELS) - 1))] for mean in means)
+
+
+def report_text(report: Json, *, with_kernels: bool = False) -> str:
+    """A run's report on one screen."""
+    lines = [f"{name:<12}{value}" for name, value in _facts(report) if value]
+    if with_kernels:
+        lines += ["", kernel_table(report)]
+    return "\n".join(lines)
+
+
+def kernel_table(report: Json) -> str:
+    """The slowest kernels: time of one call, share of the step, GFLOP/s, GB/s."""
+    kernels = parts(report, "kernels")
+    total = sum(optional_number(kernel, "us") or 0.0 for kernel in kernels) or 1.0
+    slowest = sorted(kernels, key=lambda kernel: -(optional_number(kernel, "us") or 0.0))[:SLOWEST_KERNELS]
+    rows = []
+    for kernel in slowest:
+        us = optional_number(kernel, "us") or 0.0
+        moved = (optional_number(kernel, "bytes_read") or 0.0) + (optional_number(kernel, "bytes_written") or 0.0)
+        rows.append(
+            (
+                text(kernel, "name"),
+                text(kernel, "phase"),
+                figure(us, 1),
+                f"{100 * us / total:.1f}%",
+                figure((optional_number(kernel, "flops") or 0.0) / us / 1e3 if us else None, 2),
+                figure(moved / us / 1e3 if us else None, 2),
+            )
+        )
+    note = f"\n({len(kernels) - len(rows)} more)" if len(kernels) > len(rows) else ""
+    return text_table(("kernel", "phase", "us", "share", "GFLOP/s", "GB/s"), rows) + note
+
+
+def evaluation_text(report: Json, name: str) -> str:
+    """`evaluation_before` or `evaluation_after` in words; empty if there was none."""
+    evaluation = part(report, name)
+    if not evaluation:
+        return ""
+    accuracy = optional_number(evaluation, "accuracy")
+    words = f"loss {figure(optional_number(evaluation, 'loss'), 4)}"
+    return words if accuracy is None else f"{words}, accuracy {accuracy:.1%}"
+
+
+def _facts(report: Json) -> list[tuple[str, str]]:
+    measurement, memory, verdict = (part(report, name) for name in ("measurement", "memory", "verdict"))
+    energy, outcome = part(report, "energy"), part(report, "outcome")
+    losses = loss_curve(report)
+    ending = " ".join(text(outcome, name) for name in ("state", "message")).strip()
+    step = (
+        f"median {milliseconds(optional_number(measurement, 'median_us'))} ms, "
+        f"p90 {milliseconds(optional_number(measurement, 'p90_us'))} ms, "
+        f"{figure(optional_number(measurement, 'samples_per_second'), 2)} samples/s, "
+        f"batch {figure(optional_number(measurement, 'batch'), 0)}, "
+        f"{figure(optional_number(measurement, 'threads'), 0)} threads"
+    )
+    planned = (
+        f"planned arena {mib(optional_number(memory, 'arena_bytes'))} MiB, "
+        f"weights {mib(optional_number(memory, 'weights_bytes'))} MiB, "
+        f"optimizer {mib(optional_number(memory, 'optimizer_bytes'))} MiB; "
+        f"measured peak {mib(optional_number(memory, 'peak_rss_bytes'))} MiB"
+    )
+    return [
+        ("outcome", ending),
+        ("class", text(report, "measurement_class")),
+        ("step", step if measurement else ""),
+        ("verdict", f"{text(verdict, 'kind')}: {text(verdict, 'rule')}" if verdict else ""),
+        ("memory", planned if memory else ""),
+        (
+            "energy",
+            f"{figure(optional_number(energy, 'per_step_mj'), 1)} mJ per step" if energy else f"{NONE} (no sensor)",
+        ),
+        ("loss", f"{losses[0]:.4f} -> {losses[-1]:.4f}  {curve_text(losses)}" if losses else ""),
+        ("before", evaluation_text(report, "evaluation_before")),
+        ("after", evaluation_text(report, "evaluation_after")),
+    ]

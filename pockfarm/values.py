@@ -1,0 +1,186 @@
+"""What the farm's answers become in Python: one frozen dataclass per kind, the whole answer kept in `raw`.
+
+Units are in the names; times are RFC 3339 text in UTC as the farm writes them. Unknown fields stay in `raw`, so that a
+newer farm does not break an older client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Json = Mapping[str, object]
+OPEN_STATES = frozenset({"queued", "compiling", "leased", "running"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a job or run ended without success. `cause` is the public family: model, compiler, limits, device..."""
+
+    cause: str
+    code: str
+    message: str
+    where: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.where}: " if self.where and self.where not in self.message else ""
+        hint = f"\n  {self.hint}" if self.hint else ""
+        return f"{where}{self.message} [{self.cause}: {self.code}]{hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One compile."""
+
+    id: str
+    state: str
+    """queued, compiling, succeeded, failed, cancelled or expired."""
+    stage: str
+    fraction: float
+    model_name: str
+    plan_name: str
+    target: str
+    bundle_digest: str | None
+    ending: Ending | None
+    raw: Json = field(repr=False, default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One piece of work on a device."""
+
+    id: str
+    state: str
+    """queued, leased, running, succeeded, failed, cancelled, expired or inconclusive."""
+    mode: str
+    phase: str
+    steps: int
+    steps_done: int
+    bundle_digest: str
+    device_id: str | None
+    attempts: int
+    weights_digest: str | None
+    """The trained weights that it left, if any."""
+    ending: Ending | None
+    raw: Json = field(repr=False, default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A board, this computer, or an emulator, with its agent."""
+
+    id: str
+    name: str
+    state: str
+    device_class: str
+    measurement_class: str
+    targets: tuple[str, ...]
+    last_seen_at: str
+    raw: Json = field(repr=False, default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A checked npz on the farm."""
+
+    digest: str
+    name: str
+    samples: int
+    raw: Json = field(repr=False, default_factory=dict)
+
+
+def text(body: Json, name: str) -> str:
+    value = body.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def optional_text(body: Json, name: str) -> str | None:
+    return text(body, name) or None
+
+
+def number(body: Json, name: str) -> float:
+    value = body.get(name)
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def optional_number(body: Json | None, name: str) -> float | None:
+    value = (body or {}).get(name)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def part(body: Json, name: str) -> Json:
+    """A nested object; empty if it is null or absent."""
+    value = body.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def parts(body: Json, name: str) -> tuple[Json, ...]:
+    """A list of nested objects."""
+    value = body.get(name)
+    return tuple(item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else ()
+
+
+def ending_of(body: Json) -> Ending | None:
+    table = part(body, "ending")
+    if not table:
+        return None
+    return Ending(*(text(table, name) for name in ("cause", "code", "message", "where", "hint")))
+
+
+def job_of(body: Json) -> Job:
+    return Job(
+        id=text(body, "id"),
+        state=text(body, "state"),
+        stage=text(body, "stage"),
+        fraction=number(body, "fraction"),
+        model_name=text(body, "model_name"),
+        plan_name=text(body, "plan_name"),
+        target=text(body, "target"),
+        bundle_digest=optional_text(body, "bundle_digest"),
+        ending=ending_of(body),
+        raw=body,
+    )
+
+
+def run_of(body: Json) -> Run:
+    return Run(
+        id=text(body, "id"),
+        state=text(body, "state"),
+        mode=text(body, "mode"),
+        phase=text(body, "phase"),
+        steps=int(number(body, "steps")),
+        steps_done=int(number(body, "steps_done")),
+        bundle_digest=text(body, "bundle_digest"),
+        device_id=optional_text(body, "device_id"),
+        attempts=int(number(body, "attempts")),
+        weights_digest=optional_text(body, "trained_weights_digest"),
+        ending=ending_of(body),
+        raw=body,
+    )
+
+
+def device_of(body: Json) -> Device:
+    targets = body.get("targets")
+    return Device(
+        id=text(body, "id"),
+        name=text(body, "name"),
+        state=text(body, "state"),
+        device_class=text(body, "device_class"),
+        measurement_class=text(body, "measurement_class"),
+        targets=tuple(str(one) for one in targets) if isinstance(targets, list) else (),
+        last_seen_at=text(body, "last_seen_at"),
+        raw=body,
+    )
+
+
+def dataset_of(body: Json) -> Dataset:
+    return Dataset(text(body, "digest"), text(body, "name"), int(number(body, "samples")), body)
