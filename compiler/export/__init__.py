@@ -1,0 +1,1 @@
+"""From the training graph to ONNX: standard inference operators only, so that inference engines can train."""
