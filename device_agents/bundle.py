@@ -43,8 +43,6 @@ class UnpackedBundle:
     required_features: tuple[str, ...]
     threads: int | None
     """Default (and most) threads of the binary; None when the manifest does not say."""
-    model_digest: str
-    plan_digest: str
 
     @property
     def step(self) -> Path:
@@ -172,7 +170,6 @@ def _describe(manifest: Mapping[str, Any], folder: Path) -> UnpackedBundle:
     try:
         inputs = manifest["inputs"]
         names = tuple(str(entry["name"]) for entry in inputs) if isinstance(inputs, list) else tuple(map(str, inputs))
-        digests = manifest.get("digests") or {}
         threads = manifest.get("threads")
         return UnpackedBundle(
             folder=folder,
@@ -181,8 +178,6 @@ def _describe(manifest: Mapping[str, Any], folder: Path) -> UnpackedBundle:
             batch=_batch(manifest),
             required_features=tuple(map(str, manifest.get("required_features") or ())),
             threads=threads if isinstance(threads, int) and threads > 0 else None,
-            model_digest=str(digests.get("model", "")),
-            plan_digest=str(digests.get("plan", "")),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise BadBundle("bundle.invalid", f"{MANIFEST}: field missing or ill-typed: {error!r:.200}") from None

@@ -25,7 +25,7 @@ CHUNK_BYTES = 1 << 18
 TYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "<i2", "|i1", "|u1", "|b1", "<u2", "<u4", "<u8")
 """NumPy type strings that are plain numbers; which of them a model takes is the binary's to say."""
 _MAGIC = b"\x93NUMPY"
-_NO_LABELS = "y"
+_LABELS = "y"
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,13 @@ class DataFiles:
     """Arrays on disk, ready for the binary."""
 
     inputs: Mapping[str, Path]
-    labels: Path
+    labels: Path | None
     samples: int
 
 
-def split_npz(archive: Path, folder: Path, inputs: Sequence[str], *, max_bytes: int) -> DataFiles:
+def split_npz(
+    archive: Path, folder: Path, inputs: Sequence[str], *, max_bytes: int, with_labels: bool = True
+) -> DataFiles:
     """Rewrite `archive` as one `.npy` file per model input and one for the labels, in `folder`.
 
     The archive holds one array per model input, by its name (or `x` when there is one input), and the labels as `y`.
@@ -46,16 +48,17 @@ def split_npz(archive: Path, folder: Path, inputs: Sequence[str], *, max_bytes: 
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with zipfile.ZipFile(archive) as npz:
-            return _split(npz, folder, inputs, max_bytes)
+            return _split(npz, folder, inputs, max_bytes, with_labels)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise BadData("data.format", f"{archive.name} is not a readable npz: {error}") from None
 
 
-def _split(npz: zipfile.ZipFile, folder: Path, inputs: Sequence[str], max_bytes: int) -> DataFiles:
+def _split(npz: zipfile.ZipFile, folder: Path, inputs: Sequence[str], max_bytes: int, with_labels: bool) -> DataFiles:
     members = npz.namelist()
     if len(members) > MAX_MEMBERS:
         raise BadData("data.format", f"the npz has {len(members)} members, the limit is {MAX_MEMBERS}")
-    wanted = {name: _member_of(name, inputs, members) for name in (*inputs, _NO_LABELS)}
+    names = (*inputs, _LABELS) if with_labels else tuple(inputs)
+    wanted = {name: _member_of(name, inputs, members) for name in names}
     left_bytes, samples = max_bytes, {}
     files = {}
     for index, (name, member) in enumerate(wanted.items()):
@@ -65,16 +68,16 @@ def _split(npz: zipfile.ZipFile, folder: Path, inputs: Sequence[str], max_bytes:
         left_bytes -= written_bytes
     if len(set(samples.values())) > 1:
         raise BadData("data.shape", f"arrays have different numbers of samples (first axis): {samples}")
-    return DataFiles({name: files[name] for name in inputs}, files[_NO_LABELS], samples[_NO_LABELS])
+    return DataFiles({name: files[name] for name in inputs}, files.get(_LABELS), samples[inputs[0]])
 
 
 def _member_of(name: str, inputs: Sequence[str], members: Sequence[str]) -> str:
     if f"{name}.npy" in members:
         return f"{name}.npy"
-    if name != _NO_LABELS and len(inputs) == 1 and "x.npy" in members:
+    if name != _LABELS and len(inputs) == 1 and "x.npy" in members:
         return "x.npy"
     there = ", ".join(sorted(member.removesuffix(".npy")[:60] for member in members[:10]))
-    what = "the labels `y`" if name == _NO_LABELS else f"the model's input `{name}`"
+    what = "the labels `y`" if name == _LABELS else f"the model's input `{name}`"
     raise BadData("data.missing", f"the data set has no array for {what}; it holds: {there}")
 
 

@@ -69,6 +69,8 @@ LEASE_S = 60.0
 HEARTBEAT_INTERVAL_S = 10.0
 MAX_LONG_POLL_S = 60.0
 EMULATION_TIME_FACTOR = 10.0
+MAX_STEPS = 100_000
+"""Steps of one run: all of their losses and times are in its report."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
@@ -312,8 +314,8 @@ class Assignment:
     def __post_init__(self) -> None:
         _check(bool(_TOKEN.fullmatch(self.lease_token)), "lease_token", "8-200 URL-safe characters")
         _check(self.attempt >= 1, "attempt", "at least 1")
-        _check(0 <= self.steps <= 10_000_000, "steps", "0 to 10,000,000")
-        _check(0 <= self.warmup <= 1_000_000, "warmup", "0 to 1,000,000")
+        _check(0 <= self.steps <= MAX_STEPS, "steps", f"0 to {MAX_STEPS:,}")
+        _check(0 <= self.warmup <= MAX_STEPS, "warmup", f"0 to {MAX_STEPS:,}")
         _check(0 <= self.seed < 1 << 63, "seed", "0 to 2^63 - 1")
         _check(self.threads is None or 1 <= self.threads <= 1024, "threads", "1 to 1024")
 
@@ -579,8 +581,8 @@ def _base64(where: str, text: str) -> bytes:
 __all__ = [
     "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "DATASET_PATH", "DIGEST_HEADER",
     "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH", "KEY_TYPE",
-    "LEASE_PATH", "LEASE_S", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH",
-    "REPORT_PATH", "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause", "Challenge",
+    "LEASE_PATH", "LEASE_S", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "MAX_STEPS", "PROTOCOL", "PROTOCOL_HEADER",
+    "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause", "Challenge",
     "ChallengeRequest", "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest", "EnrolResponse",
     "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest", "HeartbeatResponse",
     "KernelTime", "LeaseRequest", "Limits", "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome",

@@ -1,7 +1,8 @@
 """Qualcomm Snapdragon boards and phones, on the device itself (Linux, or a shell under Android).
 
 Sources: Documentation/ABI/testing/sysfs-class-power (`current_now` in microampere, negative or positive while
-discharging, `voltage_now` in microvolt), Android's `dumpsys battery` (`temperature: 281` in tenths of a degree) and `dumpsys thermalservice` (`Thermal Status: 0`..6, android.os.Temperature THROTTLING_*; `Temperature{mValue=35.2,
+discharging, `voltage_now` in microvolt), Android's `dumpsys battery` (`temperature: 281` in tenths of a degree) and
+`dumpsys thermalservice` (`Thermal Status: 0`..6, android.os.Temperature THROTTLING_*; `Temperature{mValue=35.2,
 mType=0, mName=cpu0, mStatus=0}`, type 0 is a CPU), `getprop ro.soc.model`, device tree `qcom,sm8550`.
 """
 

@@ -1,0 +1,208 @@
+"""The agent: `python -m device_agents.agent --server URL --state DIR [--enrol-token T] ...`.
+
+Enrols once, then for ever: send what the spool holds, ask for work, do it. Ends on SIGTERM or SIGINT (a running job is
+stopped and reported), with exit code 0; 2 without an identity; 3 when another agent took this device over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import pwd
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from device_agents import retry
+from device_agents.attempt import Attempt, Station, wipe
+from device_agents.describe import describe_device
+from device_agents.errors import EnrolmentError, FarmError, Stale
+from device_agents.farm import FarmClient
+from device_agents.protocol import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest
+from device_agents.sandbox import NOBODY, probe
+from device_agents.spool import Spool
+from device_agents.state import StateFolder
+
+log = logging.getLogger("device_agents")
+
+LONG_POLL_S = 25.0
+EXIT_NO_IDENTITY = 2
+EXIT_TAKEN_OVER = 3
+LEAVING = retry.Policy(attempts=1, first_s=0.5, most_s=0.5)
+"""When the agent is going down, each result is tried once; the spool has it for the next start."""
+
+
+class _Leave(BaseException):
+    """Raised by the signal handler while the agent waits for work: nothing is in flight then."""
+
+
+class Agent:
+    """The loop around attempts."""
+
+    def __init__(self, station: Station, *, long_poll_s: float = LONG_POLL_S) -> None:
+        self._station = station
+        self._long_poll_s = long_poll_s
+        self._is_waiting = False
+
+    def run(self, *, once: bool) -> None:
+        """Work until told to stop; with `once`, until one assignment is done. Raises: `Stale`, `EnrolmentError`."""
+        log.info("waiting for work")
+        while not self._station.is_stopping.is_set():
+            self._send_spooled(retry.UPLOAD)
+            assignment = self._lease()
+            if assignment is None:
+                continue
+            log.info("run %s attempt %d: %s", assignment.run_id, assignment.attempt, assignment.mode)
+            Attempt(self._station, assignment).run()
+            self._send_spooled(LEAVING if self._station.is_stopping.is_set() else retry.UPLOAD)
+            if once:
+                return
+
+    def on_signal(self, number: int, _: object) -> None:
+        """SIGTERM, SIGINT: finish in order."""
+        log.info("%s: stopping", signal.Signals(number).name)
+        self._station.is_stopping.set()
+        if self._is_waiting:
+            self._is_waiting = False
+            raise _Leave
+
+    def _lease(self) -> Assignment | None:
+        request = LeaseRequest(self._station.client.session, self._long_poll_s, self._station.sandbox.level)
+        try:
+            with self._interruptible():
+                return retry.call(
+                    retry.LEASE, lambda: self._station.client.lease(request), sleep=self._station.is_stopping.wait
+                )
+        except _Leave:
+            return None
+        except FarmError as error:
+            if self._station.is_stopping.is_set():
+                return None
+            if isinstance(error, Stale):
+                raise
+            log.error("the farm refuses to give work: %s; asking again in a minute", error)
+            self._station.is_stopping.wait(retry.LEASE.most_s)
+            return None
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        self._is_waiting = not self._station.is_stopping.is_set()
+        try:
+            yield
+        finally:
+            self._is_waiting = False
+
+    def _send_spooled(self, policy: retry.Policy) -> None:
+        station = self._station
+        for result in station.spool.pending():
+            try:
+                said = station.spool.send(result, station.client, policy=policy, sleep=station.is_stopping.wait)
+                log.info("result of lease %s...: %s", result.lease_token[:8], said)
+            except FarmError as error:
+                log.warning("the farm cannot be reached (%s); the result stays in the spool", error)
+                return
+
+
+def join_farm(client: FarmClient, token: str | None, stop: threading.Event) -> None:
+    """Enrol, or renew the credential of an enrolled device. Raises: `EnrolmentError`, `FarmError`."""
+    identity = client.state.identity()
+    if identity is not None:
+        if identity.server != client.server and token is None:
+            log.warning("enrolled at %s, now talking to %s", identity.server, client.server)
+        try:
+            retry.call(retry.LEASE, client.renew, sleep=stop.wait)
+            return
+        except EnrolmentError:
+            if token is None:
+                raise
+            log.warning("the farm does not know this device any more; enrolling again")
+    if token is None:
+        raise EnrolmentError("this device is not enrolled; start the agent with --enrol-token TOKEN")
+    one_time_token = token
+    enrolled = retry.call(retry.ENROL, lambda: client.enrol(one_time_token), sleep=stop.wait)
+    log.info("enrolled as device %s", enrolled.device_id)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    state = StateFolder(options.state)
+    try:
+        with state.locked("agent", wait=False):
+            return _run(options, state)
+    except BlockingIOError:
+        log.error("another agent runs on %s; give this one its own --state folder", state.path)
+        return EXIT_NO_IDENTITY
+    except EnrolmentError as error:
+        log.error("%s", error)
+        return EXIT_NO_IDENTITY
+    except Stale as error:
+        log.error("another agent has taken this device over, so this one ends: %s", error)
+        return EXIT_TAKEN_OVER
+    except FarmError as error:
+        log.error("%s", error)
+        return EXIT_NO_IDENTITY
+
+
+def _run(options: argparse.Namespace, state: StateFolder) -> int:
+    wipe(state.scratch)
+    sandbox = probe(hide=state.path, uid=_uid(options.run_as))
+    device = describe_device(
+        name=options.name, device_class=options.device_class, runner=options.runner, isolation_level=sandbox.level
+    )
+    log.info("%s, isolation level %d", device.description.device_class, sandbox.level)
+    client = FarmClient(options.server, state, session=secrets.token_hex(16), description=device.description)
+    stop = threading.Event()
+    interval_s = options.heartbeat_interval
+    station = Station(client, device, sandbox, Spool(state.spool), stop, interval_s, options.exclusive)
+    agent = Agent(station, long_poll_s=options.long_poll)
+    signal.signal(signal.SIGTERM, agent.on_signal)
+    signal.signal(signal.SIGINT, agent.on_signal)
+    try:
+        join_farm(client, options.enrol_token, stop)
+        agent.run(once=options.once)
+    except FarmError:
+        if not stop.is_set():
+            raise
+    return 0
+
+
+def _uid(name: str | None) -> int | None:
+    """The user that jobs run as: `nobody` when the agent is root and nothing else is said."""
+    if name is None:
+        return NOBODY if os.geteuid() == 0 else None
+    try:
+        uid = pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise EnrolmentError(f"--run-as {name}: no such user") from None
+    return uid if uid != os.geteuid() else None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m device_agents.agent", description="The PockFarm agent of one device."
+    )
+    parser.add_argument("--server", required=True, help="the farm's address, http://HOST:PORT")
+    parser.add_argument("--state", required=True, type=Path, help="folder for the device's key and results (made 0700)")
+    parser.add_argument("--enrol-token", help="one-time token, needed at the first start only")
+    parser.add_argument("--name", help="the device's name on the dashboard")
+    parser.add_argument("--class", dest="device_class", help="device class; found out when left away")
+    parser.add_argument("--runner", help="emulator in front of the binary, such as qemu-aarch64-static")
+    parser.add_argument("--run-as", help="user that jobs run as when the agent is root (default: nobody)")
+    parser.add_argument(
+        "--exclusive", type=Path, help="lock file shared by the agents of one machine: one runs at a time"
+    )
+    parser.add_argument("--once", action="store_true", help="end after one assignment")
+    parser.add_argument("--long-poll", type=float, default=LONG_POLL_S, help="seconds that a request for work may wait")
+    parser.add_argument("--heartbeat-interval", type=float, default=HEARTBEAT_INTERVAL_S, help="seconds")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,301 @@
+"""One attempt, from the assignment to the signed result in the spool: verify, download, unpack, run, report."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from device_agents import retry
+from device_agents.bundle import UnpackedBundle, make_executable, unpack
+from device_agents.dataset import DataFiles, split_npz
+from device_agents.describe import Device
+from device_agents.errors import AttemptError, BadBundle, EnrolmentError, FarmError, Stopped
+from device_agents.events import EventSender
+from device_agents.execute import file_digest
+from device_agents.farm import FarmClient, as_attempt_error
+from device_agents.findings import Findings
+from device_agents.heartbeat import Heartbeat
+from device_agents.job import Execution, Job
+from device_agents.protocol import (
+    HEARTBEAT_INTERVAL_S,
+    REPORT_TYPE,
+    Assignment,
+    Blob,
+    Outcome,
+    Report,
+    Statement,
+    dumps,
+)
+from device_agents.sandbox import Sandbox
+from device_agents.spool import Spool, SpooledResult
+from device_agents.state import seal
+from device_agents.trust import verify_assignment
+
+log = logging.getLogger("device_agents")
+
+
+@dataclass(frozen=True)
+class Station:
+    """What all attempts of one running agent share."""
+
+    client: FarmClient
+    device: Device
+    sandbox: Sandbox
+    spool: Spool
+    is_stopping: threading.Event
+    """Set when the agent has been told to go."""
+    heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
+    exclusive: Path | None = None
+    """A file locked while the binary runs: the agents of one machine take turns, so that they do not disturb each other."""
+
+
+class Attempt:
+    """One assignment. `run` never raises for what can go wrong with it: the result says it."""
+
+    def __init__(self, station: Station, assignment: Assignment) -> None:
+        self._station = station
+        self._assignment = assignment
+        self._folder = station.client.state.scratch / "job"
+        description = station.device.description
+        self._findings = Findings(1, description.cores)
+        self._heartbeat = Heartbeat(station.client, assignment.lease_token, interval_s=station.heartbeat_interval_s)
+        self._events = EventSender(station.client, assignment.lease_token)
+        self._phase = "verify"
+        self._steps_done = 0
+        self._told_at_s = 0.0
+        self._transfer_s = 0.0
+        self._transfer_deadline_s: float | None = None
+
+    def run(self) -> SpooledResult:
+        """Work the assignment off and put the signed report into the spool."""
+        wipe(self._station.client.state.scratch)
+        started_at = time.time()
+        outcome = Outcome("succeeded")
+        with self._heartbeat, self._events:
+            try:
+                self._work()
+            except AttemptError as error:
+                log.warning("run %s ended: %s: %s", self._assignment.run_id, error.code, error)
+                outcome = error.outcome()
+            except OSError as error:
+                log.exception("run %s: the system failed us", self._assignment.run_id)
+                outcome = Outcome("failed", "device", "device.system", f"the device's system failed: {error}")
+            except Exception as error:
+                # A defect of ours must end this attempt with a report, not the agent without one.
+                log.exception("run %s: a defect of the agent", self._assignment.run_id)
+                outcome = Outcome("failed", "infra", "agent.internal", f"a defect of the agent: {error!r:.500}")
+            self._enter("upload")
+            result = self._put(self._report(outcome, started_at), self._findings.exported)
+        if self._heartbeat.lost:
+            self._station.spool.keep(result, self._heartbeat.lost)
+        wipe(self._station.client.state.scratch)
+        return result
+
+    def _work(self) -> None:
+        statement = self._verify()
+        self._enter("download")
+        bundle_file, dataset_file, weights_file = self._download()
+        self._enter("unpack")
+        limits = self._assignment.limits
+        bundle = unpack(bundle_file, self._folder / "bundle", max_total_bytes=limits.disk_bytes)
+        bundle_file.unlink()
+        _check_statement(bundle, statement)
+        data = self._split(dataset_file, bundle)
+        # Everything has been checked: from here on the binary may run.
+        make_executable(bundle)
+        with self._alone():
+            self._enter("run")
+            self._execute(bundle, data, weights_file)
+
+    def _verify(self) -> Statement:
+        """The one gate: no download, no unpacking, no running without it. Raises: `Untrusted`."""
+        state = self._station.client.state
+        identity = state.identity()
+        if identity is None:
+            raise AttemptError("agent.identity", "the device has lost its identity", cause="device")
+        description = self._station.device.description
+        statement, key_id = verify_assignment(self._assignment, identity, description, now=time.time())
+        state.raise_release(key_id, statement.release_number)
+        return statement
+
+    def _download(self) -> tuple[Path, Path | None, Path | None]:
+        assignment = self._assignment
+        self._folder.mkdir(parents=True, mode=0o755)
+        blobs = [blob for blob in (assignment.bundle, assignment.dataset, assignment.weights) if blob]
+        self._check_room(sum(blob.size_bytes for blob in blobs))
+        started_s = time.monotonic()
+        self._transfer_deadline_s = started_s + assignment.limits.transfer_s
+        try:
+            return (
+                self._fetch(assignment.bundle, "bundle.pfb"),
+                self._fetch(assignment.dataset, "dataset.npz") if assignment.dataset else None,
+                self._fetch(assignment.weights, "start.safetensors") if assignment.weights else None,
+            )
+        except FarmError as error:
+            raise as_attempt_error(error) from None
+        except EnrolmentError as error:
+            raise Stopped("agent.revoked", str(error), cause="policy") from None
+        finally:
+            self._transfer_s = time.monotonic() - started_s
+            self._transfer_deadline_s = None
+
+    def _fetch(self, blob: Blob, name: str) -> Path:
+        to, client = self._folder / name, self._station.client
+        retry.call(
+            retry.DOWNLOAD,
+            lambda: client.download(blob, to, should_stop=self._should_stop),
+            sleep=lambda wait_s: self._station.is_stopping.wait(wait_s) or self._should_stop() is not None,
+        )
+        to.chmod(0o644)
+        return to
+
+    def _check_room(self, wanted_bytes: int) -> None:
+        limit_bytes = self._assignment.limits.disk_bytes
+        if wanted_bytes > limit_bytes:
+            message = f"bundle, data and weights have {wanted_bytes:,} bytes, the limit is {limit_bytes:,}"
+            raise AttemptError("limits.disk", message, cause="limits")
+        free_bytes = shutil.disk_usage(self._folder).free
+        if 3 * wanted_bytes > free_bytes:
+            message = f"the job needs about {3 * wanted_bytes:,} bytes of disk, {free_bytes:,} are free"
+            raise AttemptError("device.disk", message, cause="device", hint="make room on the device's disk")
+
+    def _split(self, dataset: Path | None, bundle: UnpackedBundle) -> DataFiles | None:
+        if dataset is None:
+            return None
+        data = split_npz(dataset, self._folder / "data", bundle.inputs, max_bytes=self._assignment.limits.disk_bytes)
+        dataset.unlink()
+        return data
+
+    def _execute(self, bundle: UnpackedBundle, data: DataFiles | None, weights: Path | None) -> None:
+        assignment, station = self._assignment, self._station
+        job = Job(
+            self._folder,
+            bundle,
+            assignment.mode,
+            steps=assignment.steps,
+            warmup=assignment.warmup,
+            seed=assignment.seed,
+            learning_rate=assignment.learning_rate,
+            threads=assignment.threads,
+            data=data,
+            weights=weights,
+            limits=assignment.limits,
+        )
+        execution = Execution(
+            job,
+            station.device,
+            station.sandbox,
+            notify=self._notify,
+            should_stop=self._should_stop,
+            name=str(os.getpid()),
+        )
+        self._findings = execution.findings
+        execution.run()
+
+    def _should_stop(self) -> Stopped | None:
+        if self._heartbeat.lost:
+            return Stopped("lease.lost", f"the lease was lost: {self._heartbeat.lost}", cause="infra")
+        if self._heartbeat.is_cancelled:
+            return Stopped("run.cancelled", "cancelled on request", cause="user", state="cancelled")
+        if self._station.is_stopping.is_set():
+            return Stopped("agent.stopped", "the agent was told to stop", cause="infra", hint="run it again")
+        if self._transfer_deadline_s is not None and time.monotonic() > self._transfer_deadline_s:
+            limit_s = self._assignment.limits.transfer_s
+            return Stopped("limits.transfer", f"the downloads took more than {limit_s:.0f} s", cause="infra")
+        return None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait for the other agents of this machine to finish their runs; the heartbeat goes on meanwhile."""
+        if self._station.exclusive is None:
+            yield
+            return
+        with self._station.exclusive.open("w") as file:
+            self._enter("wait")
+            while not _try_lock(file.fileno()):
+                stopped = self._should_stop()
+                if stopped:
+                    raise stopped
+                time.sleep(0.2)
+            yield
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        self._events.add("phase", message=phase)
+        self._heartbeat.tell(phase, self._steps_done)
+
+    def _notify(self, kind: str, **fields: Any) -> None:
+        self._events.add(kind, **fields)
+        if kind != "step":
+            return
+        self._steps_done = fields["step"]
+        now_s = time.monotonic()
+        if now_s - self._told_at_s >= 1.0:
+            self._told_at_s = now_s
+            self._heartbeat.tell(self._phase, self._steps_done)
+
+    def _report(self, outcome: Outcome, started_at: float) -> Report:
+        assignment, station = self._assignment, self._station
+        identity = station.client.state.identity()
+        description = station.device.description
+        report = self._findings.report(
+            outcome,
+            run_id=assignment.run_id,
+            attempt=assignment.attempt,
+            device_id=identity.device_id if identity else "unknown",
+            bundle_digest=assignment.bundle.digest,
+            mode=assignment.mode,
+            measurement_class=description.measurement_class,
+            started_at=started_at,
+            finished_at=time.time(),
+            transfer_s=self._transfer_s,
+            isolation_level=station.sandbox.level,
+            environment={**description.environment, "agent": description.agent_version},
+        )
+        exported = self._findings.exported
+        if exported is None:
+            return report
+        return replace(report, weights=Blob(file_digest(exported), exported.stat().st_size))
+
+    def _put(self, report: Report, exported: Path | None) -> SpooledResult:
+        envelope = seal(self._station.client.state.device_key(), report.device_id, REPORT_TYPE, dumps(report))
+        digest = report.weights.digest if report.weights else None
+        token = self._assignment.lease_token
+        return self._station.spool.put(token, dumps(envelope), weights=exported, weights_digest=digest)
+
+
+def wipe(scratch: Path) -> None:
+    """Empty the scratch folder, also of what a job has made unreadable."""
+    for path in scratch.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            for folder, _, _ in os.walk(path):
+                with contextlib.suppress(OSError):
+                    os.chmod(folder, 0o700)
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def _check_statement(bundle: UnpackedBundle, statement: Statement) -> None:
+    """That the bundle's manifest says what was signed (its digest is checked already). Raises: `BadBundle`."""
+    if bundle.target != statement.target:
+        message = f"the bundle is for {bundle.target!r:.90}, the signed statement says {statement.target!r:.90}"
+        raise BadBundle("bundle.statement", message, cause="policy")
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

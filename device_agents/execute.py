@@ -1,0 +1,123 @@
+"""Run a bundle file on this machine without a farm: what `pockfarm exec` does."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from device_agents.bundle import UnpackedBundle, make_executable, unpack
+from device_agents.dataset import DataFiles, split_npz
+from device_agents.describe import describe_device
+from device_agents.errors import AttemptError, BadData
+from device_agents.findings import Findings
+from device_agents.job import OUT, Execution, Job, JobMode, Notify, StopCheck
+from device_agents.protocol import Limits, Outcome, Report
+from device_agents.sandbox import probe
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What `run_bundle` hands back. `report.outcome` says how it ended."""
+
+    report: Report
+    error: AttemptError | None = None
+
+
+def run_bundle(
+    path: Path,
+    mode: JobMode,
+    *,
+    data: Path | None = None,
+    steps: int = 20,
+    warmup: int = 3,
+    seed: int = 0,
+    learning_rate: float | None = None,
+    threads: int | None = None,
+    weights: Path | None = None,
+    save: Path | None = None,
+    export: Path | None = None,
+    out: Path | None = None,
+    limits: Limits | None = None,
+    runner: str | None = None,
+    device_class: str | None = None,
+    notify: Notify = lambda *_, **__: None,
+    should_stop: StopCheck = lambda: None,
+) -> LocalResult:
+    """Run a bundle file on this machine, without a farm and without a signature: the caller vouches for the file.
+
+    `data` is an npz (inputs by name or `x`, labels `y`); `weights` and `save` are checkpoints, `export` the trained
+    parameters alone, `out` the logits (`.npy`) of mode infer. `runner` and `device_class` emulate a board, as for the
+    agent. `notify(kind, **fields)` gets progress as in `protocol.Event`. The sandbox is as strong as this machine
+    allows.
+
+    Never raises for a run that fails: the report's outcome is typed. Raises: `EnrolmentError` (unknown runner or
+    class), `OSError` (the bundle cannot be read, or a result not written where it was asked for).
+    """
+    started_at, limits = time.time(), limits or Limits()
+    sandbox = probe(hide=None, uid=None, with_cgroup=False)
+    device = describe_device(device_class=device_class, runner=runner, isolation_level=sandbox.level)
+    with tempfile.TemporaryDirectory(prefix="pockfarm-") as temporary:
+        folder = Path(temporary)
+        error: AttemptError | None = None
+        findings = Findings(1, device.description.cores)
+        try:
+            bundle = unpack(path, folder / "bundle", max_total_bytes=limits.disk_bytes)
+            options: dict[str, Any] = {"steps": steps, "warmup": warmup, "seed": seed, "threads": threads}
+            job = Job(
+                folder, bundle, mode, learning_rate=learning_rate, limits=limits, **options,
+                data=_local_data(data, mode, folder, bundle, limits), weights=_local_weights(weights, folder),
+            )  # fmt: skip
+            make_executable(bundle)
+            execution = Execution(job, device, sandbox, notify=notify, should_stop=should_stop)
+            findings = execution.findings
+            execution.run()
+            _keep(((findings.trained, save), (findings.exported, export), (folder / OUT / "logits.npy", out)))
+        except AttemptError as failure:
+            error = failure
+        report = findings.report(
+            error.outcome() if error else Outcome("succeeded"),
+            run_id="local", attempt=1, device_id="local", bundle_digest=file_digest(path),
+            mode="eval" if mode == "infer" else mode,
+            measurement_class=device.description.measurement_class,
+            started_at=started_at, finished_at=time.time(), transfer_s=0.0,
+            isolation_level=sandbox.level, environment=device.description.environment,
+        )  # fmt: skip
+    return LocalResult(report, error)
+
+
+def file_digest(path: Path) -> str:
+    """`sha256:<hex>` of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _local_data(
+    data: Path | None, mode: JobMode, folder: Path, bundle: UnpackedBundle, limits: Limits
+) -> DataFiles | None:
+    if data is None:
+        return None
+    return split_npz(data, folder / "data", bundle.inputs, max_bytes=limits.disk_bytes, with_labels=mode != "infer")
+
+
+def _local_weights(weights: Path | None, folder: Path) -> Path | None:
+    if weights is None:
+        return None
+    try:
+        return Path(shutil.copyfile(weights, folder / "start.safetensors"))
+    except OSError as error:
+        raise BadData("weights.missing", f"{weights}: {error.strerror}") from None
+
+
+def _keep(pairs: Sequence[tuple[Path | None, Path | None]]) -> None:
+    for made, wanted in pairs:
+        if made and wanted and made.exists():
+            shutil.copyfile(made, wanted)
