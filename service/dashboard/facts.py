@@ -1,10 +1,12 @@
-"""What the pages know of a run, a job and a device: plain values, filled from the rows by `queries.py`."""
+"""What the pages know of a run, a job and a device: plain values, filled from the rows by `queries.py`.
+
+`_at` values are seconds since 1970-01-01 UTC, as in the rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from device_agents.protocol import Report
 from service.dashboard import format as fmt
@@ -14,7 +16,7 @@ LAST_LOSSES = 10
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One run and, once an attempt has reported, its report."""
+    """One run, the summary of its result, and (on the pages that need it) the whole report."""
 
     id: str
     state: str
@@ -24,24 +26,46 @@ class RunFacts:
     plan_name: str
     target: str
     bundle_digest: str
-    created_at: datetime
+    created_at: float
     steps: int = 0
+    steps_done: int = 0
+    warmup: int = 0
+    seed: int = 0
+    phase: str = ""
+    attempts: int = 0
     device_id: str | None = None
     device_name: str | None = None
     device_class: str | None = None
+    wanted: str = ""
+    """The device or class that was asked for."""
     dataset_digest: str | None = None
+    dataset_name: str | None = None
     start_weights_digest: str | None = None
-    batch: int | None = None
-    planned_arena_bytes: int | None = None
+    trained_weights_digest: str | None = None
+    trained_weights_bytes: int | None = None
     bundle_bytes: int | None = None
-    seed: int = 0
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
     cause: str | None = None
     code: str | None = None
     message: str = ""
     hint: str = ""
     measurement_class: str | None = None
+    verdict: str | None = None
+    batch: int | None = None
+    threads: int | None = None
+    median_us: float | None = None
+    p90_us: float | None = None
+    samples_per_second: float | None = None
+    arena_bytes: int | None = None
+    """Measured by the binary, or planned before it has run."""
+    rss_bytes: int | None = None
+    energy_mj: float | None = None
+    """Of one step; None without a sensor."""
+    loss_first: float | None = None
+    loss_last: float | None = None
+    accuracy_before: float | None = None
+    accuracy_after: float | None = None
     report: Report | None = None
 
     @property
@@ -50,18 +74,13 @@ class RunFacts:
         return f"{self.model_name} · {self.plan_name} · {self.target}"
 
     @property
-    def verdict(self) -> str | None:
-        """Whether the measurement counts; None when nothing was measured."""
-        return self.report.verdict.kind if self.report and self.report.verdict else None
-
-    @property
     def median_ms(self) -> float | None:
         """Median of block medians."""
-        return fmt.milliseconds(self.report.measurement.median_us) if self.report and self.report.measurement else None
+        return fmt.milliseconds(self.median_us)
 
     @property
     def interval_ms(self) -> tuple[float, float] | None:
-        """95% interval of the median."""
+        """95% interval of the median; needs the report."""
         if self.report is None or self.report.measurement is None:
             return None
         measured = self.report.measurement
@@ -70,49 +89,19 @@ class RunFacts:
     @property
     def p90_ms(self) -> float | None:
         """90th percentile of the steps."""
-        return fmt.milliseconds(self.report.measurement.p90_us) if self.report and self.report.measurement else None
-
-    @property
-    def samples_per_second(self) -> float | None:
-        """Batch over median."""
-        return self.report.measurement.samples_per_second if self.report and self.report.measurement else None
-
-    @property
-    def threads(self) -> int | None:
-        """Threads of the measured steps."""
-        return self.report.measurement.threads if self.report and self.report.measurement else None
-
-    @property
-    def arena_bytes(self) -> int | None:
-        """The arena that the binary used, or the planned one before it has run."""
-        used = self.report.memory.arena_bytes if self.report else None
-        return used if used is not None else self.planned_arena_bytes
+        return fmt.milliseconds(self.p90_us)
 
     @property
     def peak_rss_bytes(self) -> int | None:
         """What the system saw. Absent when emulated: the emulator's own memory would be counted."""
-        if self.report is None or self.report.measurement_class == "emulated":
-            return None
-        return self.report.memory.peak_rss_bytes
-
-    @property
-    def energy_mj(self) -> float | None:
-        """Energy of one step; None without a sensor."""
-        return self.report.energy.per_step_mj if self.report and self.report.energy else None
-
-    @property
-    def loss_first(self) -> float | None:
-        """Loss of the first step."""
-        return self.report.losses[0] if self.report and self.report.losses else None
-
-    @property
-    def loss_last(self) -> float | None:
-        """Loss of the last step."""
-        return self.report.losses[-1] if self.report and self.report.losses else None
+        return self.rss_bytes if self.timing_means_something else None
 
     @property
     def final_loss(self) -> float | None:
-        """What a training run is ranked by: the loss over the data set afterwards, else the mean of the last steps."""
+        """What a training run is ranked by: the loss over the data set afterwards, else the mean of the last steps.
+
+        Needs the report.
+        """
         if self.report is None or self.mode != "train":
             return None
         if self.report.evaluation_after is not None:
@@ -122,16 +111,8 @@ class RunFacts:
         return sum(finite) / len(finite) if finite and len(finite) == len(last) else None
 
     @property
-    def accuracy(self) -> tuple[float | None, float | None]:
-        """Accuracy before and after."""
-        if self.report is None:
-            return None, None
-        before, after = self.report.evaluation_before, self.report.evaluation_after
-        return before.accuracy if before else None, after.accuracy if after else None
-
-    @property
     def environment(self) -> Mapping[str, str]:
-        """Facts that belong beside the number (governor, power mode, kernel)."""
+        """Facts that belong beside the number (governor, power mode, kernel); from the report."""
         return self.report.environment if self.report else {}
 
     @property
@@ -148,33 +129,54 @@ class JobFacts:
     state: str
     model_name: str
     model_digest: str
+    model_bytes: int
     plan_name: str
     target: str
-    created_at: datetime
+    created_at: float
     stage: str = ""
     fraction: float = 0.0
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
     bundle_digest: str | None = None
-    bundle_bytes: int | None = None
-    reused: bool = False
     cause: str | None = None
     code: str | None = None
-    where: str = ""
+    place: str = ""
     message: str = ""
     hint: str = ""
     plan_text: str = ""
     spec_text: str = ""
+    compiler_version: str = ""
+    attempts: int = 0
 
     @property
     def title(self) -> str:
         """`mobilenet_v2 · sparse · x86-64-v4`."""
         return f"{self.model_name} · {self.plan_name} · {self.target}"
 
+    @property
+    def seconds(self) -> float | None:
+        """Time from the start of the compile to its end."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return self.finished_at - self.started_at
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFacts:
+    """A built bundle, with the two files of it that the pages read."""
+
+    digest: str
+    size_bytes: int
+    target: str
+    model_name: str
+    plan_name: str
+    manifest: Mapping[str, object]
+    compile_report: Mapping[str, object]
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """One enrolled device. `health`: `online`, `busy`, `offline`, `quarantined`."""
+    """One enrolled device. `health`: `online`, `busy`, `offline`, `quarantined` or `removed`."""
 
     id: str
     name: str
@@ -182,8 +184,8 @@ class DeviceFacts:
     device_class: str
     measurement_class: str
     targets: tuple[str, ...]
-    enrolled_at: datetime
-    last_seen_at: datetime | None = None
+    enrolled_at: float
+    last_seen_at: float
     architecture: str = ""
     cpu_model: str = ""
     cores: int = 0
@@ -207,8 +209,17 @@ class AttemptFacts:
     device_id: str
     device_name: str
     state: str
-    started_at: datetime
-    finished_at: datetime | None = None
+    created_at: float
+    finished_at: float | None = None
     cause: str | None = None
     code: str | None = None
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EventFacts:
+    """A line of history: of a device's health, or of a job or run."""
+
+    at: float
+    kind: str
+    message: str

@@ -57,6 +57,8 @@ class Row:
     dimmed: bool = False
     mark: str = ""
     """Class of a colour key before the row's name (`phase-forward`, `series-2`)."""
+    rank: int | None = None
+    """The row's number in the picture beside the table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,68 @@
+"""The memory plan's picture out of a bundle's manifest and compile report (`docs/contracts.md`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from service.dashboard.charts.arena import ArenaPlan, ArenaValue
+from service.dashboard.facts import BundleFacts
+
+
+def arena_plan(bundle: BundleFacts) -> ArenaPlan | None:
+    """The plan, or None when the bundle tells no arena (built by another compiler version)."""
+    arena = bundle.compile_report.get("arena")
+    if not isinstance(arena, Mapping):
+        return None
+    entries = arena.get("values")
+    values = tuple(filter(None, map(_value, entries))) if isinstance(entries, list) else ()
+    if not values:
+        return None
+    phases = kernel_phases(bundle)
+    calls = max(len(phases), max(value.last for value in values) + 1)
+    return ArenaPlan(
+        arena_bytes=_count(arena.get("arena_bytes")) or max(v.offset_bytes + v.size_bytes for v in values),
+        values=values,
+        phases=phases + ("update",) * (calls - len(phases)),
+    )
+
+
+def kernel_phases(bundle: BundleFacts) -> tuple[str, ...]:
+    """The phase of each kernel call of the training program."""
+    kernels = bundle.manifest.get("kernels")
+    if not isinstance(kernels, list):
+        return ()
+    return tuple(str(kernel.get("phase", "forward")) for kernel in kernels if isinstance(kernel, Mapping))
+
+
+def planned_bytes(bundle: BundleFacts, name: str) -> int | None:
+    """One figure of the manifest's memory summary: `arena_bytes`, `weights_bytes`, `optimizer_bytes`, `peak_bytes`."""
+    memory = bundle.manifest.get("memory")
+    return _count(memory.get(name)) if isinstance(memory, Mapping) else None
+
+
+def notes(bundle: BundleFacts) -> tuple[str, ...]:
+    """What the compiler had to say."""
+    found = bundle.compile_report.get("notes")
+    return tuple(str(note) for note in found) if isinstance(found, list) else ()
+
+
+def graph_counts(bundle: BundleFacts) -> tuple[tuple[str, int], ...]:
+    """Graph statistics, name and count, as the compiler ordered them."""
+    graph = bundle.compile_report.get("graph")
+    if not isinstance(graph, Mapping):
+        return ()
+    return tuple((str(name), value) for name, value in graph.items() if isinstance(value, int))
+
+
+def _value(entry: object) -> ArenaValue | None:
+    if not isinstance(entry, Mapping):
+        return None
+    fields = [_count(entry.get(name)) for name in ("offset_bytes", "size_bytes", "first", "last")]
+    if any(field is None for field in fields):
+        return None
+    offset, size, first, last = (field or 0 for field in fields)
+    return ArenaValue(str(entry.get("name", "")), offset, size, first, max(first, last))
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,1 @@
+"""One module per page: facts -> what its template draws."""

@@ -1,0 +1,250 @@
+"""Benchmarks: the newest run of each configuration, ranked among its like, and what trades off against what.
+
+A group holds runs whose numbers may stand beside each other: same model, measurement class, mode, batch and data set.
+Times of emulated or simulated boards are never ranked. Runs whose verdict is not `valid` are hidden, with their count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup
+from sqlalchemy.orm import Session
+
+from service.dashboard import addresses, queries
+from service.dashboard import format as fmt
+from service.dashboard.charts import HALF_WIDTH, for_screens
+from service.dashboard.charts.pareto import Axis, TradeoffPoint, tradeoff_plot
+from service.dashboard.comparison import dominated_flags
+from service.dashboard.facts import RunFacts
+from service.dashboard.pages.run_table import measured_values
+from service.dashboard.parts import CLASSES, Figure, Filter, choices
+from service.dashboard.queries import RunFilter
+from service.dashboard.tables import Column, Row, Table, Value, table
+
+COLUMNS: tuple[Column, ...] = (
+    Column("plan", "Plan", primary=True, sortable=True),
+    Column("target", "Target", sortable=True),
+    Column("device", "Device", sortable=True),
+    Column("verdict", "Verdict", "verdict"),
+    Column("median_ms", "Step median", "number", "ms", 2, sortable=True),
+    Column("p90_ms", "Step p90", "number", "ms", 2, sortable=True),
+    Column("samples_per_second", "Samples", "number", "1/s", 1, sortable=True),
+    Column("arena_mib", "Arena", "number", "MiB", 2, sortable=True, hint="Planned bytes of one training step"),
+    Column("peak_rss_mib", "Peak RSS", "number", "MiB", 2, sortable=True),
+    Column("energy_mj", "Energy/step", "number", "mJ", 1, sortable=True, hint="Absent without a sensor"),
+    Column("bundle_mib", "Bundle", "number", "MiB", 2, sortable=True),
+    Column(
+        "loss", "Final loss", "number", "", 4, sortable=True, hint="Over the data set afterwards, or the last steps"
+    ),
+    Column("runs", "Runs", "number", hint="Valid runs of this configuration; the newest is shown"),
+    Column("dominated", "Trade-off", hint="Dominated: another row is nowhere worse and somewhere better"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs that are like each other, as one table with its picture."""
+
+    title: str
+    measurement_class: str
+    detail: str
+    table: Table
+    figure: Figure | None
+    ranked_by: tuple[Axis, ...]
+
+    @property
+    def times_mean_nothing(self) -> bool:
+        """True for emulated and simulated boards."""
+        return self.measurement_class not in ("hardware", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarksPage:
+    """Every group, the filters, and what is hidden."""
+
+    groups: tuple[Group, ...]
+    filters: tuple[Filter, ...]
+    query: tuple[tuple[str, str], ...]
+    hidden: tuple[tuple[str, int], ...]
+    """(verdict, how many runs) left out."""
+    all_verdicts: bool
+    toggle: str
+    sort: str
+
+
+def benchmarks_page(session: Session, chosen: RunFilter, *, all_verdicts: bool, sort: str) -> BenchmarksPage:
+    """Measured runs, grouped with their like."""
+    measured = queries.measured_runs(session, chosen)
+    kept = [entry for entry in measured if all_verdicts or entry.verdict == "valid"]
+    hidden = Counter(entry.verdict or "no verdict" for entry in measured if entry.verdict != "valid")
+    newest, counted = newest_of_each(kept)
+    facts = queries.with_reports(session, newest)
+    pairs = (("model", chosen.model), ("plan", chosen.plan), ("target", chosen.target), ("device", chosen.device),
+             ("class", chosen.measurement_class))  # fmt: skip
+    query = tuple(pair for pair in pairs if pair[1])
+    return BenchmarksPage(
+        groups=tuple(_group(n, like, counted, sort) for n, like in enumerate(grouped(facts), start=1)),
+        filters=_filters(session, chosen),
+        query=(*query, *((("verdicts", "all"),) if all_verdicts else ())),
+        hidden=tuple(sorted(hidden.items())),
+        all_verdicts=all_verdicts,
+        toggle=addresses.page("benchmarks", *query, *(() if all_verdicts else (("verdicts", "all"),))),
+        sort=sort,
+    )
+
+
+def benchmark_table(page: BenchmarksPage) -> Table:
+    """Every group's rows in one table, for CSV and JSON."""
+    own = (Column("model", "Model"), Column("measurement_class", "Class", "class"), Column("run", "Run"))
+    columns = (*own, Column("mode", "Mode"), Column("batch", "Batch", "number"), *COLUMNS)
+    return table("benchmarks", "Benchmarks", columns, [row for group in page.groups for row in group.table.rows])
+
+
+def configuration(entry: RunFacts) -> tuple[object, ...]:
+    """What makes two runs the same benchmark: they differ in nothing but when they ran."""
+    return (*likeness(entry), entry.plan_name, entry.target, entry.device_id, entry.threads)
+
+
+def likeness(entry: RunFacts) -> tuple[object, ...]:
+    """What two runs must share to be ranked against each other."""
+    return (
+        entry.model_name,
+        entry.model_digest,
+        entry.measurement_class or "",
+        entry.mode,
+        entry.batch or 0,
+        entry.dataset_digest or "",
+    )
+
+
+def newest_of_each(measured: Sequence[RunFacts]) -> tuple[list[RunFacts], Counter[tuple[object, ...]]]:
+    """The newest run of each configuration (given newest first), and how many runs each has."""
+    newest: dict[tuple[object, ...], RunFacts] = {}
+    for entry in measured:
+        newest.setdefault(configuration(entry), entry)
+    # Threads come from the report, which only the newest have: count by what every row knows.
+    return list(newest.values()), Counter(configuration(entry) for entry in measured)
+
+
+def grouped(facts: Sequence[RunFacts]) -> list[list[RunFacts]]:
+    """Runs by likeness: real boards first, then by model."""
+    groups: dict[tuple[object, ...], list[RunFacts]] = {}
+    for entry in facts:
+        groups.setdefault(likeness(entry), []).append(entry)
+    order = list(CLASSES)
+    return sorted(
+        groups.values(),
+        key=lambda like: (
+            order.index(like[0].measurement_class) if like[0].measurement_class in order else len(order),
+            like[0].model_name, like[0].mode, like[0].batch or 0,
+        ),
+    )  # fmt: skip
+
+
+def ranked_axes(like: Sequence[RunFacts]) -> tuple[Axis, ...]:
+    """The axes that every run of the group has; never latency where time means nothing."""
+    axes: list[Axis] = []
+    if all(entry.timing_means_something and entry.median_ms is not None for entry in like):
+        axes.append("latency")
+    if all(entry.arena_bytes is not None for entry in like):
+        axes.append("memory")
+    if all(entry.final_loss is not None for entry in like):
+        axes.append("loss")
+    return tuple(axes)
+
+
+def tradeoff_points(like: Sequence[RunFacts], axes: Sequence[Axis]) -> tuple[TradeoffPoint, ...]:
+    """The group's runs with their coordinates, and whether another run dominates each on `axes`."""
+    points = [
+        TradeoffPoint(
+            rank=rank, label=f"{entry.plan_name}, {entry.device_name or entry.target}", anchor=f"row-{entry.id}",
+            latency=entry.median_ms, memory=fmt.mebibytes(entry.arena_bytes), loss=entry.final_loss, dominated=False,
+        )
+        for rank, entry in enumerate(like, start=1)
+    ]  # fmt: skip
+    if len(axes) < 2:
+        return tuple(points)
+    flags = dominated_flags([[point.value(axis) or 0.0 for axis in axes] for point in points])
+    return tuple(replace(point, dominated=flag) for point, flag in zip(points, flags, strict=True))
+
+
+def _group(number: int, like: list[RunFacts], counted: Counter[tuple[object, ...]], sort: str) -> Group:
+    axes = ranked_axes(like)
+    ordered = sorted(like, key=lambda entry: _order(entry, axes))
+    points = tradeoff_points(ordered, axes)
+    first = ordered[0]
+    rows = [_row(entry, point, counted, axes) for entry, point in zip(ordered, points, strict=True)]
+    listing = table(f"group-{number}", f"{first.model_name}, {first.mode}", COLUMNS, rows)
+    parts = [first.mode, f"batch {first.batch}" if first.batch else "", first.dataset_name or "synthetic data"]
+    return Group(
+        title=first.model_name,
+        measurement_class=first.measurement_class or "",
+        detail=" · ".join(part for part in parts if part),
+        table=listing.sorted_by(sort),
+        figure=_figure(number, points, axes),
+        ranked_by=axes if len(axes) > 1 else (),
+    )
+
+
+def _order(entry: RunFacts, axes: Sequence[Axis]) -> tuple[float, float]:
+    time = entry.median_ms if "latency" in axes else 0.0
+    return time or 0.0, float(entry.arena_bytes or 0)
+
+
+def _row(entry: RunFacts, point: TradeoffPoint, counted: Counter[tuple[object, ...]], axes: Sequence[Axis]) -> Row:
+    values: dict[str, Value] = {
+        "run": entry.id,
+        "model": entry.model_name,
+        "measurement_class": entry.measurement_class,
+        "mode": entry.mode,
+        "batch": entry.batch,
+        "plan": entry.plan_name,
+        "target": entry.target,
+        "device": entry.device_name,
+        "verdict": entry.verdict,
+        **measured_values(entry),
+        "bundle_mib": fmt.mebibytes(entry.bundle_bytes),
+        "loss": entry.final_loss,
+        "runs": _count(counted, entry),
+        "dominated": None if len(axes) < 2 else ("dominated" if point.dominated else "best"),
+    }
+    links = {"plan": addresses.run(entry.id)}
+    if entry.device_id:
+        links["device"] = addresses.device(entry.device_id)
+    return Row(values, links, anchor=point.anchor, dimmed=point.dominated, rank=point.rank)
+
+
+def _count(counted: Counter[tuple[object, ...]], entry: RunFacts) -> int:
+    # A report may have filled in the threads that the row left open.
+    open_threads = configuration(replace(entry, threads=None))
+    return counted[configuration(entry)] or counted[open_threads]
+
+
+def _figure(number: int, points: Sequence[TradeoffPoint], axes: Sequence[Axis]) -> Figure | None:
+    if len(points) < 2 or len(axes) < 2:
+        return None
+    pairs: list[tuple[Axis, Axis]] = [(axes[0], axis) for axis in axes[1:]]
+    drawing = Markup("").join(
+        Markup('<div class="panel">{}</div>').format(
+            for_screens(lambda width, x=x, y=y: tradeoff_plot(points, x, y, width), HALF_WIDTH)  # type: ignore[misc]
+        )
+        for x, y in pairs
+    )
+    kept = sum(1 for point in points if not point.dominated)
+    note = f"Lower left is better. {kept} of {len(points)} not dominated in {' × '.join(axes)}; dominated ones are \
+hollow. Numbers are the rows of the table."
+    return Figure(f"tradeoff-{number}", "Trade-offs", drawing, note)
+
+
+def _filters(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
+    values = queries.bundle_values(session)
+    return (
+        Filter("model", "Model", chosen.model, choices(values["model"])),
+        Filter("plan", "Plan", chosen.plan, choices(values["plan"])),
+        Filter("target", "Target", chosen.target, choices(values["target"])),
+        Filter("device", "Device", chosen.device, queries.device_choices(session)),
+        Filter("class", "Class", chosen.measurement_class, choices(tuple(CLASSES))),
+    )

@@ -1,0 +1,220 @@
+"""Two to four runs beside each other: figures with intervals, and why some of them are not comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from service.dashboard import format as fmt
+from service.dashboard import queries
+from service.dashboard.charts import HALF_WIDTH, for_screens
+from service.dashboard.charts.curve import Curve, loss_plot
+from service.dashboard.charts.intervals import Interval, interval_plot
+from service.dashboard.comparison import (
+    Obstacle,
+    Quantity,
+    comparable,
+    letter,
+    obstacles,
+    time_difference,
+)
+from service.dashboard.facts import RunFacts
+from service.dashboard.parts import Figure, Filter
+from service.dashboard.tables import Column, Row, Table, Value, table
+
+LEAST, MOST = 2, 4
+PICKABLE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One line of the comparison. `lower_is_better` is None for what is neither."""
+
+    key: str
+    title: str
+    unit: str
+    digits: int
+    quantity: Quantity
+    lower_is_better: bool | None
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("median_ms", "Step median", "ms", 2, "time", True),
+    Metric("low_ms", "95% interval, low", "ms", 2, "time", None),
+    Metric("high_ms", "95% interval, high", "ms", 2, "time", None),
+    Metric("p90_ms", "Step p90", "ms", 2, "time", True),
+    Metric("samples_per_second", "Throughput", "1/s", 1, "time", False),
+    Metric("arena_mib", "Arena", "MiB", 2, "memory", True),
+    Metric("peak_rss_mib", "Peak RSS", "MiB", 2, "memory", True),
+    Metric("bundle_mib", "Bundle", "MiB", 2, "memory", True),
+    Metric("energy_mj", "Energy per step", "mJ", 1, "energy", True),
+    Metric("final_loss", "Final loss", "", 4, "loss", True),
+    Metric("accuracy_percent", "Accuracy after", "%", 1, "loss", False),
+)
+QUANTITY_TITLES: tuple[tuple[Quantity, str], ...] = (
+    ("time", "Time"),
+    ("memory", "Memory"),
+    ("energy", "Energy"),
+    ("loss", "Loss"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One metric over the runs: what is written in each cell, and below it the difference to run A."""
+
+    title: str
+    unit: str
+    cells: tuple[tuple[str, str, bool], ...]
+    """(value, difference, whether it is the best of comparable ones)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The metrics of one quantity, with the reasons against comparing it."""
+
+    title: str
+    reasons: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparePage:
+    """The chosen runs, or what is needed to choose some."""
+
+    runs: tuple[RunFacts, ...]
+    letters: tuple[str, ...]
+    sections: tuple[Section, ...]
+    time: Figure | None
+    loss: Figure | None
+    pickers: tuple[Filter, ...]
+    unknown: tuple[str, ...]
+    query: tuple[tuple[str, str], ...]
+
+
+def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
+    """The runs of these ids (the first four), in the given order; unknown ids are told."""
+    wanted = list(dict.fromkeys(run_id for run_id in run_ids if run_id))[:MOST]
+    found = [(run_id, queries.run(session, run_id)) for run_id in wanted]
+    runs = tuple(entry for _, entry in found if entry is not None)
+    against = obstacles(runs) if len(runs) >= LEAST else ()
+    return ComparePage(
+        runs=runs,
+        letters=tuple(letter(index) for index in range(len(runs))),
+        sections=_sections(runs, against) if len(runs) >= LEAST else (),
+        time=_time_figure(runs) if len(runs) >= LEAST and comparable("time", against) else None,
+        loss=_loss_figure(runs) if len(runs) >= LEAST else None,
+        pickers=_pickers(session, wanted),
+        unknown=tuple(run_id for run_id, entry in found if entry is None),
+        query=tuple(("run", entry.id) for entry in runs),
+    )
+
+
+def compare_table(runs: Sequence[RunFacts]) -> Table:
+    """Metrics as rows, runs as columns, raw values; a last column says whether they are comparable."""
+    against = obstacles(runs) if len(runs) >= LEAST else ()
+    columns = [Column("metric", "Metric", primary=True), Column("unit", "Unit")]
+    columns += [Column(letter(i), f"{letter(i)}: {entry.title}", "number", "", 4) for i, entry in enumerate(runs)]
+    columns.append(Column("not_comparable", "Not comparable because"))
+    rows = [Row({"metric": "run", **{letter(i): entry.id for i, entry in enumerate(runs)}})]
+    for metric in METRICS:
+        reasons = [obstacle.reason for obstacle in against if obstacle.quantity == metric.quantity]
+        values: dict[str, Value] = {"metric": metric.key, "unit": metric.unit}
+        values |= {letter(i): metric_value(entry, metric.key) for i, entry in enumerate(runs)}
+        rows.append(Row({**values, "not_comparable": "; ".join(reasons) or None}))
+    return table("compare", "Comparison", columns, rows)
+
+
+def metric_value(entry: RunFacts, key: str) -> float | None:
+    """One figure of a run in the metric's unit."""
+    interval = entry.interval_ms
+    values = {
+        "median_ms": entry.median_ms,
+        "low_ms": interval[0] if interval else None,
+        "high_ms": interval[1] if interval else None,
+        "p90_ms": entry.p90_ms,
+        "samples_per_second": entry.samples_per_second,
+        "arena_mib": fmt.mebibytes(entry.arena_bytes),
+        "peak_rss_mib": fmt.mebibytes(entry.peak_rss_bytes),
+        "bundle_mib": fmt.mebibytes(entry.bundle_bytes),
+        "energy_mj": entry.energy_mj,
+        "final_loss": entry.final_loss,
+        "accuracy_percent": None if entry.accuracy_after is None else 100 * entry.accuracy_after,
+    }
+    return values[key]
+
+
+def _sections(runs: Sequence[RunFacts], against: Sequence[Obstacle]) -> tuple[Section, ...]:
+    sections = []
+    for quantity, title in QUANTITY_TITLES:
+        reasons = tuple(obstacle.reason for obstacle in against if obstacle.quantity == quantity)
+        lines = tuple(_line(metric, runs, not reasons) for metric in METRICS if metric.quantity == quantity)
+        sections.append(Section(title, reasons, tuple(line for line in lines if _has_value(line))))
+    return tuple(section for section in sections if section.lines)
+
+
+def _has_value(line: Line) -> bool:
+    return any(value != fmt.ABSENT for value, _, _ in line.cells)
+
+
+def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool) -> Line:
+    values = [metric_value(entry, metric.key) for entry in runs]
+    present = [value for value in values if value is not None]
+    best = None
+    if is_comparable and metric.lower_is_better is not None and len(set(present)) > 1:
+        best = min(present) if metric.lower_is_better else max(present)
+    cells = []
+    for index, (entry, value) in enumerate(zip(runs, values, strict=True)):
+        difference = _difference(metric, runs[0], entry, values[0], value) if index and is_comparable else ""
+        cells.append((fmt.number(value, metric.digits), difference, value is not None and value == best))
+    return Line(metric.title, metric.unit, tuple(cells))
+
+
+def _difference(metric: Metric, base: RunFacts, entry: RunFacts, base_value: float | None, value: float | None) -> str:
+    if metric.lower_is_better is None or not base_value or value is None:
+        return ""
+    if metric.key == "median_ms":
+        found = time_difference(base, entry)
+        return found.words if found else ""
+    return fmt.signed_percent(value / base_value - 1)
+
+
+def _time_figure(runs: Sequence[RunFacts]) -> Figure | None:
+    intervals = [
+        Interval(letter(index), entry.median_ms, entry.interval_ms[0], entry.interval_ms[1])
+        for index, entry in enumerate(runs)
+        if entry.median_ms is not None and entry.interval_ms is not None
+    ]
+    if len(intervals) < LEAST:
+        return None
+    drawing = for_screens(lambda width: interval_plot(intervals, width), HALF_WIDTH)
+    return Figure("times", "Step time", drawing, "Median of block medians with its 95% interval.", _legend(runs))
+
+
+def _loss_figure(runs: Sequence[RunFacts]) -> Figure | None:
+    curves = [
+        Curve(letter(index), entry.report.losses if entry.report and entry.mode == "train" else ())
+        for index, entry in enumerate(runs)
+    ]
+    if sum(1 for curve in curves if any(loss is not None for loss in curve.losses)) < LEAST:
+        return None
+    drawing = for_screens(lambda width: loss_plot(curves, width), HALF_WIDTH)
+    return Figure("losses", "Loss", drawing, "Lines differ in colour and in dashes.", _legend(runs))
+
+
+def _legend(runs: Sequence[RunFacts]) -> tuple[tuple[str, str], ...]:
+    return tuple((f"series-{index + 1}", letter(index)) for index, _ in enumerate(runs))
+
+
+def _pickers(session: Session, wanted: Sequence[str]) -> tuple[Filter, ...]:
+    measured = queries.measured_runs(session, queries.RunFilter())[:PICKABLE]
+    options = tuple(
+        (entry.id, f"{entry.title} · {entry.mode} · {entry.device_name or ''} · {fmt.clock(entry.created_at)}")
+        for entry in measured
+    )
+    known = {value for value, _ in options}
+    extra = tuple((run_id, run_id) for run_id in wanted if run_id not in known)
+    chosen = [*wanted, *[""] * MOST][:MOST]
+    return tuple(Filter("run", f"Run {letter(i)}", run_id, (*options, *extra)) for i, run_id in enumerate(chosen))

@@ -1,0 +1,146 @@
+"""The list of devices, and one device with its health and history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from service.dashboard import addresses, queries
+from service.dashboard import format as fmt
+from service.dashboard.charts import FULL_WIDTH, for_screens
+from service.dashboard.charts.health import AttemptMark, attempt_strip
+from service.dashboard.facts import AttemptFacts, DeviceFacts, EventFacts
+from service.dashboard.pages.run_table import run_table
+from service.dashboard.parts import Chip, Fact, Figure, Listing, class_chip, state_chip
+from service.dashboard.queries import RunFilter
+from service.dashboard.tables import Column, Row, Table, Value, table
+
+COLUMNS: tuple[Column, ...] = (
+    Column("device", "Device", primary=True, sortable=True),
+    Column("health", "Health", "state", sortable=True),
+    Column("measurement_class", "Class", "class", sortable=True, hint="Measurement class: what its numbers are worth"),
+    Column("device_class", "Board", sortable=True),
+    Column("targets", "Targets"),
+    Column("cores", "Cores", "number", sortable=True),
+    Column("memory_gib", "Memory", "number", "GiB", 1, sortable=True),
+    Column("sensors", "Sensors"),
+    Column("isolation_level", "Isolation", "number", hint="0 none to 4: own session, cgroup, namespaces, own view"),
+    Column("agent", "Agent", "code"),
+    Column("last_seen_at", "Last seen", "time", "UTC", sortable=True),
+)
+EVENT_COLUMNS = (
+    Column("at", "When", "time", "UTC", primary=True),
+    Column("event", "Event"),
+    Column("message", "Message"),
+)
+HISTORY = 50
+STRIP = 60
+TONES = {"succeeded": "good", "failed": "bad", "lost": "bad", "leased": "open", "running": "open"}
+ISOLATION = ("none", "own session and limits", "and a cgroup", "and namespaces", "and its own view of the files")
+
+
+def device_table(found: Sequence[DeviceFacts], caption: str) -> Table:
+    """Devices as rows."""
+    return table("devices", caption, COLUMNS, [_row(entry) for entry in found])
+
+
+def devices_page(session: Session, sort: str) -> Listing:
+    """Every enrolled device."""
+    found = queries.devices(session)
+    return Listing(device_table(found, "Devices by name").sorted_by(sort), addresses.page("devices"))
+
+
+def _row(entry: DeviceFacts) -> Row:
+    values: dict[str, Value] = {
+        "device": entry.name,
+        "health": entry.health,
+        "measurement_class": entry.measurement_class,
+        "device_class": entry.device_class,
+        "targets": ", ".join(entry.targets),
+        "cores": entry.cores,
+        "memory_gib": entry.memory_bytes / (1 << 30),
+        "sensors": ", ".join(entry.sensors) or None,
+        "isolation_level": entry.isolation_level,
+        "agent": entry.agent_version or None,
+        "last_seen_at": fmt.iso(entry.last_seen_at),
+    }
+    return Row(values, {"device": addresses.device(entry.id)}, {"device": entry.cpu_model}, anchor=entry.id)
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePage:
+    """What the page of one device shows."""
+
+    device: DeviceFacts
+    chips: tuple[Chip, ...]
+    facts: tuple[Fact, ...]
+    environment: tuple[Fact, ...]
+    strip: Figure | None
+    history: Table
+    runs: Table
+
+
+def device_page(session: Session, device_id: str) -> DevicePage | None:
+    """One device, or None when there is no such device."""
+    now = time.time()
+    found = queries.device(session, device_id, now)
+    if found is None:
+        return None
+    attempts = queries.attempts_of_device(session, device_id, STRIP)
+    return DevicePage(
+        device=found,
+        chips=(state_chip(found.health), class_chip(found.measurement_class)),
+        facts=_facts(found, now),
+        environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
+        strip=_strip(attempts),
+        history=history_table(queries.device_history(session, device_id, HISTORY)),
+        runs=run_table(queries.runs(session, RunFilter(device=device_id), 20), "Newest runs on it", short=True),
+    )
+
+
+def history_table(events: Sequence[EventFacts]) -> Table:
+    """Health events, newest first."""
+    rows = [Row({"at": fmt.iso(event.at), "event": event.kind, "message": event.message or None}) for event in events]
+    return table("history", "Health history, newest first", EVENT_COLUMNS, rows)
+
+
+def _strip(attempts: Sequence[AttemptFacts]) -> Figure | None:
+    if not attempts:
+        return None
+    marks = [_mark(attempt) for attempt in reversed(attempts)]
+    ended = [mark for mark in marks if mark.tone != "open"]
+    good = sum(1 for mark in ended if mark.tone == "good")
+    note = f"{good} of the last {fmt.plural(len(ended), 'attempt')} succeeded. Oldest left; tall bars succeeded, short \
+ones failed, hollow ones ended otherwise."
+    drawing = for_screens(lambda width: attempt_strip(marks, width), FULL_WIDTH)
+    return Figure("attempts", "Attempts", drawing, note)
+
+
+def _mark(attempt: AttemptFacts) -> AttemptMark:
+    reason = f", {attempt.cause} {attempt.code or ''}".rstrip() if attempt.cause else ""
+    label = f"{fmt.clock(attempt.created_at)} UTC: {attempt.state}{reason}"
+    return AttemptMark(TONES.get(attempt.state, "odd"), label, addresses.run(attempt.run_id))
+
+
+def _facts(found: DeviceFacts, now: float) -> tuple[Fact, ...]:
+    level = ISOLATION[found.isolation_level] if 0 <= found.isolation_level < len(ISOLATION) else ""
+    seen = fmt.moment(now)
+    return (
+        Fact("Device", found.id),
+        Fact("Board", found.device_class),
+        Fact("Processor", found.cpu_model),
+        Fact("Architecture", found.architecture),
+        Fact("Cores", str(found.cores)),
+        Fact("Memory", fmt.size(found.memory_bytes)),
+        Fact("Targets", ", ".join(found.targets)),
+        Fact("Sensors", ", ".join(found.sensors) or "none"),
+        Fact("Isolation", f"{found.isolation_level}: {level}"),
+        Fact("Runner", found.runner or "none: runs natively"),
+        Fact("Agent", found.agent_version or fmt.ABSENT),
+        Fact("Lost in a row", fmt.plural(found.strikes, "attempt")),
+        Fact("Last seen", fmt.ago(found.last_seen_at, seen) if seen else fmt.ABSENT),
+        Fact("Enrolled", f"{fmt.clock(found.enrolled_at)} UTC"),
+    )

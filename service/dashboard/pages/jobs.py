@@ -1,0 +1,185 @@
+"""The list of compile jobs, and one job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from service.dashboard import addresses, memory_plan, queries
+from service.dashboard import format as fmt
+from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
+from service.dashboard.pages.memory import memory_figure, memory_table
+from service.dashboard.pages.run_table import run_table
+from service.dashboard.parts import Chip, Fact, Figure, Filter, KeyFigure, Listing, choices, state_chip
+from service.dashboard.queries import JobFilter, RunFilter
+from service.dashboard.tables import Column, Row, Table, table
+from service.database.models import JOB_STATES, OPEN_JOB_STATES
+
+PAGE_ROWS = 50
+COLUMNS: tuple[Column, ...] = (
+    Column("job", "Job", primary=True),
+    Column("state", "State", "state"),
+    Column("model", "Model"),
+    Column("plan", "Plan"),
+    Column("target", "Target"),
+    Column("stage", "Stage"),
+    Column("compile_s", "Compile", "number", "s", 1, sortable=True),
+    Column("bundle", "Bundle", "code"),
+    Column("cause", "Cause", hint="Who has to act when it failed"),
+    Column("created_at", "Created", "time", "UTC", sortable=True),
+)
+
+
+def job_table(found: Sequence[JobFacts], caption: str) -> Table:
+    """Jobs as rows."""
+    return table("jobs", caption, COLUMNS, [_job_row(entry) for entry in found])
+
+
+def jobs_page(session: Session, chosen: JobFilter, sort: str) -> Listing:
+    """One page of jobs."""
+    found = queries.jobs(session, chosen, PAGE_ROWS + 1)
+    shown = found[:PAGE_ROWS]
+    query = tuple(
+        (name, value)
+        for name, value in (
+            ("state", chosen.state), ("model", chosen.model), ("plan", chosen.plan), ("target", chosen.target),
+        )
+        if value
+    )  # fmt: skip
+    path = addresses.page("jobs")
+    values = queries.job_values(session)
+    return Listing(
+        table=job_table(shown, "Compile jobs, newest first").sorted_by(sort),
+        path=path,
+        query=(*query, ("before", chosen.before)),
+        filters=(
+            Filter("state", "State", chosen.state, (("open", "open (any)"), *choices(JOB_STATES))),
+            Filter("model", "Model", chosen.model, choices(values["model"])),
+            Filter("plan", "Plan", chosen.plan, choices(values["plan"])),
+            Filter("target", "Target", chosen.target, choices(values["target"])),
+        ),
+        older=addresses.with_query(path, (*query, ("before", shown[-1].id))) if len(found) > PAGE_ROWS else "",
+        newest=addresses.with_query(path, query) if chosen.before else "",
+    )
+
+
+def _job_row(entry: JobFacts) -> Row:
+    values = {
+        "job": entry.id,
+        "state": entry.state,
+        "model": entry.model_name,
+        "plan": entry.plan_name,
+        "target": entry.target,
+        "stage": entry.stage or None,
+        "compile_s": entry.seconds,
+        "bundle": fmt.short_digest(entry.bundle_digest) if entry.bundle_digest else None,
+        "cause": entry.cause,
+        "created_at": fmt.iso(entry.created_at),
+    }
+    links = {"job": addresses.job(entry.id)}
+    if entry.bundle_digest:
+        links["bundle"] = addresses.bundle(entry.bundle_digest)
+    return Row(values, links, anchor=entry.id)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """What the page of one job shows."""
+
+    job: JobFacts
+    chips: tuple[Chip, ...]
+    facts: tuple[Fact, ...]
+    figures: tuple[KeyFigure, ...]
+    memory: Figure | None
+    graph: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...]
+    runs: Table
+    plan_text: str
+    spec_text: str
+    is_open: bool
+
+    @property
+    def announcement(self) -> str:
+        """What a screen reader is told when it changes."""
+        return f"{self.job.state}{', ' + self.job.stage if self.is_open and self.job.stage else ''}"
+
+
+def job_page(session: Session, job_id: str) -> JobPage | None:
+    """One job with its bundle and the runs made from it; None when there is no such job."""
+    found = queries.job(session, job_id)
+    if found is None:
+        return None
+    built = queries.bundle(session, found.bundle_digest) if found.bundle_digest else None
+    return JobPage(
+        job=found,
+        chips=(state_chip(found.state),),
+        facts=_facts(found),
+        figures=_figures(found, built) if built else (),
+        memory=memory_figure(built, f"{addresses.job(found.id)}/memory") if built else None,
+        graph=memory_plan.graph_counts(built) if built else (),
+        notes=memory_plan.notes(built) if built else (),
+        runs=run_table(_runs_of(session, found), "Runs of this bundle", short=True),
+        plan_text=pretty(found.plan_text),
+        spec_text=pretty(found.spec_text),
+        is_open=found.state in OPEN_JOB_STATES,
+    )
+
+
+def job_data(session: Session, job_id: str, name: str) -> Table | None:
+    """A job's `memory` or `runs` table with all of its rows; None when there is no such job or table."""
+    found = queries.job(session, job_id)
+    if found is None or found.bundle_digest is None:
+        return None
+    if name == "runs":
+        return run_table(_runs_of(session, found), "Runs of this bundle", short=True)
+    built = queries.bundle(session, found.bundle_digest) if name == "memory" else None
+    plan = memory_plan.arena_plan(built) if built else None
+    return memory_table(plan) if plan else None
+
+
+def _runs_of(session: Session, found: JobFacts) -> list[RunFacts]:
+    if found.bundle_digest is None:
+        return []
+    return queries.runs(session, RunFilter(bundle=found.bundle_digest), 20)
+
+
+def _facts(found: JobFacts) -> tuple[Fact, ...]:
+    return (
+        Fact("Job", found.id),
+        Fact("Model", f"{found.model_name}, {fmt.size(found.model_bytes)}", hint=found.model_digest),
+        Fact("Model digest", fmt.short_digest(found.model_digest), hint=found.model_digest),
+        Fact("Plan", found.plan_name),
+        Fact("Target", found.target),
+        Fact("Created", f"{fmt.clock_seconds(found.created_at)} UTC"),
+        Fact("Finished", f"{fmt.clock_seconds(found.finished_at)} UTC" if found.finished_at else fmt.ABSENT),
+        Fact("Compile attempts", str(found.attempts)),
+        Fact("Compiler", fmt.short_digest(found.compiler_version), hint=found.compiler_version),
+    )
+
+
+def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:
+    kernels = built.manifest.get("kernels")
+    named = (
+        ("Arena", memory_plan.planned_bytes(built, "arena_bytes"), "one training step"),
+        ("Weights", memory_plan.planned_bytes(built, "weights_bytes"), "in memory"),
+        ("Optimizer state", memory_plan.planned_bytes(built, "optimizer_bytes"), "in memory"),
+        ("Bundle", built.size_bytes, "download"),
+    )
+    sizes = tuple(KeyFigure(label, fmt.size(value), under=under) for label, value, under in named)
+    count = len(kernels) if isinstance(kernels, list) else 0
+    return (
+        KeyFigure("Compile time", fmt.duration(found.seconds), under="wall clock"),
+        *sizes,
+        KeyFigure("Kernel calls", fmt.number(count), under="per step"),
+    )
+
+
+def pretty(text: str) -> str:
+    """JSON text with line breaks; other text as it is."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except ValueError:
+        return text

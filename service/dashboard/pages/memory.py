@@ -1,0 +1,67 @@
+"""The memory plan's figure and table, shared by a job's and a run's page."""
+
+from __future__ import annotations
+
+from service.dashboard import format as fmt
+from service.dashboard import memory_plan
+from service.dashboard.charts import FULL_WIDTH, for_screens
+from service.dashboard.charts.arena import ArenaPlan, arena_picture, live_bytes
+from service.dashboard.facts import BundleFacts
+from service.dashboard.parts import Figure
+from service.dashboard.tables import Column, Row, Table, table
+
+COLUMNS: tuple[Column, ...] = (
+    Column("value", "Value", primary=True),
+    Column("offset_bytes", "Offset", "number", "B"),
+    Column("size_bytes", "Size", "number", "B"),
+    Column("first_call", "First call", "number"),
+    Column("last_call", "Last call", "number"),
+)
+SHOWN_ROWS = 200
+
+
+def memory_table(plan: ArenaPlan) -> Table:
+    """Every value of the arena, by offset and first use."""
+    ordered = sorted(plan.values, key=lambda value: (value.offset_bytes, value.first))
+    rows = [
+        Row(
+            {
+                "value": value.name,
+                "offset_bytes": value.offset_bytes,
+                "size_bytes": value.size_bytes,
+                "first_call": value.first,
+                "last_call": value.last,
+            }
+        )
+        for value in ordered
+    ]
+    return table("memory", "Values of the arena", COLUMNS, rows)
+
+
+def memory_figure(bundle: BundleFacts, data_href: str) -> Figure | None:
+    """The arena over one step; None when the bundle tells no plan."""
+    plan = memory_plan.arena_plan(bundle)
+    if plan is None:
+        return None
+    live = live_bytes(plan)
+    peak = max(live, default=0)
+    held = peak / plan.arena_bytes if plan.arena_bytes else 0.0
+    full = memory_table(plan)
+    return Figure(
+        id="memory-plan",
+        title="Memory plan",
+        note=f"Each box is a value: its bytes in the arena, from its first to its last kernel call. At the peak (call "
+        f"{live.index(peak) if live else 0}) {fmt.size(peak)} live at once, {fmt.percent(held)} of the arena's "
+        f"{fmt.size(plan.arena_bytes)} (dashed).",
+        legend=(("phase-forward", "made in forward"), ("phase-backward", "in backward"), ("phase-update", "in update")),
+        drawing=for_screens(lambda width: arena_picture(plan, width), FULL_WIDTH),
+        table=full if len(full.rows) <= SHOWN_ROWS else _largest(full),
+        data_href=data_href,
+    )
+
+
+def _largest(full: Table) -> Table:
+    # A page of thousands of rows helps nobody: the largest are shown, the files have all.
+    kept = sorted(full.rows, key=lambda row: -int(row.values["size_bytes"] or 0))[:SHOWN_ROWS]
+    caption = f"The {SHOWN_ROWS} largest of {len(full.rows):,} values of the arena; CSV and JSON have all"
+    return table(full.name, caption, full.columns, kept)

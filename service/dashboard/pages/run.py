@@ -1,0 +1,272 @@
+"""One run: what was measured, whether it counts, where its time and memory went, and everything to download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from service.dashboard import addresses, memory_plan, queries
+from service.dashboard import format as fmt
+from service.dashboard.facts import AttemptFacts, RunFacts
+from service.dashboard.pages.memory import memory_figure, memory_table
+from service.dashboard.pages.run_figures import (
+    kernel_figures,
+    kernel_table,
+    loss_figure,
+    loss_table,
+    state_figures,
+    state_table,
+    step_figure,
+    step_table,
+)
+from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, class_chip, state_chip, verdict_chip
+from service.dashboard.tables import Column, Row, Table, table
+from service.database.models import OPEN_RUN_STATES
+
+ATTEMPT_COLUMNS = (
+    Column("attempt", "Attempt", "number", primary=True),
+    Column("device", "Device"),
+    Column("state", "State", "state"),
+    Column("cause", "Cause"),
+    Column("code", "Code", "code"),
+    Column("message", "Message"),
+    Column("created_at", "Started", "time", "UTC"),
+    Column("finished_at", "Finished", "time", "UTC"),
+)
+EVALUATION_COLUMNS = (
+    Column("when", "When", primary=True),
+    Column("samples", "Samples", "number"),
+    Column("loss", "Mean loss", "number", "", 4),
+    Column("accuracy_percent", "Accuracy", "number", "%", 1),
+)
+TABLES = ("kernels", "steps", "losses", "memory", "state", "attempts", "evaluation")
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """What the page of one run shows."""
+
+    run: RunFacts
+    chips: tuple[Chip, ...]
+    figures: tuple[KeyFigure, ...]
+    facts: tuple[Fact, ...]
+    conditions: tuple[Fact, ...]
+    environment: tuple[Fact, ...]
+    steps: Figure | None
+    loss: Figure | None
+    evaluation: Table | None
+    kernel_figures: tuple[Figure, ...]
+    kernels: Table | None
+    memory: Figure | None
+    states: tuple[Figure, ...]
+    attempts: Table
+    downloads: tuple[Fact, ...]
+    is_open: bool
+
+    @property
+    def announcement(self) -> str:
+        """What a screen reader is told when it changes: not every step, only every tenth of the run."""
+        if not self.is_open or not self.run.steps:
+            return self.run.state
+        return f"{self.run.state}, {10 * (10 * self.run.steps_done // self.run.steps)}% of the steps done"
+
+
+def run_page(session: Session, run_id: str, sort: str) -> RunPage | None:
+    """One run, or None when there is no such run. `sort` orders the per-kernel table."""
+    found = queries.run(session, run_id)
+    if found is None:
+        return None
+    report, here = found.report, addresses.run(found.id)
+    built = queries.bundle(session, found.bundle_digest)
+    measured = report.measurement if report else None
+    is_open = found.state in OPEN_RUN_STATES
+    losses = report.losses if report else tuple(queries.step_losses(session, found.id))
+    kernels = report.kernels if report else ()
+    return RunPage(
+        run=found,
+        chips=_chips(found),
+        figures=_key_figures(found) if report else (),
+        facts=_facts(found),
+        conditions=_conditions(found),
+        environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
+        steps=step_figure(measured, f"{here}/steps") if measured else None,
+        loss=loss_figure(losses, f"{here}/losses"),
+        evaluation=evaluation_table(found) if report and report.evaluation_before else None,
+        kernel_figures=kernel_figures(kernels),
+        kernels=kernel_table(kernels, sort) if kernels else None,
+        memory=memory_figure(built, f"{here}/memory") if built else None,
+        states=state_figures(report.device_states, f"{here}/state") if report else (),
+        attempts=attempt_table(queries.attempts_of_run(session, run_id)),
+        downloads=_downloads(found),
+        is_open=is_open,
+    )
+
+
+def run_data(session: Session, run_id: str, name: str, sort: str) -> Table | None:
+    """One of the run's tables by name, all of its rows; None when there is no such run or table."""
+    found = queries.run(session, run_id)
+    if found is None or name not in TABLES:
+        return None
+    if name == "attempts":
+        return attempt_table(queries.attempts_of_run(session, run_id))
+    if name == "memory":
+        built = queries.bundle(session, found.bundle_digest)
+        plan = memory_plan.arena_plan(built) if built else None
+        return memory_table(plan) if plan else None
+    if name == "losses":
+        return loss_table(found.report.losses if found.report else queries.step_losses(session, run_id))
+    return _report_table(found, name, sort)
+
+
+def _report_table(found: RunFacts, name: str, sort: str) -> Table | None:
+    report = found.report
+    if report is None:
+        return None
+    if name == "kernels":
+        return kernel_table(report.kernels, sort)
+    if name == "steps":
+        return step_table(report.measurement) if report.measurement else None
+    return state_table(report.device_states) if name == "state" else evaluation_table(found)
+
+
+def attempt_table(attempts: list[AttemptFacts]) -> Table:
+    """Every attempt of a run."""
+    rows = [
+        Row(
+            {
+                "attempt": attempt.number,
+                "device": attempt.device_name,
+                "state": attempt.state,
+                "cause": attempt.cause,
+                "code": attempt.code,
+                "message": attempt.message or None,
+                "created_at": fmt.iso(attempt.created_at),
+                "finished_at": fmt.iso(attempt.finished_at),
+            },
+            {"device": addresses.device(attempt.device_id)},
+        )
+        for attempt in attempts
+    ]
+    return table("attempts", "Attempts", ATTEMPT_COLUMNS, rows)
+
+
+def evaluation_table(found: RunFacts) -> Table:
+    """Loss and accuracy over the data set, before and after."""
+    report = found.report
+    pairs = (("before", report.evaluation_before), ("after", report.evaluation_after)) if report else ()
+    rows = [
+        Row(
+            {
+                "when": when if found.mode == "train" else "as given",
+                "samples": result.samples,
+                "loss": result.loss,
+                "accuracy_percent": None if result.accuracy is None else 100 * result.accuracy,
+            }
+        )
+        for when, result in pairs
+        if result is not None
+    ]
+    return table("evaluation", "Evaluation over the data set", EVALUATION_COLUMNS, rows)
+
+
+def _chips(found: RunFacts) -> tuple[Chip, ...]:
+    rule = found.report.verdict.rule if found.report and found.report.verdict else ""
+    chips = [state_chip(found.state)]
+    if found.verdict:
+        chips.append(verdict_chip(found.verdict, rule))
+    if found.measurement_class:
+        chips.append(class_chip(found.measurement_class))
+    return tuple(chips)
+
+
+def _key_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
+    low_high = found.interval_ms
+    interval = f"{fmt.number(low_high[0], 2)} to {fmt.number(low_high[1], 2)} (95%)" if low_high else ""
+    rss = "not told when emulated" if not found.timing_means_something else "largest VmHWM"
+    figures = [
+        KeyFigure("Step median", fmt.number(found.median_ms, 2), "ms", interval),
+        KeyFigure("Step p90", fmt.number(found.p90_ms, 2), "ms"),
+        KeyFigure("Throughput", fmt.number(found.samples_per_second, 1), "samples/s", f"batch {found.batch}"),
+        KeyFigure("Arena", fmt.number(fmt.mebibytes(found.arena_bytes), 2), "MiB", "as planned"),
+        KeyFigure("Peak RSS", fmt.number(fmt.mebibytes(found.peak_rss_bytes), 2), "MiB", rss),
+        KeyFigure("Energy per step", fmt.number(found.energy_mj, 1), "mJ", _sensor(found)),
+    ]
+    if found.loss_last is not None:
+        figures.append(KeyFigure("Loss", fmt.number(found.loss_last, 4), "", f"from {fmt.number(found.loss_first, 4)}"))
+    if found.accuracy_after is not None or found.accuracy_before is not None:
+        last = found.accuracy_after if found.accuracy_after is not None else found.accuracy_before
+        was = f"from {fmt.percent(found.accuracy_before)}" if found.accuracy_after is not None else "before training"
+        figures.append(KeyFigure("Accuracy", fmt.percent(last).removesuffix("%"), "%", was))
+    return tuple(figures)
+
+
+def _sensor(found: RunFacts) -> str:
+    if found.report and found.report.energy:
+        return found.report.energy.sensor
+    return "no sensor"
+
+
+def _facts(found: RunFacts) -> tuple[Fact, ...]:
+    device = addresses.device(found.device_id) if found.device_id else ""
+    start = found.start_weights_digest
+    return (
+        Fact("Run", found.id),
+        Fact("Device", found.device_name or found.wanted or "any that fits", device),
+        Fact("Device class", found.device_class or fmt.ABSENT),
+        Fact("Mode", found.mode),
+        Fact("Steps", fmt.number(found.steps)),
+        Fact("Batch", fmt.number(found.batch)),
+        Fact("Threads", fmt.number(found.threads)),
+        Fact("Seed", str(found.seed)),
+        Fact("Data set", found.dataset_name or "synthetic", hint=found.dataset_digest or ""),
+        Fact("Starts from", fmt.short_digest(start) if start else "the bundle's weights", hint=start or ""),
+        Fact("Bundle", fmt.short_digest(found.bundle_digest), addresses.bundle(found.bundle_digest)),
+        Fact("Bundle size", fmt.size(found.bundle_bytes)),
+        Fact("Created", f"{fmt.clock_seconds(found.created_at)} UTC"),
+        Fact("Queued for", fmt.duration(_between(found.created_at, found.started_at))),
+        Fact("Took", fmt.duration(_between(found.started_at, found.finished_at))),
+    )
+
+
+def _conditions(found: RunFacts) -> tuple[Fact, ...]:
+    report = found.report
+    if report is None or report.measurement is None:
+        return ()
+    measured = report.measurement
+    cold = next((block.load_us for block in measured.blocks if block.cold), None)
+    return (
+        Fact("Protocol", measured.protocol),
+        Fact("Warm-up", fmt.plural(measured.warmup_steps, "step")),
+        Fact("Measured", fmt.plural(len(measured.step_us), "step")),
+        Fact("Blocks", fmt.number(len(measured.blocks))),
+        Fact("Spread within blocks", fmt.percent(measured.cv_within), hint="Coefficient of variation, median block"),
+        Fact("Spread between blocks", fmt.percent(measured.cv_between), hint="Coefficient of variation of medians"),
+        Fact("Step p99", f"{fmt.number(measured.p99_us / 1000, 2)} ms"),
+        Fact("Step mean", f"{fmt.number(measured.mean_us / 1000, 2)} ms"),
+        Fact("Cold load", fmt.ABSENT if cold is None else f"{fmt.number(cold / 1000, 1)} ms"),
+        Fact("Transfer", fmt.duration(report.transfer_s)),
+        Fact("Isolation level", str(report.isolation_level)),
+        Fact("cgroup peak", fmt.size(report.memory.cgroup_peak_bytes), hint="Counts page cache"),
+    )
+
+
+def _downloads(found: RunFacts) -> tuple[Fact, ...]:
+    here = addresses.run(found.id)
+    files: list[Fact] = []
+    if found.report is not None:
+        files.append(Fact("Report", "JSON", addresses.report(found.id)))
+        if found.report.measurement:
+            files.append(Fact("Steps", "CSV", f"{here}/steps.csv"))
+        if found.report.kernels:
+            files.append(Fact("Kernels", "CSV", f"{here}/kernels.csv"))
+        if found.report.losses:
+            files.append(Fact("Losses", "CSV", f"{here}/losses.csv"))
+    if found.trained_weights_digest:
+        files.append(Fact("Trained weights", fmt.size(found.trained_weights_bytes), addresses.weights(found.id)))
+    files.append(Fact("Bundle", fmt.size(found.bundle_bytes), addresses.bundle(found.bundle_digest)))
+    return tuple(files)
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else max(0.0, end - start)

@@ -1,0 +1,229 @@
+"""The charts of one run's page, each with its data as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from device_agents.protocol import DeviceState, KernelTime, Measurement
+from service.dashboard import format as fmt
+from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
+from service.dashboard.charts.curve import Curve, loss_plot
+from service.dashboard.charts.health import StateSeries, state_plot
+from service.dashboard.charts.kernels import MOST_BARS, KernelBar, kernel_bars, phase_bar, phase_totals
+from service.dashboard.charts.steps import StepSeries, outliers_above, step_plot
+from service.dashboard.parts import Figure
+from service.dashboard.tables import Column, Row, Table, Value, table
+
+PHASE_LEGEND = (("phase-forward", "forward"), ("phase-backward", "backward"), ("phase-update", "update"))
+KERNEL_COLUMNS: tuple[Column, ...] = (
+    Column("call", "Call", "number", sortable=True, hint="Position in the step"),
+    Column("kernel", "Kernel", sortable=True, primary=True),
+    Column("phase", "Phase", sortable=True),
+    Column("time_us", "Median", "number", "µs", 1, sortable=True, hint="Median time of one call"),
+    Column("share_percent", "Share", "number", "%", 1, sortable=True, hint="Of all kernels' time"),
+    Column("mflop", "Work", "number", "MFLOP", 2, sortable=True),
+    Column("gflop_per_s", "Rate", "number", "GFLOP/s", 2, sortable=True),
+    Column("read_kib", "Read", "number", "KiB", 1, sortable=True),
+    Column("written_kib", "Written", "number", "KiB", 1, sortable=True),
+    Column("gib_per_s", "Traffic", "number", "GiB/s", 2, sortable=True, hint="Bytes read and written over time"),
+)
+STEP_COLUMNS = (
+    Column("step", "Step", "number", primary=True),
+    Column("block", "Block", "number", hint="Which process of the measurement"),
+    Column("step_us", "Time", "number", "µs", 1),
+)
+LOSS_COLUMNS = (Column("step", "Step", "number", primary=True), Column("loss", "Loss", "number", "", 6))
+BLOCK_COLUMNS = (
+    Column("block", "Block", "number", primary=True),
+    Column("steps", "Steps", "number"),
+    Column("median_ms", "Median", "number", "ms", 3),
+    Column("fastest_ms", "Fastest", "number", "ms", 3),
+    Column("slowest_ms", "Slowest", "number", "ms", 3),
+    Column("load_ms", "Load", "number", "ms", 2, hint="From the start of the process until it was ready"),
+)
+STATE_SERIES: tuple[tuple[str, str, str, float], ...] = (
+    ("temperature_c", "Temperature", "°C", 1.0),
+    ("frequency_hz", "Frequency", "MHz", 1e-6),
+    ("power_mw", "Power", "mW", 1.0),
+    ("load", "Other load", "cores", 1.0),
+)
+STATE_COLUMNS = (
+    Column("second", "Time", "number", "s", 2, primary=True),
+    Column("temperature_c", "Temperature", "number", "°C", 1),
+    Column("frequency_mhz", "Frequency", "number", "MHz", 0),
+    Column("throttled", "Throttled"),
+    Column("power_mw", "Power", "number", "mW", 0),
+    Column("load_cores", "Other load", "number", "cores", 2),
+)
+SHOWN_ROWS = 100
+
+
+def kernel_table(kernels: Sequence[KernelTime], sort: str = "") -> Table:
+    """Every kernel call of a step, in order, or sorted; each row has an id that the bars lead to."""
+    whole = sum(kernel.us for kernel in kernels) or 1.0
+    rows = [_kernel_row(kernel, whole) for kernel in kernels]
+    return table("kernels", "Kernels of one step", KERNEL_COLUMNS, rows).sorted_by(sort)
+
+
+def kernel_figures(kernels: Sequence[KernelTime]) -> tuple[Figure, ...]:
+    """Time by phase and the slowest kernels, one figure; none without per-kernel times."""
+    if not kernels:
+        return ()
+    bars = [KernelBar(kernel.name, kernel.phase, kernel.us, _anchor(kernel)) for kernel in kernels]
+    totals = phase_totals(bars)
+    spent = ", ".join(f"{phase} {fmt.number(total / 1000, 2)} ms" for phase, total in totals.items())
+    drawing = for_screens(lambda width: phase_bar(bars, width), FULL_WIDTH) + for_screens(
+        lambda width: kernel_bars(bars, width), FULL_WIDTH
+    )
+    count = f"the {MOST_BARS} slowest of {len(bars):,} calls" if len(bars) > MOST_BARS else "every call"
+    note = f"{spent}. Below, {count}; a bar leads to its row of the table."
+    return (Figure("kernel-times", "Time by kernel", drawing, note, PHASE_LEGEND),)
+
+
+def step_table(measured: Measurement) -> Table:
+    """Every measured step."""
+    rows, number = [], 0
+    sizes = [len(block.step_us) for block in measured.blocks] or [len(measured.step_us)]
+    samples = iter(measured.step_us)
+    for block, size in enumerate(sizes, start=1):
+        for value, _ in zip(samples, range(size), strict=False):
+            number += 1
+            rows.append(Row({"step": number, "block": block, "step_us": value}))
+    return table("steps", "Measured steps", STEP_COLUMNS, rows)
+
+
+def block_table(measured: Measurement) -> Table:
+    """One row per process of the measurement."""
+    rows = [
+        Row(
+            {
+                "block": index,
+                "steps": len(block.step_us),
+                "median_ms": fmt.milliseconds(_median(block.step_us)),
+                "fastest_ms": fmt.milliseconds(min(block.step_us, default=None)),
+                "slowest_ms": fmt.milliseconds(max(block.step_us, default=None)),
+                "load_ms": fmt.milliseconds(block.load_us),
+            }
+        )
+        for index, block in enumerate(measured.blocks, start=1)
+    ]
+    return table("blocks", "Blocks of the measurement", BLOCK_COLUMNS, rows)
+
+
+def step_figure(measured: Measurement, data_href: str) -> Figure:
+    """Latency of every step, in order."""
+    series = StepSeries(
+        step_ms=tuple(value / 1000 for value in measured.step_us),
+        block_sizes=tuple(len(block.step_us) for block in measured.blocks),
+        median_ms=measured.median_us / 1000,
+        low_ms=measured.interval_low_us / 1000,
+        high_ms=measured.interval_high_us / 1000,
+        p90_ms=measured.p90_us / 1000,
+    )
+    above = outliers_above(series)
+    note = f"{fmt.plural(len(series.step_ms), 'step')} in {fmt.plural(len(measured.blocks), 'block')} (shaded in turn)."
+    if above:
+        note += f" {fmt.plural(above, 'step')} above the axis drawn hollow at its edge."
+    return Figure(
+        id="step-latency",
+        title="Step latency",
+        note=note,
+        drawing=for_screens(lambda width: step_plot(series, width), HALF_WIDTH),
+        table=block_table(measured),
+        data_href=data_href,
+    )
+
+
+def loss_table(losses: Sequence[float | None]) -> Table:
+    """Loss of every step."""
+    return table("losses", "Loss by step", LOSS_COLUMNS, [
+        Row({"step": index, "loss": loss}) for index, loss in enumerate(losses, start=1)
+    ])  # fmt: skip
+
+
+def loss_figure(losses: Sequence[float | None], data_href: str, title: str = "Loss") -> Figure | None:
+    """Loss over steps; None when there is no finite one."""
+    finite = [loss for loss in losses if loss is not None]
+    if not finite:
+        return None
+    broken = len(losses) - len(finite)
+    note = f"From {fmt.number(finite[0], 4)} to {fmt.number(finite[-1], 4)} in {fmt.plural(len(losses), 'step')}."
+    note += f" {fmt.plural(broken, 'step')} without a finite loss." if broken else " Bold: mean of neighbouring steps."
+    return Figure(
+        id="loss-curve",
+        title=title,
+        note=note,
+        drawing=for_screens(lambda width: loss_plot([Curve("loss", tuple(losses))], width), HALF_WIDTH),
+        table=_thinned(loss_table(losses)),
+        data_href=data_href,
+    )
+
+
+def state_table(states: Sequence[DeviceState]) -> Table:
+    """Every sample of the board's state."""
+    start = states[0].at if states else 0.0
+    rows = [
+        Row(
+            {
+                "second": state.at - start,
+                "temperature_c": state.temperature_c,
+                "frequency_mhz": None if state.frequency_hz is None else state.frequency_hz / 1e6,
+                "throttled": None if state.throttled is None else ("yes" if state.throttled else "no"),
+                "power_mw": state.power_mw,
+                "load_cores": state.load,
+            }
+        )
+        for state in states
+    ]
+    return table("state", "State of the device during the run", STATE_COLUMNS, rows)
+
+
+def state_figures(states: Sequence[DeviceState], data_href: str) -> tuple[Figure, ...]:
+    """One small chart per sensor that gave at least two values."""
+    figures = []
+    for name, title, unit, factor in STATE_SERIES:
+        known = [(state.at - states[0].at, getattr(state, name)) for state in states]
+        points = tuple((at, value * factor) for at, value in known if value is not None)
+        if len(points) < 2:
+            continue
+        series = StateSeries(title, unit, points)
+        figures.append(Figure(f"state-{name}", title, for_screens(lambda width, s=series: state_plot(s, width))))  # type: ignore[misc]
+    return tuple(figures)
+
+
+def _thinned(full: Table) -> Table:
+    if len(full.rows) <= SHOWN_ROWS:
+        return full
+    stride = -(-len(full.rows) // SHOWN_ROWS)
+    kept = [row for index, row in enumerate(full.rows) if index % stride == 0 or index == len(full.rows) - 1]
+    return table(full.name, f"{full.caption}, every {stride}th row; CSV and JSON have all", full.columns, kept)
+
+
+def _kernel_row(kernel: KernelTime, whole_us: float) -> Row:
+    seconds = kernel.us / 1e6
+    moved = kernel.bytes_read + kernel.bytes_written
+    values: dict[str, Value] = {
+        "call": kernel.index,
+        "kernel": kernel.name,
+        "phase": kernel.phase,
+        "time_us": kernel.us,
+        "share_percent": 100 * kernel.us / whole_us,
+        "mflop": kernel.flops / 1e6,
+        "gflop_per_s": kernel.flops / 1e9 / seconds if seconds > 0 else None,
+        "read_kib": kernel.bytes_read / 1024,
+        "written_kib": kernel.bytes_written / 1024,
+        "gib_per_s": moved / (1 << 30) / seconds if seconds > 0 else None,
+    }
+    return Row(values, anchor=_anchor(kernel), mark=f"phase-{kernel.phase}")
+
+
+def _anchor(kernel: KernelTime) -> str:
+    return f"kernel-{kernel.index}"
+
+
+def _median(values: Sequence[float]) -> float | None:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if not ordered:
+        return None
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,0 +1,71 @@
+"""The table of runs, as the list, the overview and a device's page show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.dashboard import addresses
+from service.dashboard import format as fmt
+from service.dashboard.facts import RunFacts
+from service.dashboard.tables import Column, Row, Table, Value, table
+
+COLUMNS: tuple[Column, ...] = (
+    Column("run", "Run", primary=True),
+    Column("state", "State", "state"),
+    Column("mode", "Mode"),
+    Column("device", "Device"),
+    Column("measurement_class", "Class", "class", hint="Measurement class: what the numbers are worth"),
+    Column("verdict", "Verdict", "verdict", hint="Whether the measurement counts; only valid ones rank"),
+    Column("median_ms", "Step median", "number", "ms", 2, sortable=True),
+    Column("p90_ms", "Step p90", "number", "ms", 2, sortable=True),
+    Column("samples_per_second", "Samples", "number", "1/s", 1, sortable=True),
+    Column("arena_mib", "Arena", "number", "MiB", 2, sortable=True, hint="Planned bytes of one training step"),
+    Column("peak_rss_mib", "Peak RSS", "number", "MiB", 2, sortable=True, hint="Largest VmHWM of the binary"),
+    Column("energy_mj", "Energy/step", "number", "mJ", 1, sortable=True, hint="Absent without a sensor"),
+    Column("loss_first", "Loss first", "number", "", 4),
+    Column("loss_last", "Loss last", "number", "", 4, sortable=True),
+    Column("created_at", "Created", "time", "UTC", sortable=True),
+)
+SHORT_COLUMNS = tuple(
+    column
+    for column in COLUMNS
+    if column.key not in ("p90_ms", "samples_per_second", "peak_rss_mib", "energy_mj", "loss_first")
+)
+
+
+def run_table(runs: Sequence[RunFacts], caption: str, *, short: bool = False) -> Table:
+    """Runs as rows; `short` leaves out what an overview can do without."""
+    return table("runs", caption, SHORT_COLUMNS if short else COLUMNS, [run_row(entry) for entry in runs])
+
+
+def run_row(entry: RunFacts) -> Row:
+    """One run."""
+    values: dict[str, Value] = {
+        "id": entry.id,
+        "run": entry.title,
+        "state": entry.state,
+        "mode": entry.mode,
+        "device": entry.device_name or entry.wanted or None,
+        "measurement_class": entry.measurement_class,
+        "verdict": entry.verdict,
+        **measured_values(entry),
+        "created_at": fmt.iso(entry.created_at),
+    }
+    links = {"run": addresses.run(entry.id)}
+    if entry.device_id is not None:
+        links["device"] = addresses.device(entry.device_id)
+    return Row(values, links, notes={"run": entry.id}, anchor=entry.id)
+
+
+def measured_values(entry: RunFacts) -> dict[str, Value]:
+    """The measured columns, in their fixed units."""
+    return {
+        "median_ms": entry.median_ms,
+        "p90_ms": entry.p90_ms,
+        "samples_per_second": entry.samples_per_second,
+        "arena_mib": fmt.mebibytes(entry.arena_bytes),
+        "peak_rss_mib": fmt.mebibytes(entry.peak_rss_bytes),
+        "energy_mj": entry.energy_mj,
+        "loss_first": entry.loss_first,
+        "loss_last": entry.loss_last,
+    }

@@ -1,0 +1,56 @@
+"""The list of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from service.dashboard import addresses, queries
+from service.dashboard.pages.run_table import run_table
+from service.dashboard.parts import CLASSES, VERDICTS, Filter, Listing, choices
+from service.dashboard.queries import RunFilter
+from service.database.models import RUN_STATES
+
+PAGE_ROWS = 50
+MODES = ("profile", "train", "eval")
+
+
+def runs_page(session: Session, chosen: RunFilter, sort: str) -> Listing:
+    """One page of runs; `sort` orders the rows of the page, the pages go by age."""
+    found = queries.runs(session, chosen, PAGE_ROWS + 1)
+    shown = found[:PAGE_ROWS]
+    query = tuple(entry for entry in query_of(chosen) if entry[0] != "before")
+    path = addresses.page("runs")
+    return Listing(
+        table=run_table(shown, "Runs, newest first").sorted_by(sort),
+        path=path,
+        query=(*query, ("before", chosen.before)),
+        filters=_filters(session, chosen),
+        older=addresses.with_query(path, (*query, ("before", shown[-1].id))) if len(found) > PAGE_ROWS else "",
+        newest=addresses.with_query(path, query) if chosen.before else "",
+    )
+
+
+def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
+    """The filter as query parameters, those in force only."""
+    pairs: Sequence[tuple[str, str]] = (
+        ("state", chosen.state), ("mode", chosen.mode), ("model", chosen.model), ("plan", chosen.plan),
+        ("target", chosen.target), ("device", chosen.device), ("class", chosen.measurement_class),
+        ("verdict", chosen.verdict), ("bundle", chosen.bundle), ("before", chosen.before),
+    )  # fmt: skip
+    return tuple(pair for pair in pairs if pair[1])
+
+
+def _filters(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
+    values = queries.bundle_values(session)
+    return (
+        Filter("state", "State", chosen.state, (("open", "open (any)"), *choices(RUN_STATES))),
+        Filter("mode", "Mode", chosen.mode, choices(MODES)),
+        Filter("model", "Model", chosen.model, choices(values["model"])),
+        Filter("plan", "Plan", chosen.plan, choices(values["plan"])),
+        Filter("target", "Target", chosen.target, choices(values["target"])),
+        Filter("device", "Device", chosen.device, queries.device_choices(session)),
+        Filter("class", "Class", chosen.measurement_class, choices(tuple(CLASSES))),
+        Filter("verdict", "Verdict", chosen.verdict, choices(tuple(VERDICTS))),
+    )

@@ -1,0 +1,140 @@
+"""Small values that templates draw: chips, key figures, figures with their data, filters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from service.dashboard.tables import Table
+
+Tone = str
+"""`good`, `bad`, `warn`, `busy` or empty; always beside a word and an icon, never alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A word with an icon and a tone; `hint` is shown by a pointer."""
+
+    text: str
+    icon: str
+    tone: Tone = ""
+    hint: str = ""
+
+
+STATES: Mapping[str, tuple[str, Tone]] = {
+    "queued": ("clock", ""),
+    "leased": ("turning", "busy"),
+    "running": ("turning", "busy"),
+    "compiling": ("turning", "busy"),
+    "succeeded": ("check", "good"),
+    "failed": ("cross", "bad"),
+    "lost": ("cross", "bad"),
+    "cancelled": ("bar", ""),
+    "expired": ("clock", "warn"),
+    "inconclusive": ("question", "warn"),
+    "online": ("check", "good"),
+    "busy": ("turning", "busy"),
+    "offline": ("bar", ""),
+    "quarantined": ("warning", "bad"),
+    "removed": ("cross", ""),
+}
+VERDICTS: Mapping[str, tuple[str, Tone]] = {
+    "valid": ("check", "good"),
+    "noisy": ("wave", "warn"),
+    "throttled": ("warning", "warn"),
+    "disturbed": ("warning", "warn"),
+    "drifting": ("wave", "warn"),
+}
+CLASSES: Mapping[str, tuple[str, str]] = {
+    "hardware": ("board", "measured on a real board"),
+    "host": ("screen", "measured on a computer of the farm, not on a board"),
+    "emulated": ("dashed", "run by an emulator: proves function, says nothing about speed"),
+    "simulated": ("dashed", "computed by a model: says nothing measured"),
+}
+
+
+def state_chip(state: str) -> Chip:
+    """The state of a job, run, attempt or device."""
+    icon, tone = STATES.get(state, ("question", ""))
+    return Chip(state, icon, tone)
+
+
+def verdict_chip(verdict: str, rule: str = "") -> Chip:
+    """Whether a measurement counts."""
+    icon, tone = VERDICTS.get(verdict, ("question", ""))
+    return Chip(verdict, icon, tone, rule)
+
+
+def class_chip(measurement_class: str) -> Chip:
+    """What a number is worth."""
+    icon, hint = CLASSES.get(measurement_class, ("question", ""))
+    return Chip(measurement_class, icon, "", hint)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFigure:
+    """One number of a page's summary, with its unit and a quiet line below."""
+
+    label: str
+    value: str
+    unit: str = ""
+    under: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A name and a value, perhaps linked."""
+
+    label: str
+    value: str
+    href: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart with its title, what to see in it, its colour key and the same data as a table."""
+
+    id: str
+    title: str
+    drawing: Markup
+    note: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+    """(class of the key, label)."""
+    table: Table | None = None
+    data_href: str = ""
+    """Where CSV and JSON of the data are, without the ending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One choice of a filter form; empty means all."""
+
+    name: str
+    label: str
+    value: str
+    options: tuple[tuple[str, str], ...]
+    """(value, label), without the one for all."""
+
+
+def choices(values: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Options whose label is their value."""
+    return tuple((value, value) for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A table with its address, its filters and where the next page is."""
+
+    table: Table
+    path: str
+    """Address of the page; CSV and JSON are there with an ending."""
+    query: tuple[tuple[str, str], ...] = ()
+    """Filters in force, for links that keep them."""
+    filters: tuple[Filter, ...] = ()
+    older: str = ""
+    newest: str = ""
+    hidden_note: str = ""
+    show_hidden: str = ""

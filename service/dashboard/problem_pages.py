@@ -1,0 +1,86 @@
+"""Problems as pages: a browser that opens a page of the farm gets words and a next step instead of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import cast
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException
+
+from service.dashboard import addresses, render
+
+Handler = Callable[[Request, Exception], Awaitable[Response]]
+HANDLED = (HTTPException, RequestValidationError, OperationalError, Exception)
+LINK_COMMAND = "pockfarm link"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemPage:
+    """What a problem page says."""
+
+    status: int
+    title: str
+    detail: str
+    hint: str
+    code: str
+    command: str = ""
+
+
+def install(app: FastAPI) -> None:
+    """Answer browsers with pages. Call it after `service.problems.install`, whose answers it dresses up."""
+    for kind in HANDLED:
+        inner = cast("Handler", app.exception_handlers[kind])
+        app.add_exception_handler(kind, _dressed(inner))
+
+
+def _dressed(inner: Handler) -> Handler:
+    async def handler(request: Request, error: Exception) -> Response:
+        answer = await inner(request, error)
+        return problem_page(answer) if wants_page(request) else answer
+
+    return handler
+
+
+def wants_page(request: Request) -> bool:
+    """True for a browser on one of our pages. Programs, and the data files of tables, get problem documents."""
+    path = request.url.path
+    is_page = path == "/" or path.startswith(("/open/", addresses.ROOT)) and not path.endswith((".csv", ".json"))
+    return is_page and request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", "")
+
+
+def problem_page(answer: Response) -> Response:
+    """The page of a problem document; anything else is left as it is."""
+    if answer.status_code < 400:
+        return answer
+    body = json.loads(bytes(answer.body))
+    found = _words(answer.status_code, body)
+    response = render.page("problem.html", answer.status_code, problem=found)
+    if "retry-after" in answer.headers:
+        response.headers["Retry-After"] = answer.headers["retry-after"]
+    return response
+
+
+def _words(status: int, body: dict[str, str]) -> ProblemPage:
+    code, detail, hint = body.get("code", ""), body.get("detail", ""), body.get("hint", "")
+    if status == 401:
+        return ProblemPage(status, "Open the dashboard with a link", "This browser has no session on this farm, or its "
+                           "session has ended.", "On the farm's machine, make a new one-time link and open it here:",
+                           code, LINK_COMMAND)  # fmt: skip
+    if code == "link.used":
+        return ProblemPage(status, "This link no longer opens", "Each link opens the dashboard once and for a day at "
+                           "most. This one was used before, or is too old.", "Make another one on the farm's machine:",
+                           code, LINK_COMMAND)  # fmt: skip
+    if status == 404:
+        return ProblemPage(
+            status, "There is no such page", detail, hint or "The lists below lead to all there is.", code
+        )
+    if status >= 500:
+        return ProblemPage(status, "The farm could not answer", detail, hint or "Try again in a moment; the farm's log "
+                           "has the details.", code)  # fmt: skip
+    return ProblemPage(status, "This cannot be shown", detail, hint, code)

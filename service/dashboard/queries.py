@@ -1,0 +1,317 @@
+"""Rows -> facts. Every read of the dashboard is here; nothing here writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Row as SqlRow
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session, aliased, undefer
+
+from device_agents.protocol import ProtocolError, Report, from_json
+from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
+from service.database.models import (
+    LIVE_ATTEMPT_STATES,
+    OPEN_JOB_STATES,
+    OPEN_RUN_STATES,
+    Attempt,
+    Bundle,
+    Dataset,
+    Device,
+    DeviceEvent,
+    Event,
+    Job,
+    Result,
+    Run,
+)
+
+OFFLINE_AFTER_S = 90.0
+MAX_MEASURED_RUNS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list; empty fields do not restrict. `before` is the id that ended the page before."""
+
+    state: str = ""
+    mode: str = ""
+    model: str = ""
+    plan: str = ""
+    target: str = ""
+    device: str = ""
+    measurement_class: str = ""
+    verdict: str = ""
+    bundle: str = ""
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to list; see `RunFilter`."""
+
+    state: str = ""
+    model: str = ""
+    plan: str = ""
+    target: str = ""
+    before: str = ""
+
+
+_RUN_DEVICE = aliased(Device)
+
+
+def _run_select() -> Select[Run, Bundle, Device, str]:
+    return (
+        select(Run, Bundle, _RUN_DEVICE, Dataset.name)
+        .join(Bundle, Bundle.digest == Run.bundle_digest)
+        .outerjoin(_RUN_DEVICE, _RUN_DEVICE.id == Run.device_id)
+        .outerjoin(Dataset, Dataset.digest == Run.dataset_digest)
+        .order_by(Run.id.desc())
+    )
+
+
+def _filtered_runs(chosen: RunFilter) -> Select[Run, Bundle, Device, str]:
+    statement = _run_select()
+    for column, value in (
+        (Run.state, chosen.state), (Run.mode, chosen.mode), (Bundle.model_name, chosen.model),
+        (Bundle.plan_name, chosen.plan), (Run.target, chosen.target), (Run.device_id, chosen.device),
+        (Run.measurement_class, chosen.measurement_class), (Run.verdict, chosen.verdict),
+        (Run.bundle_digest, chosen.bundle),
+    ):  # fmt: skip
+        if value == "open" and column is Run.state:
+            statement = statement.where(Run.state.in_(OPEN_RUN_STATES))
+        elif value:
+            statement = statement.where(column == value)
+    return statement.where(Run.id < chosen.before) if chosen.before else statement
+
+
+def runs(session: Session, chosen: RunFilter, limit: int) -> list[RunFacts]:
+    """Runs, newest first, without their reports."""
+    return [_run_facts(row) for row in session.execute(_filtered_runs(chosen).limit(limit))]
+
+
+def run(session: Session, run_id: str) -> RunFacts | None:
+    """One run with its report."""
+    row = session.execute(_run_select().where(Run.id == run_id)).first()
+    return with_reports(session, [_run_facts(row)])[0] if row is not None else None
+
+
+def measured_runs(session: Session, chosen: RunFilter) -> list[RunFacts]:
+    """The newest `MAX_MEASURED_RUNS` runs that brought a measurement, newest first, without their reports."""
+    statement = _filtered_runs(chosen).where(Run.state == "succeeded", Run.median_us.is_not(None))
+    return [_run_facts(row) for row in session.execute(statement.limit(MAX_MEASURED_RUNS))]
+
+
+def with_reports(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:
+    """The same runs with the report that counts, where there is one that can be read."""
+    wanted = [entry.id for entry in found]
+    rows = session.execute(
+        select(Result.run_id, Result.report)
+        .where(Result.run_id.in_(wanted), Result.state == "recorded")
+        .order_by(Result.recorded_at)
+    )
+    reports = {run_id: _report(body) for run_id, body in rows}
+    return [_with_report(entry, reports.get(entry.id)) for entry in found]
+
+
+def _with_report(entry: RunFacts, report: Report | None) -> RunFacts:
+    if report is None:
+        return entry
+    return replace(entry, report=report, threads=report.measurement.threads if report.measurement else entry.threads)
+
+
+def _report(body: Mapping[str, Any]) -> Report | None:
+    # An older agent's report may lack what today's protocol demands: the summary columns still stand.
+    try:
+        return from_json(Report, body)
+    except ProtocolError:
+        return None
+
+
+def attempts_of_run(session: Session, run_id: str) -> list[AttemptFacts]:
+    """Every attempt of a run, first to last."""
+    statement = select(Attempt, Device.name).join(Device, Device.id == Attempt.device_id)
+    return [
+        _attempt_facts(attempt, name)
+        for attempt, name in session.execute(statement.where(Attempt.run_id == run_id).order_by(Attempt.n))
+    ]
+
+
+def attempts_of_device(session: Session, device_id: str, limit: int) -> list[AttemptFacts]:
+    """The newest attempts on a device, newest first."""
+    statement = select(Attempt, Device.name).join(Device, Device.id == Attempt.device_id)
+    newest = statement.where(Attempt.device_id == device_id).order_by(Attempt.id.desc()).limit(limit)
+    return [_attempt_facts(attempt, name) for attempt, name in session.execute(newest)]
+
+
+def jobs(session: Session, chosen: JobFilter, limit: int) -> list[JobFacts]:
+    """Compile jobs, newest first."""
+    statement = select(Job).order_by(Job.id.desc())
+    for column, value in (
+        (Job.state, chosen.state), (Job.model_name, chosen.model), (Job.plan_name, chosen.plan),
+        (Job.target, chosen.target),
+    ):  # fmt: skip
+        if value == "open" and column is Job.state:
+            statement = statement.where(Job.state.in_(OPEN_JOB_STATES))
+        elif value:
+            statement = statement.where(column == value)
+    if chosen.before:
+        statement = statement.where(Job.id < chosen.before)
+    return [_job_facts(found) for found in session.scalars(statement.limit(limit))]
+
+
+def job(session: Session, job_id: str) -> JobFacts | None:
+    """One compile job."""
+    found = session.get(Job, job_id)
+    return _job_facts(found) if found is not None else None
+
+
+def bundle(session: Session, digest: str) -> BundleFacts | None:
+    """A bundle with its manifest and compile report."""
+    found = session.get(Bundle, digest, options=[undefer(Bundle.compile_report)])
+    if found is None:
+        return None
+    return BundleFacts(
+        digest=found.digest, size_bytes=found.size_bytes, target=found.target, model_name=found.model_name,
+        plan_name=found.plan_name, manifest=found.manifest, compile_report=found.compile_report,
+    )  # fmt: skip
+
+
+def devices(session: Session, now: float | None = None) -> list[DeviceFacts]:
+    """Every device that was not removed, by name."""
+    at = time.time() if now is None else now
+    statement = select(Device).where(Device.state != "removed").order_by(func.lower(Device.name), Device.id)
+    busy = set(session.scalars(select(Attempt.device_id).where(Attempt.state.in_(LIVE_ATTEMPT_STATES))))
+    return [_device_facts(found, found.id in busy, at) for found in session.scalars(statement)]
+
+
+def device(session: Session, device_id: str, now: float | None = None) -> DeviceFacts | None:
+    """One device, removed ones too."""
+    found = session.get(Device, device_id)
+    if found is None:
+        return None
+    live = select(Attempt.id).where(Attempt.device_id == device_id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
+    return _device_facts(found, session.scalar(live) is not None, time.time() if now is None else now)
+
+
+def device_history(session: Session, device_id: str, limit: int) -> list[EventFacts]:
+    """A device's health events, newest first."""
+    statement = select(DeviceEvent).where(DeviceEvent.device_id == device_id).order_by(DeviceEvent.id.desc())
+    return [EventFacts(found.at, found.kind, found.message) for found in session.scalars(statement.limit(limit))]
+
+
+def step_losses(session: Session, run_id: str, limit: int = 5000) -> list[float | None]:
+    """Losses that a run has sent so far, in step order."""
+    statement = select(Event.body).where(Event.subject == run_id, Event.kind == "step").order_by(Event.id.desc())
+    bodies = list(session.scalars(statement.limit(limit)))
+    return [_number(body.get("loss")) for body in reversed(bodies)]
+
+
+def counts(session: Session) -> dict[str, dict[str, int]]:
+    """How many jobs and runs are in each state."""
+    job_states = session.execute(select(Job.state, func.count()).group_by(Job.state))
+    run_states = session.execute(select(Run.state, func.count()).group_by(Run.state))
+    return {
+        "jobs": {str(state): int(count) for state, count in job_states},
+        "runs": {str(state): int(count) for state, count in run_states},
+    }
+
+
+def bundle_values(session: Session) -> dict[str, tuple[str, ...]]:
+    """Model names, plan names and targets that bundles have, for filters."""
+    return {
+        "model": _distinct(session, Bundle.model_name),
+        "plan": _distinct(session, Bundle.plan_name),
+        "target": _distinct(session, Bundle.target),
+    }
+
+
+def job_values(session: Session) -> dict[str, tuple[str, ...]]:
+    """Model names, plan names and targets that jobs asked for, for filters."""
+    return {
+        "model": _distinct(session, Job.model_name),
+        "plan": _distinct(session, Job.plan_name),
+        "target": _distinct(session, Job.target),
+    }
+
+
+def device_choices(session: Session) -> tuple[tuple[str, str], ...]:
+    """(id, name) of every device that ever enrolled."""
+    statement = select(Device.id, Device.name).order_by(func.lower(Device.name))
+    return tuple((str(device_id), str(name)) for device_id, name in session.execute(statement))
+
+
+def _distinct(session: Session, column: Any) -> tuple[str, ...]:
+    return tuple(str(value) for value in session.scalars(select(column).distinct().order_by(column)))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _run_facts(row: SqlRow[Run, Bundle, Device, str]) -> RunFacts:
+    found, built, on, dataset_name = row
+    planned = _manifest_memory(built.manifest, "arena_bytes")
+    return RunFacts(
+        id=found.id, state=found.state, mode=found.mode, model_name=built.model_name, model_digest=built.model_digest,
+        plan_name=built.plan_name, target=found.target, bundle_digest=found.bundle_digest, created_at=found.created_at,
+        steps=found.steps, steps_done=found.steps_done, warmup=found.warmup, seed=found.seed, phase=found.phase,
+        attempts=found.attempts, device_id=found.device_id, device_name=on.name if on else None,
+        device_class=on.device_class if on else None, wanted=found.wanted_device_id or found.wanted_device_class or "",
+        dataset_digest=found.dataset_digest, dataset_name=dataset_name, start_weights_digest=found.weights_digest,
+        trained_weights_digest=found.trained_weights_digest, trained_weights_bytes=found.trained_weights_bytes,
+        bundle_bytes=built.size_bytes, started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
+        code=found.code, message=found.message, hint=found.hint, measurement_class=found.measurement_class,
+        verdict=found.verdict, batch=found.batch, threads=found.threads, median_us=found.median_us,
+        p90_us=found.p90_us, samples_per_second=found.samples_per_second,
+        arena_bytes=found.arena_bytes if found.arena_bytes is not None else planned, rss_bytes=found.peak_rss_bytes,
+        energy_mj=found.energy_per_step_mj, loss_first=found.loss_first, loss_last=found.loss_last,
+        accuracy_before=found.accuracy_before, accuracy_after=found.accuracy_after,
+    )  # fmt: skip
+
+
+def _manifest_memory(manifest: Mapping[str, Any], name: str) -> int | None:
+    memory = manifest.get("memory")
+    value = memory.get(name) if isinstance(memory, dict) else None
+    return value if isinstance(value, int) else None
+
+
+def _job_facts(found: Job) -> JobFacts:
+    return JobFacts(
+        id=found.id, state=found.state, model_name=found.model_name, model_digest=found.model_digest,
+        model_bytes=found.model_bytes, plan_name=found.plan_name, target=found.target, created_at=found.created_at,
+        stage=found.stage, fraction=found.fraction, started_at=found.started_at, finished_at=found.finished_at,
+        bundle_digest=found.bundle_digest, cause=found.cause, code=found.code, place=found.place,
+        message=found.message, hint=found.hint, plan_text=found.plan_json, spec_text=found.spec_json,
+        compiler_version=found.compiler_version, attempts=found.attempts,
+    )  # fmt: skip
+
+
+def _device_facts(found: Device, is_busy: bool, now: float) -> DeviceFacts:
+    return DeviceFacts(
+        id=found.id, name=found.name, health=_health(found, is_busy, now), device_class=found.device_class,
+        measurement_class=found.measurement_class, targets=tuple(found.targets), enrolled_at=found.created_at,
+        last_seen_at=found.last_seen_at, architecture=found.architecture, cpu_model=found.cpu_model,
+        cores=found.cores, memory_bytes=found.memory_bytes, features=tuple(found.features),
+        sensors=tuple(found.sensors), isolation_level=found.isolation_level, agent_version=found.agent_version,
+        runner=found.runner, reason=found.state_reason, strikes=found.strikes,
+        environment={str(name): str(value) for name, value in found.environment.items()},
+    )  # fmt: skip
+
+
+def _health(found: Device, is_busy: bool, now: float) -> str:
+    if found.state != "active":
+        return found.state
+    if now - found.last_seen_at > OFFLINE_AFTER_S:
+        return "offline"
+    return "busy" if is_busy else "online"
+
+
+def _attempt_facts(attempt: Attempt, device_name: str) -> AttemptFacts:
+    return AttemptFacts(
+        run_id=attempt.run_id, number=attempt.n, device_id=attempt.device_id, device_name=device_name,
+        state=attempt.state, created_at=attempt.created_at, finished_at=attempt.finished_at, cause=attempt.cause,
+        code=attempt.code, message=attempt.message,
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""Templates to responses: one Jinja environment, the headers of every page, static files under names that change with
+their content."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from service.dashboard import addresses, parts
+from service.dashboard import format as fmt
+from service.dashboard.tables import Table
+
+HERE = Path(__file__).parent
+STATIC_FILES: Mapping[str, str] = {
+    "app.css": "text/css; charset=utf-8",
+    "live.js": "text/javascript; charset=utf-8",
+    "mark.svg": "image/svg+xml",
+}
+"""Every static file and its media type; nothing else is served."""
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+PAGE_HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+YEAR_S = 365 * 86400
+
+
+@cache
+def static_version(name: str) -> str:
+    """Ten digits of the file's digest: a new content gets a new address."""
+    return hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:10]
+
+
+def static_address(name: str) -> str:
+    """The address of a static file; it may be cached for ever."""
+    return f"{addresses.STATIC}/{name}?v={static_version(name)}"
+
+
+@cache
+def environment() -> Environment:
+    """The template environment: everything is escaped, an unknown name is an error."""
+    found = Environment(
+        loader=PackageLoader("service.dashboard"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals.update(
+        address=addresses,
+        fmt=fmt,
+        static=static_address,
+        state_chip=parts.state_chip,
+        verdict_chip=parts.verdict_chip,
+        class_chip=parts.class_chip,
+    )
+    return found
+
+
+def page(template: str, status: int = 200, **values: object) -> HTMLResponse:
+    """An HTML page; `values` are the template's names."""
+    text = environment().get_template(template).render(now=time.time(), **values)
+    return HTMLResponse(text, status, headers=dict(PAGE_HEADERS))
+
+
+def data(table: Table, ending: str, name: str) -> Response:
+    """A table as a CSV or JSON file."""
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    if ending == "json":
+        return JSONResponse(table.to_json(), headers=headers)
+    headers["Content-Disposition"] = f'attachment; filename="{name}.csv"'
+    return Response(table.to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
+
+
+def static_file(name: str) -> Response | None:
+    """One static file, or None when there is none of that name."""
+    kind = STATIC_FILES.get(name)
+    if kind is None:
+        return None
+    headers = {"Cache-Control": f"public, max-age={YEAR_S}, immutable", "X-Content-Type-Options": "nosniff"}
+    return Response((HERE / "static" / name).read_bytes(), headers=headers, media_type=kind)

@@ -1,0 +1,209 @@
+"""The dashboard's addresses. Every view is a URL; every table is there as CSV and JSON too."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import RedirectResponse, Response
+
+from service.access import FarmDep, require_principal
+from service.dashboard import addresses, queries, render
+from service.dashboard.pages.benchmarks import benchmark_table, benchmarks_page
+from service.dashboard.pages.compare import compare_page, compare_table
+from service.dashboard.pages.devices import device_page, devices_page
+from service.dashboard.pages.jobs import job_data, job_page, jobs_page
+from service.dashboard.pages.overview import overview_page
+from service.dashboard.pages.run import run_data, run_page
+from service.dashboard.pages.runs import runs_page
+from service.dashboard.parts import Listing
+from service.dashboard.queries import JobFilter, RunFilter
+from service.problems import NotFound
+
+router = APIRouter(include_in_schema=False)
+private = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(require_principal)])
+
+Text = Annotated[str, Query(max_length=200)]
+Ending = Literal["csv", "json"]
+
+
+def run_filter(
+    state: Text = "", mode: Text = "", model: Text = "", plan: Text = "", target: Text = "", device: Text = "",
+    measurement_class: Annotated[str, Query(alias="class", max_length=40)] = "", verdict: Text = "", bundle: Text = "",
+    before: Text = "",
+) -> RunFilter:  # fmt: skip
+    """The run filter of a query."""
+    return RunFilter(state, mode, model, plan, target, device, measurement_class, verdict, bundle, before)
+
+
+def job_filter(state: Text = "", model: Text = "", plan: Text = "", target: Text = "", before: Text = "") -> JobFilter:
+    """The job filter of a query."""
+    return JobFilter(state, model, plan, target, before)
+
+
+Runs = Annotated[RunFilter, Depends(run_filter)]
+Jobs = Annotated[JobFilter, Depends(job_filter)]
+RunIds = Annotated[list[str] | None, Query(alias="run", max_length=16)]
+
+
+@router.get("/", response_class=RedirectResponse, status_code=303)
+def front_door() -> str:
+    """Leads to the dashboard."""
+    return addresses.ROOT
+
+
+@router.get(addresses.STATIC + "/{name}")
+def static_file(name: str) -> Response:
+    """A style sheet, script or picture of the pages; open to all, for problem pages need them too."""
+    found = render.static_file(name)
+    if found is None:
+        raise NotFound("page.unknown", f"no static file {name!r}")
+    return found
+
+
+@private.get("")
+def overview(farm: FarmDep) -> Response:
+    """The first page."""
+    with farm.database.read() as session:
+        return render.page("overview.html", page=overview_page(session, farm.settings.public_url), section="overview")
+
+
+@private.get("/jobs")
+def jobs(farm: FarmDep, chosen: Jobs, sort: Text = "") -> Response:
+    """Compile jobs."""
+    with farm.database.read() as session:
+        return render.page("jobs.html", page=jobs_page(session, chosen, sort), section="jobs")
+
+
+@private.get("/jobs.{ending}")
+def jobs_data(ending: Ending, farm: FarmDep, chosen: Jobs, sort: Text = "") -> Response:
+    """The same rows as a file."""
+    with farm.database.read() as session:
+        return _listing_data(jobs_page(session, chosen, sort), ending)
+
+
+@private.get("/jobs/{job_id}")
+def one_job(job_id: str, farm: FarmDep) -> Response:
+    """One compile job."""
+    with farm.database.read() as session:
+        found = job_page(session, job_id)
+    if found is None:
+        raise NotFound("job.unknown", f"There is no compile job {job_id!r}.")
+    return render.page("job.html", page=found, section="jobs")
+
+
+@private.get("/jobs/{job_id}/{name}.{ending}")
+def one_job_data(job_id: str, name: str, ending: Ending, farm: FarmDep) -> Response:
+    """One of a job's tables as a file."""
+    with farm.database.read() as session:
+        found = job_data(session, job_id, name)
+    if found is None:
+        raise NotFound("data.unknown", f"job {job_id!r} has no table {name!r}")
+    return render.data(found, ending, f"{job_id}-{name}")
+
+
+@private.get("/runs")
+def runs(farm: FarmDep, chosen: Runs, sort: Text = "") -> Response:
+    """Runs."""
+    with farm.database.read() as session:
+        return render.page("runs.html", page=runs_page(session, chosen, sort), section="runs")
+
+
+@private.get("/runs.{ending}")
+def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, sort: Text = "") -> Response:
+    """The same rows as a file."""
+    with farm.database.read() as session:
+        return _listing_data(runs_page(session, chosen, sort), ending)
+
+
+@private.get("/runs/{run_id}")
+def one_run(run_id: str, farm: FarmDep, sort: Text = "") -> Response:
+    """One run; `sort` orders its per-kernel table."""
+    with farm.database.read() as session:
+        found = run_page(session, run_id, sort)
+    if found is None:
+        raise NotFound("run.unknown", f"There is no run {run_id!r}.")
+    return render.page("run.html", page=found, section="runs")
+
+
+@private.get("/runs/{run_id}/{name}.{ending}")
+def one_run_data(run_id: str, name: str, ending: Ending, farm: FarmDep, sort: Text = "") -> Response:
+    """One of a run's tables as a file, all of its rows."""
+    with farm.database.read() as session:
+        found = run_data(session, run_id, name, sort)
+    if found is None:
+        raise NotFound("data.unknown", f"run {run_id!r} has no table {name!r}")
+    return render.data(found, ending, f"{run_id}-{name}")
+
+
+@private.get("/devices")
+def devices(farm: FarmDep, sort: Text = "") -> Response:
+    """Enrolled devices."""
+    with farm.database.read() as session:
+        return render.page("devices.html", page=devices_page(session, sort), section="devices")
+
+
+@private.get("/devices.{ending}")
+def devices_data(ending: Ending, farm: FarmDep, sort: Text = "") -> Response:
+    """The same rows as a file."""
+    with farm.database.read() as session:
+        return _listing_data(devices_page(session, sort), ending)
+
+
+@private.get("/devices/{device_id}")
+def one_device(device_id: str, farm: FarmDep) -> Response:
+    """One device with its history."""
+    with farm.database.read() as session:
+        found = device_page(session, device_id)
+    if found is None:
+        raise NotFound("device.unknown", f"There is no device {device_id!r}.")
+    return render.page("device.html", page=found, section="devices")
+
+
+@private.get("/devices/{device_id}/{name}.{ending}")
+def one_device_data(device_id: str, name: str, ending: Ending, farm: FarmDep) -> Response:
+    """A device's `history` or `runs` as a file."""
+    with farm.database.read() as session:
+        found = device_page(session, device_id)
+    tables = {"history": found.history, "runs": found.runs} if found else {}
+    if name not in tables:
+        raise NotFound("data.unknown", f"device {device_id!r} has no table {name!r}")
+    return render.data(tables[name], ending, f"{device_id}-{name}")
+
+
+@private.get("/benchmarks")
+def benchmarks(farm: FarmDep, chosen: Runs, verdicts: Text = "", sort: Text = "") -> Response:
+    """The newest run of each configuration, ranked among its like."""
+    with farm.database.read() as session:
+        found = benchmarks_page(session, chosen, all_verdicts=verdicts == "all", sort=sort)
+    return render.page("benchmarks.html", page=found, section="benchmarks")
+
+
+@private.get("/benchmarks.{ending}")
+def benchmarks_data(ending: Ending, farm: FarmDep, chosen: Runs, verdicts: Text = "", sort: Text = "") -> Response:
+    """The same rows as a file."""
+    with farm.database.read() as session:
+        found = benchmarks_page(session, chosen, all_verdicts=verdicts == "all", sort=sort)
+    return render.data(benchmark_table(found), ending, "benchmarks")
+
+
+@private.get("/compare")
+def compare(farm: FarmDep, run: RunIds = None) -> Response:
+    """Two to four runs beside each other."""
+    with farm.database.read() as session:
+        return render.page("compare.html", page=compare_page(session, run or []), section="benchmarks")
+
+
+@private.get("/compare.{ending}")
+def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None) -> Response:
+    """The same figures as a file."""
+    with farm.database.read() as session:
+        found = compare_page(session, run or [])
+    return render.data(compare_table(found.runs), ending, "compare")
+
+
+def _listing_data(found: Listing, ending: Ending) -> Response:
+    return render.data(found.table, ending, found.table.name)
+
+
+router.include_router(private)
