@@ -7,6 +7,7 @@ The packing tries several orders of a first-fit and keeps the smallest; `lower_b
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -117,8 +118,7 @@ def _first_fit(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int]
                 break
             spot = max(spot, end)
         offsets[i] = spot
-        placed.append((spot, spot + block.size_bytes, block.first, block.last))
-        placed.sort()
+        insort(placed, (spot, spot + block.size_bytes, block.first, block.last))
         used = max(used, spot + block.size_bytes)
     return offsets, used
 

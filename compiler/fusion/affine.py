@@ -78,12 +78,10 @@ def unflatten(form: Linear, extents: tuple[int, ...], shape: tuple[int, ...]) ->
     for axis, (stride, extent) in enumerate(zip(form.strides, extents, strict=True)):
         if stride == 0 or extent == 1:
             continue
-        dimension = next(
-            (d for d, step in enumerate(steps) if shape[d] > 1 and stride % step == 0 and stride > 0), None
-        )
-        if dimension is None:
+        fitting = [d for d, step in enumerate(steps) if shape[d] > 1 and stride > 0 and stride % step == 0]
+        if not fitting:
             return None
-        terms[dimension].append((axis, stride // steps[dimension]))
+        terms[fitting[0]].append((axis, stride // steps[fitting[0]]))
     for dimension, size in enumerate(shape):
         reach = sum(coefficient * (extents[axis] - 1) for axis, coefficient in terms[dimension])
         if offsets[dimension] + reach >= size:

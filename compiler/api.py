@@ -1,0 +1,216 @@
+"""The compiler as a library: model bytes, plan and spec in; a bundle out."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler import targets
+from compiler.bundle import REPORT, REPORT_SCHEMA, STEP, TRAINING, WEIGHTS, Bundle, make_bundle, sha256_of, to_json
+from compiler.codegen.api import code_version
+from compiler.codegen.link import link_binary
+from compiler.export import export_training, write_checkpoint
+from compiler.graph import Array
+from compiler.limits import DEFAULT_LIMITS, ModelLimits
+from compiler.memory import root_of
+from compiler.pipeline import CompiledStep, Progress, compile_step
+from compiler.program import BinaryImage, KernelCall, Program, ProgramName
+from compiler.spec import SparsePlan, TrainingSpec
+from compiler.targets import Target
+from compiler.training import LABELS
+
+MAX_STEP_BYTES = 2_000_000
+
+
+def compile_training(
+    model: bytes,
+    *,
+    plan: SparsePlan,
+    spec: TrainingSpec,
+    target: str,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    limits: ModelLimits = DEFAULT_LIMITS,
+    jobs: int = 2,
+) -> Bundle:
+    """Derive, optimize, plan and build the training step of an ONNX model for one target.
+
+    Same model, plan, spec, target and compiler give the same bytes. `cache_dir` keeps kernels between builds.
+    Raises: CompileError; its kinds say who must act, its text what and where (see `compiler.errors`).
+    """
+    board = targets.load(target)
+    step = compile_step(
+        model, plan=plan, spec=spec, target=board, cache_dir=cache_dir, progress=progress, limits=limits, jobs=jobs
+    )
+    digests = {
+        "model": f"sha256:{sha256_of(model)}",
+        "plan": plan.digest,
+        "spec": spec.digest,
+        "compiler": compiler_version(),
+    }
+    with tempfile.TemporaryDirectory(prefix="pockfarm-link-") as folder:
+        binary = link_binary(make_image(step, digests, target), step.kernels, board, work_dir=Path(folder))
+    report = to_json(compile_report(step, len(binary)))
+    if progress is not None:
+        progress("bundle", 0.95)
+    files = {
+        STEP: binary,
+        WEIGHTS: initial_checkpoint(step),
+        TRAINING: export_training(step.training, step.forward),
+        REPORT: report,
+    }
+    bundle = make_bundle(_manifest(step, plan, spec, board, digests), files)
+    if progress is not None:
+        progress("done", 1.0)
+    return bundle
+
+
+@functools.cache
+def compiler_version() -> str:
+    """`sha256:<hex>` over the compiler's sources and the versions of what it calls: part of a bundle's identity."""
+    digest = hashlib.sha256(code_version().encode())
+    root = Path(__file__).parent
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.c"), *root.rglob("*.h"), *root.rglob("*.toml")]):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return f"sha256:{digest.hexdigest()}"
+
+
+def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> BinaryImage:
+    """What the linker needs of a compiled step."""
+    return BinaryImage(
+        programs=step.programs,
+        plan=step.memory,
+        state=step.state,
+        data_inputs=step.training.data_inputs,
+        label_input=LABELS,
+        loss=step.training.loss,
+        logits=step.training.logits,
+        loss_kind=step.training.loss_kind,
+        optimizer=step.optimizer,
+        threads=step.threads,
+        identity={**digests, "target": target},
+    )
+
+
+def initial_checkpoint(step: CompiledStep) -> bytes:
+    """The model's own weights in file layout, and the constants that the step reads, as safetensors."""
+    arrays = {**step.forward.arrays, **step.training.graph.arrays}
+    tensors: dict[str, Array] = {}
+    for tensor in step.state:
+        if tensor.role == "parameter":
+            tensors[tensor.name] = step.forward.parameters[tensor.name].to_file(arrays[tensor.name])
+        elif tensor.role == "constant":
+            tensors[f"constant.{tensor.name}"] = np.ascontiguousarray(arrays[tensor.name]).reshape(tensor.file_shape)
+    return write_checkpoint(tensors, {"step": "0"})
+
+
+def _manifest(
+    step: CompiledStep, plan: SparsePlan, spec: TrainingSpec, target: Target, digests: Mapping[str, str]
+) -> dict[str, Any]:
+    train = step.programs["train"]
+    memory = step.memory
+    state_bytes = memory.weights_bytes + memory.optimizer_bytes
+    return {
+        "digests": dict(digests),
+        "target": target.name,
+        "device_class": target.device_class,
+        "required_features": list(target.required_features),
+        "plan": plan.name,
+        "batch": spec.batch,
+        "threads": step.threads,
+        "inputs": [_tensor(train, name) for name in step.training.data_inputs],
+        "labels": _tensor(train, LABELS),
+        "outputs": [_tensor(train, step.training.logits)],
+        "loss": step.training.loss_kind,
+        "optimizer": step.optimizer.kind,
+        "learning_rate": step.optimizer.learning_rate,
+        "parameters": {"total": _total(step, trained=False), "trained": _total(step, trained=True)},
+        "memory": {
+            "arena_bytes": memory.arena_bytes,
+            "weights_bytes": memory.weights_bytes,
+            "optimizer_bytes": memory.optimizer_bytes,
+            "peak_bytes": memory.arena_bytes + state_bytes,
+        },
+        "kernels": [_kernel(call) for call in train.calls],
+    }
+
+
+def _tensor(program: Program, name: str) -> dict[str, object]:
+    tensor = program.types[name]
+    return {"name": name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
+
+
+def _kernel(call: KernelCall) -> dict[str, object]:
+    return {
+        "name": call.origin,
+        "phase": call.phase,
+        "kind": type(call.spec).__name__.removesuffix("Spec").lower(),
+        "flops": call.flops,
+        "bytes_read": call.bytes_read,
+        "bytes_written": call.bytes_written,
+    }
+
+
+def _total(step: CompiledStep, *, trained: bool) -> int:
+    """Number of elements of all parameters, or of those (slices) that learn."""
+    types = step.forward.types
+    if not trained:
+        return sum(types[name].size for name in step.forward.parameters)
+    total = 0
+    for name, part in step.plan.items():
+        size = types[name].size
+        total += size if part.is_whole else size // types[name].shape[part.axis] * part.size
+    return total
+
+
+def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
+    """Counts and the arena's picture. Stage times are not part of it: a bundle's bytes may not depend on a clock."""
+    train = step.programs["train"]
+    return {
+        "schema": REPORT_SCHEMA,
+        "arena": {"arena_bytes": step.memory.arena_bytes, "values": _arena_values(step, "train")},
+        "graph": {
+            "forward nodes": len(step.forward.nodes),
+            "training nodes": len(step.training.graph.nodes),
+            "kernel calls": len(train.calls),
+            "distinct kernels": len(step.kernels),
+            "executable bytes": step_bytes,
+        },
+        "notes": _notes(step, step_bytes),
+    }
+
+
+def _arena_values(step: CompiledStep, name: ProgramName) -> list[dict[str, object]]:
+    last_call = len(step.programs[name].calls) - 1
+    values = []
+    for (program, value), (first, last) in sorted(step.memory.live.items()):
+        place = step.memory.placements[program, value]
+        if program == name and root_of(step.programs[name], value) == value:
+            values.append(
+                _arena_value(value, place.offset_bytes, place.size_bytes, max(first, 0), min(last, last_call))
+            )
+    for (program, index), place in sorted(step.memory.workspaces.items()):
+        if program == name:
+            label = f"workspace of {step.programs[name].calls[index].origin}"
+            values.append(_arena_value(label, place.offset_bytes, place.size_bytes, index, index))
+    return values
+
+
+def _arena_value(name: str, offset_bytes: int, size_bytes: int, first: int, last: int) -> dict[str, object]:
+    return {"name": name, "offset_bytes": offset_bytes, "size_bytes": size_bytes, "first": first, "last": last}
+
+
+def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
+    notes = []
+    if step_bytes > MAX_STEP_BYTES:
+        notes.append(f"the executable has {step_bytes:,} bytes, above the goal of {MAX_STEP_BYTES:,}")
+    created = [name for name in step.plan if step.forward.parameters[name].created]
+    if created:
+        notes.append(f"{len(created)} biases that the exporter had dropped as zero were created, such as {created[0]}")
+    return notes

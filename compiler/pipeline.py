@@ -1,0 +1,187 @@
+"""The compiler from end to end: one function per stage, called in order by `compile_step`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from compiler.autodiff import differentiate
+from compiler.codegen.api import build_kernels, workspace_bytes
+from compiler.codegen.cache import CompiledKernel
+from compiler.frontend.importer import import_model
+from compiler.fusion.fuse import fuse
+from compiler.graph import Graph, TensorType
+from compiler.kernel_spec import signature
+from compiler.limits import DEFAULT_LIMITS, ModelLimits
+from compiler.lowering import Lowered, lower
+from compiler.memory import plan_memory, root_of
+from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
+from compiler.passes.eliminate_dead import eliminate_dead
+from compiler.plan import UpdatePlan, resolve_plan
+from compiler.program import MemoryPlan, Optimizer, Program, ProgramName, StateTensor
+from compiler.schedule import schedule
+from compiler.spec import OptimizerSpec, SparsePlan, TrainingSpec
+from compiler.targets import Target
+from compiler.training import LABELS, TrainingGraph, add_optimizer, attach_loss
+
+Progress = Callable[[str, float], None]
+"""(stage, fraction of the whole compile done, 0 to 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledStep:
+    """A training step ready to link: programs, memory, kernels, and where the time went (`stage_ms`)."""
+
+    forward: Graph
+    training: TrainingGraph
+    plan: UpdatePlan
+    programs: Mapping[ProgramName, Program]
+    memory: MemoryPlan
+    state: tuple[StateTensor, ...]
+    kernels: Mapping[str, CompiledKernel]
+    optimizer: Optimizer
+    threads: int
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+class Stages:
+    """Tells progress and keeps each stage's wall time."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress or (lambda stage, fraction: None)
+        self._started = time.monotonic()
+        self._name = ""
+        self.ms: dict[str, float] = {}
+
+    def enter(self, name: str, fraction: float) -> None:
+        """Begin a stage; the one before it ends."""
+        now = time.monotonic()
+        if self._name:
+            self.ms[self._name] = self.ms.get(self._name, 0.0) + (now - self._started) * 1e3
+        self._name, self._started = name, now
+        self._progress(name, fraction)
+
+    def within(self, fraction: float) -> None:
+        """Progress inside the current stage."""
+        self._progress(self._name, fraction)
+
+
+def compile_step(
+    model: bytes,
+    *,
+    plan: SparsePlan,
+    spec: TrainingSpec,
+    target: Target,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    limits: ModelLimits = DEFAULT_LIMITS,
+    jobs: int = 2,
+) -> CompiledStep:
+    """Model bytes, plan and spec -> kernels and a byte-exact plan for one target.
+
+    Raises: CompileError; every kind says who must act (see `compiler.errors`).
+    """
+    stages = Stages(progress)
+    threads = spec.threads or target.cores
+    stages.enter("import", 0.0)
+    graph = import_model(
+        model, input_shapes=spec.input_shapes(), batch=spec.batch, batch_norm=spec.batch_norm, limits=limits
+    )
+    stages.enter("optimize", 0.04)
+    forward = run_passes(graph, FORWARD_PASSES)
+    stages.enter("differentiate", 0.08)
+    update_plan = resolve_plan(forward, plan)
+    training = derive_training_step(forward, update_plan, spec)
+    stages.enter("schedule", 0.12)
+    programs, state = make_programs(forward, training)
+    stages.enter("memory", 0.16)
+    placed, memory = plan_memory(
+        programs, state, lambda call: workspace_bytes(call.spec, target, threads), spec.memory_limit_bytes
+    )
+    stages.enter("kernels", 0.2)
+    specs = [call.spec for program in placed for call in program.calls]
+    kernels = build_kernels(
+        specs,
+        target,
+        threads=threads,
+        cache_dir=cache_dir,
+        jobs=jobs,
+        progress=lambda done, total: stages.within(0.2 + 0.7 * done / max(total, 1)),
+    )
+    stages.enter("link", 0.9)
+    return CompiledStep(
+        forward=forward,
+        training=training,
+        plan=update_plan,
+        programs={program.name: program for program in placed},
+        memory=memory,
+        state=state,
+        kernels=kernels,
+        optimizer=_optimizer(spec.optimizer),
+        threads=threads,
+        stage_ms=stages.ms,
+    )
+
+
+def derive_training_step(forward: Graph, plan: UpdatePlan, spec: TrainingSpec) -> TrainingGraph:
+    """Loss, gradients, updates, then the passes over the whole training graph."""
+    step = attach_loss(forward, spec.loss)
+    step = differentiate(step, plan)
+    step = add_optimizer(step, spec.optimizer, {name: (part.axis, part.start) for name, part in plan.items()})
+    return step.with_graph(run_passes(step.graph, TRAINING_PASSES))
+
+
+def make_programs(forward: Graph, training: TrainingGraph) -> tuple[tuple[Program, ...], tuple[StateTensor, ...]]:
+    """The train and forward programs, and the state both share."""
+    train = schedule_graph(training.graph)
+    infer = schedule_graph(_only_logits(forward, training.logits))
+    inputs = (*training.data_inputs, LABELS, *training.hyper)
+    programs = (
+        Program("train", train.calls, train.types, inputs, (training.loss, training.logits), train.aliases),
+        Program("forward", infer.calls, infer.types, training.data_inputs, (training.logits,), infer.aliases),
+    )
+    return programs, state_tensors(forward, training, programs)
+
+
+def schedule_graph(graph: Graph) -> Lowered:
+    """Kernel calls of a graph, fused and in execution order."""
+    return schedule(fuse(lower(graph), graph.outputs), graph.outputs)
+
+
+def _only_logits(forward: Graph, logits: str) -> Graph:
+    return eliminate_dead(replace(forward, outputs=(logits,)))
+
+
+def state_tensors(forward: Graph, training: TrainingGraph, programs: tuple[Program, ...]) -> tuple[StateTensor, ...]:
+    """Every parameter of the model, optimizer state, and the constants that some call reads."""
+    read = {root_of(program, name) for program in programs for call in program.calls for name in call.inputs}
+    tensors = [
+        StateTensor(
+            name, forward.types[name], "parameter", own.file_shape, own.view_shape, own.perm, name in training.updates
+        )
+        for name, own in forward.parameters.items()
+    ]
+    arrays = {**forward.arrays, **training.graph.arrays}
+    types = {**forward.types, **training.graph.types}
+    for name in arrays:
+        if name in read and name not in forward.parameters:
+            tensors.append(_plain_state(name, types[name], "constant"))
+    tensors += [_plain_state(name, types[name], "optimizer") for name in training.optimizer_state]
+    return tuple(tensors)
+
+
+def _plain_state(name: str, tensor: TensorType, role: Literal["constant", "optimizer"]) -> StateTensor:
+    axes = tuple(range(len(tensor.shape)))
+    return StateTensor(name, tensor, role, tensor.shape, tensor.shape, axes, role == "optimizer")
+
+
+def _optimizer(spec: OptimizerSpec) -> Optimizer:
+    return Optimizer(spec.kind, spec.learning_rate, spec.momentum, spec.beta1, spec.beta2)
+
+
+def distinct_kernels(step: CompiledStep) -> int:
+    """How many different kernels the binary holds."""
+    return len({signature(call.spec) for program in step.programs.values() for call in program.calls})
