@@ -9,12 +9,14 @@ from fastapi import APIRouter, FastAPI
 
 from service import problems
 from service.farm import open_farm
+from service.bundles import endpoints as bundles
+from service.jobs import endpoints as jobs
 from service.keys import endpoints as keys
 from service.queue import Queue
 from service.schemas import PROBLEMS
 from service.settings import Settings
 
-ROUTERS: tuple[APIRouter, ...] = (keys.router,)
+ROUTERS: tuple[APIRouter, ...] = (jobs.router, bundles.router, keys.router)
 
 
 def create_app(settings: Settings | None = None, *, queue: Queue | None = None) -> FastAPI:

@@ -48,7 +48,6 @@ def make_celery(settings: Settings) -> Celery:
             "socket_connect_timeout": 3,
             "socket_timeout": 30,
         },
-        worker_enable_remote_control=False,
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
     )

@@ -52,8 +52,8 @@ class Settings(BaseSettings):
     """`module:function` that the compile child calls."""
     compiler_version: str = ""
     """Identity of the compiler in the key of repeated requests; empty: a digest of its source files."""
-    compile_cache: str = ""
-    """Folder of compiled kernels; empty: `cache/compiler` under the state folder."""
+    cache_dir: str = ""
+    """Folder of compiled kernels and the warmed linker, shared with `pockfarm build`; empty: `~/.cache/pockfarm`."""
     compile_s: float = 900.0
     """Wall-clock limit of one compile."""
     compile_memory_bytes: int = 16 * GIB
@@ -105,9 +105,9 @@ class Settings(BaseSettings):
         return self.storage_url or f"file://{self.state.resolve() / 'files'}"
 
     @property
-    def compile_cache_folder(self) -> Path:
+    def cache_folder(self) -> Path:
         """Where compiled kernels are kept between compiles."""
-        return Path(self.compile_cache) if self.compile_cache else self.state.resolve() / "cache" / "compiler"
+        return Path(self.cache_dir).resolve() if self.cache_dir else Path.home() / ".cache" / "pockfarm"
 
     @property
     def signing_key_path(self) -> Path:

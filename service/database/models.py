@@ -146,6 +146,8 @@ class Bundle(Base):
     __tablename__ = "bundles"
 
     digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, unique=True, default=lambda: new_id("bun"))
+    """Sorts by age."""
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     target: Mapped[str] = mapped_column(String(100), index=True)
     model_name: Mapped[str]
@@ -212,6 +214,8 @@ class Dataset(Base):
     __tablename__ = "datasets"
 
     digest: Mapped[str] = mapped_column(Digest, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, unique=True, default=lambda: new_id("dat"))
+    """Sorts by age."""
     name: Mapped[str]
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     samples: Mapped[int] = mapped_column(BigInteger)

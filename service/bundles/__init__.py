@@ -1,0 +1,1 @@
+"""Training bundles: what a compile gave."""

@@ -1,0 +1,36 @@
+"""Typed reading of the few manifest fields that the farm decides on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One data input of the training binary. `shape`: the first extent is the batch."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def model_inputs(manifest: Mapping[str, Any]) -> tuple[InputSpec, ...]:
+    """The model's inputs, in its order."""
+    return tuple(_spec(entry) for entry in manifest.get("inputs", ()))
+
+
+def label_input(manifest: Mapping[str, Any]) -> InputSpec | None:
+    """What the labels must look like, if the manifest says."""
+    entry = manifest.get("labels")
+    return _spec(entry) if isinstance(entry, dict) else None
+
+
+def required_features(manifest: Mapping[str, Any]) -> frozenset[str]:
+    """CPU features that a device must report."""
+    return frozenset(map(str, manifest.get("required_features", ())))
+
+
+def _spec(entry: Mapping[str, Any]) -> InputSpec:
+    return InputSpec(str(entry["name"]), str(entry["dtype"]), tuple(int(extent) for extent in entry["shape"]))

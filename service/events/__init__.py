@@ -1,0 +1,1 @@
+"""What happened to jobs and runs, in order, as a stream."""

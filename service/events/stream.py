@@ -1,0 +1,78 @@
+"""Events over HTTP: server-sent events that resume after `Last-Event-ID`, or a JSON list for who asks for JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import Header, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from service.database.models import Event
+from service.events import service
+from service.farm import Farm
+from service.schemas import EventView
+
+KEEP_ALIVE_S = 15.0
+After = Annotated[int, Query(ge=0, description="Leave out events up to this id")]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="Sent by a browser that reconnects")]
+IsOver = Callable[[Session], bool]
+"""Whether the subject has reached its last state; read before the events, so that none is missed."""
+EVENT_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "One `text/event-stream` message per event (`id`, `event` = kind, `data` = the event as JSON), "
+        "then `event: end`; with `Accept: application/json`, the events so far as a list",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+async def respond(
+    request: Request, farm: Farm, subject: str, is_over: IsOver, *, last_event_id: str | None, after: int
+) -> Response:
+    """Events of `subject` after the given id: a stream that ends with the subject, or a list."""
+    last_id = int(last_event_id) if last_event_id and last_event_id.isdigit() else after
+    accept = request.headers.get("accept", "")
+    if "application/json" in accept and "text/event-stream" not in accept:
+        _over, events = await run_in_threadpool(_look, farm, subject, is_over, last_id)
+        return JSONResponse([view.model_dump(mode="json") for view in map(_view, events)])
+    stream = _stream(request, farm, subject, is_over, last_id)
+    return StreamingResponse(stream, media_type="text/event-stream",
+                             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})  # fmt: skip
+
+
+def _look(farm: Farm, subject: str, is_over: IsOver, last_id: int) -> tuple[bool, Sequence[Event]]:
+    with farm.database.read() as session:
+        return is_over(session), service.after(session, subject, last_id)
+
+
+def _view(event: Event) -> EventView:
+    return EventView(id=event.id, at=event.at, kind=event.kind, body=event.body)
+
+
+def _message(event: Event) -> str:
+    data = json.dumps(_view(event).model_dump(mode="json"), separators=(",", ":"))
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n"
+
+
+async def _stream(request: Request, farm: Farm, subject: str, is_over: IsOver, last_id: int) -> AsyncIterator[str]:
+    yield "retry: 2000\n\n"
+    spoke_at = time.monotonic()
+    while not await request.is_disconnected():
+        over, events = await run_in_threadpool(_look, farm, subject, is_over, last_id)
+        if events:
+            last_id, spoke_at = events[-1].id, time.monotonic()
+            yield "".join(map(_message, events))
+        elif over:
+            yield "event: end\ndata: {}\n\n"
+            return
+        elif time.monotonic() - spoke_at > KEEP_ALIVE_S:
+            spoke_at = time.monotonic()
+            yield ": still here\n\n"
+        else:
+            await asyncio.sleep(farm.settings.poll_s)

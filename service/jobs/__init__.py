@@ -1,0 +1,1 @@
+"""Compile jobs: model, plan, spec and target in; a bundle out."""

@@ -1,0 +1,90 @@
+"""`POST /compile` and `/jobs`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from sqlalchemy.orm import Session
+
+from service.access import FarmDep, PrincipalDep
+from service.database.models import OPEN_JOB_STATES, Job
+from service.events.stream import EVENT_STREAM, After, LastEventId, respond
+from service.idempotency import Answer, IdempotencyKey, fingerprint, once
+from service.jobs import service
+from service.jobs.form import COMPILE_BODY, CompileForm
+from service.jobs.schemas import JobView, job_view
+from service.pages import Cursor, Limit, Page
+from service.watching import Wait, watch
+
+router = APIRouter(tags=["jobs"])
+
+
+def _answer(job: Job) -> Answer:
+    status = 200 if job.state == "succeeded" else 202
+    return Answer(status, job_view(job).model_dump(mode="json"), {"Location": f"/jobs/{job.id}"})
+
+
+@router.post("/compile", status_code=202, response_model=JobView, openapi_extra={"requestBody": COMPILE_BODY},
+             responses={200: {"model": JobView, "description": "Built before: the bundle is there"}})  # fmt: skip
+def compile_model(form: CompileForm, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
+    """Compile a model and a sparse plan into a training bundle for one target.
+
+    202 and the job's `Location`. The same model, plan, spec and target again: the same job (200 once it succeeded).
+    """
+    with farm.database.transaction() as session:
+        answer = once(
+            session,
+            api_key_id=principal.key_id,
+            key=key,
+            payload=fingerprint("POST /compile", form.digest),
+            lifetime_s=farm.settings.idempotency_s,
+            act=lambda: _answer(
+                service.submit(session, form, api_key_id=principal.key_id, settings=farm.settings)
+            ),
+        )  # fmt: skip
+    return answer.response()
+
+
+@router.get("/jobs")
+def list_jobs(
+    farm: FarmDep, _: PrincipalDep, state: str | None = None, target: str | None = None, model: str | None = None,
+    plan: str | None = None, limit: Limit = 50, cursor: Cursor = None,
+) -> Page[JobView]:  # fmt: skip
+    """Jobs, the newest first; `model` and `plan` are names."""
+    filters = {"state": state, "target": target, "model_name": model, "plan_name": plan}
+    with farm.database.read() as session:
+        rows, following = service.newest_jobs(session, filters, limit=limit, cursor=cursor)
+        return Page(items=[job_view(row) for row in rows], next=following)
+
+
+@router.get("/jobs/{job_id}", response_model=JobView)
+async def show_job(job_id: str, request: Request, farm: FarmDep, _: PrincipalDep, wait: Wait = 0) -> Response:
+    """One job. With `If-None-Match` and `wait`, the answer comes when the job has changed, or 304."""
+
+    def look(session: Session) -> tuple[str, JobView]:
+        job = service.find(session, job_id)
+        return f"{job.id}.{job.version}", job_view(job)
+
+    return await watch(request, farm, look, wait_s=wait)
+
+
+@router.post("/jobs/{job_id}/cancel", status_code=202)
+def cancel_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobView:
+    """Ask a job to stop. A job that has ended stays as it is."""
+    with farm.database.transaction() as session:
+        job = service.cancel(session, job_id)
+        session.flush()
+        session.refresh(job)
+        return job_view(job)
+
+
+@router.get("/jobs/{job_id}/events", response_class=Response, responses=EVENT_STREAM)
+async def job_events(
+    job_id: str, request: Request, farm: FarmDep, _: PrincipalDep, last_event_id: LastEventId = None, after: After = 0
+) -> Response:
+    """States and progress of a job as they come, from the first one; the stream ends with the job."""
+
+    def is_over(session: Session) -> bool:
+        return service.find(session, job_id).state not in OPEN_JOB_STATES
+
+    return await respond(request, farm, job_id, is_over, last_event_id=last_event_id, after=after)

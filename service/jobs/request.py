@@ -1,0 +1,57 @@
+"""What a compile is asked for, and the digest that makes two requests the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from compiler.spec import SparsePlan, TrainingSpec
+from service.identifiers import digest_of
+from service.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """A checked request. The model is bytes in the storage: the API never parses it."""
+
+    model_digest: str
+    model_bytes: int
+    model_name: str
+    plan: SparsePlan
+    spec: TrainingSpec
+    target: str
+    compiler_version: str
+
+    @property
+    def digest(self) -> str:
+        """Equal for requests that must give the same bundle."""
+        parts = {
+            "model": self.model_digest,
+            "plan": self.plan.digest,
+            "spec": self.spec.digest,
+            "target": self.target,
+            "compiler": self.compiler_version,
+        }
+        return digest_of(json.dumps(parts, sort_keys=True).encode())
+
+
+def compiler_version(settings: Settings) -> str:
+    """Identity of the compiler that the farm runs: the setting, or a digest of its source files."""
+    return settings.compiler_version or _source_digest(settings.compile_function.partition(".")[0].partition(":")[0])
+
+
+@cache
+def _source_digest(package: str) -> str:
+    spec = find_spec(package)  # finds a top-level package without importing it
+    if spec is None or not spec.submodule_search_locations:
+        return "unknown"
+    root = Path(spec.submodule_search_locations[0])
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        if path.suffix in {".py", ".c", ".h", ".toml"} and path.is_file():
+            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,74 @@
+"""Bodies of the job endpoints."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from service.database.models import Job
+from service.schemas import Ending, Timestamp, View
+
+
+class ModelRef(View):
+    """The model that a job compiles."""
+
+    name: str
+    digest: str
+    size_bytes: int
+
+
+class PlanRef(View):
+    """A plan by name and digest."""
+
+    name: str
+    digest: str
+
+
+class JobLinks(View):
+    """Paths of what belongs to a job."""
+
+    self: str
+    events: str
+    bundle: str | None
+
+
+class JobView(View):
+    """A compile job."""
+
+    id: str
+    state: Literal["queued", "compiling", "succeeded", "failed", "cancelled", "expired"]
+    stage: str
+    """The compiler's stage."""
+    fraction: float
+    """0 to 1."""
+    model: ModelRef
+    plan: PlanRef
+    spec_digest: str
+    target: str
+    compiler_version: str
+    bundle_digest: str | None
+    ending: Ending | None
+    attempts: int
+    cancel_requested: bool
+    created_at: Timestamp
+    started_at: Timestamp | None
+    finished_at: Timestamp | None
+    links: JobLinks
+
+
+def job_view(job: Job) -> JobView:
+    """What a job's row looks like from outside."""
+    ending = None
+    if job.cause is not None and job.code is not None:
+        ending = Ending(cause=job.cause, code=job.code, message=job.message, where=job.place, hint=job.hint)
+    plain = {name: getattr(job, name) for name in JobView.model_fields if hasattr(job, name)}
+    return JobView(
+        **plain,
+        model=ModelRef(name=job.model_name, digest=job.model_digest, size_bytes=job.model_bytes),
+        plan=PlanRef(name=job.plan_name, digest=job.plan_digest),
+        ending=ending,
+        links=JobLinks(
+            self=f"/jobs/{job.id}",
+            events=f"/jobs/{job.id}/events",
+            bundle=f"/bundles/{job.bundle_digest}" if job.bundle_digest else None,
+        ),
+    )

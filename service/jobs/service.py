@@ -1,0 +1,107 @@
+"""Jobs as their owners see them: submitted, coalesced, listed, cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from service.database.models import OPEN_JOB_STATES, Job
+from service.database.paging import newest_first
+from service.events import service as events
+from service.jobs.request import CompileRequest
+from service.outbox import ring_after_commit
+from service.problems import NotFound, TooMany
+from service.queue import COMPILE_TASK
+from service.settings import Settings
+
+RETRY_AFTER_S = 30
+
+
+def submit(session: Session, request: CompileRequest, *, api_key_id: str, settings: Settings) -> Job:
+    """The job of `request`: a new one, or the one that is already open or has already succeeded.
+
+    Raises: TooMany when the key has too many open jobs.
+    """
+    current = _current(session, request.digest)
+    if current is not None:
+        return current
+    _check_quota(session, api_key_id, settings)
+    job = _new_job(request, api_key_id, settings)
+    try:
+        with session.begin_nested():
+            session.add(job)
+    except IntegrityError:  # the same request, at the same time, was first
+        winner = _current(session, request.digest)
+        assert winner is not None
+        return winner
+    events.add(session, job.id, "state", state="queued")
+    ring_after_commit(session, COMPILE_TASK, job.id)
+    return job
+
+
+def _current(session: Session, request_digest: str) -> Job | None:
+    states = (*OPEN_JOB_STATES, "succeeded")
+    return session.scalar(select(Job).where(Job.request_digest == request_digest, Job.state.in_(states)))
+
+
+def _check_quota(session: Session, api_key_id: str, settings: Settings) -> None:
+    mine = select(func.count()).select_from(Job).where(Job.api_key_id == api_key_id, Job.state.in_(OPEN_JOB_STATES))
+    count = session.scalar(mine) or 0
+    if count >= settings.open_jobs_per_key:
+        raise TooMany("limits.open-jobs", f"this key has {count} open jobs, the limit is {settings.open_jobs_per_key}",
+                      retry_after_s=RETRY_AFTER_S, hint="wait until some have ended, or cancel them")  # fmt: skip
+
+
+def _new_job(request: CompileRequest, api_key_id: str, settings: Settings) -> Job:
+    return Job(
+        api_key_id=api_key_id,
+        request_digest=request.digest,
+        model_name=request.model_name,
+        model_digest=request.model_digest,
+        model_bytes=request.model_bytes,
+        plan_name=request.plan.name,
+        plan_digest=request.plan.digest,
+        plan_json=request.plan.canonical_json(),
+        spec_digest=request.spec.digest,
+        spec_json=request.spec.canonical_json(),
+        target=request.target,
+        compiler_version=request.compiler_version,
+        queue_deadline_at=time.time() + settings.queue_s,
+    )
+
+
+def find(session: Session, job_id: str) -> Job:
+    """The job. Raises: NotFound."""
+    job = session.get(Job, job_id)
+    if job is None:
+        raise NotFound("job.unknown", f"no job {job_id!r:.60}", hint="GET /jobs lists them")
+    return job
+
+
+def newest_jobs(
+    session: Session, filters: Mapping[str, str | None], *, limit: int, cursor: str | None
+) -> tuple[Sequence[Job], str | None]:
+    """A page of jobs whose columns equal the given filters, the newest first, and the next cursor."""
+    query = select(Job)
+    for column, value in filters.items():
+        if value is not None:
+            query = query.where(getattr(Job, column) == value)
+    return newest_first(session, query, Job.id, limit=limit, cursor=cursor)
+
+
+def cancel(session: Session, job_id: str) -> Job:
+    """Ask a job to stop: a queued one ends at once, a compiling one at its worker's next look, an ended one stays."""
+    job = session.scalar(select(Job).where(Job.id == job_id).with_for_update())
+    if job is None:
+        return find(session, job_id)
+    if job.state == "queued":
+        job.state, job.finished_at = "cancelled", time.time()
+        job.cause, job.code, job.message = "user", "job.cancelled", "cancelled before it started"
+        events.add(session, job.id, "state", state="cancelled")
+    elif job.state == "compiling":
+        job.cancel_requested = True
+    return job

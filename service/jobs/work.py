@@ -1,0 +1,132 @@
+"""Jobs as workers and the sweeper see them. A worker writes only while its claim holds.
+
+queued --claim--> compiling --finish--> succeeded | failed | cancelled
+   ^                  |
+   `---- give_back ---'   (lost worker, killed child), at most `compile_attempts` times
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from service.bundles.archive import BundleContent
+from service.bundles.service import keep_bundle
+from service.database.models import Job
+from service.events import service as events
+from service.identifiers import clean_text, new_secret, secret_hash
+from service.outbox import ring_after_commit
+from service.queue import COMPILE_TASK
+from service.storage import StoredFile
+
+MAX_MESSAGE_CHARACTERS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker's right to one job."""
+
+    job_id: str
+    claim_hash: str
+    attempt: int
+    model_digest: str
+    plan_json: str
+    spec_json: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a compile ended without a bundle. `retry`: the cause may pass (a killed process), so try again."""
+
+    cause: str
+    code: str
+    message: str
+    where: str = ""
+    hint: str = ""
+    retry: bool = False
+
+
+class LostClaim(Exception):
+    """The job belongs to another worker now, or has ended."""
+
+
+def claim(session: Session, job_id: str, *, lease_s: float) -> Claim | None:
+    """Take the job if it is queued; None if it is not (a doubled doorbell, a cancelled job)."""
+    now, claim_hash = time.time(), secret_hash(new_secret())
+    values = {
+        "state": "compiling", "claim_hash": claim_hash, "lease_expires_at": now + lease_s, "attempts": Job.attempts + 1,
+        "started_at": now, "stage": "", "fraction": 0.0,
+    }  # fmt: skip
+    taken = update(Job).where(Job.id == job_id, Job.state == "queued").values(values).returning(Job.attempts)
+    attempt = session.execute(taken).scalar_one_or_none()
+    if attempt is None:
+        return None
+    events.add(session, job_id, "state", state="compiling", attempt=attempt)
+    job = session.get_one(Job, job_id)
+    return Claim(job_id, claim_hash, attempt, job.model_digest, job.plan_json, job.spec_json, job.target)
+
+
+def _mine(session: Session, claim: Claim) -> Job:
+    query = select(Job).where(Job.id == claim.job_id, Job.claim_hash == claim.claim_hash, Job.state == "compiling")
+    job = session.scalar(query.with_for_update())
+    if job is None:
+        raise LostClaim(claim.job_id)
+    return job
+
+
+def keep(session: Session, claim: Claim, *, lease_s: float, stage: str = "", fraction: float | None = None) -> bool:
+    """Renew the claim, and record progress if there is any; True if the job is to be cancelled. Raises: LostClaim."""
+    job = _mine(session, claim)
+    job.lease_expires_at = time.time() + lease_s
+    if fraction is not None:
+        job.stage, job.fraction = clean_text(stage, 100), min(1.0, max(0.0, fraction))
+        events.add(session, job.id, "progress", stage=job.stage, fraction=job.fraction)
+    return job.cancel_requested
+
+
+def succeed(session: Session, claim: Claim, stored: StoredFile, content: BundleContent) -> None:
+    """Record the bundle. Raises: LostClaim."""
+    job = _mine(session, claim)
+    bundle = keep_bundle(session, job, stored, content)
+    job.bundle_digest, job.fraction, job.stage = bundle.digest, 1.0, "done"
+    _end(session, job, "succeeded", bundle=bundle.digest)
+
+
+def fail(session: Session, claim: Claim, failure: Failure, *, attempts: int) -> None:
+    """Record a failure; or queue the job again if it may pass and there were fewer `attempts`. Raises: LostClaim."""
+    job = _mine(session, claim)
+    if failure.retry and job.attempts < attempts and not job.cancel_requested:
+        give_back(session, job, failure.message)
+    else:
+        end_with(session, job, "failed", failure)
+
+
+def cancelled(session: Session, claim: Claim) -> None:
+    """Record that the compile was stopped because its owner asked for it. Raises: LostClaim."""
+    job = _mine(session, claim)
+    end_with(session, job, "cancelled", Failure("user", "job.cancelled", "cancelled while it was compiling"))
+
+
+def give_back(session: Session, job: Job, reason: str) -> None:
+    """Queue a job again whose worker or child was lost."""
+    job.state, job.claim_hash, job.lease_expires_at, job.rung_at = "queued", None, None, time.time()
+    job.stage, job.fraction = "", 0.0
+    events.add(session, job.id, "state", state="queued", attempt=job.attempts, reason=clean_text(reason, 500))
+    ring_after_commit(session, COMPILE_TASK, job.id)
+
+
+def end_with(session: Session, job: Job, state: str, failure: Failure) -> None:
+    """End a job without a bundle."""
+    job.cause, job.code = failure.cause, failure.code
+    job.message = clean_text(failure.message, MAX_MESSAGE_CHARACTERS)
+    job.place, job.hint = clean_text(failure.where, 500), clean_text(failure.hint, 1000)
+    _end(session, job, state, cause=job.cause, code=job.code, message=job.message)
+
+
+def _end(session: Session, job: Job, state: str, **body: object) -> None:
+    job.state, job.finished_at, job.claim_hash, job.lease_expires_at = state, time.time(), None, None
+    events.add(session, job.id, "state", state=state, **body)

@@ -1,0 +1,108 @@
+"""The process that compiles: `python -m workers.compile_child FOLDER`, confined, one job, then gone.
+
+FOLDER holds `order.json` (an `Order`) and `model.onnx`. It writes JSON lines to the standard output that it was given:
+`{"event": "confined", "no_network": …}`, `{"event": "progress", "stage": …, "fraction": …}`, and last either
+`{"event": "done", "digest": …}` with the bundle in `bundle.pfb`, or `{"event": "failed", "cause": …, "code": …,
+"message": …, "where": …, "hint": …}`. Whatever else prints goes to the standard error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from workers.limits import ChildLimits, confine
+
+ORDER, MODEL, BUNDLE = "order.json", "model.onnx", "bundle.pfb"
+Say = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to compile. `function` is `module:name` of the compiler."""
+
+    function: str
+    plan_json: str
+    spec_json: str
+    target: str
+    cache_folder: str
+    memory_bytes: int
+    cpu_s: int
+    file_bytes: int
+
+    def write(self, folder: Path) -> None:
+        """Leave the order in the child's folder."""
+        (folder / ORDER).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Order:
+        """The order in a folder."""
+        return cls(**json.loads((folder / ORDER).read_text()))
+
+
+def main(folder: Path) -> int:
+    """Compile the order in `folder`. Returns the exit code: 0 done, 1 failed with a typed outcome."""
+    lines = _take_stdout()
+
+    def say(event: str, **fields: object) -> None:
+        lines.write(json.dumps({"event": event, **fields}) + "\n")
+        lines.flush()
+
+    order = Order.read(folder)
+    say("confined", no_network=confine(ChildLimits(order.memory_bytes, order.cpu_s, order.file_bytes)))
+    try:
+        digest = _compile(order, folder, say)
+    except BaseException as error:  # the last line always says how it ended
+        traceback.print_exc()
+        say("failed", **_failure(error, order))
+        return 1
+    say("done", digest=digest)
+    return 0
+
+
+def _take_stdout() -> TextIO:
+    """The real standard output for our lines; whatever else is printed, by C code too, goes to standard error."""
+    sys.stdout.flush()
+    lines = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return lines
+
+
+def _compile(order: Order, folder: Path, say: Say) -> str:
+    from compiler.spec import SparsePlan, TrainingSpec
+
+    module, _, name = order.function.partition(":")
+    compile_training: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    bundle = compile_training(
+        (folder / MODEL).read_bytes(),
+        plan=SparsePlan.parse(order.plan_json),
+        spec=TrainingSpec.parse(order.spec_json),
+        target=order.target,
+        cache_dir=Path(order.cache_folder),
+        progress=lambda stage, fraction: say("progress", stage=str(stage), fraction=float(fraction)),
+    )
+    (folder / BUNDLE).write_bytes(bundle.data)
+    return str(bundle.digest)
+
+
+def _failure(error: BaseException, order: Order) -> dict[str, str]:
+    if isinstance(error, MemoryError):
+        return {"cause": "limits", "code": "limits.compile-memory", "where": "compile",
+                "message": f"the compile needs more than {order.memory_bytes:,} bytes of memory",
+                "hint": "use a smaller model or batch, or raise POCKFARM_COMPILE_MEMORY_BYTES"}  # fmt: skip
+    if isinstance(getattr(error, "cause", None), str) and isinstance(getattr(error, "code", None), str):
+        return {name: str(getattr(error, name, "")) for name in ("cause", "code", "message", "where", "hint")}
+    return {"cause": "compiler", "code": "compiler.internal", "where": "",
+            "message": f"the compiler broke ({type(error).__name__})",
+            "hint": "a defect of ours: the worker's log has the details; please report it"}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,228 @@
+"""One compile from a worker's side: start the child, pass its progress on, end it in time, record how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from service.bundles.archive import BadBundle, read_bundle
+from service.database.engine import Database
+from service.jobs import work
+from service.settings import Settings
+from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage
+from workers.compile_child import BUNDLE, MODEL, Order
+
+LOG = logging.getLogger(__name__)
+ROOT = Path(__file__).resolve().parents[1]
+PROGRESS_INTERVAL_S = 0.5
+TICK_S = 0.25
+MAX_LINE_CHARACTERS = 1 << 16
+LOG_TAIL_BYTES = 8000
+_FAILURE_FIELDS = ("cause", "code", "message", "where", "hint")
+KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR")
+
+
+class Cancelled(Exception):
+    """The job's owner asked to stop."""
+
+
+@dataclass
+class Compile:
+    """One claimed job on its way. `run` leaves the job in a recorded state, or raises `work.LostClaim`."""
+
+    settings: Settings
+    database: Database
+    storage: Storage
+    claim: work.Claim
+    last: dict[str, Any] = field(default_factory=dict)
+    """The newest line of the child."""
+
+    def run(self) -> None:
+        """Compile and record. Whatever happens becomes a typed outcome. Raises: work.LostClaim."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="pockfarm-compile-") as name:
+                self._run_in(Path(name))
+        except Cancelled:
+            with self.database.transaction() as session:
+                work.cancelled(session, self.claim)
+        except (OSError, BadBundle, MissingFile, FileTooLarge, DigestMismatch) as error:
+            LOG.exception("job %s", self.claim.job_id)
+            self._fail(_worker_failure(error))
+
+    def _run_in(self, folder: Path) -> None:
+        self._write_order(folder)
+        with (folder / "log").open("wb") as log, self._child(folder, log) as child:
+            in_time = self._attend(child)
+        tail = _tail(folder / "log")
+        if self.last.get("event") == "done" and child.returncode == 0:
+            self._keep_bundle(folder / BUNDLE, str(self.last["digest"]))
+            return
+        LOG.warning("job %s: child ended with %s\n%s", self.claim.job_id, child.returncode, tail)
+        self._fail(failure_of(self.last, child.returncode, self.settings, in_time=in_time))
+
+    def _write_order(self, folder: Path) -> None:
+        settings = self.settings
+        settings.cache_folder.mkdir(parents=True, exist_ok=True)
+        (folder / "home").mkdir()
+        with (folder / MODEL).open("wb") as model:
+            for chunk in self.storage.read(self.claim.model_digest):
+                model.write(chunk)
+        Order(
+            function=settings.compile_function,
+            plan_json=self.claim.plan_json,
+            spec_json=self.claim.spec_json,
+            target=self.claim.target,
+            cache_folder=str(settings.cache_folder),
+            memory_bytes=settings.compile_memory_bytes,
+            cpu_s=int(settings.compile_s * (os.cpu_count() or 1)),
+            file_bytes=settings.compile_file_bytes,
+        ).write(folder)
+
+    @contextlib.contextmanager
+    def _child(self, folder: Path, log: Any) -> Iterator[subprocess.Popen[str]]:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "workers.compile_child", str(folder)],
+            cwd=folder,
+            env=_environment(folder, self.settings),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            yield child
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # the compiler's own children too
+            child.wait()
+
+    def _attend(self, child: subprocess.Popen[str]) -> bool:
+        """Pass progress on until the child ends; False if it was out of time. Raises: Cancelled, LostClaim."""
+        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=_read_lines, args=(child, lines), daemon=True).start()
+        deadline, told_at, kept_at = time.monotonic() + self.settings.compile_s, 0.0, time.monotonic()
+        news: dict[str, Any] | None = None
+        while time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                line = lines.get(timeout=TICK_S)
+                if line is None:
+                    child.wait(timeout=max(1.0, deadline - time.monotonic()))
+                    return True
+                news = self._take(line) or news
+            now = time.monotonic()
+            if news is not None and now - told_at >= PROGRESS_INTERVAL_S:
+                self._keep(str(news.get("stage", "")), float(news.get("fraction", 0.0)))
+                news, told_at, kept_at = None, now, now
+            elif now - kept_at >= min(1.0, self.settings.compile_lease_s / 4):
+                self._keep()
+                kept_at = now
+        return False
+
+    def _take(self, line: str) -> dict[str, Any] | None:
+        """Remember a line of the child; its content if it is progress."""
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return None
+        if not isinstance(event, dict):
+            return None
+        self.last = event
+        return event if event.get("event") == "progress" else None
+
+    def _keep(self, stage: str = "", fraction: float | None = None) -> None:
+        with self.database.transaction() as session:
+            is_cancelled = work.keep(
+                session, self.claim, lease_s=self.settings.compile_lease_s, stage=stage, fraction=fraction
+            )
+        if is_cancelled:
+            raise Cancelled
+
+    def _keep_bundle(self, path: Path, digest: str) -> None:
+        content = read_bundle(path)
+        with path.open("rb") as stream:
+            stored = self.storage.put(stream, limit_bytes=self.settings.bundle_limit_bytes, digest=digest)
+        with self.database.transaction() as session:
+            work.succeed(session, self.claim, stored, content)
+        LOG.info("job %s: bundle %s", self.claim.job_id, stored.digest)
+
+    def _fail(self, failure: work.Failure) -> None:
+        with self.database.transaction() as session:
+            work.fail(session, self.claim, failure, attempts=self.settings.compile_attempts)
+
+
+def _environment(folder: Path, settings: Settings) -> dict[str, str]:
+    """Nothing of the worker's own (keys, URLs): an empty home, the cache, and where Python finds us."""
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return kept | {
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder),
+        "POCKFARM_CACHE_DIR": str(settings.cache_folder),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _read_lines(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
+    assert child.stdout is not None
+    with contextlib.suppress(ValueError, OSError):
+        while line := child.stdout.readline(MAX_LINE_CHARACTERS):
+            lines.put(line)
+    lines.put(None)
+
+
+def _tail(path: Path) -> str:
+    data = path.read_bytes()
+    return data[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
+
+
+def failure_of(last: dict[str, Any], returncode: int, settings: Settings, *, in_time: bool) -> work.Failure:
+    """Why a child ended without a bundle: by its last line, its exit code (negative: a signal) and the clock."""
+    if last.get("event") == "failed":
+        cause, code, message, where, hint = (str(last.get(name, "")) for name in _FAILURE_FIELDS)
+        return work.Failure(cause, code, message, where, hint)
+    if not in_time or returncode == -signal.SIGXCPU:
+        return work.Failure("limits", "limits.compile-time", f"the compile took more than {settings.compile_s:.0f} s",
+                            where="compile", hint="use a smaller model, or raise POCKFARM_COMPILE_S")  # fmt: skip
+    if returncode == -signal.SIGXFSZ:
+        return work.Failure("limits", "limits.compile-file",
+                            f"the compile wrote a file above {settings.compile_file_bytes:,} bytes", where="compile",
+                            hint="use a smaller model, or raise POCKFARM_COMPILE_FILE_BYTES")  # fmt: skip
+    if returncode in (-signal.SIGKILL, -signal.SIGTERM):
+        return work.Failure("infra", "infra.compile-killed", "the compile process was killed from outside",
+                            where="compile", hint="perhaps the machine ran out of memory; send it again",
+                            retry=True)  # fmt: skip
+    return work.Failure("compiler", "compiler.crash", f"the compile process ended unexpectedly ({_ending(returncode)})",
+                        where="compile", hint="a defect of ours: the worker's log has the details")  # fmt: skip
+
+
+def _ending(returncode: int) -> str:
+    return f"exit code {returncode}" if returncode >= 0 else f"signal {signal.Signals(-returncode).name}"
+
+
+def _worker_failure(error: Exception) -> work.Failure:
+    if isinstance(error, MissingFile):
+        return work.Failure("infra", "infra.model-missing", "the model's file is not in the storage any more",
+                            hint="send the model again")  # fmt: skip
+    if isinstance(error, FileTooLarge):
+        return work.Failure("limits", "limits.bundle", f"the bundle has {error}", hint="use a smaller model")
+    if isinstance(error, (BadBundle, DigestMismatch)):
+        return work.Failure("compiler", "compiler.bad-bundle", str(error), hint="a defect of ours: please report it")
+    free_bytes = shutil.disk_usage(tempfile.gettempdir()).free
+    return work.Failure("infra", "infra.worker", f"the worker could not work: {error} ({free_bytes:,} bytes free)",
+                        retry=True)  # fmt: skip

@@ -1,0 +1,63 @@
+"""What a compile child gives up before it reads anything of a user's: memory, time, files, network, its parent's life.
+
+`RLIMIT_AS` must stay above 1.5 GiB (TVM), `RLIMIT_NPROC` does nothing for root. No network: a network namespace of its
+own, where the kernel allows it (with privileges, or with unprivileged user namespaces); `isolated` says whether it did.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from dataclasses import dataclass
+
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
+OPEN_FILES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLimits:
+    """Limits of one compile; `cpu_s` is CPU time of the process, over all its threads."""
+
+    memory_bytes: int
+    cpu_s: int
+    file_bytes: int
+
+
+def confine(limits: ChildLimits) -> bool:
+    """Hold this process to `limits`; True if it also has no network. Effects cannot be undone."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _limit(resource.RLIMIT_AS, limits.memory_bytes)
+    _limit(resource.RLIMIT_CPU, limits.cpu_s, limits.cpu_s + 5)
+    _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
+    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    _limit(resource.RLIMIT_CORE, 0)
+    return _leave_network(libc)
+
+
+def _limit(kind: int, soft: int, hard: int | None = None) -> None:
+    _, highest = resource.getrlimit(kind)
+    wanted = soft if hard is None else hard
+    ceiling = wanted if highest == resource.RLIM_INFINITY else min(wanted, highest)
+    resource.setrlimit(kind, (min(soft, ceiling), ceiling))
+
+
+def _leave_network(libc: ctypes.CDLL) -> bool:
+    if libc.unshare(CLONE_NEWNET) == 0:
+        return True
+    uid, gid = os.getuid(), os.getgid()
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        return False
+    try:
+        for path, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{path}", "w") as file:
+                file.write(text)
+    except OSError:
+        pass  # the process then shows as nobody, and still owns its files
+    return True

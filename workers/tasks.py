@@ -1,0 +1,50 @@
+"""The tasks. Each takes the id of a row, claims it, and does nothing if somebody else has it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import cache
+
+from service.database.engine import Database
+from service.jobs import work
+from service.outbox import Bell
+from service.queue import CeleryQueue
+from service.settings import Settings
+from service.storage import Storage, open_storage
+from workers.compiling import Compile
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What tasks work with; opened once per process (connections must not cross a fork)."""
+
+    settings: Settings
+    database: Database
+    storage: Storage
+
+
+@cache
+def tools() -> Tools:
+    """This process's tools."""
+    settings = Settings()
+    database = Database(settings.database)
+    database.after_commit = Bell(database, CeleryQueue(settings)).after_commit
+    return Tools(settings, database, open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url))
+
+
+def compile_job(job_id: str) -> None:
+    """Compile the job's model, unless another worker has it or it has ended."""
+    kit = tools()
+    with kit.database.transaction() as session:
+        claim = work.claim(session, job_id, lease_s=kit.settings.compile_lease_s)
+    if claim is None:
+        LOG.info("job %s is not queued: nothing to do", job_id)
+        return
+    LOG.info("job %s: attempt %d", job_id, claim.attempt)
+    try:
+        Compile(kit.settings, kit.database, kit.storage, claim).run()
+    except work.LostClaim:
+        LOG.warning("job %s was taken away; its result is dropped", job_id)
