@@ -8,6 +8,7 @@ zig's C library, are built once per triple and kept in a cache folder (`POCKFARM
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from compiler import targets
-from compiler.codegen.tables import CompiledCode, table_source
+from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.tables import table_source
 from compiler.errors import BuildError
 from compiler.program import BinaryImage
 from compiler.targets import Target
@@ -30,9 +32,7 @@ TIMEOUT_S = 600
 """The first call for a triple builds a C library, on a slow machine for minutes."""
 
 
-def link_binary(
-    image: BinaryImage, kernels: Mapping[str, CompiledCode], target: Target, *, work_dir: Path
-) -> bytes:
+def link_binary(image: BinaryImage, kernels: Mapping[str, CompiledKernel], target: Target, *, work_dir: Path) -> bytes:
     """The executable `step` for `target`: same image and kernels, same bytes.
 
     `kernels` is keyed by `signature(call.spec)`; `work_dir` is an existing folder for intermediate files.
@@ -81,7 +81,7 @@ def cache_folder() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "pockfarm"
 
 
-def _write_kernels(folder: Path, kernels: Mapping[str, CompiledCode]) -> list[str]:
+def _write_kernels(folder: Path, kernels: Mapping[str, CompiledKernel]) -> list[str]:
     """One object file per symbol, named and ordered by symbol so that links repeat."""
     objects = {kernel.symbol: kernel.object_bytes for kernel in kernels.values()}
     for symbol, content in objects.items():
@@ -91,17 +91,11 @@ def _write_kernels(folder: Path, kernels: Mapping[str, CompiledCode]) -> list[st
 
 def _runtime_digest(zig_triple: str) -> str:
     """Digest of everything that decides the runtime's objects."""
-    digest = hashlib.sha256(repr((zig_triple, FLAGS, _zig_version())).encode())
+    digest = hashlib.sha256(repr((zig_triple, FLAGS, importlib.metadata.version("ziglang"))).encode())
     for path in sorted(RUNTIME.iterdir()):
         if path.suffix in (".c", ".h"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
-
-
-def _zig_version() -> str:
-    from importlib.metadata import version
-
-    return version("ziglang")
 
 
 def _build_runtime(zig_triple: str, sources: Sequence[Path], folder: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
+from compiler.codegen.cache import CompiledKernel
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
 from compiler.kernel_spec import GatherSpec, signature
@@ -18,23 +18,12 @@ MAX_OPERANDS = 64
 NOWHERE = "PF_NOWHERE"
 
 
-class CompiledCode(Protocol):
-    """What linking needs of a compiled kernel."""
-
-    @property
-    def symbol(self) -> str: ...
-    @property
-    def object_bytes(self) -> bytes: ...
-    @property
-    def workspace_bytes(self) -> int: ...
-
-
 def checkpoint_name(state: StateTensor) -> str:
     """The tensor's name in a checkpoint: constants get the prefix `constant.`."""
     return f"constant.{state.name}" if state.role == "constant" else state.name
 
 
-def table_source(image: BinaryImage, kernels: Mapping[str, CompiledCode]) -> str:
+def table_source(image: BinaryImage, kernels: Mapping[str, CompiledKernel]) -> str:
     """C source that defines `pf_image_data`.
 
     `kernels` is keyed by `signature(call.spec)`.
@@ -47,7 +36,7 @@ def table_source(image: BinaryImage, kernels: Mapping[str, CompiledCode]) -> str
 @dataclass(frozen=True)
 class _Tables:
     image: BinaryImage
-    kernels: Mapping[str, CompiledCode]
+    kernels: Mapping[str, CompiledKernel]
 
     def source(self) -> str:
         symbols = sorted({self._kernel(call).symbol for program in self._programs() for call in program.calls})
@@ -64,7 +53,7 @@ class _Tables:
     def _programs(self) -> tuple[Program, Program]:
         return self.image.programs["train"], self.image.programs["forward"]
 
-    def _kernel(self, call: KernelCall) -> CompiledCode:
+    def _kernel(self, call: KernelCall) -> CompiledKernel:
         try:
             return self.kernels[signature(call.spec)]
         except KeyError:
@@ -246,9 +235,7 @@ class _Tables:
         if len(image.data_inputs) > MAX_INPUTS:
             raise SpecError(f"{len(image.data_inputs)} inputs, the limit is {MAX_INPUTS}", where="model inputs")
         self._check_interface()
-        tensors = [
-            self._tensor(name, batch=batch, index_limit=self._index_limit(name)) for name in image.data_inputs
-        ]
+        tensors = [self._tensor(name, batch=batch, index_limit=self._index_limit(name)) for name in image.data_inputs]
         train, forward = self._programs()
         sizes = (image.plan.weights_bytes, image.plan.optimizer_bytes, image.plan.arena_bytes)
         fields = {

@@ -1,7 +1,7 @@
 """Two models small enough to write their kernels, programs and memory plans by hand: what linking and running need.
 
-`classifier`: logits = x @ w.T + b, cross-entropy, SGD with momentum on w and b. The file holds w as [CLASSES, FEATURES],
-memory as [FEATURES, CLASSES].
+`classifier`: logits = x @ w.T + b, cross-entropy, SGD with momentum on w and b. The file holds w as
+[CLASSES, FEATURES], memory as [FEATURES, CLASSES].
 `table`: logits = table[tokens], mean squared error, AdamW.
 """
 
@@ -12,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from compiler import targets
+from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.link import RUNTIME, cache_folder, link_binary
 from compiler.graph import TensorType
 from compiler.kernel_spec import Access, Affine, Const, GatherSpec, KernelSpec, MapSpec, signature
@@ -23,15 +24,6 @@ from compiler.program import BinaryImage, KernelCall, MemoryPlan, Optimizer, Pha
 
 BATCH, FEATURES, CLASSES, ROWS = 4, 6, 3, 5
 SOURCE = Path(__file__).parent / "tiny_kernels.c"
-
-
-@dataclass(frozen=True)
-class TinyKernel:
-    """A hand-written kernel, with the fields of a compiled one."""
-
-    symbol: str
-    object_bytes: bytes
-    workspace_bytes: int
 
 
 def f32(*shape: int) -> TensorType:
@@ -54,7 +46,7 @@ WORKSPACE_BYTES = {"weight_grad": FEATURES * CLASSES * 4}
 
 
 @functools.cache
-def kernel(name: str, zig_triple: str) -> TinyKernel:
+def kernel(name: str, zig_triple: str) -> CompiledKernel:
     """Kernel `name` of tiny_kernels.c, compiled for a triple."""
     sizes = [f"-D{key}={value}" for key, value in zip(SIZE_NAMES, (BATCH, FEATURES, CLASSES, ROWS), strict=True)]
     with tempfile.TemporaryDirectory() as folder:
@@ -63,13 +55,13 @@ def kernel(name: str, zig_triple: str) -> TinyKernel:
                    f"-DKERNEL_{name}", "-c", str(SOURCE), "-o", str(out)]  # fmt: skip
         environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": folder}
         subprocess.run(command, check=True, env=environment, cwd=folder)
-        return TinyKernel(f"tiny_{name}", out.read_bytes(), WORKSPACE_BYTES.get(name, 0))
+        return CompiledKernel(f"tiny_{name}", out.read_bytes(), WORKSPACE_BYTES.get(name, 0))
 
 
 SIZE_NAMES = ("BATCH", "FEATURES", "CLASSES", "ROWS")
 
 
-def kernels(image: BinaryImage, zig_triple: str) -> dict[str, TinyKernel]:
+def kernels(image: BinaryImage, zig_triple: str) -> dict[str, CompiledKernel]:
     used = {call.spec for program in image.programs.values() for call in program.calls}
     return {signature(one): kernel(name, zig_triple) for name, one in SPECS.items() if one in used}
 
@@ -117,7 +109,7 @@ def state(name: str, role: str, file_shape: tuple[int, ...], perm: tuple[int, ..
 def classifier_programs() -> tuple[Program, Program]:
     momentum = ("optimizer.momentum.w", "optimizer.momentum.b")
     aliases = {f"{name}'": name for name in ("w", "b", *momentum)}
-    linear = call("linear", ("x", "w", "b"), ("logits",), "forward", "fully connected \"é\"")
+    linear = call("linear", ("x", "w", "b"), ("logits",), "forward", 'fully connected "é"')
     calls = (
         linear,
         call("cross_entropy", ("logits", "labels"), ("loss", "d_logits"), "forward"),
