@@ -23,7 +23,22 @@ import httpx
 
 from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
 from pockfarm.state import StateFolder, default_state
-from pockfarm.values import Dataset, Device, Ending, Job, Json, Run, dataset_of, device_of, job_of, parts, run_of, text
+from pockfarm.values import (
+    Bundle,
+    Dataset,
+    Device,
+    Ending,
+    Job,
+    Json,
+    Run,
+    bundle_of,
+    dataset_of,
+    device_of,
+    job_of,
+    parts,
+    run_of,
+    text,
+)
 
 Mode = Literal["profile", "train", "eval"]
 Watched = TypeVar("Watched", Job, Run)
@@ -114,8 +129,12 @@ class Farm:
     def cancel_job(self, job_id: str) -> Job:
         return job_of(_json(self._send("POST", f"/jobs/{job_id}/cancel")))
 
-    def bundle(self, digest: str) -> bytes:
-        """A bundle's bytes."""
+    def bundle(self, digest: str) -> Bundle:
+        """What the farm knows of a bundle."""
+        return bundle_of(self._get(f"/bundles/{digest}/info"))
+
+    def bundle_bytes(self, digest: str) -> bytes:
+        """The bundle itself, as a `.pfb` file has it."""
         return self._send("GET", f"/bundles/{digest}").content
 
     # Running
@@ -188,6 +207,10 @@ class Farm:
 
     def devices(self) -> list[Device]:
         return [device_of(item) for item in parts(self._get("/devices"), "items")]
+
+    def dashboard_link(self) -> str:
+        """A fresh link that opens the dashboard once."""
+        return text(_json(self._send("POST", "/dashboard/links")), "url")
 
     # Transport
 

@@ -104,12 +104,11 @@ def api(plan: FarmPlan) -> Part:
 
 
 def worker(plan: FarmPlan) -> Part:
-    """The Celery worker: compiles, and sweeps (expired leases, lost messages)."""
+    """The Celery worker, which compiles. It leaves a mark in the state folder once it takes work."""
     ready = plan.state.path / "worker-ready"
     command = [
-        *python("celery", "--app", "workers.app", "worker", "--beat", "--without-mingle", "--without-gossip"),
+        *python("celery", "--app", "workers.app", "worker", "--without-mingle", "--without-gossip"),
         *("--concurrency", str(plan.compiles), "--loglevel", "INFO"),
-        *("--schedule", str(plan.state.path / "beat-schedule")),
     ]
     return Part("worker", "compile worker", lambda: command, ready.exists, up_within_s=60, stop_within_s=10)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pockfarm
 from pockfarm.errors import FarmDown
-from pockfarm.parts import EMULATOR, FarmPlan, admin, emulation_is_there, free_port
+from pockfarm.parts import EMULATOR, emulation_is_there, free_port
 from pockfarm.state import FarmStatus, StateFolder
 from pockfarm.table import text_table
 
@@ -59,16 +59,6 @@ def down(state: StateFolder, *, say: Callable[[str], None]) -> None:
             raise FarmDown(f"the supervisor (pid {status.pid}) did not stop within {STOP_WITHIN_S:.0f} s")
         time.sleep(POLL_INTERVAL_S)
     say("the farm is down; its data stay in " + str(state.path))
-
-
-def one_time_link(state: StateFolder) -> str:
-    """A fresh link that opens the dashboard once. Raises: FarmDown."""
-    status = state.status()
-    if status is None or not state.is_up():
-        raise FarmDown("the farm is not up; start it with: pockfarm up")
-    port = int(status.url.rsplit(":", 1)[1])
-    answer = admin(FarmPlan(state, port, with_emulation=False), "one-time-link")
-    return answer if answer.startswith("http") else f"{status.url}/open/{answer}"
 
 
 def describe(state: StateFolder) -> str:

@@ -51,6 +51,18 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Bundle:
+    """What the farm knows of a bundle; `summary` has its memory plan, inputs, outputs and needed CPU features."""
+
+    digest: str
+    size_bytes: int
+    target: str
+    model_name: str
+    plan_name: str
+    summary: Json = field(repr=False, default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One piece of work on a device."""
 
@@ -142,12 +154,23 @@ def job_of(body: Json) -> Job:
         state=text(body, "state"),
         stage=text(body, "stage"),
         fraction=number(body, "fraction"),
-        model_name=text(body, "model_name"),
-        plan_name=text(body, "plan_name"),
+        model_name=text(part(body, "model"), "name"),
+        plan_name=text(part(body, "plan"), "name"),
         target=text(body, "target"),
         bundle_digest=optional_text(body, "bundle_digest"),
         ending=ending_of(body),
         raw=body,
+    )
+
+
+def bundle_of(body: Json) -> Bundle:
+    return Bundle(
+        digest=text(body, "digest"),
+        size_bytes=int(number(body, "size_bytes")),
+        target=text(body, "target"),
+        model_name=text(body, "model_name"),
+        plan_name=text(body, "plan_name"),
+        summary=part(body, "summary"),
     )
 
 

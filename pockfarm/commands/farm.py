@@ -114,7 +114,7 @@ def _compile(options: argparse.Namespace) -> int:
         job = farm.wait_for_job(job.id, on_change=show)
         assert job.bundle_digest is not None
         if options.out:
-            _write(options.out, farm.bundle(job.bundle_digest))
+            _write(options.out, farm.bundle_bytes(job.bundle_digest))
     print(job.bundle_digest)
     return 0
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pockfarm import up
+from pockfarm.client import Farm
 from pockfarm.state import StateFolder, default_state
 
 
@@ -48,7 +49,8 @@ def _up(options: argparse.Namespace) -> int:
     state = state_of(options)
     status = up.up(state, say=say, port=options.port)
     print(f"farm        {status.url}")
-    print(f"dashboard   {up.one_time_link(state)}   (opens once; for another: pockfarm link)")
+    with Farm.connect(state) as farm:
+        print(f"dashboard   {farm.dashboard_link()}   (opens once; for another: pockfarm link)")
     print(f"API key     {state.api_key_file}")
     print(f"logs        {state.logs}")
     return 0
@@ -65,5 +67,6 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _link(options: argparse.Namespace) -> int:
-    print(up.one_time_link(state_of(options)))
+    with Farm.connect(StateFolder(Path(options.state)) if options.state else None) as farm:
+        print(farm.dashboard_link())
     return 0

@@ -1,0 +1,227 @@
+"""`make demo`: the whole way, as a user would go it, over HTTP.
+
+A farm comes up on this machine. MobileNetV2 is compiled with three plans and profiled on this machine's agent. A small
+CNN learns handwritten digits, first fully on one half, then sparsely on the other half from the first run's weights.
+MobileNetV2 is compiled for a Raspberry Pi 4 and runs under emulation. Then a table, and the farm goes down unless it
+was up before.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from examples.models import MODELS
+from pockfarm import up
+from pockfarm.client import Farm
+from pockfarm.errors import PockfarmError
+from pockfarm.state import default_state
+from pockfarm.summary import TABLE_HEADER, curve_text, evaluation_text, loss_curve, table_row
+from pockfarm.table import milliseconds, seconds, text_table
+from pockfarm.values import Device, Job, Json, Run, optional_number, part, text
+
+Watched = TypeVar("Watched", Job, Run)
+PLANS = Path(__file__).parent / "plans"
+MOBILENET_PLANS = ("full", "sparse", "bias-only")
+MOBILENET = "mobilenet_v2"
+HOST_BATCH, HOST_STEPS = 8, 20
+EMULATED_BATCH, EMULATED_STEPS = 1, 2
+DIGITS_BATCH, DIGITS_STEPS = 32, 280
+"""Ten epochs over one half of the digits."""
+DIGITS_SPEC = f"""
+batch: {DIGITS_BATCH}
+optimizer: {{kind: sgd, learning_rate: 0.05, momentum: 0.9}}
+"""
+SPARSE_DIGITS = """
+name: sparse
+update:
+  - parameters: ["pointwise.weight"]
+    ratio: 0.5
+  - parameters: ["pointwise.bias", "classifier.weight", "classifier.bias"]
+"""
+AGENTS_WITHIN_S = 60.0
+QUIET_S = 5.0
+"""A line at least this often while something goes on."""
+
+
+@dataclass(slots=True)
+class Story:
+    """The farm, and the rows that have been measured so far."""
+
+    farm: Farm
+    started_s: float = field(default_factory=time.monotonic)
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def say(self, message: str) -> None:
+        elapsed = int(time.monotonic() - self.started_s)
+        print(f"[{elapsed // 60}:{elapsed % 60:02d}] {message}", flush=True)
+
+    def add(self, model: str, device: Device, job: Job, report: Json) -> None:
+        """Keep a row for the table, and say its headline now."""
+        assert job.bundle_digest is not None
+        bundle = self.farm.bundle(job.bundle_digest)
+        self.rows.append(
+            (model, *table_row(report, target=job.target, plan=job.plan_name, bundle_bytes=bundle.size_bytes))
+        )
+        step = milliseconds(optional_number(part(report, "measurement"), "median_us"))
+        self.say(f"  measured: {model} {job.plan_name} on {device.name}: step {step} ms ({device.measurement_class})")
+
+
+def main() -> int:
+    state = default_state()
+    was_up = state.is_up()
+    try:
+        status = up.up(state, say=lambda line: print(line, flush=True))
+        with Farm.connect(state) as farm:
+            print(f"the farm is up: {status.url}\ndashboard (opens once): {farm.dashboard_link()}\n", flush=True)
+            tell(Story(farm))
+    except (PockfarmError, KeyboardInterrupt) as problem:
+        print(f"demo: {problem or 'interrupted'}\n  the logs are in {state.logs}", file=sys.stderr)
+        return 1
+    finally:
+        if not was_up:
+            up.down(state, say=lambda line: print(line, flush=True))
+    print(f"dashboard: {status.url}" + ("" if was_up else " (`make up` brings it back, with all of these runs)"))
+    return 0
+
+
+def tell(story: Story) -> None:
+    """All acts in order, then the tables."""
+    host = device_of_class(story, "host")
+    assert host is not None
+    model = MODELS[MOBILENET]()
+    story.say(f"{MOBILENET}: {len(model):,} bytes of ONNX, 224x224, seeded weights")
+    for plan in MOBILENET_PLANS:
+        job = compile_on_farm(story, MOBILENET, model, plan_file(plan), f"batch: {HOST_BATCH}", host.targets[0])
+        story.add(MOBILENET, host, job, run_on_farm(story, job, host, mode="profile", steps=HOST_STEPS))
+    learned = learn_digits(story, host)
+    board = device_of_class(story, "emulated")
+    if board is not None:
+        for plan in MOBILENET_PLANS:
+            job = compile_on_farm(
+                story, MOBILENET, model, plan_file(plan), f"batch: {EMULATED_BATCH}", board.targets[0]
+            )
+            report = run_on_farm(story, job, board, mode="profile", steps=EMULATED_STEPS, warmup=0)
+            story.add(MOBILENET, board, job, report)
+    print(f"\n{text_table(('model', *TABLE_HEADER), story.rows)}")
+    print("class emulated proves that the binary works there; its times say nothing about a board\n")
+    print("\n".join(learned))
+    print(f"\nall of it in {seconds(time.monotonic() - story.started_s)}")
+
+
+def learn_digits(story: Story, host: Device) -> list[str]:
+    """Train a small CNN fully on one half of the digits, then sparsely on the other from those weights."""
+    model = MODELS["small_cnn"]()
+    first, second = (story.farm.add_dataset(half, name=name) for half, name in digit_halves())
+    story.say(f"digits: {first.samples} samples in one half, {second.samples} in the other")
+    full = compile_on_farm(story, "small_cnn", model, "full", DIGITS_SPEC, host.targets[0])
+    run = start(story, full, host, mode="train", steps=DIGITS_STEPS, dataset=first.digest)
+    full_report = follow(story, run, full, host)
+    story.add("small_cnn", host, full, full_report)
+    sparse = compile_on_farm(story, "small_cnn", model, SPARSE_DIGITS, DIGITS_SPEC, host.targets[0])
+    weights = story.farm.run(run.id).weights_digest
+    sparse_report = run_on_farm(
+        story, sparse, host, mode="train", steps=DIGITS_STEPS, dataset=second.digest, weights=weights
+    )
+    story.add("small_cnn", host, sparse, sparse_report)
+    return [
+        *learning_lines("full, first half", full_report),
+        *learning_lines("sparse, other half, from those weights", sparse_report),
+    ]
+
+
+def digit_halves() -> list[tuple[bytes, str]]:
+    """scikit-learn's bundled digits as two npz files: x [n, 1, 8, 8] in 0..1, y [n]; halves of one seeded shuffle."""
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    halves = []
+    for part_index, name in enumerate(("digits-first-half", "digits-second-half")):
+        chosen = order[part_index::2]
+        images = (digits.images[chosen] / 16.0).astype(np.float32)[:, None, :, :]
+        buffer = io.BytesIO()
+        np.savez(buffer, x=images, y=digits.target[chosen].astype(np.int64))
+        halves.append((buffer.getvalue(), f"{name}.npz"))
+    return halves
+
+
+def learning_lines(title: str, report: Json) -> list[str]:
+    losses = loss_curve(report)
+    return [
+        f"digits, {title}:",
+        f"  loss    {losses[0]:.3f} {curve_text(losses)} {losses[-1]:.3f}",
+        f"  before  {evaluation_text(report, 'evaluation_before')}",
+        f"  after   {evaluation_text(report, 'evaluation_after')}",
+    ]
+
+
+def plan_file(plan: str) -> str:
+    return (PLANS / f"{MOBILENET}-{plan}.yaml").read_text()
+
+
+def device_of_class(story: Story, measurement_class: str) -> Device | None:
+    """The farm's device of that measurement class; waits for the host's agent, which is always there."""
+    deadline = time.monotonic() + AGENTS_WITHIN_S
+    while True:
+        for device in story.farm.devices():
+            if device.measurement_class == measurement_class and device.state == "active":
+                return device
+        if measurement_class != "host":
+            story.say("no emulated AArch64 agent here (it needs qemu-aarch64-static), so no Raspberry Pi rows")
+            return None
+        if time.monotonic() > deadline:
+            raise PockfarmError("this machine's agent has not enrolled; see agent-host.log in the logs")
+        time.sleep(0.5)
+
+
+def compile_on_farm(story: Story, name: str, model: bytes, plan: str, spec: str, target: str) -> Job:
+    """Post, watch, and wait for the bundle."""
+    job = story.farm.compile(model, plan=plan, spec=spec, target=target, name=name)
+    title = f"compile {name} {job.plan_name} for {target}"
+    if not job.is_open:
+        story.say(f"{title}: built before")
+    watched = watcher(story, title, lambda one: f"{one.stage or one.state} {one.fraction:.0%}")
+    return story.farm.wait_for_job(job.id, on_change=watched)
+
+
+def run_on_farm(story: Story, job: Job, device: Device, *, mode: str, steps: int, **options: object) -> Json:
+    """Start a run on the device, watch it, return its report."""
+    return follow(story, start(story, job, device, mode=mode, steps=steps, **options), job, device)
+
+
+def start(story: Story, job: Job, device: Device, *, mode: str, steps: int, **options: object) -> Run:
+    assert job.bundle_digest is not None
+    return story.farm.start_run(job.bundle_digest, device=device.id, mode=mode, steps=steps, **options)  # type: ignore[arg-type]
+
+
+def follow(story: Story, run: Run, job: Job, device: Device) -> Json:
+    title = f"{run.mode} {job.model_name} {job.plan_name} on {device.name}"
+    watched = watcher(story, title, lambda one: f"{one.phase or one.state}, step {one.steps_done} of {one.steps}")
+    story.farm.wait_for_run(run.id, on_change=watched)
+    return story.farm.report(run.id)
+
+
+def watcher(story: Story, title: str, words: Callable[[Watched], str]) -> Callable[[Watched], None]:
+    """Says each new state or phase at once, and progress within one every few seconds."""
+    last: tuple[str, str] = ("", "")
+    spoke_s = 0.0
+
+    def show(one: Watched) -> None:
+        nonlocal last, spoke_s
+        phase = (one.state, text(one.raw, "stage") or text(one.raw, "phase"))
+        if phase != last or time.monotonic() - spoke_s > QUIET_S:
+            last, spoke_s = phase, time.monotonic()
+            story.say(f"{title}: {words(one)}")
+
+    return show
+
+
+if __name__ == "__main__":
+    sys.exit(main())
