@@ -1,0 +1,1 @@
+"""Data sets: npz files, checked once and named by digest."""

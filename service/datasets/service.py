@@ -1,0 +1,100 @@
+"""Data sets in the database, and whether one fits a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.bundles.manifest import InputSpec, label_input, model_inputs
+from service.database.models import Bundle, Dataset
+from service.database.paging import newest_first
+from service.datasets.npz import LABELS, ArrayInfo
+from service.problems import Invalid, NotFound
+from service.storage import StoredFile
+
+DTYPE_NAMES = {"f32": "float32", "i64": "int64", "i32": "int32", "bool": "bool"}
+LABEL_DTYPES = ("int64", "int32")
+
+
+def keep(session: Session, stored: StoredFile, arrays: Mapping[str, ArrayInfo], *, name: str) -> Dataset:
+    """The row of a checked data set; sending the same bytes again gives the same row."""
+    existing = session.get(Dataset, stored.digest)
+    if existing is not None:
+        return existing
+    dataset = Dataset(
+        digest=stored.digest,
+        name=name,
+        size_bytes=stored.size_bytes,
+        samples=arrays[LABELS].shape[0],
+        arrays={key: info.to_json() for key, info in arrays.items()},
+    )
+    session.add(dataset)
+    session.flush()
+    return dataset
+
+
+def find(session: Session, digest: str, *, where: str = "digest") -> Dataset:
+    """The data set. Raises: NotFound."""
+    dataset = session.get(Dataset, digest)
+    if dataset is None:
+        raise NotFound("dataset.unknown", f"no data set {digest}", where=where, hint="send it with POST /datasets")
+    return dataset
+
+
+def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequence[Dataset], str | None]:
+    """A page of data sets, the newest first, and the next cursor."""
+    return newest_first(session, select(Dataset), Dataset.id, limit=limit, cursor=cursor)
+
+
+def check_fit(dataset: Dataset, bundle: Bundle) -> None:
+    """Raises: Invalid if an input of the bundle has no array, or one of another type or shape."""
+    inputs = model_inputs(bundle.manifest)
+    for spec in inputs:
+        name, info = _array_of(dataset, spec, is_only=len(inputs) == 1)
+        _check_shape(name, info, spec)
+        wanted = DTYPE_NAMES.get(spec.dtype, spec.dtype)
+        if info.dtype != wanted:
+            raise Invalid(
+                "data.dtype",
+                f"array {name!r} holds {info.dtype}, the model's input {spec.name!r} is {wanted}",
+                where=f"dataset.{name}",
+                hint=f"convert with array.astype(numpy.{wanted})",
+            )
+    labels = label_input(bundle.manifest)
+    if labels is not None:
+        _check_labels(_info(dataset.arrays[LABELS]), labels)
+
+
+def _array_of(dataset: Dataset, spec: InputSpec, *, is_only: bool) -> tuple[str, ArrayInfo]:
+    for name in (spec.name, "x") if is_only else (spec.name,):
+        if name in dataset.arrays:
+            return name, _info(dataset.arrays[name])
+    raise Invalid(
+        "data.arrays",
+        f"no array for the model's input {spec.name!r}; there are {sorted(dataset.arrays)}",
+        where=f"dataset.{spec.name}",
+        hint="name arrays after the model's inputs, or `x` if it has one",
+    )
+
+
+def _info(entry: Mapping[str, Any]) -> ArrayInfo:
+    return ArrayInfo(str(entry["dtype"]), tuple(entry["shape"]))
+
+
+def _check_shape(name: str, info: ArrayInfo, spec: InputSpec) -> None:
+    if info.shape[1:] != spec.shape[1:]:
+        raise Invalid("data.shape", f"array {name!r} has samples of shape {list(info.shape[1:])}, "
+                      f"the bundle's {spec.name!r} takes {list(spec.shape[1:])}", where=f"dataset.{name}",
+                      hint="give data of that shape, or compile for this one")  # fmt: skip
+
+
+def _check_labels(info: ArrayInfo, spec: InputSpec) -> None:
+    _check_shape(LABELS, info, spec)
+    is_class_index = spec.dtype in ("i64", "i32")
+    allowed = LABEL_DTYPES if is_class_index else ("float32",)
+    if info.dtype not in allowed:
+        raise Invalid("data.dtype", f"labels hold {info.dtype}, expected {' or '.join(allowed)}", where="dataset.y",
+                      hint=f"convert with y.astype(numpy.{allowed[0]})")  # fmt: skip

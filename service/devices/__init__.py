@@ -1,0 +1,1 @@
+"""Boards (and this computer, and emulators) with their agents."""

@@ -1,0 +1,73 @@
+"""Devices as operators and the sweeper see them: listed, quarantined, released, removed, struck."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.database.models import Device, DeviceEvent, EnrolmentToken
+from service.database.paging import newest_first
+from service.identifiers import clean_text, new_secret, secret_hash
+from service.problems import Conflict, NotFound
+
+
+def find(session: Session, device_id: str) -> Device:
+    """The device. Raises: NotFound."""
+    device = session.get(Device, device_id)
+    if device is None:
+        raise NotFound("device.unknown", f"no device {device_id!r:.60}", hint="GET /devices lists them")
+    return device
+
+
+def newest_devices(
+    session: Session, filters: Mapping[str, str | None], *, limit: int, cursor: str | None
+) -> tuple[Sequence[Device], str | None]:
+    """A page of devices whose columns equal the given filters, the newest first, and the next cursor."""
+    query = select(Device)
+    for column, value in filters.items():
+        if value is not None:
+            query = query.where(getattr(Device, column) == value)
+    return newest_first(session, query, Device.id, limit=limit, cursor=cursor)
+
+
+def history(session: Session, device_id: str, *, limit: int = 100) -> Sequence[DeviceEvent]:
+    """The newest lines of a device's health history, the newest first."""
+    query = select(DeviceEvent).where(DeviceEvent.device_id == device_id)
+    return session.scalars(query.order_by(DeviceEvent.id.desc()).limit(limit)).all()
+
+
+def note(session: Session, device_id: str, kind: str, message: str = "") -> None:
+    """Add a line to a device's health history."""
+    session.add(DeviceEvent(device_id=device_id, kind=kind, message=clean_text(message, 1000)))
+
+
+def set_state(session: Session, device_id: str, state: str, reason: str) -> Device:
+    """Quarantine (no more work), release or remove (never again) a device. Raises: NotFound; Conflict if removed."""
+    device = find(session, device_id)
+    if device.state == "removed" and state != "removed":
+        raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
+    device.state, device.state_reason = state, clean_text(reason, 1000)
+    if state == "active":
+        device.strikes = 0
+    note(session, device.id, {"active": "released"}.get(state, state), reason)
+    return device
+
+
+def strike(session: Session, device: Device, reason: str, *, most: int) -> None:
+    """Count a lost attempt against a device; the `most`th in a row quarantines it."""
+    device.strikes += 1
+    note(session, device.id, "lost", reason)
+    if device.strikes >= most and device.state == "active":
+        device.state = "quarantined"
+        device.state_reason = f"{device.strikes} attempts were lost in a row; the last: {reason}"[:1000]
+        note(session, device.id, "quarantined", device.state_reason)
+
+
+def create_enrolment_token(session: Session, *, device_class: str | None, lifetime_s: float) -> tuple[str, float]:
+    """A one-time enrolment token, and when it expires."""
+    token, expires_at = new_secret(), time.time() + lifetime_s
+    session.add(EnrolmentToken(token_hash=secret_hash(token), device_class=device_class, expires_at=expires_at))
+    return token, expires_at

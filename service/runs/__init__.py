@@ -1,0 +1,1 @@
+"""Runs: work for devices, and what came back."""

@@ -1,0 +1,105 @@
+"""`/runs`: profile, train and evaluate bundles on devices."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+from sqlalchemy.orm import Session
+
+from service.access import FarmDep, PrincipalDep
+from service.database.models import OPEN_RUN_STATES, Bundle, Run
+from service.events.stream import EVENT_STREAM, After, LastEventId, respond
+from service.files import BINARY, file_response
+from service.idempotency import Answer, IdempotencyKey, fingerprint, once
+from service.pages import Cursor, Limit, Page
+from service.problems import NotFound
+from service.runs import service
+from service.runs.schemas import ReportView, RunCreate, RunDetail, RunView, run_detail, run_view
+from service.watching import Wait, watch
+
+router = APIRouter(prefix="/runs", tags=["runs"])
+
+
+def _view(session: Session, run: Run) -> RunView:
+    return run_view(run, session.get_one(Bundle, run.bundle_digest))
+
+
+@router.post("", status_code=202, response_model=RunView)
+def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
+    """Queue a run. What does not fit the bundle (data, weights, device) is refused now, not on the device."""
+
+    def act() -> Answer:
+        run = service.create(
+            session, body, api_key_id=principal.key_id, settings=farm.settings, storage=farm.storage
+        )  # fmt: skip
+        return Answer(202, _view(session, run).model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
+
+    with farm.database.transaction() as session:
+        payload = fingerprint("POST /runs", body.model_dump_json())
+        answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
+                      lifetime_s=farm.settings.idempotency_s, act=act)  # fmt: skip
+    return answer.response()
+
+
+@router.get("")
+def list_runs(
+    farm: FarmDep, _: PrincipalDep, chosen: Annotated[service.RunFilter, Depends()], limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[RunView]:  # fmt: skip
+    """Runs, the newest first; `model` and `plan` are names."""
+    with farm.database.read() as session:
+        rows, following = service.newest_runs(session, chosen, limit=limit, cursor=cursor)
+        return Page(items=[_view(session, row) for row in rows], next=following)
+
+
+@router.get("/{run_id}", response_model=RunDetail)
+async def show_run(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep, wait: Wait = 0) -> Response:
+    """One run. With `If-None-Match` and `wait`, the answer comes when the run has changed, or 304."""
+
+    def look(session: Session) -> tuple[str, RunDetail]:
+        run = service.find(session, run_id)
+        bundle = session.get_one(Bundle, run.bundle_digest)
+        return f"{run.id}.{run.version}", run_detail(run, bundle, service.attempts_of(session, run_id))
+
+    return await watch(request, farm, look, wait_s=wait)
+
+
+@router.post("/{run_id}/cancel", status_code=202)
+def cancel_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunView:
+    """Ask a run to stop. A run that has ended stays as it is."""
+    with farm.database.transaction() as session:
+        run = service.cancel(session, run_id)
+        session.flush()
+        session.refresh(run)
+        return _view(session, run)
+
+
+@router.get("/{run_id}/events", response_class=Response, responses=EVENT_STREAM)
+async def run_events(
+    run_id: str, request: Request, farm: FarmDep, _: PrincipalDep, last_event_id: LastEventId = None, after: After = 0
+) -> Response:
+    """States, phases, steps and losses of a run as they come, from the first one; the stream ends with the run."""
+
+    def is_over(session: Session) -> bool:
+        return service.find(session, run_id).state not in OPEN_RUN_STATES
+
+    return await respond(request, farm, run_id, is_over, last_event_id=last_event_id, after=after)
+
+
+@router.get("/{run_id}/report")
+def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
+    """The report that counts: measurement, kernels, losses, memory, energy, verdict (see `docs/protocol.md`)."""
+    with farm.database.read() as session:
+        return ReportView.model_validate(service.result_of(session, service.find(session, run_id)))
+
+
+@router.get("/{run_id}/weights", response_class=Response, responses=BINARY)  # type: ignore[arg-type]
+def download_weights(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep) -> Response:
+    """The trained weights (safetensors)."""
+    with farm.database.read() as session:
+        run = service.find(session, run_id)
+    if run.trained_weights_digest is None:
+        raise NotFound("run.no-weights", "this run has left no weights", hint="a run of mode train does, at its end")
+    return file_response(request, farm, run.trained_weights_digest, filename=f"{run_id}.safetensors")

@@ -1,0 +1,154 @@
+"""Bodies of the run endpoints."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from service.database.models import Attempt, Bundle, Run
+from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
+
+Mode = Literal["profile", "train", "eval"]
+
+
+class RunCreate(RequestBody):
+    """What to run, and where: a device, a class of devices, or any device that runs the bundle's target."""
+
+    bundle: DigestText
+    device: str | None = Field(default=None, max_length=100, description="Id of one device")
+    device_class: str | None = Field(default=None, max_length=100, description="Any device of this class")
+    target: str | None = Field(default=None, max_length=100, description="The bundle's target, as a check")
+    mode: Mode = "profile"
+    steps: int = Field(default=20, ge=0, le=1_000_000, description="Steps to train or to measure; ignored by eval")
+    warmup: int = Field(default=3, ge=0, le=10_000, description="Steps before measuring; profile only")
+    dataset: DigestText | None = Field(default=None, description="Needed by train and eval; profile can do without")
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
+    weights: DigestText | None = Field(default=None, description="Starting weights: trained ones of an earlier run")
+    learning_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+
+class AttemptView(View):
+    """One device's try at a run."""
+
+    n: int
+    device_id: str
+    state: str
+    cause: str | None
+    code: str | None
+    message: str
+    created_at: Timestamp
+    started_at: Timestamp | None
+    finished_at: Timestamp | None
+
+
+class RunSummary(View):
+    """The figures of a run's report that fit in a list; null: not measured."""
+
+    measurement_class: str | None
+    verdict: str | None
+    batch: int | None
+    median_us: float | None
+    p90_us: float | None
+    samples_per_second: float | None
+    arena_bytes: int | None
+    peak_rss_bytes: int | None
+    energy_per_step_mj: float | None
+    loss_first: float | None
+    loss_last: float | None
+    accuracy_before: float | None
+    accuracy_after: float | None
+
+
+class RunLinks(View):
+    """Paths of what belongs to a run."""
+
+    self: str
+    events: str
+    bundle: str
+    report: str | None
+    weights: str | None
+
+
+class RunView(View):
+    """A run."""
+
+    id: str
+    state: Literal["queued", "leased", "running", "succeeded", "failed", "cancelled", "expired", "inconclusive"]
+    bundle_digest: str
+    model_name: str
+    plan_name: str
+    target: str
+    mode: Mode
+    steps: int
+    warmup: int
+    seed: int
+    learning_rate: float | None
+    threads: int | None
+    dataset_digest: str | None
+    weights_digest: str | None
+    """Starting weights."""
+    wanted_device_id: str | None
+    wanted_device_class: str | None
+    device_id: str | None
+    """The device of the newest attempt."""
+    attempts: int
+    phase: str
+    steps_done: int
+    cancel_requested: bool
+    ending: Ending | None
+    trained_weights_digest: str | None
+    summary: RunSummary | None
+    """Null until a report has come."""
+    created_at: Timestamp
+    started_at: Timestamp | None
+    finished_at: Timestamp | None
+    links: RunLinks
+
+
+class RunDetail(RunView):
+    """A run with its attempts, the first one first."""
+
+    tries: list[AttemptView]
+
+
+class ReportView(View):
+    """The device's own report, and its digest as signed."""
+
+    run_id: str
+    digest: str
+    recorded_at: Timestamp
+    report: dict[str, Any]
+
+
+def run_view(run: Run, bundle: Bundle) -> RunView:
+    """What a run's row looks like from outside."""
+    return RunView(**_fields(run, bundle))
+
+
+def run_detail(run: Run, bundle: Bundle, attempts: list[Attempt]) -> RunDetail:
+    """A run with its attempts."""
+    return RunDetail(**_fields(run, bundle), tries=[AttemptView.model_validate(attempt) for attempt in attempts])
+
+
+def _fields(run: Run, bundle: Bundle) -> dict[str, Any]:
+    ending = None
+    if run.cause is not None and run.code is not None:
+        ending = Ending(cause=run.cause, code=run.code, message=run.message, hint=run.hint)
+    is_reported = run.measurement_class is not None
+    links = RunLinks(
+        self=f"/runs/{run.id}",
+        events=f"/runs/{run.id}/events",
+        bundle=f"/bundles/{run.bundle_digest}",
+        report=f"/runs/{run.id}/report" if is_reported else None,
+        weights=f"/runs/{run.id}/weights" if run.trained_weights_digest else None,
+    )
+    plain = {name: getattr(run, name) for name in RunView.model_fields if hasattr(run, name)}
+    return plain | {
+        "model_name": bundle.model_name,
+        "plan_name": bundle.plan_name,
+        "ending": ending,
+        "summary": RunSummary.model_validate(run) if is_reported else None,
+        "links": links,
+    }

@@ -1,0 +1,194 @@
+"""Runs as their owners see them: checked, created, listed, cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from service.bundles.manifest import required_features
+from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Result, Run
+from service.database.paging import newest_first
+from service.datasets import service as datasets
+from service.devices import service as devices
+from service.events import service as events
+from service.problems import Conflict, Invalid, NotFound, TooMany
+from service.runs.schemas import RunCreate
+from service.settings import Settings
+from service.storage import Storage
+
+RETRY_AFTER_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list; None: any."""
+
+    state: str | None = None
+    mode: str | None = None
+    bundle: str | None = None
+    target: str | None = None
+    device: str | None = None
+    measurement_class: str | None = None
+    verdict: str | None = None
+    model: str | None = None
+    plan: str | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Over `Run` joined with `Bundle`."""
+        columns = {
+            Run.state: self.state, Run.mode: self.mode, Run.bundle_digest: self.bundle, Run.target: self.target,
+            Run.device_id: self.device, Run.measurement_class: self.measurement_class, Run.verdict: self.verdict,
+            Bundle.model_name: self.model, Bundle.plan_name: self.plan,
+        }  # fmt: skip
+        return [column == value for column, value in columns.items() if value is not None]
+
+
+def create(session: Session, body: RunCreate, *, api_key_id: str, settings: Settings, storage: Storage) -> Run:
+    """A queued run. Raises: NotFound, Invalid (what does not fit the bundle), TooMany."""
+    bundle = session.get(Bundle, body.bundle)
+    if bundle is None:
+        raise NotFound("bundle.unknown", f"no bundle {body.bundle}", where="bundle", hint="POST /compile makes one")
+    _check_place(session, body, bundle)
+    _check_data(session, body, bundle)
+    _check_weights(session, body, bundle, storage)
+    _check_threads(body, bundle)
+    _check_quota(session, api_key_id, settings)
+    run = Run(
+        api_key_id=api_key_id,
+        bundle_digest=bundle.digest,
+        target=bundle.target,
+        wanted_device_id=body.device,
+        wanted_device_class=body.device_class,
+        mode=body.mode,
+        steps=0 if body.mode == "eval" else body.steps,
+        warmup=body.warmup if body.mode == "profile" else 0,
+        seed=body.seed,
+        learning_rate=body.learning_rate,
+        threads=body.threads,
+        dataset_digest=body.dataset,
+        weights_digest=body.weights,
+        queue_deadline_at=time.time() + settings.queue_s,
+    )
+    session.add(run)
+    session.flush()
+    events.add(session, run.id, "state", state="queued")
+    return run
+
+
+def _check_place(session: Session, body: RunCreate, bundle: Bundle) -> None:
+    if body.target is not None and body.target != bundle.target:
+        raise Invalid("run.target", f"the bundle is for {bundle.target}", where="target",
+                      hint="compile the model for the target that you want")  # fmt: skip
+    if body.device is None:
+        return
+    device = devices.find(session, body.device)
+    if device.state == "removed":
+        raise Invalid("device.removed", "this device was removed", where="device", hint="GET /devices?state=active")
+    if body.device_class not in (None, device.device_class):
+        raise Invalid("run.device-class", f"the device is a {device.device_class}", where="device_class")
+    _check_device(device, bundle)
+
+
+def _check_device(device: Device, bundle: Bundle) -> None:
+    if bundle.target not in device.targets:
+        raise Invalid("device.target", f"{device.name} runs {', '.join(device.targets)}, the bundle is for "
+                      f"{bundle.target}", where="device", hint="compile for a target of that device")  # fmt: skip
+    lacking = required_features(bundle.manifest) - set(device.features)
+    if lacking:
+        raise Invalid("device.features", f"{device.name} lacks the CPU features {', '.join(sorted(lacking))}",
+                      where="device", hint="compile for a lesser target")  # fmt: skip
+
+
+def _check_data(session: Session, body: RunCreate, bundle: Bundle) -> None:
+    if body.dataset is None:
+        if body.mode != "profile":
+            raise Invalid("run.dataset", f"{body.mode} needs a data set", where="dataset",
+                          hint="send one with POST /datasets")  # fmt: skip
+        return
+    datasets.check_fit(datasets.find(session, body.dataset, where="dataset"), bundle)
+
+
+def _check_weights(session: Session, body: RunCreate, bundle: Bundle, storage: Storage) -> None:
+    if body.weights is None:
+        return
+    models = session.scalars(
+        select(Bundle.model_digest).join(Run, Run.bundle_digest == Bundle.digest)
+        .where(Run.trained_weights_digest == body.weights)
+    ).all()  # fmt: skip
+    if not models or storage.size(body.weights) is None:
+        raise NotFound("weights.unknown", f"no run has left weights {body.weights}", where="weights",
+                       hint="use `trained_weights_digest` of a run that trained")  # fmt: skip
+    if bundle.model_digest not in models:
+        raise Invalid("weights.model", "these weights are of another model", where="weights",
+                      hint="start from a run of the same model")  # fmt: skip
+
+
+def _check_threads(body: RunCreate, bundle: Bundle) -> None:
+    most = bundle.manifest.get("threads")
+    if body.threads is not None and isinstance(most, int) and body.threads > most:
+        raise Invalid(
+            "run.threads",
+            f"{body.threads} threads, the bundle was built for at most {most}",
+            where="threads",
+            hint="compile with more `threads` in the spec",
+        )
+
+
+def _check_quota(session: Session, api_key_id: str, settings: Settings) -> None:
+    mine = select(func.count()).select_from(Run).where(Run.api_key_id == api_key_id, Run.state.in_(OPEN_RUN_STATES))
+    count = session.scalar(mine) or 0
+    if count >= settings.open_runs_per_key:
+        raise TooMany("limits.open-runs", f"this key has {count} open runs, the limit is {settings.open_runs_per_key}",
+                      retry_after_s=RETRY_AFTER_S, hint="wait until some have ended, or cancel them")  # fmt: skip
+
+
+def find(session: Session, run_id: str) -> Run:
+    """The run. Raises: NotFound."""
+    run = session.get(Run, run_id)
+    if run is None:
+        raise NotFound("run.unknown", f"no run {run_id!r:.60}", hint="GET /runs lists them")
+    return run
+
+
+def newest_runs(
+    session: Session, chosen: RunFilter, *, limit: int, cursor: str | None
+) -> tuple[Sequence[Run], str | None]:
+    """A page of runs, the newest first, and the next cursor."""
+    query = select(Run).join(Bundle, Bundle.digest == Run.bundle_digest).where(*chosen.conditions())
+    return newest_first(session, query, Run.id, limit=limit, cursor=cursor)
+
+
+def attempts_of(session: Session, run_id: str) -> list[Attempt]:
+    """The run's attempts, the first one first."""
+    return list(session.scalars(select(Attempt).where(Attempt.run_id == run_id).order_by(Attempt.n)))
+
+
+def result_of(session: Session, run: Run) -> Result:
+    """The report that counts. Raises: NotFound (Conflict while the run is open)."""
+    result = session.scalar(select(Result).where(Result.run_id == run.id, Result.state == "recorded"))
+    if result is not None:
+        return result
+    if run.state in OPEN_RUN_STATES:
+        raise Conflict(
+            "run.open", f"the run is {run.state}: no report yet", hint="wait for it with GET /runs/{id}?wait=60"
+        )
+    raise NotFound("run.no-report", f"the run ended {run.state} without a report", hint="its `ending` says why")
+
+
+def cancel(session: Session, run_id: str) -> Run:
+    """Ask a run to stop: a queued one ends at once, a leased one when its device hears of it, an ended one stays."""
+    run = session.scalar(select(Run).where(Run.id == run_id).with_for_update())
+    if run is None:
+        return find(session, run_id)
+    if run.state == "queued":
+        run.state, run.finished_at, run.cancel_requested = "cancelled", time.time(), True
+        run.cause, run.code, run.message = "user", "run.cancelled", "cancelled before it started"
+        events.add(session, run.id, "state", state="cancelled")
+    elif run.state in OPEN_RUN_STATES:
+        run.cancel_requested = True
+        events.add(session, run.id, "cancel-requested")
+    return run
