@@ -13,9 +13,10 @@ import numpy as np
 
 from compiler import targets
 from compiler.bundle import REPORT, REPORT_SCHEMA, STEP, TRAINING, WEIGHTS, Bundle, make_bundle, sha256_of, to_json
+from compiler.checkpoint import write_checkpoint
 from compiler.codegen.api import code_version
 from compiler.codegen.link import link_binary
-from compiler.export import export_training, write_checkpoint
+from compiler.export.training import export_training
 from compiler.graph import Array
 from compiler.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.memory import root_of
@@ -62,7 +63,7 @@ def compile_training(
     files = {
         STEP: binary,
         WEIGHTS: initial_checkpoint(step),
-        TRAINING: export_training(step.training, step.forward),
+        TRAINING: export_training(step.training),
         REPORT: report,
     }
     bundle = make_bundle(_manifest(step, plan, spec, board, digests), files)
