@@ -56,7 +56,7 @@ class Station:
     """Set when the agent has been told to go."""
     heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
     exclusive: Path | None = None
-    """A file locked while the binary runs: the agents of one machine take turns, so that they do not disturb each other."""
+    """A file locked while the binary runs: the agents of one machine take turns and do not disturb each other."""
 
 
 class Attempt:

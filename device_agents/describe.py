@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from device_agents import AGENT_VERSION
 from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading
 from device_agents.devices.emulated import EMULATED_BOARDS
-from device_agents.devices.host import core_count, cpu_features, cpu_model, memory_bytes, x86_targets
+from device_agents.devices.host import arm_targets, core_count, cpu_features, cpu_model, memory_bytes, x86_targets
 from device_agents.errors import EnrolmentError
 from device_agents.protocol import DeviceDescription, MeasurementClass
 
@@ -49,7 +49,7 @@ def describe_device(
     device_class = device_class or found_class
     features = cpu_features(board)
     is_board = kind.name != "host"
-    targets = kind.targets.get(device_class) or (x86_targets(features) if device_class == "x86-64" else ())
+    targets = kind.targets.get(device_class) or _generic_targets(features)
     description = DeviceDescription(
         name=name or _default_name(device_class),
         device_class=device_class,
@@ -102,6 +102,11 @@ def _recognise(board: Board) -> tuple[DeviceKind, str]:
         if device_class:
             return kind, device_class
     raise EnrolmentError("this machine was not recognised; name its class with --class")
+
+
+def _generic_targets(features: tuple[str, ...]) -> tuple[str, ...]:
+    """What a machine that no board module knows can run, by its CPU features."""
+    return x86_targets(features) if platform.machine() == "x86_64" else arm_targets(features)
 
 
 def _sensors(reading: Reading) -> tuple[str, ...]:

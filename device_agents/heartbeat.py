@@ -1,8 +1,8 @@
 """The heartbeat, in a process of its own, so that a job that takes every core and all memory cannot starve it.
 
 The agent starts `python -m device_agents.heartbeat`, writes one JSON line of settings to its stdin, then a line
-for each change of phase or step. The end of stdin (the agent is gone) ends it: a dead agent's lease must run out. It prints one
-JSON line when the farm says something: `{"cancel": true}` or `{"lost": "why"}`.
+for each change of phase or step. The end of stdin (the agent is gone) ends it: a dead agent's lease must run out. It
+prints one JSON line when the farm says something: `{"cancel": true}` or `{"lost": "why"}`.
 """
 
 from __future__ import annotations

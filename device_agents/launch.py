@@ -24,7 +24,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NO_NEW_PRIVS = 38
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 SYS_MOUNT_SETATTR = 442
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 MOUNT_ATTR_RDONLY = 1
@@ -75,9 +76,13 @@ def _freeze_file_system(hide: "str | None") -> None:
     _set_mount(b"/", AT_RECURSIVE, MOUNT_ATTR_RDONLY, 0)
     _set_mount(b".", 0, 0, MOUNT_ATTR_RDONLY)
     if hide:
-        # The working directory stays reachable as `.`, which is how the job names all its files.
-        options = b"size=4k,mode=755"
-        _call("hide state", libc.mount(b"tmpfs", hide.encode(), b"tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, options))
+        flags, options = MS_NOSUID | MS_NODEV, b"size=64k,mode=755"
+        _call("hide state", libc.mount(b"tmpfs", hide.encode(), b"tmpfs", flags, options))
+        # The working directory is still `.`, and comes back under its own name.
+        os.makedirs(here, exist_ok=True)
+        _call("show scratch", libc.mount(b".", here, None, MS_BIND, None))
+        _call("hide state", libc.mount(b"none", hide.encode(), None, MS_REMOUNT | MS_RDONLY | flags, None))
+        os.chdir(here)
 
 
 def _set_mount(path: bytes, flags: int, to_set: int, to_clear: int) -> None:

@@ -15,6 +15,8 @@ from device_agents.devices.kind import DeviceKind
 _CPU_ZONES = r"cpu|x86_pkg_temp|acpitz|soc|coretemp"
 _LEVEL_3 = frozenset(["avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"])
 _LEVEL_4 = frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
+_ARM_V8_0 = frozenset(["asimd", "crc32", "fp"])
+_ARM_V8_2 = _ARM_V8_0 | {"asimddp", "asimdhp", "asimdrdm", "atomics", "fphp", "lrcpc"}
 
 
 def cpu_features(board: Board) -> tuple[str, ...]:
@@ -55,6 +57,17 @@ def x86_targets(features: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(levels)
 
 
+def arm_targets(features: tuple[str, ...]) -> tuple[str, ...]:
+    """Generic AArch64 machines run what was built for a board with no more features than they have, best first."""
+    have = frozenset(features)
+    levels = []
+    if have >= _ARM_V8_2:
+        levels.append("raspberry-pi-5")
+    if have >= _ARM_V8_0:
+        levels.append("raspberry-pi-4")
+    return tuple(levels)
+
+
 def governor(board: Board) -> dict[str, str]:
     """The cpufreq governor of the first CPU, where there is one."""
     text = board.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -91,7 +104,7 @@ def _detect(board: Board) -> str | None:
 KIND = DeviceKind(
     name="host",
     detect=_detect,
-    targets={"aarch64": ("raspberry-pi-4",)},
+    targets={},
     facts=governor,
     read=read,
 )

@@ -1,0 +1,68 @@
+"""A farm on a socket, and agents as real processes."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+
+from tests.agents.fake_farm import FakeFarm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class AgentProcess:
+    """`python -m device_agents.agent`, with its standard error kept."""
+
+    def __init__(self, farm: FakeFarm, state: Path, *options: str) -> None:
+        self.state = state
+        self.log = state.with_suffix(".log")
+        command = [sys.executable, "-m", "device_agents.agent", "--server", farm.url, "--state", str(state)]
+        command += ["--enrol-token", farm.token, "--run-as", "root", "--heartbeat-interval", "0.2"]
+        command += ["--long-poll", "2", *options]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log, stdin=subprocess.DEVNULL)
+
+    def wait(self, timeout_s: float = 40.0) -> int:
+        return self.process.wait(timeout=timeout_s)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+@pytest.fixture
+def farm() -> Iterator[FakeFarm]:
+    with FakeFarm() as running:
+        yield running
+
+
+@pytest.fixture
+def start_agent(farm: FakeFarm, tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
+    agents: list[AgentProcess] = []
+
+    def start(*options: str) -> AgentProcess:
+        agents.append(AgentProcess(farm, tmp_path / "state", *options))
+        return agents[-1]
+
+    yield start
+    for agent in agents:
+        agent.end()
+
+
+def npz(samples: int = 8, *, value: float = 1.0, name: str = "x", label: int = 1) -> bytes:
+    """A data set of `samples` x 2 numbers, with labels that are all `label`."""
+    stream = io.BytesIO()
+    arrays = {name: numpy.full((samples, 2), value, numpy.float32), "y": numpy.full(samples, label, numpy.int64)}
+    numpy.savez_compressed(stream, **arrays)
+    return stream.getvalue()

@@ -1,0 +1,118 @@
+"""A stand-in for the training binary: a script with the contract's commands and events, and bundles around it.
+
+It "trains" one number towards the mean of the labels, so that losses fall and weights change for a checkable reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+import tarfile
+from collections.abc import Mapping
+
+SCRIPT = """#!@PYTHON@ -S
+import json, os, signal, struct, sys, time
+BEHAVIOUR = "@BEHAVIOUR@"
+stopping = []
+signal.signal(signal.SIGTERM, signal.SIG_IGN if BEHAVIOUR == "ignore-term" else lambda *_: stopping.append(1))
+
+def say(event, **fields):
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+def fail(cause, code, message, exit_code):
+    say("error", cause=cause, code=code, message=message)
+    sys.exit(exit_code)
+
+def options():
+    found, words = {"--weights": [], "--input": []}, sys.argv[2:]
+    for name, value in zip(words[::2], words[1::2]):
+        if name in ("--weights", "--input"):
+            found[name].append(value)
+        else:
+            found[name] = value
+    return found
+
+def read_npy(path):
+    data = open(path, "rb").read()
+    length = struct.unpack("<H", data[8:10])[0]
+    body = data[10 + length:]
+    return struct.unpack("<%df" % (len(body) // 4), body) if b"<f4" in data[:10 + length] else \\
+        struct.unpack("<%dq" % (len(body) // 8), body)
+
+command, given = sys.argv[1], options()
+weight = float(open(given["--weights"][-1]).read())
+labels = read_npy(given["--labels"]) if "--labels" in given else (1.0,)
+for named in given["--input"]:
+    if any(value != value for value in read_npy(named.split("=", 1)[1])):
+        fail("data", "data.nan", "input holds NaN at sample 0", 3)
+target = sum(labels) / len(labels)
+say("start", arena_bytes=1000, weights_bytes=64, optimizer_bytes=32, threads=int(given.get("--threads", 1)))
+if BEHAVIOUR == "crash":
+    print("about to crash", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL) if os.getpid() != 1 else os._exit(139)
+if BEHAVIOUR == "garbage":
+    print("this is not JSON", flush=True)
+    time.sleep(60)
+if BEHAVIOUR == "escape" and os.fork() == 0:
+    os.setsid()
+    while True:
+        open("out/alive", "w").write(str(time.time()))
+        time.sleep(0.05)
+if BEHAVIOUR == "big-file":
+    open("out/big", "wb").write(b"x" * (1 << 26))
+if BEHAVIOUR == "memory":
+    block = bytearray(1 << 33)
+steps, done = int(given.get("--steps", 0)), 0
+if command in ("train", "profile"):
+    while done < steps and not (stopping and BEHAVIOUR != "ignore-term"):
+        loss = (weight - target) ** 2
+        weight -= 0.1 * 2 * (weight - target)
+        time.sleep(0.2 if BEHAVIOUR in ("slow", "ignore-term", "escape") else 0.001)
+        done += 1
+        say("step", step=done, loss=None if BEHAVIOUR == "diverge" else loss, us=1000.0 + done)
+    if command == "profile":
+        for index, phase in enumerate(("forward", "backward", "update")):
+            say("kernel", index=index, name="k%d" % index, phase=phase, us=10.0 * (index + 1), flops=100, bytes_read=8,
+                bytes_written=4)
+if command == "eval":
+    say("eval", samples=len(labels), loss=(weight - target) ** 2, accuracy=0.5)
+for name in ("--save", "--out"):
+    if name in given:
+        open(given[name], "w").write(repr(weight))
+say("stopped" if stopping else "done", peak_rss_bytes=4096, steps=done)
+"""
+
+
+def script(behaviour: str = "normal") -> bytes:
+    return SCRIPT.replace("@PYTHON@", sys.executable).replace("@BEHAVIOUR@", behaviour).encode()
+
+
+def manifest(files: Mapping[str, bytes], **changes: object) -> bytes:
+    listed = {name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)} for name, data in files.items()}
+    whole = {
+        "schema": "pockfarm.bundle/1",
+        "target": "x86-64-v3",
+        "inputs": [{"name": "input", "dtype": "f32", "shape": [4, 2]}],
+        "required_features": [],
+        "files": listed,
+        **changes,
+    }
+    return json.dumps(whole).encode()
+
+
+def bundle(behaviour: str = "normal", *, step: bytes | None = None, **changes: object) -> bytes:
+    """A whole bundle whose binary is the script."""
+    files = {"bin/step": step or script(behaviour), "weights.safetensors": b"5.0"}
+    return archive({**files, "manifest.json": manifest(files, **changes)})
+
+
+def archive(files: Mapping[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, data in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return stream.getvalue()
