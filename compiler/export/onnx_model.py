@@ -37,7 +37,7 @@ def to_model_proto_bytes(
         name,
         list(_values(inputs)),
         list(_values(outputs)),
-        [numpy_helper.from_array(np.ascontiguousarray(array), label) for label, array in initializers.items()],
+        [_tensor(array, label) for label, array in initializers.items()],
     )
     model = helper.make_model(
         graph,
@@ -51,6 +51,11 @@ def to_model_proto_bytes(
     except onnx.checker.ValidationError as problem:
         raise InternalError(f"the exported model is not valid ONNX: {problem}", where=name) from None
     return bytes(model.SerializeToString(deterministic=True))
+
+
+def _tensor(array: Array, label: str) -> Any:
+    # `ascontiguousarray` turns a scalar into a vector of one element.
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), label)
 
 
 def _values(types: Mapping[str, TensorType]) -> Iterator[Any]:
@@ -68,7 +73,7 @@ def _node(node: OnnxNode, index: int) -> Any:
 
 def _attribute(key: str, value: OnnxAttribute) -> Any:
     if isinstance(value, np.ndarray):
-        return helper.make_attribute(key, numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape)))
+        return helper.make_attribute(key, _tensor(value, ""))
     if isinstance(value, tuple) and not value:
         return helper.make_attribute(key, [], attr_type=onnx.AttributeProto.INTS)
     return helper.make_attribute(key, list(value) if isinstance(value, tuple) else value)

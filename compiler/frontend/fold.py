@@ -179,7 +179,8 @@ def _reduce(function: Callable[..., Any]) -> Fold:
     def fold(call: Call, x: Sequence[Array]) -> Array:
         axes = tuple(int(axis) for axis in x[1]) if len(x) > 1 else call.attributes.integers("axes")
         keep = bool(call.attributes.integer("keepdims", 1))
-        if not axes and call.attributes.integer("noop_with_empty_axes", 0):
+        untouched = bool(call.attributes.integer("noop_with_empty_axes", 0))
+        if untouched and not axes:
             return x[0]
         chosen = call.axes(axes, x[0].ndim) if axes else None
         return np.asarray(function(x[0], axis=chosen, keepdims=keep)).astype(x[0].dtype, copy=False)

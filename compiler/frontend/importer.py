@@ -16,6 +16,7 @@ from compiler.frontend.prescan import prescan
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
+from compiler.frontend.tying import tied_copies
 from compiler.graph import Array, Graph, Node
 from compiler.limits import DEFAULT_LIMITS, ModelLimits
 
@@ -76,6 +77,7 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["f
     for name, array in source.initializers.items():
         trainable = array.dtype == np.float32 and array.ndim > 0
         scope.operands[name] = Known(name, array, source=name if trainable else "")
+    scope.operands.update(tied_copies(source))
     return scope
 
 

@@ -71,6 +71,7 @@ class Scope:
         self.bias_of: dict[str, str] = {}
         """Output of a contraction that has no bias yet -> name of its ONNX node: an Add onto it is its bias."""
         self.folded_bytes = 0
+        self._weight_of: dict[str, str] = {}
         self._orders: dict[str, tuple[int, ...]] = {}
         self._replay = replay
         self._replayed: set[str] = set()
@@ -162,8 +163,12 @@ class Scope:
             )
         source_perm = known.perm or tuple(range(known.array.ndim))
         file_order = tuple(source_perm[axis] for axis in order)
+        if name in self.parameters and is_fill(known.array):
+            return self._unmerged(known.array, file_order, kind)
         if name in self.parameters:
             return self._shared(name, file_order)
+        if kind == "weight":
+            self._weight_of[self.builder.origin] = name
         file_shape = _unpermuted(known.array.shape, source_perm)
         view_axes = sorted(file_order)
         parameter = Parameter(
@@ -208,6 +213,20 @@ class Scope:
         self.builder.constant(parameter.to_inside(file_array), parameter.name)
         return parameter.name
 
+    def _unmerged(self, array: Array, order: tuple[int, ...], kind: Literal["weight", "bias"]) -> str:
+        """A parameter of its own for a fresh vector (all ones, all zeros) that the exporter stored only once.
+
+        PyTorch's exporter merges equal small initializers, so every fresh bias and norm of a width becomes one.
+        """
+        layer = self.builder.origin
+        stem, suffix, rest = self._weight_of.get(layer, "").rpartition(".weight")
+        name = f"{stem if suffix and not rest else layer}.{kind}"
+        while name in self.operands or name in self.builder.types:
+            name += "_"
+        shape = array.shape
+        parameter = Parameter(name, shape, shape, order, kind, layer, created=True)
+        return self._add(parameter, array, order)
+
     def _shared(self, name: str, file_order: tuple[int, ...]) -> str:
         existing = self.parameters[name]
         # Two readers may see different channels through it, so a ratio cannot slice it any more.
@@ -235,6 +254,15 @@ class Scope:
                 f"the limit is {self.limits.folded_bytes:,}",
                 where=where,
             )
+
+
+def is_fill(array: Array) -> bool:
+    """True for a vector (one axis longer than 1) whose elements are all equal: a fresh bias or norm, not yet trained.
+
+    Exporters merge such initializers because their bits are equal, although they are different parameters.
+    """
+    vector = sum(extent > 1 for extent in array.shape) == 1
+    return vector and bool((array == array.reshape(-1)[0]).all())
 
 
 def _unpermuted(shape: tuple[int, ...], perm: tuple[int, ...]) -> tuple[int, ...]:

@@ -190,17 +190,16 @@ def _xor_value(call: Call) -> str:
 def _identity(call: Call) -> Operand:
     """Identity disappears. What TorchScript merged because its bits were equal by accident is taken apart again.
 
-    Equal by accident: vectors and constant fills (fresh norms and biases). Two equal non-trivial matrices are one
+    Vectors and constant fills (fresh norms and biases) are equal by accident. Two equal non-trivial matrices are one
     tied parameter.
     """
     operand = call.operand(0)
     if not isinstance(operand, Known) or not operand.source:
         return operand
-    constant_fill = operand.array.size > 0 and bool((operand.array == operand.array.reshape(-1)[0]).all())
-    if sum(extent > 1 for extent in operand.array.shape) > 1 and not constant_fill:
+    vector = sum(extent > 1 for extent in operand.array.shape) <= 1
+    if not vector and not bool((operand.array == operand.array.flat[0]).all()):
         return operand
-    name = call.node.outputs[0]
-    return Known(name, operand.array, source=name)
+    return Known(call.node.outputs[0], operand.array, source=call.node.outputs[0])
 
 
 def _dropout(call: Call) -> Operand:

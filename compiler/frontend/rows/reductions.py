@@ -24,9 +24,10 @@ def _reduction(body: Body) -> Rule:
 def _axes(call: Call) -> tuple[int, ...]:
     """Axes are an input since opset 13 (ReduceSum) or 18 (the others), an attribute before; none given means all."""
     given = call.integers(1, "the axes") if call.has(1) else call.attributes.integers("axes")
+    untouched = bool(call.attributes.integer("noop_with_empty_axes", 0))
     if given:
         return call.axes(given, call.rank(0))
-    return () if call.attributes.integer("noop_with_empty_axes", 0) else tuple(range(call.rank(0)))
+    return () if untouched else tuple(range(call.rank(0)))
 
 
 def _plain(op: str) -> Body:
