@@ -8,15 +8,17 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, FastAPI
 
 from service import problems
-from service.farm import open_farm
 from service.bundles import endpoints as bundles
+from service.dashboard import problem_pages
+from service.dashboard import routes as dashboard
+from service.farm import open_farm
 from service.jobs import endpoints as jobs
 from service.keys import endpoints as keys
 from service.queue import Queue
 from service.schemas import PROBLEMS
 from service.settings import Settings
 
-ROUTERS: tuple[APIRouter, ...] = (jobs.router, bundles.router, keys.router)
+ROUTERS: tuple[APIRouter, ...] = (jobs.router, bundles.router, keys.router, dashboard.router)
 
 
 def create_app(settings: Settings | None = None, *, queue: Queue | None = None) -> FastAPI:
@@ -31,6 +33,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     app = FastAPI(title="PockFarm", version="1", lifespan=lifespan, responses=PROBLEMS)
     app.state.farm = farm
     problems.install(app)
+    problem_pages.install(app)
     for router in ROUTERS:
         app.include_router(router)
     return app

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import RedirectResponse, Response
 
 from service.access import FarmDep, require_principal
-from service.dashboard import addresses, queries, render
+from service.dashboard import addresses, render
 from service.dashboard.pages.benchmarks import benchmark_table, benchmarks_page
 from service.dashboard.pages.compare import compare_page, compare_table
 from service.dashboard.pages.devices import device_page, devices_page
