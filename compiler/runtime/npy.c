@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include "files.h"
 
 enum { MAX_HEADER_BYTES = 8192 };
+static const int64_t MAX_EXTENT = INT64_MAX / 100;
 
 static pf_status bad_header(const pf_npy *file, const char *what) {
     return pf_fail(PF_DATA, "data.format", "%s: not a usable .npy file: %s; write it with numpy.save", file->path, what);
@@ -54,17 +54,20 @@ static pf_status parse_shape(pf_npy *file, const char *header) {
     file->sample_count = 1;
     if (!text || *text++ != '(') return bad_header(file, "its 'shape' is not a tuple");
     for (;;) {
-        char *end;
+        int64_t extent = 0;
         text += strspn(text, " ");
         if (*text == ')') return PF_OK;
         if (*text < '0' || *text > '9') return bad_header(file, "its 'shape' holds something other than sizes");
-        int64_t extent = strtoll(text, &end, 10);
+        for (; *text >= '0' && *text <= '9'; text++) {
+            if (extent > MAX_EXTENT) return bad_header(file, "its 'shape' overflows");
+            extent = extent * 10 + (*text - '0');
+        }
         if (file->rank == PF_MAX_RANK) return bad_header(file, "it has more than 8 axes");
         if (file->rank > 0 && extent > 0 && file->sample_count > (INT64_MAX >> 4) / extent)
             return bad_header(file, "its 'shape' overflows");
         if (file->rank > 0) file->sample_count *= extent;
         file->shape[file->rank++] = extent;
-        text = end + strspn(end, " ");
+        text += strspn(text, " ");
         if (*text == ',') text++;
         else if (*text != ')') return bad_header(file, "its 'shape' is not closed");
     }

@@ -43,8 +43,9 @@ class Outcome:
 def run(binary: Path, *arguments: object, runner: Sequence[str] = ()) -> Outcome:
     """Run to the end. Every line of stdout must be a JSON object with an event."""
     command = [*runner, str(binary), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return Outcome(done.returncode, tuple(json.loads(line) for line in done.stdout.splitlines()), done.stderr)
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    events = tuple(json.loads(line) for line in done.stdout.decode().splitlines())
+    return Outcome(done.returncode, events, done.stderr.decode(errors="replace"))
 
 
 def refused(outcome: Outcome) -> tuple[int, str, str]:

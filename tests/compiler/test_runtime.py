@@ -16,8 +16,16 @@ from safetensors.numpy import load_file
 
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
-    QEMU, Data, classifier_data, classifier_state, run, table_data, table_state, write_data, write_weights,
-)  # fmt: skip
+    QEMU,
+    Data,
+    classifier_data,
+    classifier_state,
+    run,
+    table_data,
+    table_state,
+    write_data,
+    write_weights,
+)
 from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES, ROWS
 
 pytestmark = pytest.mark.xdist_group("runtime")

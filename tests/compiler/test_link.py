@@ -1,0 +1,210 @@
+"""Linking: same image, same bytes; static, stripped, small; what contradicts itself is refused before that."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from compiler import targets
+from compiler.codegen.link import FLAGS, RUNTIME, cache_folder, link_binary, runtime_objects
+from compiler.codegen.tables import checkpoint_name, table_source
+from compiler.errors import BuildError, CompileError, InternalError, SpecError
+from compiler.graph import TensorType
+from compiler.program import BinaryImage, Placement, Program
+from tests.compiler import tiny_images
+from tests.compiler.step_process import classifier_state, run, write_weights
+from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES
+
+pytestmark = pytest.mark.xdist_group("runtime")
+
+MACHINES = {"x86_64": 62, "aarch64": 183}
+"""ELF e_machine."""
+EMBEDDING = Path(__file__).parent / "embedding.c"
+
+
+@pytest.fixture(scope="module", params=["x86-64-v3", "raspberry-pi-4"])
+def linked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[targets.Target, bytes]:
+    target = targets.load(request.param)
+    path = tiny_images.build(tiny_images.classifier(), tmp_path_factory.mktemp("linked") / "step", target.name)
+    return target, path.read_bytes()
+
+
+def program_header_types(elf: bytes) -> list[int]:
+    (offset,) = struct.unpack_from("<Q", elf, 32)
+    entry_bytes, count = struct.unpack_from("<HH", elf, 54)
+    return [struct.unpack_from("<I", elf, offset + i * entry_bytes)[0] for i in range(count)]
+
+
+def test_a_second_link_gives_the_same_bytes(linked: tuple[targets.Target, bytes], tmp_path: Path) -> None:
+    target, first = linked
+    image = tiny_images.classifier()
+    kernels = dict(reversed(tiny_images.kernels(image, target.zig_triple).items()))
+    assert link_binary(image, kernels, target, work_dir=tmp_path) == first
+    assert list(tmp_path.iterdir()) == [], "intermediate files are removed"
+
+
+def test_the_executable_is_static_stripped_and_small(linked: tuple[targets.Target, bytes]) -> None:
+    target, elf = linked
+    loader, dynamic = 3, 2
+    assert elf[:4] == b"\x7fELF"
+    assert struct.unpack_from("<H", elf, 18)[0] == MACHINES[target.architecture]
+    assert not {loader, dynamic} & set(program_header_types(elf))
+    assert b".symtab" not in elf
+    assert b".debug" not in elf
+    assert len(elf) < 160 * 1024, "the runtime and libc; kernels and tables come on top"
+
+
+def test_our_part_of_the_runtime_is_under_60_kb() -> None:
+    code = 0
+    for path in runtime_objects("x86_64-linux-musl"):
+        elf = path.read_bytes()
+        (offset,) = struct.unpack_from("<Q", elf, 40)
+        entry_bytes, count = struct.unpack_from("<HH", elf, 58)
+        for i in range(count):
+            _, kind, flags = struct.unpack_from("<IIQ", elf, offset + i * entry_bytes)
+            allocated, has_bytes = flags & 2, kind == 1
+            if allocated and has_bytes:
+                code += struct.unpack_from("<Q", elf, offset + i * entry_bytes + 32)[0]
+    assert 0 < code < 60 * 1024
+
+
+def test_runtime_files_are_short() -> None:
+    lengths = {path.name: path.read_text().count("\n") for path in RUNTIME.iterdir() if path.suffix in (".c", ".h")}
+    assert {name: lines for name, lines in lengths.items() if lines >= 400} == {}
+
+
+def test_odd_names_reach_the_binary_unharmed(tmp_path: Path) -> None:
+    odd = 'a "quoted" \\ back?\\?/slash\nµ\t日本'
+    image = tiny_images.classifier()
+    train = image.programs["train"]
+    calls = (replace(train.calls[0], origin=odd), *train.calls[1:])
+    image = replace(image, programs={**image.programs, "train": replace(train, calls=calls)}, identity={"model": odd})
+    info = run(tiny_images.build(image, tmp_path / "step"), "info").one("info")
+    assert info["kernels"][0]["name"] == odd
+    assert info["identity"] == {"model": odd}
+
+
+def test_labels_of_flattened_positions_are_read_per_sample(tmp_path: Path) -> None:
+    """A model that flattens [batch, positions] before its loss: files still hold samples along the first axis."""
+    image = tiny_images.table()
+    types = {**tiny_images.TABLE_TYPES, **{name: tiny_images.f32(BATCH * 2, FEATURES) for name in ("logits", "labels")}}
+    programs = {name: replace(program, types=types) for name, program in image.programs.items()}
+    info = run(tiny_images.build(replace(image, programs=programs), tmp_path / "step"), "info").one("info")
+    assert info["label"]["shape"] == info["logits"]["shape"] == [BATCH, 2, FEATURES]
+
+
+# ------------------------------------------------------------------------------------------------------ contradictions
+
+
+def with_place(image: BinaryImage, value: str, place: Placement) -> BinaryImage:
+    moved = {key: place if key[1] == value else old for key, old in image.plan.placements.items()}
+    return replace(image, plan=replace(image.plan, placements=moved))
+
+
+def without_place(image: BinaryImage, value: str) -> BinaryImage:
+    kept = {key: place for key, place in image.plan.placements.items() if key[1] != value}
+    return replace(image, plan=replace(image.plan, placements=kept))
+
+
+def with_types(image: BinaryImage, **types: TensorType) -> BinaryImage:
+    def retyped(program: Program) -> Program:
+        return replace(program, types={**program.types, **types})
+
+    return replace(image, programs={name: retyped(program) for name, program in image.programs.items()})
+
+
+def with_state(image: BinaryImage, **changes: object) -> BinaryImage:
+    return replace(image, state=(replace(image.state[0], **changes), *image.state[1:]))  # type: ignore[arg-type]
+
+
+CONTRADICTIONS: dict[str, tuple[Callable[[BinaryImage], BinaryImage], type[CompileError], str]] = {
+    "place past its region": (
+        lambda i: with_place(i, "d_w", Placement("arena", i.plan.arena_bytes - 64, 128)), InternalError, "not inside"),
+    "place not aligned": (lambda i: with_place(i, "d_w", Placement("arena", 4, 128)), InternalError, "not inside"),
+    "place too small": (lambda i: with_place(i, "d_w", Placement("arena", 0, 64)), InternalError, "too small"),
+    "no place": (lambda i: without_place(i, "d_w"), InternalError, "no place for 'd_w'"),
+    "no place for state": (lambda i: without_place(i, "spare"), InternalError, "0 places"),
+    "no workspace": (lambda i: replace(i, plan=replace(i.plan, workspaces={})), InternalError, "no workspace of 72"),
+    "wrong perm": (lambda i: with_state(i, perm=(0, 1)), InternalError, "perm"),
+    "wrong file shape": (lambda i: with_state(i, file_shape=(1, 2)), InternalError, "file shape"),
+    "labels of another type": (
+        lambda i: with_types(i, labels=TensorType("i32", (BATCH,))), InternalError, "the runtime needs i64"),
+    "loss of two numbers": (lambda i: with_types(i, loss=TensorType("f32", (2,))), InternalError, "not one number"),
+    "no threads": (lambda i: replace(i, threads=0), InternalError, "threads is 0"),
+    "input without a batch": (lambda i: with_types(i, x=TensorType("f32", ())), SpecError, "must be the batch"),
+    "output without the batch": (
+        lambda i: with_types(i, logits=TensorType("f32", (3, BATCH))), SpecError, "does not begin with the batch"),
+    "unknown input": (lambda i: replace(i, data_inputs=("y",)), InternalError, "has no type"),
+    "nine axes": (
+        lambda i: with_types(i, x=TensorType("f32", (BATCH, FEATURES, *[1] * 7))), InternalError, "rank 9"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_an_image_that_contradicts_itself_is_refused(name: str) -> None:
+    change, kind, words = CONTRADICTIONS[name]
+    image = tiny_images.classifier()
+    kernels = tiny_images.kernels(image, "x86_64-linux-musl")
+    assert "pf_image_data" in table_source(image, kernels)
+    with pytest.raises(kind, match=words):
+        table_source(change(image), kernels)
+
+
+def test_a_call_without_its_kernel_is_refused() -> None:
+    with pytest.raises(InternalError, match='no compiled kernel for fully connected "é"'):
+        table_source(tiny_images.classifier(), {})
+
+
+def test_a_broken_object_is_a_build_error(tmp_path: Path) -> None:
+    image = tiny_images.classifier()
+    kernels = tiny_images.kernels(image, "x86_64-linux-musl")
+    broken = {
+        key: CompiledKernel(kernel.symbol, b"no object", kernel.workspace_bytes) for key, kernel in kernels.items()
+    }
+    with pytest.raises(BuildError, match="zig cc"):
+        link_binary(image, broken, targets.load("x86-64-v3"), work_dir=tmp_path)
+
+
+def test_constants_are_marked_in_checkpoints() -> None:
+    names = [checkpoint_name(state) for state in tiny_images.classifier().state]
+    assert names == ["w", "b", "optimizer.momentum.w", "optimizer.momentum.b", "constant.spare"]
+
+
+# ----------------------------------------------------------------------------------------------------------- embedding
+
+
+def test_an_app_embeds_the_step_through_the_public_header(tmp_path: Path) -> None:
+    """A C program of its own, with `pockfarm_step.h` alone, trains, scores and saves."""
+    triple = "x86_64-linux-musl"
+    image = tiny_images.classifier()
+    kernels = tiny_images.kernels(image, triple)
+    (tmp_path / "tables.c").write_text(table_source(image, kernels))
+    for kernel in kernels.values():
+        (tmp_path / f"{kernel.symbol}.o").write_bytes(kernel.object_bytes)
+    shutil.copy(RUNTIME / "pockfarm_step.h", tmp_path)
+    runtime = [str(path) for path in runtime_objects(triple) if path.stem != "main"]
+    objects = [f"{kernel.symbol}.o" for kernel in kernels.values()]
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", triple, *FLAGS, "-static", "-I", str(RUNTIME),
+               str(EMBEDDING), "tables.c", *runtime, *objects, "-Wl,--gc-sections", "-o", "app"]  # fmt: skip
+    environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(tmp_path / "zig")}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    weights = write_weights(tmp_path / "w.safetensors", classifier_state())
+    done = subprocess.run(
+        [tmp_path / "app", weights, tmp_path / "out.safetensors"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    first, last, correct = map(float, done.stdout.split())
+    assert last < first * 0.5
+    assert correct == BATCH
+    assert load_file(tmp_path / "out.safetensors")["w"].shape == (CLASSES, FEATURES)
