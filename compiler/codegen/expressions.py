@@ -130,7 +130,7 @@ def cast(value: Value, element: str) -> Value:
     if base(value) == element:
         return value
     if element == "bool":
-        return tirx.NE(value, literal(0, base(value), lanes_of(value)))
+        return tirx.Not(tirx.EQ(value, literal(0, base(value), lanes_of(value))))
     if base(value) == "bool":
         return tirx.Select(value, literal(1, element, lanes_of(value)), literal(0, element, lanes_of(value)))
     return tirx.Cast(dtype(element, lanes_of(value)), value)
@@ -146,7 +146,7 @@ def _apply_unary(block: Block, op: str, x: Value) -> Value:
     if op == "not":
         return tirx.Not(cast(x, "bool"))
     if op == "is_nan":
-        return tirx.NE(x, x)
+        return scalar_math.is_nan(x)
     if op == "neg":
         return tirx.Mul(x, literal(-1, kind, lanes))
     if op == "abs" and kind != "float32":
@@ -184,9 +184,10 @@ def _apply_binary(block: Block, op: str, x: Value, y: Value) -> Value:
 
 def _extreme(op: str, x: Value, y: Value) -> Value:
     """max or min that returns NaN if either side is NaN, as NumPy, PyTorch and ONNX have it."""
-    chosen = tirx.Select(tirx.LT(y, x), x, y) if op == "max" else tirx.Select(tirx.LT(x, y), x, y)
-    # The selects above return y whenever a side is NaN: right if it is y, wrong if it is x.
-    return tirx.Select(tirx.NE(x, x), x, chosen) if base(x) == "float32" else chosen
+    chosen = tirx.Select(tirx.LT(x, y), y, x) if op == "max" else tirx.Select(tirx.LT(y, x), y, x)
+    # These return x whenever a side is NaN: right if that is x; y needs a look, unless it is a constant.
+    may_be_nan = base(y) == "float32" and not isinstance(y, tirx.FloatImm | tirx.Broadcast)
+    return tirx.Select(scalar_math.is_nan(y), y, chosen) if may_be_nan else chosen
 
 
 def epilogue(

@@ -51,6 +51,11 @@ def _horner(block: Block, x: Value, coefficients: Sequence[float]) -> Value:
     return total
 
 
+def is_nan(x: Value) -> Value:
+    """Whether `x` is NaN. Not `x != x`: TVM's float `NE` is LLVM's *ordered* comparison, false for NaN."""
+    return tirx.Not(tirx.EQ(x, x))
+
+
 def _clamp(x: Value, low: float, high: float) -> Value:
     """`x` within bounds; NaN stays."""
     above = tirx.Select(tirx.LT(_like(high, x), x), _like(high, x), x)
@@ -220,12 +225,14 @@ def power(block: Block, x: Value, y: Value) -> Value:
         return _POWERS[known](block, x)
     size = _general_power(block, x, y)
     half = block.let(tirx.Mul(y, _like(0.5, y)), "half")
-    odd = tirx.NE(tirx.floor(half), half)
-    negative = tirx.LT(_bits(x), _int(0, x))
-    signed = tirx.Select(tirx.And(negative, odd), tirx.Sub(_like(0.0, x), size), size)
-    fraction = tirx.NE(tirx.floor(y), y)
-    value = tirx.Select(tirx.And(tirx.LT(x, _like(0.0, x)), fraction), _like(math.nan, x), signed)
-    one = tirx.Or(tirx.EQ(y, _like(0.0, y)), tirx.EQ(x, _like(1.0, x)))
+    fraction = block.let(tirx.NE(tirx.floor(y), y), "fraction")
+    odd = tirx.And(tirx.NE(tirx.floor(half), half), tirx.Not(fraction))
+    below_zero = tirx.LT(_bits(x), _int(0, x))
+    signed = tirx.Select(tirx.And(below_zero, odd), tirx.Sub(_like(0.0, x), size), size)
+    finite_negative = tirx.And(tirx.LT(x, _like(0.0, x)), tirx.LT(_like(-math.inf, x), x))
+    value = tirx.Select(tirx.And(finite_negative, fraction), _like(math.nan, x), signed)
+    turning = tirx.And(tirx.EQ(x, _like(-1.0, x)), tirx.EQ(tirx.abs(y), _like(math.inf, y)))
+    one = tirx.Or(tirx.Or(tirx.EQ(y, _like(0.0, y)), tirx.EQ(x, _like(1.0, x))), turning)
     return block.let(tirx.Select(one, _like(1.0, x), value), "pow")
 
 

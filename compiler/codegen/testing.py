@@ -71,6 +71,7 @@ class Storage:
         self._raw = np.full(size_bytes + 2 * _GUARD_BYTES + 64, _GUARD, np.uint8)
         self._start = (-self._raw.ctypes.data) % 64 + _GUARD_BYTES
         self._size_bytes = size_bytes
+        self._raw[self._start : self._start + size_bytes] = 0xFF  # NaN: what is read unwritten shows
 
     def view(self, tensor: TensorType) -> Array:
         """The operand as an array over this storage."""
@@ -127,9 +128,9 @@ class Kernel:
         for storage, tensor, array in zip(storages, self.types.inputs, given, strict=False):
             storage.view(tensor)[...] = array
         outputs = storages[len(given) : len(given) + len(self.types.outputs)]
-        for storage, tensor, array in zip(outputs, self.types.outputs, initial, strict=False):
-            if array is not None:
-                storage.view(tensor)[...] = array
+        for storage, tensor, start in zip(outputs, self.types.outputs, initial, strict=False):
+            if start is not None:
+                storage.view(tensor)[...] = start
         before = [storage.view(t).copy() for storage, t in zip(storages, self.types.inputs, strict=False)]
         self.call(storages)
         for number, storage in enumerate(storages):
