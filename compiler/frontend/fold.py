@@ -14,7 +14,7 @@ import numpy as np
 from compiler.errors import LimitExceeded
 from compiler.frontend.call import Call
 from compiler.frontend.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
-from compiler.graph import Array
+from compiler.graph import NUMPY_DTYPE, Array
 
 Fold = Callable[[Call, Sequence[Array]], "Array | tuple[Array, ...]"]
 
@@ -80,12 +80,13 @@ def _mod(call: Call, x: Sequence[Array]) -> Array:
     return np.asarray(np.fmod(x[0], x[1]) if fmod else np.mod(x[0], x[1]))
 
 
-def _cast(call: Call, x: Sequence[Array]) -> Array:
+def cast_target(call: Call) -> np.dtype[Any]:
+    """The element type that Cast or CastLike asks for; only the type of CastLike's second operand matters."""
     call.attributes.ignore("saturate", "round_mode")
-    return x[0].astype(_dtype(call, call.attributes.integer("to", 0)))
-
-
-def _dtype(call: Call, code: int) -> np.dtype[Any]:
+    if call.node.op_type == "CastLike":
+        like = call.operand(1)
+        return NUMPY_DTYPE[call.dtype(1)] if isinstance(like, str) else like.array.dtype
+    code = call.attributes.integer("to", 0)
     if code not in NUMPY_OF_ONNX:
         call.unsupported(f"element type {code} is not supported", "export the model in float32")
     return np.dtype(NUMPY_OF_ONNX[code])
@@ -229,8 +230,6 @@ FOLDS: Mapping[str, Fold] = {
     "Add": _broadcasting(np.add),
     "And": _broadcasting(np.logical_and),
     "ArgMax": _arg_max,
-    "Cast": _cast,
-    "CastLike": lambda call, x: x[0].astype(x[1].dtype),
     "Ceil": _like_first(np.ceil),
     "Clip": _clip,
     "Concat": _concat,

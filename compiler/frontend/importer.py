@@ -10,7 +10,7 @@ import numpy as np
 
 from compiler.errors import CompileError, ModelError, ModelShapeError, UnsupportedOperator
 from compiler.frontend.call import Call, Result, closest
-from compiler.frontend.fold import FOLDS, MOVEMENTS, shape_vector
+from compiler.frontend.fold import FOLDS, MOVEMENTS, cast_target, shape_vector
 from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.prescan import prescan
 from compiler.frontend.rows import ROWS
@@ -73,6 +73,7 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["f
         batch_norm=batch_norm,
         prefix=prefix,
         bias_suffix=_bias_suffix(source),
+        from_pytorch=source.producer == "pytorch",
     )
     for name, array in source.initializers.items():
         trainable = array.dtype == np.float32 and array.ndim > 0
@@ -146,11 +147,23 @@ def _fold(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
         array = np.asarray(np.prod(shape, dtype=np.int64)) if node.op_type == "Size" else shape_vector(call, shape)
         _refuse_unread(call)
         return (Known(node.outputs[0], array),)
+    if node.op_type in ("Cast", "CastLike"):
+        return _cast(scope, node, opset)
     operands = [scope.operands[name] for name in node.inputs if name]
     known = [operand for operand in operands if isinstance(operand, Known)]
     if node.op_type not in FOLDS or len(known) != len(operands) or (not known and node.inputs):
         return ()
     return _folded(scope, node, opset, known)
+
+
+def _cast(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
+    """A known tensor in another element type; one that has it already is still the same parameter."""
+    call = Call(scope, node, opset)
+    known = call.known(0)
+    if known is None:
+        return ()
+    dtype = cast_target(call)
+    return (known,) if known.array.dtype == dtype else (Known(node.outputs[0], known.array.astype(dtype)),)
 
 
 def _folded(scope: Scope, node: SourceNode, opset: int, known: Sequence[Known]) -> tuple[Operand, ...]:

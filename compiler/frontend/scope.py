@@ -58,11 +58,13 @@ class Scope:
         batch_norm: Literal["fold", "frozen"],
         prefix: str,
         bias_suffix: str,
+        from_pytorch: bool,
     ) -> None:
         self.builder = GraphBuilder(prefix=prefix)
         self._prefix = prefix
         self.limits = limits
         self.readers = readers
+        self.from_pytorch = from_pytorch
         self.batch_norm = batch_norm
         self.absorbed: set[str] = set()
         """Outputs of nodes that an earlier node already computes (a BatchNormalization folded into its Conv)."""

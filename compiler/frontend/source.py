@@ -53,6 +53,7 @@ class SourceModel:
     inputs: tuple[SourceInput, ...]
     outputs: tuple[str, ...]
     initializers: Mapping[str, Array]
+    producer: str = ""
 
 
 def parse_model(model: bytes) -> SourceModel:
@@ -74,6 +75,7 @@ def parse_model(model: bytes) -> SourceModel:
         inputs=tuple(_input(value) for value in graph.input if value.name not in initializers),
         outputs=tuple(value.name for value in graph.output),
         initializers=initializers,
+        producer=str(proto.producer_name),
     )
     _check_form(source)
     return source

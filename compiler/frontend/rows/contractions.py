@@ -66,9 +66,9 @@ def _conv_parameters(call: Call, depthwise: bool) -> tuple[str, str]:
         return call.transpose(value, (1, 2, 0) if depthwise else order), _given_bias(call)
     name = weight.source or weight.name
     norm = batch_norm.foldable(call.scope, call.node.outputs[0])
-    if norm is None or weight.movement is not None or not _fold_fits(call, weight, name):
+    if norm is None or weight.movement is not None or not _fold_fits(call, name):
         value = call.scope.parameter(weight, order, kind="weight", channel_axis=channel_axis)
-        return value, _given_bias(call) or _missing_bias(call, name)
+        return value, _given_bias(call) or _missing_bias(call, name, call.shape(1)[0])
     affine = batch_norm.affine_of(call.scope, norm)
     call.scope.absorbed.add(norm.outputs[0])
     folded = batch_norm.fold_weight(weight, affine)
@@ -76,41 +76,49 @@ def _conv_parameters(call: Call, depthwise: bool) -> tuple[str, str]:
     return value, _folded_bias(call, name, affine)
 
 
-def _fold_fits(call: Call, weight: Known, name: str) -> bool:
-    """A weight (or bias) that another layer shares cannot absorb this layer's normalisation."""
-    shared = len(call.scope.readers.get(call.node.inputs[1], ())) > 1 or name in call.scope.parameters
+def _fold_fits(call: Call, name: str) -> bool:
+    """A weight or bias that another layer shares cannot absorb this layer's normalisation."""
+    if name in call.scope.parameters or _is_shared(call, 1):
+        return False
     bias = call.known(2)
-    bias_free = not call.has(2) or (bias is not None and len(call.scope.readers.get(call.node.inputs[2], ())) == 1)
-    return not shared and bias_free and bool(weight.array.size)
+    return not call.has(2) or (bias is not None and not _is_shared(call, 2))
+
+
+def _is_shared(call: Call, index: int) -> bool:
+    readers = call.scope.readers.get(call.node.inputs[index], ())
+    return sum(reader.op_type not in ("Shape", "Size") for reader in readers) > 1
 
 
 def _folded_bias(call: Call, weight: str, affine: batch_norm.Affine) -> str:
     """(bias - mean) * factor + shift, under the convolution's own bias name if it has one."""
     own = call.known(2)
-    if own is not None:
+    if own is not None and own.source:
         array = own.array.astype(np.float64) * affine.factor + affine.shift
         merged = Known(own.name, array.astype(np.float32), source=own.source)
         return call.scope.parameter(merged, (0,), kind="bias")
-    name = call.scope.bias_name(weight)
-    return call.scope.created_bias(name, affine.shift.astype(np.float32))
+    shift = affine.shift if own is None else own.array * affine.factor + affine.shift
+    return call.scope.created_bias(call.scope.bias_name(weight), shift.astype(np.float32))
 
 
 def _given_bias(call: Call) -> str:
     if not call.has(2):
         return ""
     known = call.known(2)
-    return call.value(2) if known is None else call.scope.parameter(known, (0,), kind="bias")
+    if known is None:
+        return call.value(2)
+    # PyTorch's exporter, not optimizing, computes zeros for a convolution without bias.
+    absent = not known.trainable and not known.array.any()
+    return "" if absent else call.scope.parameter(known, (0,), kind="bias")
 
 
-def _missing_bias(call: Call, weight: str) -> str:
-    """A zero bias, unless the node after adds one or normalises."""
+def _missing_bias(call: Call, weight: str, channels: int) -> str:
+    """The zero bias that an exporter dropped, unless the node after adds one or normalises."""
     for reader in call.scope.readers.get(call.node.outputs[0], ()):
         if reader.op_type == "BatchNormalization":
             return ""
         if reader.op_type == "Add" and any(isinstance(call.scope.operands.get(name), Known) for name in reader.inputs):
             return ""
-    name = call.scope.bias_name(weight)
-    return call.scope.created_bias(name, np.zeros(call.shape(1)[0], np.float32))
+    return call.scope.created_bias(call.scope.bias_name(weight), np.zeros(channels, np.float32))
 
 
 def _gemm(call: Call) -> Operand:
@@ -132,11 +140,20 @@ def _gemm(call: Call) -> Operand:
     y = _times(call, y, call.attributes.number("alpha", 1.0))
     beta = call.attributes.number("beta", 1.0)
     if not call.has(2) or beta == 0.0:
-        call.scope.bias_of[y] = call.node.name
-        return y
+        return _without_bias(call, y, weight)
     known = call.known(2)
     bias = call.value(2) if known is None else call.scope.parameter(known, range(known.array.ndim), kind="bias")
     return call.emit("add", y, _times(call, bias, beta))
+
+
+def _without_bias(call: Call, y: str, weight: Known | None) -> Operand:
+    """PyTorch's exporter drops an all-zero bias from Gemm too; elsewhere a Gemm without one has none."""
+    if call.scope.from_pytorch and weight is not None and weight.source:
+        bias = _missing_bias(call, weight.source, call.shape_of(y)[1])
+        if bias:
+            return call.emit("add", y, bias)
+    call.scope.bias_of[y] = call.node.name
+    return y
 
 
 def _times(call: Call, value: str, factor: float) -> str:

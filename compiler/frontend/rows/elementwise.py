@@ -10,6 +10,9 @@ from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand, Scope
 
 REAL = ("f32", "i64", "i32")
+MASKED = 1e4
+"""What is added with such a magnitude is an attention mask, stored as an initializer, and no parameter."""
+
 _CAST_CODES = {1: "f32", 6: "i32", 7: "i64", 9: "bool"}
 
 
@@ -82,12 +85,30 @@ def add_operand(scope: Scope, other: str, known: Known) -> str:
     """
     layer = scope.bias_of.pop(other, "")
     one_axis = sum(extent > 1 for extent in known.array.shape) <= 1
-    if not one_axis or (known.array.size == 1 and not layer) or not bool(np.isfinite(known.array).all()):
+    if bool((np.abs(known.array) >= MASKED).any()):
+        return scope.constant(known.array)
+    if not one_axis or (known.array.size == 1 and not layer):
         return scope.value(known)
     outer, scope.builder.origin = scope.builder.origin, layer or scope.builder.origin
     name = scope.parameter(known, range(known.array.ndim), kind="bias")
     scope.builder.origin = outer
     return name
+
+
+def _mul(call: Call) -> Operand:
+    """Mul; a table that PyTorch's exporter computed (cosines of positions) is a constant, not a parameter."""
+    _same_dtype(call, REAL)
+    return call.emit("mul", _factor(call, 0), _factor(call, 1))
+
+
+def _factor(call: Call, index: int) -> str:
+    known = call.known(index)
+    if known is None or not known.source or not call.scope.from_pytorch:
+        return call.value(index)
+    # Parameters keep their module path (`layer.weight`); what the exporter folded has a name of its own making.
+    made_up = "." not in known.source or known.source.startswith(("onnx::", "/"))
+    table = sum(extent > 1 for extent in known.array.shape) > 1
+    return call.constant(known.array) if made_up and table else call.value(index)
 
 
 def _div(call: Call) -> Operand:
@@ -234,7 +255,7 @@ ROWS: Mapping[str, Rule] = {
     "Max": _variadic("maximum"),
     "Mean": _variadic("add", mean=True),
     "Min": _variadic("minimum"),
-    "Mul": _binary("mul"),
+    "Mul": _mul,
     "Neg": _negative("neg"),
     "Not": _not,
     "Or": _binary("or", dtypes=("bool",)),
