@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -26,9 +25,8 @@ from pockfarm.errors import PockfarmError
 from pockfarm.state import default_state
 from pockfarm.summary import TABLE_HEADER, curve_text, evaluation_text, loss_curve, table_row
 from pockfarm.table import milliseconds, seconds, text_table
-from pockfarm.values import Device, Job, Json, Run, optional_number, part, text
+from pockfarm.values import Device, Job, Json, Run, optional_number, part
 
-Watched = TypeVar("Watched", Job, Run)
 PLANS = Path(__file__).parent / "plans"
 MOBILENET_PLANS = ("full", "sparse", "bias-only")
 MOBILENET = "mobilenet_v2"
@@ -187,8 +185,12 @@ def compile_on_farm(story: Story, name: str, model: bytes, plan: str, spec: str,
     title = f"compile {name} {job.plan_name} for {target}"
     if not job.is_open:
         story.say(f"{title}: built before")
-    watched = watcher(story, title, lambda one: f"{one.stage or one.state} {one.fraction:.0%}")
-    return story.farm.wait_for_job(job.id, on_change=watched)
+    show = speaker(story, title)
+
+    def on_change(one: Job) -> None:
+        show(f"{one.state} {one.stage}".strip(), f"{one.fraction:.0%}")
+
+    return story.farm.wait_for_job(job.id, on_change=on_change)
 
 
 def run_on_farm(story: Story, job: Job, device: Device, *, mode: str, steps: int, **options: object) -> Json:
@@ -203,22 +205,24 @@ def start(story: Story, job: Job, device: Device, *, mode: str, steps: int, **op
 
 def follow(story: Story, run: Run, job: Job, device: Device) -> Json:
     title = f"{run.mode} {job.model_name} {job.plan_name} on {device.name}"
-    watched = watcher(story, title, lambda one: f"{one.phase or one.state}, step {one.steps_done} of {one.steps}")
-    story.farm.wait_for_run(run.id, on_change=watched)
+    show = speaker(story, title)
+
+    def on_change(one: Run) -> None:
+        show(f"{one.state} {one.phase}".strip(), f"step {one.steps_done} of {one.steps}" if one.steps_done else "")
+
+    story.farm.wait_for_run(run.id, on_change=on_change)
     return story.farm.report(run.id)
 
 
-def watcher(story: Story, title: str, words: Callable[[Watched], str]) -> Callable[[Watched], None]:
-    """Says each new state or phase at once, and progress within one every few seconds."""
-    last: tuple[str, str] = ("", "")
-    spoke_s = 0.0
+def speaker(story: Story, title: str) -> Callable[[str, str], None]:
+    """Says each new phase at once, and progress within one every few seconds."""
+    last, spoke_s = "", 0.0
 
-    def show(one: Watched) -> None:
+    def show(phase: str, progress: str) -> None:
         nonlocal last, spoke_s
-        phase = (one.state, text(one.raw, "stage") or text(one.raw, "phase"))
         if phase != last or time.monotonic() - spoke_s > QUIET_S:
             last, spoke_s = phase, time.monotonic()
-            story.say(f"{title}: {words(one)}")
+            story.say(f"{title}: {phase} {progress}".rstrip())
 
     return show
 

@@ -12,6 +12,7 @@ from pockfarm.commands import farm, local, machine
 from pockfarm.errors import PockfarmError, Refused
 
 INTERRUPTED = 130
+DEFECT = 70
 
 COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     machine.add_up,
@@ -65,6 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as defect:
+        if os.environ.get("POCKFARM_DEBUG"):
+            raise
+        print(f"pockfarm: this is a defect of ours: {type(defect).__name__}: {defect}", file=sys.stderr)
+        print("  please report it with what POCKFARM_DEBUG=1 prints for the same command", file=sys.stderr)
+        return DEFECT
 
 
 def describe(problem: PockfarmError) -> str:

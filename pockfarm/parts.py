@@ -120,7 +120,7 @@ def host_agent(plan: FarmPlan) -> Part:
 
 def emulated_agent(plan: FarmPlan) -> Part:
     """An AArch64 board under user-mode emulation: it proves function, never speed."""
-    options = ("--runner", EMULATOR, "--class", EMULATED_CLASS)
+    options = ("--runner", EMULATOR, "--class", EMULATED_CLASS, "--name", f"emulated-{EMULATED_CLASS}")
     return agent(plan, "emulated", f"emulated {EMULATED_CLASS}", EMULATED_CLASS, options)
 
 
@@ -130,7 +130,10 @@ def agent(plan: FarmPlan, name: str, title: str, device_class: str, options: Seq
     identity = folder / "identity.json"
 
     def command() -> Sequence[str]:
-        words = python("device_agents.agent", "--server", plan.url, "--state", str(folder), *options)
+        # Agents of one machine run one at a time, else each would disturb what the other measures.
+        exclusive = str(plan.state.agents / "machine.lock")
+        words = python("device_agents.agent", "--server", plan.url, "--state", str(folder), "--exclusive", exclusive)
+        words += options
         if identity.exists():
             return words
         token = admin(plan, "enrolment-token", "--device-class", device_class)

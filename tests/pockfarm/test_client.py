@@ -1,0 +1,147 @@
+"""The client against a fake farm on a socket: what it sends, how it waits, what it makes of refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pockfarm import client
+from pockfarm.client import Farm
+from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
+from pockfarm.state import FarmStatus, StateFolder
+from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
+
+DIGEST = "sha256:" + "a" * 64
+JOB = {"id": "job_1", "state": "queued", "model": {"name": "m"}, "plan": {"name": "full"}, "target": "x86-64-v3"}
+ENDING = {"cause": "model", "code": "model.invalid", "message": "truncated", "where": "byte 7", "hint": "send it all"}
+
+
+@pytest.fixture
+def server() -> Iterator[FakeFarm]:
+    with fake_farm() as farm:
+        yield farm
+
+
+@pytest.fixture
+def farm(server: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
+    monkeypatch.setattr(client, "RETRY_PAUSE_S", 0.01)
+    monkeypatch.setattr(client, "POLL_INTERVAL_S", 0.01)
+    with Farm(server.url, "key-1") as farm:
+        yield farm
+
+
+def test_compile_sends_model_plan_spec_and_target(server: FakeFarm, farm: Farm, tmp_path: Path) -> None:
+    server.on("POST", "/compile", Answer(202, JOB))
+    model = tmp_path / "net.onnx"
+    model.write_bytes(b"\x08\x07onnx")
+    job = farm.compile(model, plan="full", spec="batch: 4", target="x86-64-v3")
+    assert (job.id, job.model_name, job.plan_name, job.is_open) == ("job_1", "m", "full", True)
+    request = server.seen[0]
+    assert request.headers["Authorization"] == "Bearer key-1"
+    assert request.headers["Idempotency-Key"]
+    for part in (b'filename="net.onnx"', b"\x08\x07onnx", b"batch: 4", b"x86-64-v3"):
+        assert part in request.body
+
+
+def test_waiting_follows_a_job_by_long_polls_until_it_ends(server: FakeFarm, farm: Farm) -> None:
+    compiling = {**JOB, "state": "compiling", "stage": "kernels", "fraction": 0.5}
+    done = {**JOB, "state": "succeeded", "fraction": 1.0, "bundle_digest": DIGEST}
+    tags = [{"ETag": f'"{number}"'} for number in range(3)]
+    server.on(
+        "GET", "/jobs/job_1",
+        Answer(200, JOB, tags[0]), Answer(200, compiling, tags[1]), Answer(304), Answer(200, done, tags[2]),
+    )  # fmt: skip
+    seen: list[str] = []
+    job = farm.wait_for_job("job_1", on_change=lambda one: seen.append(f"{one.state} {one.stage} {one.fraction}"))
+    assert job.bundle_digest == DIGEST
+    assert seen == ["queued  0.0", "compiling kernels 0.5", "succeeded  1.0"]
+    assert [request.headers.get("If-None-Match") for request in server.seen] == [None, '"0"', '"1"', '"1"']
+    assert "wait=" in server.seen[1].path
+
+
+def test_a_failed_job_raises_its_typed_cause(server: FakeFarm, farm: Farm) -> None:
+    server.on("GET", "/jobs/job_1", Answer(200, {**JOB, "state": "failed", "ending": ENDING}))
+    with pytest.raises(Failed, match=r"byte 7: truncated \[model: model.invalid\]\n  send it all") as caught:
+        farm.wait_for_job("job_1")
+    assert (caught.value.cause, caught.value.code, caught.value.state) == ("model", "model.invalid", "failed")
+
+
+def test_waiting_gives_up_when_the_time_is_over(server: FakeFarm, farm: Farm) -> None:
+    server.on("GET", "/runs/run_1", Answer(200, {"id": "run_1", "state": "queued"}))
+    with pytest.raises(Failed, match="has not ended after 0 s"):
+        farm.wait_for_run("run_1", timeout_s=0)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, Unauthorized), (404, NotFound), (422, Refused), (500, Refused)])
+def test_a_problem_becomes_a_typed_error(server: FakeFarm, farm: Farm, status: int, kind: type[Refused]) -> None:
+    problem = {"detail": "no such plan", "code": "plan.invalid", "where": "plan.update[0]", "hint": "see the guide"}
+    server.on("POST", "/compile", Answer(status, problem))
+    with pytest.raises(kind, match="no such plan") as caught:
+        farm.compile(b"x", plan="full", spec="", target="t")
+    refusal = caught.value
+    assert (refusal.status, refusal.code, refusal.where, refusal.hint) == (
+        status, "plan.invalid", "plan.update[0]", "see the guide",
+    )  # fmt: skip
+
+
+def test_a_busy_farm_is_asked_again_under_the_same_idempotency_key(server: FakeFarm, farm: Farm) -> None:
+    server.on("POST", "/runs", Answer(503, {}), Answer(429, {}), Answer(202, {"id": "run_1", "state": "queued"}))
+    assert farm.start_run(DIGEST, mode="train", steps=5).id == "run_1"
+    assert len({request.headers["Idempotency-Key"] for request in server.seen}) == 1
+    assert len(server.seen) == 3
+
+
+def test_what_is_left_out_of_a_run_is_not_sent(server: FakeFarm, farm: Farm) -> None:
+    server.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
+    farm.start_run(DIGEST, warmup=0)
+    assert server.seen[0].body.replace(b" ", b"") == f'{{"bundle":"{DIGEST}","mode":"profile","warmup":0}}'.encode()
+
+
+def test_no_farm_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "RETRY_PAUSE_S", 0.01)
+    with Farm("http://127.0.0.1:9", "k") as farm, pytest.raises(Unreachable, match="no answer from the farm at"):
+        farm.devices()
+
+
+def test_something_else_at_the_address(server: FakeFarm, farm: Farm) -> None:
+    server.on("GET", "/devices", Answer(200, b"<html>hello</html>"))
+    with pytest.raises(PockfarmError, match="is this the address of a farm"):
+        farm.devices()
+
+
+def test_unknown_fields_of_a_newer_farm_do_no_harm(server: FakeFarm, farm: Farm) -> None:
+    device = {
+        "id": "dev_1",
+        "name": "pi",
+        "state": "active",
+        "device_class": "raspberry-pi-4",
+        "targets": ["a"],
+        "new": 1,
+    }
+    server.on("GET", "/devices", Answer(200, {"items": [device], "next": None}))
+    (found,) = farm.devices()
+    assert (found.name, found.targets, found.raw["new"]) == ("pi", ("a",), 1)
+
+
+def test_connect_needs_an_address_and_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POCKFARM_URL", raising=False)
+    monkeypatch.delenv("POCKFARM_API_KEY", raising=False)
+    state = StateFolder(tmp_path / "state")
+    with pytest.raises(UsageError, match="pockfarm up"):
+        Farm.connect(state)
+    state.make()
+    state.save(FarmStatus(1, "http://127.0.0.1:8123", True, {}))
+    state.api_key_file.write_text("secret\n")
+    with Farm.connect(state) as farm:
+        assert farm.url == "http://127.0.0.1:8123"
+
+
+def test_the_environment_names_the_farm(server: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POCKFARM_URL", server.url + "/")
+    monkeypatch.setenv("POCKFARM_API_KEY", "from-environment")
+    server.on("GET", "/devices", Answer(200, {"items": []}))
+    with Farm.connect() as farm:
+        assert farm.devices() == []
+    assert server.seen[0].headers["Authorization"] == "Bearer from-environment"

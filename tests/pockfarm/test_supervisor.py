@@ -1,0 +1,180 @@
+"""The supervisor with small real processes in place of the farm's parts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pockfarm import supervisor
+from pockfarm.errors import FarmDown
+from pockfarm.parts import FarmPlan, Part, free_port
+from pockfarm.state import FarmStatus, StateFolder
+from pockfarm.supervisor import Supervisor
+from pockfarm.up import down, up
+
+SLEEPER = "import time; time.sleep(600)"
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+WITH_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPER!r}])"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateFolder:
+    state = StateFolder(tmp_path / "state")
+    state.make()
+    return state
+
+
+def part(name: str, program: str, *, is_up: Callable[[], bool] = lambda: True, up_within_s: float = 10) -> Part:
+    return Part(name, f"the {name}", lambda: [sys.executable, "-c", program], is_up, up_within_s, stop_within_s=1)
+
+
+class InThread:
+    """A supervisor of given parts, running in a thread of the test."""
+
+    def __init__(self, state: StateFolder, parts: Sequence[Part], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(supervisor, "farm_parts", lambda plan: tuple(parts))
+        monkeypatch.setattr(supervisor, "POLL_INTERVAL_S", 0.02)
+        monkeypatch.setattr(supervisor, "FIRST_RESTART_S", 0.05)
+        # The parent-death signal belongs to the thread that forks; this one ends with the test, after all children.
+        self.supervisor = Supervisor(FarmPlan(state, 1, with_emulation=False))
+        self.code: int | None = None
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.code = self.supervisor.run()
+
+    def stop(self) -> int | None:
+        self.supervisor.ask_to_stop()
+        self.thread.join(30)
+        return self.code
+
+
+def until(condition: Callable[[], bool], within_s: float = 15) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def status_of(state: StateFolder) -> FarmStatus:
+    status = state.status()
+    assert status is not None
+    return status
+
+
+def test_parts_start_in_order_and_stop_in_reverse(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = InThread(state, [part("one", SLEEPER), part("two", STUBBORN)], monkeypatch)
+    until(lambda: (status := state.status()) is not None and status.ready)
+    pids = [one.pid for one in status_of(state).parts.values()]
+    assert all(is_alive(pid) for pid in pids)
+    assert running.stop() == 0
+    assert not any(is_alive(pid) for pid in pids), "one that ignores SIGTERM is killed"
+    assert {one.state for one in status_of(state).parts.values()} == {"down"}
+
+
+def test_a_part_that_dies_is_started_again(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = InThread(state, [part("one", SLEEPER)], monkeypatch)
+    until(lambda: (status := state.status()) is not None and status.ready)
+    first = status_of(state).parts["one"].pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    until(lambda: status_of(state).parts["one"].restarts == 1 and status_of(state).parts["one"].state == "up")
+    assert status_of(state).parts["one"].pid != first
+    assert running.stop() == 0
+
+
+def test_what_a_dead_part_leaves_behind_is_killed(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = InThread(state, [part("one", WITH_CHILD)], monkeypatch)
+    until(lambda: (status := state.status()) is not None and status.ready)
+    parent = status_of(state).parts["one"].pid
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    until(lambda: bool(children.read_text().split()))
+    child = int(children.read_text().split()[0])
+    assert parent is not None
+    os.kill(parent, signal.SIGKILL)
+    until(lambda: not is_alive(child))
+    assert running.stop() == 0
+
+
+def test_a_part_that_ends_at_once_is_told_with_its_log(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = part("two", "import sys; sys.exit('no disk left')", is_up=lambda: False)
+    running = InThread(state, [part("one", SLEEPER), never], monkeypatch)
+    running.thread.join(30)
+    assert running.code == 1
+    status = status_of(state)
+    assert "no disk left" in status.problem
+    assert "ended with code 1 while starting" in status.problem
+    assert not is_alive(status.parts["one"].pid)
+
+
+def test_a_part_that_never_comes_up_is_told(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = InThread(state, [part("one", SLEEPER, is_up=lambda: False, up_within_s=0.3)], monkeypatch)
+    running.thread.join(30)
+    assert "was not up within 0 s" in status_of(state).problem
+
+
+def test_the_lock_says_who_is_up(state: StateFolder) -> None:
+    assert not state.is_up()
+    program = (
+        "import sys; from pathlib import Path; from pockfarm.state import StateFolder\n"
+        "lock = StateFolder(Path(sys.argv[1])).lock(); print(lock is not None, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(state.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline().strip() == "True"
+        assert state.is_up()
+        assert state.lock() is None
+        holder.kill()
+    assert not state.is_up(), "a killed holder leaves nothing behind"
+
+
+def test_down_with_nothing_up_says_so(state: StateFolder) -> None:
+    said: list[str] = []
+    down(state, say=said.append)
+    assert said == ["the farm is not up"]
+
+
+def test_up_tells_why_a_farm_does_not_start(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POCKFARM_DATABASE_URL", "sqlite:////nowhere/at/all/farm.db")
+    with pytest.raises(FarmDown, match=r"does not start.*migrate"):
+        up(state, say=lambda _: None)
+    until(lambda: not state.is_up())
+
+
+def test_the_folder_is_private_and_a_deep_one_keeps_its_socket_short(tmp_path: Path) -> None:
+    deep = StateFolder(tmp_path / ("x" * 120))
+    deep.make()
+    assert deep.path.stat().st_mode & 0o777 == 0o700
+    socket = deep.socket
+    assert len(os.fsencode(socket)) <= 100
+    assert socket.parent.stat().st_mode & 0o777 == 0o700
+    assert deep.socket == socket, "the same one each time"
+
+
+def test_a_busy_port_is_not_taken() -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert free_port(taken.getsockname()[1]) != taken.getsockname()[1]
