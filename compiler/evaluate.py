@@ -10,7 +10,9 @@ from compiler.graph import Array, Graph
 from compiler.ops import OPERATORS
 
 
-def evaluate_graph(graph: Graph, feeds: Mapping[str, Array], *, real: type[np.floating] = np.float64) -> dict[str, Array]:
+def evaluate_graph(
+    graph: Graph, feeds: Mapping[str, Array], *, real: type[np.floating] = np.float64
+) -> dict[str, Array]:
     """Values of every tensor of the graph; real tensors are computed in `real` precision.
 
     `feeds` overrides arrays of the graph (parameters) as well as binding inputs.

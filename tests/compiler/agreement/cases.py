@@ -1,0 +1,143 @@
+"""The model families, plans and data that the compiled step is compared on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from compiler.spec import SparsePlan
+from examples.models import MODELS
+from tests.compiler.agreement.harness import Case
+from tests.models import FAMILIES, build, export
+
+SGD: dict[str, object] = {"kind": "sgd", "learning_rate": 0.01, "momentum": 0.9}
+ADAMW: dict[str, object] = {"kind": "adamw", "learning_rate": 1e-3, "weight_decay": 0.01}
+
+
+def native_target() -> str:
+    """The widest x86-64 target that this machine runs."""
+    flags = Path("/proc/cpuinfo").read_text()
+    return "x86-64-v4" if "avx512vl" in flags else "x86-64-v3"
+
+
+def images(resolution: int, channels: int = 3, name: str = "input") -> Callable[..., dict[str, np.ndarray]]:
+    """Normal pixels, NCHW."""
+
+    def draw(rng: np.random.Generator, batch: int) -> dict[str, np.ndarray]:
+        return {name: rng.normal(size=(batch, channels, resolution, resolution)).astype(np.float32)}
+
+    return draw
+
+
+def classes(count: int) -> Callable[[np.random.Generator, int], np.ndarray]:
+    """Class labels."""
+    return lambda rng, batch: rng.integers(0, count, batch)
+
+
+def vectors(features: int) -> Callable[..., dict[str, np.ndarray]]:
+    """Normal features."""
+    return lambda rng, batch: {"input": rng.normal(size=(batch, features)).astype(np.float32)}
+
+
+def plan(text: str) -> SparsePlan:
+    """A preset's name or YAML."""
+    return SparsePlan.parse(text)
+
+
+MOBILENET_SPARSE = """
+name: sparse
+update:
+  - parameters: ["blocks.1[0-6].expand.weight"]
+  - parameters: ["blocks.1[0-6].*.bias"]
+  - parameters: ["classifier.*"]
+"""
+MOBILENET_RATIO = """
+name: quarter
+update:
+  - {parameters: ["blocks.1[2-6].expand.weight"], ratio: 0.25}
+  - {parameters: ["blocks.15.depthwise.weight"], ratio: 0.5}
+  - {parameters: ["classifier.weight"], ratio: 0.125}
+"""
+
+
+def _mobilenet(text: str) -> Case:
+    model = MODELS["mobilenet_v2"](width=0.35, resolution=64, classes=10)
+    return Case(model, plan(text), 4, images(64), classes(10))
+
+
+def _mcunet(text: str) -> Case:
+    return Case(MODELS["mcunet"](resolution=64), plan(text), 2, images(64), classes(10))
+
+
+def _resnet(name: str, text: str) -> Case:
+    return Case(MODELS[name](resolution=32, classes=10, width=16), plan(text), 2, images(32), classes(10))
+
+
+def _mlp(text: str, optimizer: dict[str, object]) -> Case:
+    return Case(MODELS["mlp"](), plan(text), 8, vectors(64), classes(10), optimizer)
+
+
+def _digits_cnn(text: str) -> Case:
+    return Case(MODELS["small_cnn"](), plan(text), 4, images(8, 1), classes(10))
+
+
+def _encoder(text: str, optimizer: dict[str, object]) -> Case:
+    def tokens(rng: np.random.Generator, batch: int) -> dict[str, np.ndarray]:
+        return {"tokens": rng.integers(0, 100, (batch, 16))}
+
+    model = MODELS["transformer_encoder"](tokens=100, positions=16, width=32)
+    return Case(model, plan(text), 4, tokens, classes(2), optimizer)
+
+
+def _exported(family: str, text: str, batch: int = 2) -> Case:
+    """A model that PyTorch's exporter wrote; batch norms folded by it."""
+    torch.manual_seed(3)
+    made = FAMILIES[family]
+    model = export(build(family), made.inputs(batch), input_names=made.input_names)
+
+    def feeds(rng: np.random.Generator, batch: int) -> dict[str, np.ndarray]:
+        torch.manual_seed(int(rng.integers(1 << 31)))
+        return dict(zip(made.input_names, (tensor.numpy() for tensor in made.inputs(batch)), strict=True))
+
+    return Case(model, plan(text), batch, feeds, classes(4))
+
+
+RESNET_SPARSE = """
+name: sparse
+update:
+  - {parameters: ["layer[34].*.conv1.weight"], ratio: 0.5}
+  - parameters: ["layer[34].*.bias", "fc.*"]
+"""
+ENCODER_SPARSE = """
+name: sparse
+update:
+  - parameters: ["layers.1.*.weight", "classifier.*"]
+    kind: weight
+  - {parameters: ["layers.1.*"], kind: bias}
+"""
+
+CASES: dict[str, Callable[[], Case]] = {
+    "mobilenet-full": partial(_mobilenet, "full"),
+    "mobilenet-sparse": partial(_mobilenet, MOBILENET_SPARSE),
+    "mobilenet-bias-only": partial(_mobilenet, "bias-only"),
+    "mobilenet-ratio": partial(_mobilenet, MOBILENET_RATIO),
+    "mcunet-full": partial(_mcunet, "full"),
+    "resnet18-full": partial(_resnet, "resnet18", "full"),
+    "resnet50-sparse": partial(_resnet, "resnet50", RESNET_SPARSE),
+    "mlp-full": partial(_mlp, "full", SGD),
+    "mlp-last-layer-adamw": partial(_mlp, "last-layer", ADAMW),
+    "digits-cnn-full": partial(_digits_cnn, "full"),
+    "encoder-full": partial(_encoder, "full", SGD),
+    "encoder-full-adamw": partial(_encoder, "full", ADAMW),
+    "encoder-sparse": partial(_encoder, ENCODER_SPARSE, SGD),
+    "exported-mobilenet-full": partial(_exported, "mobilenet_v2", "full"),
+    "exported-mcunet-bias-only": partial(_exported, "mcunet", "bias-only"),
+    "exported-resnet18-full": partial(_exported, "resnet18", "full"),
+    "exported-resnet50-full": partial(_exported, "resnet50", "full"),
+    "exported-mlp-full": partial(_exported, "mlp", "full"),
+    "exported-encoder-full": partial(_exported, "transformer_encoder", "full"),
+}

@@ -1,0 +1,94 @@
+"""A compiled training step does what PyTorch's autograd does in float64, for every model family and plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.compiler.agreement.cases import CASES, native_target
+from tests.compiler.agreement.harness import (
+    STEPS,
+    Built,
+    Case,
+    Optimizer,
+    StepResult,
+    build,
+    problems,
+    run_step,
+    to_checkpoint,
+    vanishing,
+)
+
+
+@pytest.fixture(scope="module", params=sorted(CASES))
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
+    """A compiled case."""
+    case: Case = CASES[request.param]()
+    return build(case, native_target(), tmp_path_factory.mktemp("step"), kernel_cache)
+
+
+@pytest.fixture(scope="module")
+def steps(built: Built) -> list[StepResult]:
+    """Twenty steps, each from the reference's own weights and optimizer state."""
+    optimizer = Optimizer(built)
+    weights = {name: array.astype(np.float64) for name, array in built.reference.initial().items()}
+    state = optimizer.fresh(built.graph, weights)
+    results = []
+    for t in range(1, STEPS + 1):
+        results.append(run_step(built, optimizer, weights, state, t))
+        feeds, labels = built.case.batches(t)[-1]
+        _, exact = built.reference.loss_and_gradients(weights, feeds, labels, torch.float64)
+        weights, state = optimizer.step(built.graph, weights, state, exact, t)
+    return results
+
+
+def test_every_step_agrees_with_float64(built: Built, steps: list[StepResult]) -> None:
+    wrong = {t: found for t, result in enumerate(steps, 1) if (found := problems(built, result))}
+    assert not wrong
+
+
+def test_a_left_out_update_is_noticed(built: Built, steps: list[StepResult]) -> None:
+    """The comparison above fails if any one parameter had not been updated."""
+    result = steps[-1]
+    for name in built.plan.keys() - vanishing(result.exact):
+        state = [key for key in result.after if key.startswith("optimizer.") and key.endswith(f".{name}")]
+        stale = {key: result.before[key] for key in (name, *state)}
+        tampered = StepResult(**{**vars_of(result), "after": {**result.after, **stale}})
+        assert problems(built, tampered), f"nobody noticed that {name} was not updated"
+
+
+def vars_of(result: StepResult) -> dict[str, object]:
+    """The fields of a result."""
+    return {name: getattr(result, name) for name in StepResult.__dataclass_fields__}
+
+
+def test_free_run_stays_as_close_as_pytorch(built: Built) -> None:
+    """Twenty steps without correction deviate from float64 at most three times as far as PyTorch float32 does."""
+    batches = built.case.batches(STEPS)
+    curves = {real: _free_run(built, real) for real in (torch.float64, torch.float32)}
+    feeds = {name: np.concatenate([batch[0][name] for batch in batches]) for name in batches[0][0]}
+    labels = np.concatenate([batch[1] for batch in batches])
+    optimizer = Optimizer(built)
+    weights = built.reference.initial()
+    start = to_checkpoint(built, weights, optimizer.fresh(built.graph, weights))
+    losses, _ = built.binary.train(start, STEPS, built.binary.write_data(feeds, labels))
+    exact = np.array(curves[torch.float64])
+    own = np.abs(np.array(curves[torch.float32]) - exact) / np.abs(exact)
+    mine = np.abs(np.array(losses) - exact) / np.abs(exact)
+    assert mine.max() <= 3 * own.max() + 1e-5
+
+
+def _free_run(built: Built, real: torch.dtype) -> list[float]:
+    optimizer = Optimizer(built)
+    dtype = np.float64 if real == torch.float64 else np.float32
+    weights = {name: array.astype(dtype) for name, array in built.reference.initial().items()}
+    state = optimizer.fresh(built.graph, weights)
+    losses = []
+    for t, (feeds, labels) in enumerate(built.case.batches(STEPS), 1):
+        loss, gradients = built.reference.loss_and_gradients(weights, feeds, labels, real)
+        weights, state = optimizer.step(built.graph, weights, state, gradients, t)
+        losses.append(loss)
+    return losses
