@@ -1,0 +1,76 @@
+"""A farm with seeded rows, opened as a browser with a session and as a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from service.app import create_app
+from service.database.models import Base
+from service.farm import Farm
+from service.keys.service import create_key, create_link
+from service.settings import Settings
+from tests.dashboard.seed import Seeded, seed
+
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@dataclass(frozen=True)
+class SeededFarm:
+    """The application, its rows' ids, and a fresh one-time link."""
+
+    app: FastAPI
+    farm: Farm
+    ids: Seeded
+
+    def link(self) -> str:
+        """The path of a one-time link."""
+        with self.farm.database.transaction() as session:
+            key, _ = create_key(session, name="test", role="operator")
+            token, _ = create_link(session, key_id=key.id, lifetime_s=60)
+        return f"/open/{token}"
+
+    def browser(self) -> TestClient:
+        """A client with a session cookie, that asks for pages."""
+        client = TestClient(self.app, headers=BROWSER)
+        assert client.get(self.link()).status_code == 200
+        return client
+
+    def stranger(self) -> TestClient:
+        """A client without a session, that asks for pages."""
+        return TestClient(self.app, headers=BROWSER)
+
+
+def make_app(folder: Path) -> FastAPI:
+    """An application with an empty database of its own."""
+    app = create_app(Settings(state=folder, sweep_s=0))
+    Base.metadata.create_all(app.state.farm.database.engine)
+    return app
+
+
+def make_farm(folder: Path) -> SeededFarm:
+    """The same with the seeded rows."""
+    app = make_app(folder)
+    farm: Farm = app.state.farm
+    with farm.database.transaction() as session:
+        ids = seed(session)
+    return SeededFarm(app, farm, ids)
+
+
+@pytest.fixture(scope="package")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
+    """The seeded farm; tests only read it."""
+    made = make_farm(tmp_path_factory.mktemp("farm"))
+    yield made
+    made.farm.close()
+
+
+@pytest.fixture(scope="package")
+def browser(seeded: SeededFarm) -> TestClient:
+    """A signed-in browser on the seeded farm."""
+    return seeded.browser()
