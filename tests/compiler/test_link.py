@@ -166,9 +166,7 @@ def test_a_call_without_its_kernel_is_refused() -> None:
 def test_a_broken_object_is_a_build_error(tmp_path: Path) -> None:
     image = tiny_images.classifier()
     kernels = tiny_images.kernels(image, "x86_64-linux-musl")
-    broken = {
-        key: CompiledKernel(kernel.symbol, b"no object", kernel.workspace_bytes) for key, kernel in kernels.items()
-    }
+    broken = {key: replace(kernel, object_bytes=b"no object") for key, kernel in kernels.items()}
     with pytest.raises(BuildError, match="zig cc"):
         link_binary(image, broken, targets.load("x86-64-v3"), work_dir=tmp_path)
 

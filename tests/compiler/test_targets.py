@@ -1,0 +1,67 @@
+"""Targets: the figures hang together, and LLVM makes nothing that a board's feature list does not cover."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from compiler import targets
+from compiler.errors import TargetError
+
+NAMES = targets.names()
+
+LLVM_TO_CPUINFO = {
+    "neon": "asimd", "fp-armv8": "fp", "dotprod": "asimddp", "fullfp16": "asimdhp", "rdm": "asimdrdm",
+    "lse": "atomics", "crc": "crc32", "rcpc": "lrcpc", "bf16": "bf16", "i8mm": "i8mm", "sve": "sve", "sve2": "sve2",
+    "avx": "avx", "avx2": "avx2", "fma": "fma", "bmi": "bmi1", "bmi2": "bmi2", "f16c": "f16c", "movbe": "movbe",
+    "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512cd": "avx512cd", "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+}  # fmt: skip
+"""LLVM's names of instruction sets that code for dense arithmetic may use, and the kernel's names of them."""
+
+IMPLIED = {"avx512f": {"avx", "bmi1", "bmi2", "f16c", "movbe"}}
+"""What every CPU with the key has too (x86-64 psABI levels)."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_hang_together(name: str) -> None:
+    target = targets.load(name)
+    assert target.lanes * 32 == target.vector_bits
+    assert target.l1_bytes < target.l2_bytes <= target.l3_bytes < target.memory_bytes
+    assert target.zig_triple == f"{target.architecture}-linux-musl"
+    assert {"cores", "caches", "features"} <= set(target.sources)
+    assert all(len(source) > 10 for source in target.sources.values())
+
+
+def llvm_features(name: str) -> set[str]:
+    """What LLVM switches on for the target, asked in a process of its own (TVM is heavy)."""
+    program = (
+        "import sys, tvm; from compiler import targets; from compiler.codegen.compile import llvm_target\n"
+        "features = tvm.get_global_func('target.llvm_get_cpu_features')(llvm_target(targets.load(sys.argv[1])))\n"
+        "print(*sorted(map(str, features)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "raspberry-pi-4", "snapdragon-8-gen-2"])
+def test_a_device_must_report_what_the_code_may_use(name: str) -> None:
+    required = set(targets.load(name).required_features)
+    for feature in list(required):
+        required |= IMPLIED.get(feature, set())
+    used = {LLVM_TO_CPUINFO[feature] for feature in llvm_features(name) if feature in LLVM_TO_CPUINFO}
+    assert used, "the table above knows none of them"
+    assert used <= required
+
+
+def test_an_unknown_target_lists_the_known_ones() -> None:
+    with pytest.raises(TargetError, match="raspberry-pi-4") as caught:
+        targets.load("raspberry-pi-9")
+    assert caught.value.code == "target.invalid"
+
+
+def test_a_path_is_no_target_name() -> None:
+    with pytest.raises(TargetError):
+        targets.load("../targets/x86-64-v3")
