@@ -97,13 +97,18 @@ class Sampler:
         )
         if self._count % self._stride == 0:
             self._states.append(state)
-        elif reading.throttled and self._states:
-            # A thinned-out sample must not hide that the board throttled.
-            self._states[-1] = replace(self._states[-1], throttled=True)
+        else:
+            self._states[-1] = _merged(self._states[-1], state)
         self._count += 1
         if len(self._states) > MAX_STATES:
-            self._states = self._states[::2]
+            pairs = zip(self._states[::2], [*self._states[1::2], self._states[-1]])
+            self._states = [_merged(first, second) for first, second in pairs]
             self._stride *= 2
+
+
+def _merged(kept: DeviceState, thinned_out: DeviceState) -> DeviceState:
+    """A sample that is left out must not hide that the board throttled."""
+    return replace(kept, throttled=True) if thinned_out.throttled else kept
 
 
 class EnergyMeter:

@@ -1,0 +1,116 @@
+"""npz to npy without NumPy: read back by NumPy, and hostile archives."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from device_agents.dataset import split_npz
+from device_agents.errors import BadData
+
+LIMIT_BYTES = 1 << 20
+
+
+def save(path: Path, *, compressed: bool = True, **arrays: Any) -> Path:
+    (numpy.savez_compressed if compressed else numpy.savez)(path, **arrays)
+    return path
+
+
+def raw(path: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    return path
+
+
+def npy(array: Any) -> bytes:
+    stream = io.BytesIO()
+    numpy.save(stream, array, allow_pickle=True)
+    return stream.getvalue()
+
+
+def header(text: str, body: bytes = b"") -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + body
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("kind", ["f4", "f8", "u1", "i8"])
+def test_arrays_come_out_as_numpy_wrote_them(tmp_path: Path, compressed: bool, kind: str) -> None:
+    x, y = numpy.arange(24).reshape(6, 2, 2).astype(kind), numpy.arange(6)
+    files = split_npz(
+        save(tmp_path / "d.npz", compressed=compressed, x=x, y=y), tmp_path / "out", ["image"], max_bytes=LIMIT_BYTES
+    )
+    assert files.samples == 6
+    numpy.testing.assert_array_equal(numpy.load(files.inputs["image"]), x)
+    assert files.labels is not None
+    numpy.testing.assert_array_equal(numpy.load(files.labels), y)
+
+
+def test_inputs_by_name(tmp_path: Path) -> None:
+    a, b = numpy.zeros((3, 1)), numpy.ones((3, 2))
+    path = save(tmp_path / "d.npz", a=a, b=b, y=numpy.zeros(3))
+    files = split_npz(path, tmp_path / "out", ["b", "a"], max_bytes=LIMIT_BYTES)
+    assert numpy.load(files.inputs["b"]).shape == (3, 2)
+    assert numpy.load(files.inputs["a"]).shape == (3, 1)
+
+
+def test_labels_may_be_left_out_for_inference(tmp_path: Path) -> None:
+    path = save(tmp_path / "d.npz", x=numpy.zeros((3, 1)))
+    assert split_npz(path, tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES, with_labels=False).labels is None
+
+
+X = numpy.zeros((4, 2), numpy.float32)
+Y = numpy.zeros(4, numpy.int64)
+
+
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        ({"x": npy(X)}, "data.missing"),
+        ({"y": npy(Y), "z": npy(X)}, "data.missing"),
+        ({"x": npy(X), "y": npy(numpy.zeros(5))}, "data.shape"),
+        ({"x": npy(numpy.array([{}], dtype=object)), "y": npy(Y)}, "data.type"),
+        ({"x": npy(numpy.zeros(4, "c8")), "y": npy(Y)}, "data.type"),
+        ({"x": npy(numpy.zeros(4, ">f4")), "y": npy(Y)}, "data.type"),
+        ({"x": npy(numpy.zeros((4, 2), order="F")), "y": npy(Y)}, "data.format"),
+        ({"x": npy(numpy.float32(1)), "y": npy(Y)}, "data.shape"),
+        ({"x": npy(numpy.zeros((0, 2))), "y": npy(Y)}, "data.shape"),
+        ({"x": npy(X)[:-1], "y": npy(Y)}, "data.format"),
+        ({"x": npy(X) + b"more", "y": npy(Y)}, "data.format"),
+        ({"x": npy(numpy.zeros(LIMIT_BYTES, numpy.uint8)), "y": npy(Y)}, "data.size"),
+        ({"x": header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**45}, 9)}}"), "y": npy(Y)}, "data.size"),
+        ({"x": header("__import__('os').system('touch /tmp/owned')"), "y": npy(Y)}, "data.format"),
+        ({"x": header("(" * 5000), "y": npy(Y)}, "data.format"),
+        ({"x": pickle.dumps(X), "y": npy(Y)}, "data.format"),
+        ({"x": b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 30), "y": npy(Y)}, "data.format"),
+        ({"x": b"", "y": npy(Y)}, "data.format"),
+        ({f"m{index}": b"" for index in range(200)}, "data.format"),
+    ],
+)
+def test_bad_archives(tmp_path: Path, members: dict[str, bytes], code: str) -> None:
+    with pytest.raises(BadData) as caught:
+        split_npz(raw(tmp_path / "d.npz", **members), tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES)
+    assert caught.value.code == code
+
+
+def test_zip_bomb_stops_at_the_declared_size(tmp_path: Path) -> None:
+    text = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000,), }\n"
+    path = raw(tmp_path / "d.npz", x=header(text, bytes(1 << 26)), y=npy(numpy.zeros(1000)))
+    assert path.stat().st_size < 1 << 17
+    with pytest.raises(BadData):
+        split_npz(path, tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES)
+    assert sum(file.stat().st_size for file in (tmp_path / "out").iterdir()) < LIMIT_BYTES
+
+
+def test_not_a_zip(tmp_path: Path) -> None:
+    (tmp_path / "d.npz").write_bytes(b"hello" * 1000)
+    with pytest.raises(BadData) as caught:
+        split_npz(tmp_path / "d.npz", tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES)
+    assert caught.value.code == "data.format"

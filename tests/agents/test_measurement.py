@@ -1,0 +1,115 @@
+"""Statistics against NumPy; each verdict by data made to deserve it; energy against arithmetic."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+from device_agents.devices import Reading
+from device_agents.measurement import judge, measure, percentile
+from device_agents.protocol import Block, DeviceState, Measurement
+from device_agents.sampler import EnergyMeter, LoadMeter, Sampler
+
+
+def measured(*blocks: list[float]) -> Measurement:
+    return measure([Block(tuple(block)) for block in blocks], batch=8, warmup_steps=3, threads=2)
+
+
+def test_figures_are_numpys() -> None:
+    rng = numpy.random.default_rng(0)
+    data = rng.lognormal(8, 0.05, (5, 30))
+    result = measured(*data.tolist())
+    medians = numpy.median(data, axis=1)
+    assert result.median_us == pytest.approx(numpy.median(medians))
+    assert result.p90_us == pytest.approx(numpy.percentile(data, 90))
+    assert result.p99_us == pytest.approx(numpy.percentile(data, 99))
+    assert result.mean_us == pytest.approx(data.mean())
+    assert result.cv_between == pytest.approx(medians.std(ddof=1) / medians.mean())
+    assert result.cv_within == pytest.approx(numpy.median(data.std(axis=1, ddof=1) / data.mean(axis=1)))
+    assert result.samples_per_second == pytest.approx(8e6 / numpy.median(medians))
+    assert result.interval_low_us <= result.median_us <= result.interval_high_us
+    assert medians.min() <= result.interval_low_us
+    assert result.interval_high_us <= medians.max()
+    assert result == measured(*data.tolist()), "the bootstrap is seeded"
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 0.9, 1.0])
+def test_percentile(count: int, fraction: float) -> None:
+    values = list(numpy.random.default_rng(count).normal(size=count))
+    assert percentile(values, fraction) == pytest.approx(numpy.percentile(values, 100 * fraction))
+
+
+STEADY = [[100.0, 101.0, 99.0, 100.5]] * 5
+CALM = [DeviceState(float(i), frequency_hz=2e9, throttled=False, load=0.01) for i in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "states", "kind"),
+    [
+        (STEADY, CALM, "valid"),
+        (STEADY, [], "valid"),
+        ([[100.0, 101.0]], CALM, "noisy"),
+        ([[100.0] * 4, [80.0] * 4, [120.0] * 4, [90.0] * 4, [100.0] * 4], CALM, "noisy"),
+        ([[50.0, 100.0, 150.0, 100.0]] * 5, CALM, "noisy"),
+        ([[100.0 + 3 * i] * 4 for i in range(5)], CALM, "drifting"),
+        ([[100.0] * 6 + [120.0] * 6], CALM, "drifting"),
+        (STEADY, [*CALM, DeviceState(9.0, throttled=True)], "throttled"),
+        (STEADY, [DeviceState(float(i), frequency_hz=2e9 - 3e7 * i) for i in range(20)], "throttled"),
+        (STEADY, [DeviceState(float(i), load=0.8) for i in range(20)], "disturbed"),
+    ],
+)
+def test_verdicts(blocks: list[list[float]], states: list[DeviceState], kind: str) -> None:
+    verdict = judge(measured(*blocks), states, cores=4)
+    assert verdict.kind == kind
+    assert any(letter.isdigit() for letter in verdict.rule), "the rule gives its figures"
+
+
+def test_energy_integrates_power_only_while_on() -> None:
+    meter = EnergyMeter()
+    for second in range(10):
+        meter.is_on = 2 <= second <= 6
+        meter.add(Reading(power_mw=1000.0 + 100 * second, energy_sensor="rail"), float(second))
+    use = meter.use()
+    assert use is not None
+    assert use.sensor == "rail"
+    assert use.seconds == 5.0
+    assert use.total_mj == pytest.approx(numpy.trapezoid([1200, 1300, 1400, 1500, 1600, 1700]))
+
+
+def test_energy_counter_and_its_wrap() -> None:
+    meter = EnergyMeter()
+    meter.is_on = True
+    for second, value in enumerate((10.0, 25.0, 45.0)):
+        meter.add(Reading(energy_mj=value, energy_sensor="rapl"), float(second))
+    use = meter.use()
+    assert use is not None
+    assert use.total_mj == 35.0
+    meter.add(Reading(energy_mj=1.0, energy_sensor="rapl"), 3.0)
+    assert meter.use() is None, "a wrapped counter must not give a number"
+
+
+def test_no_sensor_is_none_not_zero() -> None:
+    meter = EnergyMeter()
+    meter.is_on = True
+    meter.add(Reading(), 0.0)
+    meter.add(Reading(), 1.0)
+    assert meter.use() is None
+
+
+def test_sampler_keeps_throttling_and_a_bounded_number_of_states() -> None:
+    sampler = Sampler(lambda: Reading(), interval_s=0.001)
+    for index in range(3000):
+        sampler._take(Reading(temperature_c=float(index), throttled=index == 1501))
+    states = sampler.states()
+    assert 300 <= len(states) <= 601
+    assert any(state.throttled for state in states)
+    assert states[0].temperature_c == 0.0
+
+
+def test_load_meter_sees_this_machine() -> None:
+    meter = LoadMeter()
+    assert meter.cores() is None
+    sum(range(2_000_000))
+    load = meter.cores()
+    assert load is None or load >= 0.0
