@@ -1,0 +1,158 @@
+"""The deployed form: the compose file and the images, read as data and compared with what the code offers."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import Settings
+from tests.architecture.sources import ROOT
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = ("migrate", "api", "worker", "agent")
+AGENT_SETTINGS = {"POCKFARM_SERVER", "POCKFARM_ENROL_TOKEN"}
+"""Read by docker/agent.sh, not by the service."""
+
+
+def test_every_service_of_the_design_is_there() -> None:
+    assert set(SERVICES) == {"database", "broker", "storage", "migrate", "api", "worker", "agent"}
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_images_are_pinned_or_ours(name: str) -> None:
+    service = SERVICES[name]
+    if name in OURS:
+        assert service["image"].startswith("pockfarm/")
+        assert (ROOT / service["build"]["dockerfile"]).is_file()
+    else:
+        assert re.search(r":\d[\w.-]*$", service["image"]), f"{service['image']} names no version"
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"migrate"}))
+def test_every_server_has_a_health_check(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+    assert check["test"][0] in ("CMD", "CMD-SHELL")
+    assert {"interval", "timeout", "retries"} <= set(check)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_containers_have_no_capabilities_and_no_new_privileges(name: str) -> None:
+    assert SERVICES[name]["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in SERVICES[name]["security_opt"]
+
+
+@pytest.mark.parametrize("name", ["migrate", "api", "worker"])
+def test_every_setting_is_one_that_the_service_knows(name: str) -> None:
+    given = {key for key in SERVICES[name]["environment"] if key.startswith("POCKFARM_")}
+    known = {f"POCKFARM_{field.upper()}" for field in Settings.model_fields}
+    assert given <= known
+
+
+def test_the_settings_make_a_deployed_farm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With these variables nothing is left on the embedded default."""
+    for key, value in SERVICES["api"]["environment"].items():
+        with_defaults = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value))
+        monkeypatch.setenv(key, re.sub(r"\$\{[^}]*\}", "x", with_defaults))
+    settings = Settings()
+    assert settings.database.startswith("postgresql+psycopg://pockfarm:x@database:5432/")
+    assert settings.broker.startswith("redis://broker")
+    assert settings.storage.startswith("s3://")
+    assert settings.s3_endpoint_url.startswith("http://storage:")
+
+
+def test_secrets_come_from_the_environment_only() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    example = dict(
+        line.split("=", 1)
+        for line in (ROOT / "docker/example.env").read_text().splitlines()
+        if re.match(r"[A-Z]", line)
+    )
+    for name in re.findall(r"\$\{(\w*(?:PASSWORD|SECRET)\w*)", text):
+        assert re.search(rf"\$\{{{name}:\?", text), f"{name} must be required, without a default"
+        assert name in example
+
+
+def test_everyone_waits_for_what_they_need() -> None:
+    for name in OURS:
+        for needed, how in SERVICES[name]["depends_on"].items():
+            assert needed in SERVICES
+            assert how["condition"] in ("service_healthy", "service_completed_successfully")
+            if how["condition"] == "service_healthy":
+                assert "healthcheck" in SERVICES[needed]
+
+
+def test_only_the_loopback_is_published() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_every_volume_is_declared() -> None:
+    used = {
+        volume.split(":")[0]
+        for service in SERVICES.values()
+        for volume in service.get("volumes", [])
+        if not volume.startswith(".")
+    }
+    assert used == set(COMPOSE["volumes"])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docker").glob("*.Dockerfile")), ids=lambda path: path.name)
+def test_an_image_copies_only_what_exists_and_does_not_run_as_root(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    sources = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+    assert "USER pockfarm" in lines
+    assert lines.index("USER pockfarm") < next(i for i, line in enumerate(lines) if line.startswith("CMD "))
+    assert any("-c constraints.txt" in line for line in lines)
+
+
+def commands() -> dict[str, list[str]]:
+    """What our containers start, by service: the compose file's command, else the image's."""
+    found = {}
+    for name in OURS:
+        if "command" in SERVICES[name]:
+            found[name] = SERVICES[name]["command"]
+            continue
+        text = (ROOT / SERVICES[name]["build"]["dockerfile"]).read_text()
+        found[name] = yaml.safe_load(re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)[-1])
+    return found
+
+
+def test_commands_start_what_exists() -> None:
+    found = commands()
+    for words in found.values():
+        if words[:2] == ["python", "-m"]:
+            assert importlib.util.find_spec(words[2]) is not None
+    module, _, factory = found["api"][1].partition(":")
+    assert callable(getattr(importlib.import_module(module), factory))
+    assert found["worker"][found["worker"].index("--app") + 1] == "workers.app"
+    assert importlib.util.find_spec("workers.app") is not None
+    assert found["agent"] == ["sh", "docker/agent.sh"]
+
+
+@pytest.mark.parametrize("token", ["", "one-time"])
+def test_the_agent_script_hands_the_token_on_only_if_there_is_one(token: str, tmp_path: Path) -> None:
+    shim = tmp_path / "python"
+    shim.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    shim.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "POCKFARM_SERVER": "http://api:8000",
+        "POCKFARM_ENROL_TOKEN": token,
+    }
+    done = subprocess.run(
+        ["sh", str(ROOT / "docker/agent.sh")], env=environment, capture_output=True, text=True, check=True
+    )
+    words = done.stdout.split("\n")[:-1]
+    start = ["-m", "device_agents.agent", "--server", "http://api:8000", "--state", "/var/lib/pockfarm-agent"]
+    assert words == start + (["--enrol-token", token] if token else [])

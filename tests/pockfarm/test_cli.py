@@ -1,0 +1,177 @@
+"""The command line as a person meets it: help, figures, refusals in a line or two, exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pockfarm import cli, client
+from pockfarm.commands.local import plan_source, source
+from pockfarm.errors import UsageError
+from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
+
+DIGEST = "sha256:" + "b" * 64
+
+
+@pytest.fixture
+def farm(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFarm]:
+    monkeypatch.setattr(client, "RETRY_PAUSE_S", 0.01)
+    monkeypatch.setattr(client, "POLL_INTERVAL_S", 0.01)
+    with fake_farm() as farm:
+        monkeypatch.setenv("POCKFARM_URL", farm.url)
+        monkeypatch.setenv("POCKFARM_API_KEY", "key-1")
+        yield farm
+
+
+@pytest.mark.parametrize("command", ["", *(add.__name__.removeprefix("add_") for add in cli.COMMANDS)])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command.split(), "--help"])
+    assert ended.value.code == 0
+    assert "usage: pockfarm" in capsys.readouterr().out
+
+
+def test_a_wrong_option_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["exec", "x.pfb", "dance"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "dance" in told
+    assert "--help" in told
+
+
+def test_targets_are_listed_and_host_is_resolved(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["targets"]) == 0
+    out = capsys.readouterr().out
+    assert "raspberry-pi-4" in out
+    assert "\nhost is x86-64-v" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["build", "none.onnx", "--out", "x"], "none.onnx: No such file"),
+        (["build", "{model}", "--target", "toaster", "--out", "x"], "no target 'toaster'"),
+        (["build", "{model}", "--plan", "none.yaml", "--out", "x"], "--plan none.yaml: no such file"),
+        (["build", "{model}", "--spec", "batch: -3", "--out", "x"], "spec.batch"),
+        (["build", "{model}", "--plan", "update: [{parameters: 7}]", "--out", "x"], "plan.update"),
+        (["build", "{model}", "--out", "x"], "[model."),
+        (["exec", "none.pfb", "profile"], "none.pfb: no such file"),
+    ],
+)
+def test_what_a_user_can_change_is_told_without_a_traceback(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "broken.onnx"
+    model.write_bytes(b"this is no model")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([word.replace("{model}", str(model)) for word in arguments]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_devices_and_runs_are_tables(farm: FakeFarm, capsys: pytest.CaptureFixture[str]) -> None:
+    device = {"id": "dev_1", "name": "desk", "state": "active", "device_class": "x86-64", "measurement_class": "host"}
+    farm.on("GET", "/devices", Answer(200, {"items": [{**device, "targets": ["x86-64-v4", "x86-64-v3"]}]}))
+    run = {"id": "run_1", "state": "failed", "mode": "train", "ending": {"cause": "user", "code": "data.shape"}}
+    farm.on("GET", "/runs", Answer(200, {"items": [run]}))
+    assert cli.main(["devices"]) == 0
+    assert cli.main(["runs"]) == 0
+    out = capsys.readouterr().out
+    assert "x86-64-v4 x86-64-v3" in out
+    assert "user: data.shape" in out
+
+
+def test_empty_lists_say_so(farm: FakeFarm, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in ("/jobs", "/runs", "/devices"):
+        farm.on("GET", path, Answer(200, {"items": []}))
+    assert [cli.main([name]) for name in ("jobs", "runs", "devices")] == [0, 0, 0]
+    assert capsys.readouterr().out.startswith("no jobs yet\nno runs yet\nno devices yet")
+
+
+def test_compile_waits_and_prints_the_digest(
+    farm: FakeFarm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = tmp_path / "net.onnx", tmp_path / "net.pfb"
+    model.write_bytes(b"onnx")
+    farm.on("POST", "/compile", Answer(202, {"id": "job_1", "state": "queued"}))
+    farm.on("GET", "/jobs/job_1", Answer(200, {"id": "job_1", "state": "succeeded", "bundle_digest": DIGEST}))
+    farm.on("GET", f"/bundles/{DIGEST}", Answer(200, b"the bundle"))
+    assert cli.main(["compile", str(model), "--target", "raspberry-pi-4", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{DIGEST}\n"
+    assert out.read_bytes() == b"the bundle"
+
+
+def test_a_refusal_is_told_with_code_and_next_step(
+    farm: FakeFarm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "net.onnx"
+    model.write_bytes(b"onnx")
+    problem = {
+        "detail": "matches nothing",
+        "code": "plan.invalid",
+        "where": "plan.update[0]",
+        "hint": "names are: a, b",
+    }
+    farm.on("POST", "/compile", Answer(422, problem))
+    assert cli.main(["compile", str(model), "--target", "x86-64-v3"]) == 3
+    assert capsys.readouterr().err == "pockfarm: plan.update[0]: matches nothing [plan.invalid]\n  names are: a, b\n"
+
+
+def test_a_failed_run_exits_with_4(farm: FakeFarm, capsys: pytest.CaptureFixture[str]) -> None:
+    ending = {"cause": "device", "code": "device.lost", "message": "the board went silent"}
+    farm.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
+    farm.on("GET", "/runs/run_1", Answer(200, {"id": "run_1", "state": "inconclusive", "ending": ending}))
+    assert cli.main(["run", DIGEST, "profile"]) == 4
+    assert "the board went silent [device: device.lost]" in capsys.readouterr().err
+
+
+def test_a_run_starts_from_the_weights_of_another(farm: FakeFarm, tmp_path: Path) -> None:
+    data = tmp_path / "d.npz"
+    data.write_bytes(b"npz")
+    farm.on("GET", "/runs/run_0", Answer(200, {"id": "run_0", "state": "succeeded", "trained_weights_digest": DIGEST}))
+    farm.on("POST", "/datasets", Answer(201, {"digest": "sha256:" + "d" * 64, "name": "d", "samples": 3}))
+    farm.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
+    arguments = ["run", DIGEST, "train", "--weights", "run_0", "--dataset", str(data), "--steps", "7", "--no-wait"]
+    assert cli.main(arguments) == 0
+    body = next(request.body for request in farm.seen if request.path == "/runs" and request.method == "POST")
+    assert DIGEST.encode() in body
+    assert b"d" * 64 in body
+    assert b'"steps":7' in body.replace(b" ", b"")
+
+
+def test_no_farm_is_told_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("POCKFARM_URL", "POCKFARM_API_KEY", "POCKFARM_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["devices"]) == 2
+    assert "pockfarm up" in capsys.readouterr().err
+    assert cli.main(["status"]) == 5
+    assert "no farm is up" in capsys.readouterr().err
+
+
+def test_a_defect_is_told_as_one(
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "device_of", lambda body: 1 // 0)
+    farm.on("GET", "/devices", Answer(200, {"items": [{}]}))
+    assert cli.main(["devices"]) == cli.DEFECT
+    err = capsys.readouterr().err
+    assert "defect of ours: ZeroDivisionError" in err
+    assert "Traceback" not in err
+
+
+def test_a_plan_is_a_preset_a_file_or_inline_text(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("preset: full\n")
+    assert plan_source("bias-only") == "bias-only"
+    assert plan_source(str(plan)) == "preset: full\n"
+    assert source("batch: 2", "--spec") == "batch: 2"
+    with pytest.raises(UsageError, match="no such file"):
+        plan_source("missing.yaml")
