@@ -91,7 +91,11 @@ class _Tables:
         return self._absolute(placements[program.name, root], program.types[value].size_bytes, value)
 
     def _place_or_nowhere(self, program: Program, value: str) -> str:
-        return str(self._place(program, value)) if value in program.inputs else NOWHERE
+        """Where the runtime writes an input; nowhere if the plan leaves it out because no call reads it."""
+        placed = (program.name, _root(program, value)) in self.image.plan.placements
+        if value not in program.inputs or not (placed or _is_read(program, value)):
+            return NOWHERE
+        return str(self._place(program, value))
 
     # ---------------------------------------------------------------------------------------------------- programs
 
@@ -213,7 +217,7 @@ class _Tables:
             for program in self._programs()
             for call in program.calls
             if isinstance(call.spec, GatherSpec)
-            and _root(program, call.inputs[1 if call.spec.kind == "gather" else 0]) == name
+            and _same_bytes_as(program, call.inputs[1 if call.spec.kind == "gather" else 0]) == name
         ]
         return min(rows, default=0)
 
@@ -279,6 +283,18 @@ _OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2")
 
 def _root(program: Program, value: str) -> str:
     while value in program.aliases:
+        value = program.aliases[value]
+    return value
+
+
+def _is_read(program: Program, value: str) -> bool:
+    return any(_root(program, operand) == value for call in program.calls for operand in call.inputs)
+
+
+def _same_bytes_as(program: Program, value: str) -> str:
+    """The value that `value` is a mere view of; an in-place result shares storage too, but not its contents."""
+    made = {output for call in program.calls for output in call.outputs}
+    while value in program.aliases and value not in made:
         value = program.aliases[value]
     return value
 
