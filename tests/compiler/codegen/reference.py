@@ -62,7 +62,8 @@ def reading(access: Access, array: Array, extents: Sequence[int]) -> Array:
 
 
 _UNARY = {
-    "neg": lambda x: -x, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "neg": lambda x: -x, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / x, "tanh": np.tanh, "erf": _erf, "floor": np.floor, "sign": np.sign,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos, "not": np.logical_not,
     "to_f32": lambda x: x.astype(np.float64), "to_i64": lambda x: x.astype(np.int64),
@@ -97,7 +98,8 @@ def value(expr: Expr, refs: Sequence[Array], stats: Sequence[Array] = (), extent
 def writing(access: Access, output: Array, values: Array, extents: Sequence[int]) -> None:
     """Store the values of every point."""
     places = tuple(affine(dimension, extents) for dimension in access.index)
-    output[places] = np.broadcast_to(values, tuple(extents))
+    whole = np.broadcast_to(values, tuple(extents))
+    output[places] = whole if places else whole.reshape(-1)[-1]
 
 
 def run_map(spec: MapSpec, inputs: Sequence[Array], initial: Sequence[Array] | None = None) -> list[Array]:

@@ -1,0 +1,181 @@
+"""Passes, fusion, scheduling and memory planning keep the meaning of a training step, on exactly the planned bytes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler.autodiff import differentiate
+from compiler.errors import DoesNotFit, PlanError
+from compiler.evaluate import evaluate_graph
+from compiler.frontend.importer import import_model
+from compiler.graph import Graph
+from compiler.memory import Block, pack, peak_bytes, plan_memory, root_of
+from compiler.passes import FORWARD_PASSES, run_passes
+from compiler.pipeline import derive_training_step, make_programs
+from compiler.plan import resolve_plan
+from compiler.program import Program
+from compiler.spec import SparsePlan, TrainingSpec
+from compiler.training import add_optimizer, attach_loss
+from examples.models import MODELS
+from tests.compiler.program_interpreter import Machine
+
+SGD = TrainingSpec.parse({"batch": 2, "optimizer": {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01}})
+ADAMW = TrainingSpec.parse({"batch": 2, "optimizer": {"kind": "adamw", "learning_rate": 0.01}})
+RATIO = SparsePlan.parse("{update: [{parameters: ['*.weight'], ratio: 0.4}, {parameters: ['*'], kind: bias}]}")
+TINY = {"tokens": 11, "positions": 6, "width": 8, "heads": 2}
+CASES = {
+    "mlp": ("mlp", {}, "full", SGD),
+    "mlp-adamw-ratio": ("mlp", {}, RATIO, ADAMW),
+    "digits": ("small_cnn", {}, "full", ADAMW),
+    "digits-ratio": ("small_cnn", {}, RATIO, SGD),
+    "mcunet": ("mcunet", {"resolution": 16}, "full", SGD),
+    "resnet18": ("resnet18", {"resolution": 16, "width": 4, "classes": 5}, "full", SGD),
+    "resnet50-bias": ("resnet50", {"resolution": 16, "width": 2, "classes": 5}, "bias-only", SGD),
+    "encoder": ("transformer_encoder", {"tokens": 11, "positions": 6, "width": 8, "heads": 2}, "full", SGD),
+    "encoder-last": (
+        "transformer_encoder",
+        {"tokens": 11, "positions": 6, "width": 8, "heads": 2},
+        "last-layer",
+        ADAMW,
+    ),
+}
+
+
+def _graph(name: str, options: dict[str, object]) -> Graph:
+    return import_model(MODELS[name](**options), input_shapes={}, batch=2, batch_norm="fold")
+
+
+def _plan(plan: str | SparsePlan) -> SparsePlan:
+    return SparsePlan.of_preset(plan) if isinstance(plan, str) else plan
+
+
+def _feeds(programs: tuple[Program, ...]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    train = programs[0]
+    feeds: dict[str, np.ndarray] = {}
+    for name in train.inputs:
+        tensor = train.types[name]
+        if name.startswith("hyper."):
+            feeds[name] = np.asarray({"learning_rate": 0.05}.get(name.removeprefix("hyper."), 0.1), np.float32)
+        elif tensor.dtype == "i64":
+            feeds[name] = rng.integers(0, 2, tensor.shape)
+        else:
+            feeds[name] = rng.normal(size=tensor.shape).astype(np.float32)
+    return feeds
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_program_on_its_arena_means_what_the_plain_graph_means(case: str) -> None:
+    name, options, preset, spec = CASES[case]
+    plain = _graph(name, options)
+    forward = run_passes(plain, FORWARD_PASSES)
+    plan = resolve_plan(forward, _plan(preset))
+    training = derive_training_step(forward, plan, spec)
+    programs, state = make_programs(forward, training)
+    programs, memory = plan_memory(programs, state, lambda call: 192, None)
+    feeds = _feeds(programs)
+
+    slices = {key: (part.axis, part.start) for key, part in plan.items()}
+    exact_step = add_optimizer(differentiate(attach_loss(plain, spec.loss), plan), spec.optimizer, slices)
+    zeros = {key: np.zeros(exact_step.graph.types[key].shape, np.float32) for key in exact_step.optimizer_state}
+    exact = evaluate_graph(exact_step.graph, {**feeds, **zeros})
+
+    machine = Machine(memory, state, {**forward.arrays, **training.graph.arrays})
+    train, infer = programs
+    machine.load_state(train)
+    logits = machine.run(infer, feeds)[training.logits]
+    np.testing.assert_allclose(logits, exact[exact_step.logits], rtol=1e-4, atol=1e-5)
+    found = machine.run(train, feeds)
+    np.testing.assert_allclose(found[training.loss], exact[exact_step.loss], rtol=1e-5)
+    for value, updated in exact_step.updates.items():
+        have, want = machine.view(train, value), exact[updated]
+        np.testing.assert_allclose(
+            have, want, rtol=2e-3, atol=2e-5 * max(1.0, float(np.abs(want).max())), err_msg=value
+        )
+    for parameter in forward.parameters:
+        if parameter not in plan:
+            assert np.array_equal(machine.view(train, parameter), forward.arrays[parameter])
+
+
+@pytest.mark.parametrize("case", ["mcunet", "encoder"])
+def test_no_two_live_values_overlap(case: str) -> None:
+    name, options, preset, spec = CASES[case]
+    forward = run_passes(_graph(name, options), FORWARD_PASSES)
+    training = derive_training_step(forward, resolve_plan(forward, _plan(preset)), spec)
+    programs, state = make_programs(forward, training)
+    programs, memory = plan_memory(programs, state, lambda call: 100, None)
+    for program in programs:
+        spans = [
+            (memory.live[key], memory.placements[key])
+            for key in memory.live
+            if key[0] == program.name and root_of(program, key[1]) == key[1]
+        ]
+        spans += [((i, i), place) for (owner, i), place in memory.workspaces.items() if owner == program.name]
+        for (life, place), (other_life, other) in combinations(spans, 2):
+            if life[0] <= other_life[1] and other_life[0] <= life[1]:
+                end, other_end = place.offset_bytes + place.size_bytes, other.offset_bytes + other.size_bytes
+                assert end <= other.offset_bytes or other_end <= place.offset_bytes
+            assert place.offset_bytes % 64 == 0
+            assert place.offset_bytes + place.size_bytes <= memory.arena_bytes
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 30), st.integers(0, 12)), min_size=1, max_size=30))
+def test_packing_is_valid_and_at_least_the_peak(sizes: list[tuple[int, int, int]]) -> None:
+    blocks = [Block(("train", i), 64 * size, first, first + span) for i, (size, first, span) in enumerate(sizes)]
+    offsets, used = pack(blocks)
+    assert used >= peak_bytes(blocks)
+    for i, j in combinations(range(len(blocks)), 2):
+        a, b = blocks[i], blocks[j]
+        if a.first <= b.last and b.first <= a.last:
+            assert offsets[i] + a.size_bytes <= offsets[j] or offsets[j] + b.size_bytes <= offsets[i]
+
+
+def test_gradients_die_at_once() -> None:
+    """Reordering: a full step never holds all weight-gradients at the same time."""
+    forward = run_passes(_graph("mcunet", {"resolution": 16}), FORWARD_PASSES)
+    training = derive_training_step(forward, resolve_plan(forward, _plan("full")), SGD)
+    programs, state = make_programs(forward, training)
+    programs, memory = plan_memory(programs, state, lambda call: 0, None)
+    lives = [memory.live["train", root_of(programs[0], value)] for value in training.gradients.values()]
+    lives = [life for life in lives if life[1] > life[0]]
+    alive = max(sum(first <= i <= last for first, last in lives) for i in range(len(programs[0].calls)))
+    assert alive < len(lives) / 4
+
+
+def test_sparse_plan_saves_memory_and_work() -> None:
+    forward = run_passes(_graph("mcunet", {"resolution": 32}), FORWARD_PASSES)
+    plans = {
+        "full": _plan("full"),
+        "sparse": SparsePlan.parse("{update: [{parameters: ['blocks.1[01].expand.weight', 'classifier.*']}]}"),
+        "half": SparsePlan.parse("{update: [{parameters: ['blocks.1[01].expand.weight'], ratio: 0.5}]}"),
+    }
+    peak, flops = {}, {}
+    for name, plan in plans.items():
+        training = derive_training_step(forward, resolve_plan(forward, plan), SGD)
+        programs, state = make_programs(forward, training)
+        placed, memory = plan_memory(programs, state, lambda call: 0, None)
+        peak[name], flops[name] = memory.arena_bytes, sum(call.flops for call in placed[0].calls)
+    assert peak["sparse"] < peak["full"] / 2
+    assert flops["half"] < flops["sparse"] < flops["full"]
+
+
+def test_budget_is_enforced_with_advice() -> None:
+    forward = run_passes(_graph("mlp", {}), FORWARD_PASSES)
+    training = derive_training_step(forward, resolve_plan(forward, _plan("full")), SGD)
+    programs, state = make_programs(forward, training)
+    with pytest.raises(DoesNotFit, match="lower the batch") as caught:
+        plan_memory(programs, state, lambda call: 0, 1000)
+    assert caught.value.limit_bytes == 1000
+    assert caught.value.needed_bytes > 1000
+
+
+def test_unknown_parameter_names_its_neighbours() -> None:
+    with pytest.raises(PlanError, match="did you mean") as caught:
+        resolve_plan(_graph("mlp", {}), SparsePlan.parse("{update: [{parameters: ['clasifier.weight']}]}"))
+    assert "clasifier.weight" in str(caught.value)
