@@ -1,0 +1,127 @@
+"""BatchNormalization folded into the convolution before it, or kept with frozen statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.errors import UnsupportedOperator
+from compiler.evaluate import evaluate_graph
+from compiler.graph import Array
+from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node
+
+IMAGE = {"x": ("f32", ("batch", 3, 5, 5))}
+VECTORS = ("norm.weight", "norm.bias", "norm.running_mean", "norm.running_var")
+
+
+def _stored(channels: int = 4) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    return {
+        "conv.weight": rng.standard_normal((4, 3, 3, 3)).astype(np.float32),
+        "norm.weight": rng.uniform(0.5, 1.5, channels).astype(np.float32),
+        "norm.bias": rng.standard_normal(channels).astype(np.float32),
+        "norm.running_mean": rng.standard_normal(channels).astype(np.float32),
+        "norm.running_var": rng.uniform(0.5, 2.0, channels).astype(np.float32),
+    }
+
+
+def _conv_norm(**attributes: object) -> bytes:
+    nodes = [
+        node("Conv", ["x", "conv.weight"], ["h"]),
+        node("BatchNormalization", ["h", *VECTORS], ["n"], epsilon=1e-3, **attributes),
+        node("Relu", ["n"], ["y"]),
+    ]
+    return model_of(nodes, IMAGE, initializers=_stored())
+
+
+def test_fold_leaves_a_convolution_with_a_bias() -> None:
+    graph = imported(_conv_norm())
+    assert_agrees(_conv_norm(), graph)
+    assert {name: p.created for name, p in graph.parameters.items()} == {"conv.weight": False, "conv.bias": True}
+    assert not {"sub", "mul", "rsqrt"} & {made.op for made in graph}
+
+
+def test_fold_keeps_the_convolutions_own_bias_name() -> None:
+    nodes = [
+        node("Conv", ["x", "conv.weight", "conv.own"], ["h"]),
+        node("BatchNormalization", ["h", *VECTORS], ["y"]),
+    ]
+    model = model_of(nodes, IMAGE, initializers={**_stored(), "conv.own": np.ones(4, np.float32)})
+    graph = imported(model)
+    assert set(graph.parameters) == {"conv.weight", "conv.own"}
+    assert_agrees(model, graph)
+
+
+def test_frozen_trains_scale_and_bias_and_keeps_statistics_constant() -> None:
+    graph = imported(_conv_norm(), batch_norm="frozen")
+    assert_agrees(_conv_norm(), graph)
+    assert {name: p.kind for name, p in graph.parameters.items()} == {
+        "conv.weight": "weight",
+        "norm.weight": "weight",
+        "norm.bias": "bias",
+    }
+    np.testing.assert_array_equal(graph.arrays["norm.weight"], _stored()["norm.weight"])
+    feeds = feeds_for(graph)
+    doubled = evaluate_graph(graph, {**feeds, "norm.weight": graph.arrays["norm.weight"] * 2})
+    assert not np.allclose(doubled["y"], evaluate_graph(graph, feeds)["y"])
+
+
+@pytest.mark.parametrize("batch_norm", ["fold", "frozen"])
+def test_a_norm_without_a_convolution_is_an_affine_map(batch_norm: str) -> None:
+    model = model_of(
+        [node("BatchNormalization", ["x", *VECTORS], ["y"])],
+        IMAGE,
+        initializers={name: array for name, array in _stored(3).items() if name != "conv.weight"},
+    )
+    graph = imported(model, batch_norm=batch_norm)  # type: ignore[arg-type]
+    assert set(graph.parameters) == {"norm.weight", "norm.bias"}
+    assert_agrees(model, graph)
+
+
+def test_a_convolution_with_another_reader_is_not_folded() -> None:
+    nodes = [
+        node("Conv", ["x", "conv.weight"], ["h"]),
+        node("BatchNormalization", ["h", *VECTORS], ["n"]),
+        node("Add", ["h", "n"], ["y"]),
+    ]
+    model = model_of(nodes, IMAGE, initializers=_stored())
+    graph = imported(model)
+    assert_agrees(model, graph)
+    np.testing.assert_array_equal(
+        graph.parameters["conv.weight"].to_file(graph.arrays["conv.weight"]), _stored()["conv.weight"]
+    )
+
+
+def test_a_shared_convolution_weight_is_not_folded() -> None:
+    stored = _stored(3)
+    stored["conv.weight"] = stored["conv.weight"][:3, :, :1, :1].copy()
+    nodes = [
+        node("Conv", ["x", "conv.weight"], ["h"]),
+        node("BatchNormalization", ["h", *VECTORS], ["n"]),
+        node("Conv", ["n", "conv.weight"], ["y"]),
+    ]
+    model = model_of(nodes, IMAGE, initializers=stored)
+    graph = imported(model)
+    assert_agrees(model, graph)
+
+
+def test_a_training_mode_export_is_taken_in_evaluation_mode() -> None:
+    nodes = [
+        node("Conv", ["x", "conv.weight"], ["h"]),
+        node("BatchNormalization", ["h", *VECTORS], ["y", "mean", "var"], training_mode=1),
+    ]
+    graph = imported(model_of(nodes, IMAGE, initializers=_stored()))
+    reference = imported(model_of([nodes[0], node("BatchNormalization", ["h", *VECTORS], ["y"])], IMAGE,
+                                  initializers=_stored()))  # fmt: skip
+    feeds = feeds_for(graph)
+    np.testing.assert_array_equal(evaluate_graph(graph, feeds)["y"], evaluate_graph(reference, feeds)["y"])
+
+
+def test_running_statistics_that_are_read_are_refused() -> None:
+    nodes = [
+        node("BatchNormalization", ["x", *VECTORS], ["n", "mean", "var"], training_mode=1),
+        node("Relu", ["mean"], ["y"]),
+    ]
+    stored = {name: array for name, array in _stored(3).items() if name != "conv.weight"}
+    with pytest.raises(UnsupportedOperator, match=r"make_n.*running statistics"):
+        imported(model_of(nodes, IMAGE, initializers=stored))

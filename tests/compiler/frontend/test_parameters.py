@@ -1,0 +1,242 @@
+"""Which initializers become parameters, in which layout, and the traps that exporters set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.errors import ModelError
+from compiler.evaluate import evaluate_graph
+from compiler.graph import Array, Graph
+from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node
+
+IMAGE = {"x": ("f32", ("batch", 4, 6, 6))}
+ROWS = {"x": ("f32", ("batch", 3, 4))}
+
+
+def _floats(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def _round_trips(graph: Graph, stored: dict[str, Array]) -> None:
+    """Every parameter's inside array maps back to the file's bits."""
+    for name, parameter in graph.parameters.items():
+        assert graph.arrays[name].shape == parameter.shape == graph.types[name].shape
+        if name in stored:
+            np.testing.assert_array_equal(parameter.to_file(graph.arrays[name]), stored[name])
+            np.testing.assert_array_equal(parameter.to_inside(stored[name]), graph.arrays[name])
+
+
+def test_layouts_kinds_and_channel_axes_of_layers() -> None:
+    stored = {
+        "conv.weight": _floats(4, 4, 3, 3),
+        "conv.bias": _floats(4),
+        "dw.weight": _floats(4, 1, 3, 3),
+        "dw.bias": _floats(4),
+        "fc.weight": _floats(5, 4),
+        "fc.bias": _floats(5),
+        "proj.weight": _floats(5, 2),
+    }
+    nodes = [
+        node("Conv", ["x", "conv.weight", "conv.bias"], ["a"]),
+        node("Conv", ["a", "dw.weight", "dw.bias"], ["b"], group=4),
+        node("GlobalAveragePool", ["b"], ["c"]),
+        node("Flatten", ["c"], ["d"]),
+        node("Gemm", ["d", "fc.weight", "fc.bias"], ["e"], transB=1),
+        node("MatMul", ["e", "proj.weight"], ["y"]),
+    ]
+    model = model_of(nodes, IMAGE, initializers=stored)
+    graph = imported(model)
+    assert_agrees(model, graph)
+    _round_trips(graph, stored)
+    found = {p.name: (p.shape, p.kind, p.channel_axis, p.layer) for p in graph.parameters.values()}
+    assert found == {
+        "conv.weight": ((3, 3, 4, 4), "weight", 2, "make_a"),
+        "conv.bias": ((4,), "bias", None, "make_a"),
+        "dw.weight": ((3, 3, 4), "weight", 2, "make_b"),
+        "dw.bias": ((4,), "bias", None, "make_b"),
+        "fc.weight": ((4, 5), "weight", 0, "make_e"),
+        "fc.bias": ((5,), "bias", None, "make_e"),
+        "proj.weight": ((5, 2), "weight", 0, "make_y"),
+    }
+    assert graph.inputs == ("x",)
+    assert graph.outputs == ("y",)
+
+
+def test_matmul_bias_norms_scales_and_position_table() -> None:
+    stored = {
+        "w": _floats(4, 4),
+        "b": _floats(4),
+        "s": _floats(4),
+        "t": _floats(4),
+        "p": _floats(1, 3, 4),
+        "g": _floats(4),
+    }
+    nodes = [
+        node("Add", ["x", "p"], ["positioned"]),
+        node("LayerNormalization", ["positioned", "s", "t"], ["normed"]),
+        node("MatMul", ["normed", "w"], ["product"]),
+        node("Add", ["b", "product"], ["biased"]),
+        node("Mul", ["biased", "g"], ["y"]),
+    ]
+    graph = imported(model_of(nodes, ROWS, initializers=stored))
+    kinds = {p.name: (p.kind, p.channel_axis, p.layer) for p in graph.parameters.values()}
+    assert kinds == {
+        "p": ("weight", None, "make_positioned"),
+        "s": ("weight", None, "make_normed"),
+        "t": ("bias", None, "make_normed"),
+        "w": ("weight", 0, "make_product"),
+        "b": ("bias", None, "make_product"),
+        "g": ("weight", None, "make_y"),
+    }
+
+
+def test_clip_bounds_scalars_masks_and_integers_are_constants() -> None:
+    stored = {
+        "low": np.asarray([0.0], np.float32),
+        "high": np.asarray([6.0], np.float32),
+        "factor": np.asarray([0.5], np.float32),
+        "mask": np.triu(np.full((4, 4), np.finfo(np.float32).min, np.float32), 1)[:3],
+        "infinite": np.full((3, 4), -np.inf, np.float32),
+        "rows": np.asarray([2, 0, 1], np.int64),
+    }
+    nodes = [
+        node("Clip", ["x", "low", "high"], ["a"]),
+        node("Mul", ["a", "factor"], ["b"]),
+        node("Add", ["b", "mask"], ["c"]),
+        node("Max", ["c", "infinite"], ["d"]),
+        node("Gather", ["d", "rows"], ["y"], axis=1),
+    ]
+    graph = imported(model_of(nodes, ROWS, initializers=stored))
+    assert not graph.parameters
+
+
+def test_missing_conv_bias_is_created_in_the_exporters_style() -> None:
+    weights = {"a.weight": _floats(4, 4, 3, 3), "b.weight": _floats(4, 4, 3, 3)}
+    plain = model_of(
+        [node("Conv", ["x", "a.weight"], ["h"]), node("Conv", ["h", "b.weight"], ["y"])], IMAGE, initializers=weights
+    )
+    graph = imported(plain)
+    assert {p.name for p in graph.parameters.values() if p.created} == {"a.bias", "b.bias"}
+    assert not graph.arrays["a.bias"].any()
+    assert_agrees(plain, graph)
+    folded = model_of(
+        [node("Conv", ["x", "a.weight", "a.weight_bias"], ["h"]), node("Conv", ["h", "b.weight"], ["y"])],
+        IMAGE,
+        initializers={**weights, "a.weight_bias": _floats(4)},
+    )
+    assert {name: p.created for name, p in imported(folded).parameters.items() if p.kind == "bias"} == {
+        "a.weight_bias": False,
+        "b.weight_bias": True,
+    }
+
+
+def test_no_bias_is_created_where_an_add_follows() -> None:
+    stored = {"a.weight": _floats(4, 4, 3, 3), "shift": _floats(1, 4, 1, 1)}
+    nodes = [node("Conv", ["x", "a.weight"], ["h"]), node("Add", ["h", "shift"], ["y"])]
+    graph = imported(model_of(nodes, IMAGE, initializers=stored))
+    assert {name: p.kind for name, p in graph.parameters.items()} == {"a.weight": "weight", "shift": "bias"}
+    assert graph.parameters["shift"].layer == "make_h"
+
+
+def test_vectors_merged_through_identity_are_separate_parameters() -> None:
+    stored = {"n1.weight": np.ones(4, np.float32), "n1.bias": _floats(4)}
+    nodes = [
+        node("Identity", ["n1.weight"], ["n2.weight"]),
+        node("Identity", ["n1.bias"], ["n2.bias"]),
+        node("LayerNormalization", ["x", "n1.weight", "n1.bias"], ["h"]),
+        node("LayerNormalization", ["h", "n2.weight", "n2.bias"], ["y"]),
+    ]
+    model = model_of(nodes, ROWS, initializers=stored)
+    graph = imported(model)
+    assert set(graph.parameters) == {"n1.weight", "n1.bias", "n2.weight", "n2.bias"}
+    assert_agrees(model, graph)
+
+
+def test_fresh_vectors_merged_without_trace_are_separate_parameters() -> None:
+    stored = {"a.weight": _floats(4, 4), "b.weight": _floats(4, 4), "zeros": np.zeros(4, np.float32)}
+    nodes = [
+        node("MatMul", ["x", "a.weight"], ["p"]),
+        node("Add", ["p", "zeros"], ["h"]),
+        node("MatMul", ["h", "b.weight"], ["q"]),
+        node("Add", ["q", "zeros"], ["y"]),
+    ]
+    graph = imported(model_of(nodes, ROWS, initializers=stored))
+    assert set(graph.parameters) == {"a.weight", "b.weight", "zeros", "b.bias"}
+    assert graph.parameters["b.bias"].created
+
+
+def test_a_matrix_shared_through_identity_stays_one_parameter() -> None:
+    nodes = [
+        node("Identity", ["w"], ["w2"]),
+        node("MatMul", ["x", "w"], ["h"]),
+        node("MatMul", ["h", "w2"], ["y"]),
+    ]
+    graph = imported(model_of(nodes, ROWS, initializers={"w": _floats(4, 4)}))
+    assert set(graph.parameters) == {"w"}
+    assert graph.parameters["w"].channel_axis is None
+
+
+@pytest.mark.parametrize("output_layer", ["transposed node", "gemm", "folded copy"])
+def test_a_tied_embedding_is_one_parameter(output_layer: str) -> None:
+    table = _floats(7, 4)
+    nodes = [node("Gather", ["embed", "tokens"], ["h"])]
+    stored: dict[str, Array] = {"embed": table}
+    if output_layer == "transposed node":
+        nodes += [node("Transpose", ["embed"], ["head"], perm=[1, 0]), node("MatMul", ["h", "head"], ["y"])]
+    elif output_layer == "gemm":
+        nodes += [node("Gemm", ["h", "embed"], ["y"], transB=1)]
+    else:
+        stored["head"] = np.ascontiguousarray(table.T)
+        nodes += [node("MatMul", ["h", "head"], ["y"])]
+    model = model_of(nodes, {"tokens": ("i64", ("batch",))}, initializers=stored)
+    graph = imported(model, batch=3)
+    assert set(graph.parameters) == {"embed"}
+    feeds = feeds_for(graph, integers=7)
+    assert_agrees(model, graph, feeds)
+    changed = {**feeds, "embed": graph.arrays["embed"] * 2}
+    np.testing.assert_allclose(
+        evaluate_graph(graph, changed)["y"], 4 * evaluate_graph(graph, feeds)["y"], rtol=1e-12
+    )  # both uses follow the one parameter
+
+
+def test_one_weight_read_in_two_layouts_stays_one_parameter() -> None:
+    nodes = [
+        node("Gemm", ["x", "w"], ["h"], transB=1),
+        node("Gemm", ["h", "w"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ("f32", ("batch", 4))}, initializers={"w": _floats(5, 4)})
+    graph = imported(model)
+    assert set(graph.parameters) == {"w"}
+    assert_agrees(model, graph)
+
+
+def test_movement_of_a_parameter_is_replayed_and_arithmetic_on_one_is_folded() -> None:
+    stored = {
+        "table": _floats(9, 4),
+        "start": np.asarray([2], np.int64),
+        "end": np.asarray([5], np.int64),
+        "frequency": _floats(4, seed=3),
+        "positions": np.arange(3, dtype=np.float32).reshape(3, 1),
+    }
+    nodes = [
+        node("Slice", ["table", "start", "end"], ["rows"]),
+        node("Add", ["x", "rows"], ["h"]),
+        node("Mul", ["positions", "frequency"], ["angle"]),
+        node("Cos", ["angle"], ["cosine"]),
+        node("Mul", ["h", "cosine"], ["y"]),
+    ]
+    model = model_of(nodes, ROWS, initializers=stored)
+    graph = imported(model)
+    assert set(graph.parameters) == {"table"}
+    assert_agrees(model, graph)
+    changed = {**feeds_for(graph), "table": graph.arrays["table"] + 1}
+    assert not np.allclose(evaluate_graph(graph, changed)["y"], evaluate_graph(graph, feeds_for(graph))["y"])
+
+
+def test_a_damaged_weight_is_refused_by_name() -> None:
+    weight = _floats(4, 5)
+    weight[1, 2] = np.nan
+    model = model_of([node("MatMul", ["x", "fc.weight"], ["y"])], ROWS, initializers={"fc.weight": weight})
+    with pytest.raises(ModelError, match=r"fc\.weight.*NaN"):
+        imported(model)

@@ -1,0 +1,153 @@
+"""Binding of input shapes, and shape arithmetic folded at import."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.errors import LimitExceeded, ModelShapeError
+from compiler.frontend.importer import import_model
+from compiler.limits import ModelLimits
+from tests.compiler.frontend.onnx_graphs import assert_agrees, imported, model_of, node
+
+RELU = [node("Relu", ["x"], ["y"])]
+
+
+def test_an_open_first_axis_is_the_batch() -> None:
+    for axis in ("batch", None):
+        graph = imported(model_of(RELU, {"x": ("f32", (axis, 3))}), batch=5)
+        assert graph.types["x"].shape == graph.types["y"].shape == (5, 3)
+
+
+def test_other_open_axes_come_from_the_spec_or_a_shared_symbol() -> None:
+    nodes = [node("Add", ["x", "z"], ["y"])]
+    model = model_of(nodes, {"x": ("f32", ("batch", "time")), "z": ("f32", ("batch", "time"))})
+    graph = imported(model, x=(2, 7))
+    assert graph.types["z"].shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("shape", "bound", "message"),
+    [
+        (("batch", "time"), {}, r"input 'x' axis 1: is open"),
+        ((4, 3), {}, r"input 'x' axis 0: is 4 in the model, the spec's batch is 2"),
+        (("batch", 3), {"x": (2, 5)}, r"input 'x' axis 1: is 3 in the model and 5 in the spec"),
+        (("batch", 3), {"x": (2, 3, 1)}, r"input 'x': has rank 2"),
+        (("batch", 3), {"q": (2, 3)}, r"input 'q': the model has no such input"),
+        (("batch", 3), {"x": (3, 3)}, r"input 'x' axis 0"),
+        (("batch", "n"), {"x": (2, 0)}, r"input 'x' axis 1: is 0"),
+    ],
+)
+def test_what_does_not_bind_is_refused(
+    shape: tuple[int | str, ...], bound: dict[str, tuple[int, ...]], message: str
+) -> None:
+    with pytest.raises(ModelShapeError, match=message):
+        import_model(model_of(RELU, {"x": ("f32", shape)}), input_shapes=bound, batch=2, batch_norm="fold")
+
+
+def test_one_symbol_with_two_extents_is_refused() -> None:
+    model = model_of([node("MatMul", ["x", "z"], ["y"])], {"x": ("f32", ("b", "t")), "z": ("f32", ("b", "t"))})
+    with pytest.raises(ModelShapeError, match="'t' is 4 here and 3 at input 'x' axis 1"):
+        import_model(model, input_shapes={"x": (2, 3), "z": (2, 4)}, batch=2, batch_norm="fold")
+
+
+def test_shape_arithmetic_of_a_dynamic_reshape_is_folded() -> None:
+    """Shape -> Gather -> Unsqueeze -> Concat -> Reshape, as TorchScript writes `x.view(x.size(0), -1)`."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["n"]),
+        node("Unsqueeze", ["n", "axis"], ["n1"]),
+        node("Concat", ["n1", "rest"], ["target"], axis=0),
+        node("Reshape", ["x", "target"], ["y"]),
+    ]
+    known = {"zero": np.asarray(0), "axis": np.asarray([0]), "rest": np.asarray([-1])}
+    model = model_of(nodes, {"x": ("f32", ("batch", 3, 4))}, initializers=known)
+    graph = imported(model, batch=6)
+    assert [made.op for made in graph] == ["reshape"]
+    assert_agrees(model, graph)
+
+
+def test_a_causal_mask_of_constants_is_folded() -> None:
+    """Range, comparison, Where, ConstantOfShape, Trilu and Expand on known shapes leave one constant."""
+    nodes = [
+        node("Shape", ["x"], ["t"], start=1, end=2),
+        node("Squeeze", ["t"], ["n"]),
+        node("Range", ["zero", "n", "one"], ["columns"]),
+        node("Unsqueeze", ["columns", "axis"], ["rows"]),
+        node("LessOrEqual", ["columns", "rows"], ["seen"]),
+        node("Not", ["seen"], ["hidden"]),
+        node("Where", ["hidden", "low", "none"], ["mask"]),
+        node("Add", ["x", "mask"], ["y"]),
+    ]
+    known = {
+        "zero": np.asarray(0),
+        "one": np.asarray(1),
+        "axis": np.asarray([1]),
+        "low": np.asarray(-1e9, np.float32),
+        "none": np.asarray(0, np.float32),
+    }
+    model = model_of(nodes, {"x": ("f32", ("batch", "t", "t"))}, initializers=known)
+    graph = imported(model, x=(2, 5, 5))
+    assert [made.op for made in graph] == ["add"]
+    assert not graph.parameters
+    assert_agrees(model, graph)
+
+
+INTEGER_CASES = {
+    "Div": (np.asarray([-7, 7, 7]), np.asarray([2, -2, 3])),
+    "Mod": (np.asarray([-7, 7, 7]), np.asarray([2, -2, 3])),
+    "Mul": (np.asarray([-7, 7]), np.asarray([[3], [2]])),
+    "Max": (np.asarray([1, 5]), np.asarray([3, 3]), np.asarray([2, 9])),
+    "CumSum": (np.asarray([[1, 2], [3, 4]]), np.asarray(1)),
+    "NonZero": (np.asarray([[1, 0], [3, 4]]),),
+    "ReduceProd": (np.asarray([2, 3, 4]),),
+    "ScatterND": (np.asarray([1, 2, 3]), np.asarray([[2]]), np.asarray([9])),
+    "Tile": (np.asarray([[1, 2]]), np.asarray([2, 3])),
+    "ArgMax": (np.asarray([[1, 5, 2], [7, 0, 7]]),),
+    "Size": (np.asarray([[1, 2]]),),
+    "GatherND": (np.asarray([[1, 2], [3, 4]]), np.asarray([[1, 0]])),
+    "GatherElements": (np.asarray([[1, 2], [3, 4]]), np.asarray([[1, 0]])),
+}
+
+
+@pytest.mark.parametrize("op_type", INTEGER_CASES)
+def test_folded_integer_arithmetic_agrees(op_type: str) -> None:
+    operands = INTEGER_CASES[op_type]
+    names = [f"k{i}" for i in range(len(operands))]
+    nodes = [
+        node(op_type, names, ["folded"]),
+        node("Cast", ["folded"], ["real"], to=1),
+        node("ReduceSum", ["x"], ["total"], keepdims=0),
+        node("Add", ["real", "total"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ("f32", ("batch", 3))}, initializers=dict(zip(names, operands, strict=True)))
+    assert_agrees(model, imported(model))
+
+
+@pytest.mark.parametrize("op_type", ["Range", "Expand", "ConstantOfShape", "Tile"])
+def test_little_input_cannot_ask_for_much_memory(op_type: str) -> None:
+    huge = np.asarray([1 << 40])
+    operands = {
+        "Range": (np.asarray(0), np.asarray(1 << 40), np.asarray(1)),
+        "Expand": (np.asarray([1.0], np.float32), huge),
+        "ConstantOfShape": (huge,),
+        "Tile": (np.asarray([1.0], np.float32), huge),
+    }[op_type]
+    names = [f"k{i}" for i in range(len(operands))]
+    nodes = [node(op_type, names, ["big"]), node("ReduceSum", ["big"], ["s"]), node("Relu", ["x"], ["y"])]
+    known = dict(zip(names, operands, strict=True))
+    model = model_of(nodes, {"x": ("f32", ("batch", 3))}, initializers=known, infer_shapes=False)
+    with pytest.raises(LimitExceeded, match=r"make_big.*compile time"):
+        imported(model)
+
+
+def test_run_time_tensors_are_limited_too() -> None:
+    nodes = [node("Expand", ["x", "shape"], ["y"])]
+    known = {"shape": np.asarray([1 << 20, 1 << 20, 1, 1])}
+    model = model_of(nodes, {"x": ("f32", ("batch", 1))}, initializers=known, infer_shapes=False)
+    with pytest.raises(LimitExceeded, match="make_y"):
+        imported(model)
+    small = ModelLimits(tensor_elements=10)
+    with pytest.raises(LimitExceeded, match="input 'x'"):
+        import_model(model_of(RELU, {"x": ("f32", ("batch", 9))}), input_shapes={}, batch=2, batch_norm="fold",
+                     limits=small)  # fmt: skip
