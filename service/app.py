@@ -4,36 +4,78 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import anyio.to_thread
 from fastapi import APIRouter, FastAPI
 
-from service import problems
+from service import health, problems
+from service.agents import endpoints as agents
 from service.bundles import endpoints as bundles
 from service.dashboard import problem_pages
 from service.dashboard import routes as dashboard
+from service.datasets import endpoints as datasets
+from service.devices import endpoints as devices
 from service.farm import open_farm
 from service.jobs import endpoints as jobs
 from service.keys import endpoints as keys
+from service.limits import BodyLimits
 from service.queue import Queue
-from service.schemas import PROBLEMS
+from service.runs import endpoints as runs
+from service.schemas import PROBLEMS, Problem
 from service.settings import Settings
+from service.sweeper import Sweeper
 
-ROUTERS: tuple[APIRouter, ...] = (jobs.router, bundles.router, keys.router, dashboard.router)
+ROUTERS: tuple[APIRouter, ...] = (
+    jobs.router,
+    bundles.router,
+    datasets.router,
+    runs.router,
+    devices.router,
+    keys.router,
+    agents.router,
+    health.router,
+    dashboard.router,
+)
+THREADS = 100
+"""Requests that may use the database at once; held requests (long polls, streams) use a thread only while they look."""
+
+
+class Application(FastAPI):
+    """FastAPI with our problem documents in its description."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The API's description (OpenAPI 3.1)."""
+        if self.openapi_schema is None:
+            described = super().openapi()
+            described["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
+        assert self.openapi_schema is not None
+        return self.openapi_schema
 
 
 def create_app(settings: Settings | None = None, *, queue: Queue | None = None) -> FastAPI:
     """The farm's web application. `queue` replaces the broker (tests)."""
-    farm = open_farm(settings or Settings(), queue)
+    chosen = settings or Settings()
+    farm = open_farm(chosen, queue)
+    metrics = health.Metrics(farm)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        sweeper = Sweeper(farm)
+        sweeper.start()
         yield
+        sweeper.stop()
         farm.close()
 
-    app = FastAPI(title="PockFarm", version="1", lifespan=lifespan, responses=PROBLEMS)
+    app = Application(
+        title="PockFarm", version="1", lifespan=lifespan, responses=PROBLEMS, docs_url=None, redoc_url=None
+    )
     app.state.farm = farm
+    app.add_middleware(BodyLimits, settings=chosen)
+    app.add_middleware(health.CountRequests, metrics=metrics)
     problems.install(app)
     problem_pages.install(app)
-    for router in ROUTERS:
+    for router in (*ROUTERS, health.metrics_router(metrics)):
         app.include_router(router)
     return app

@@ -24,7 +24,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, deferred, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from service.identifiers import new_id
 
@@ -156,7 +156,7 @@ class Bundle(Base):
     plan_digest: Mapped[str] = mapped_column(Digest)
     spec_digest: Mapped[str] = mapped_column(Digest)
     manifest: Mapped[dict[str, Any]]
-    compile_report: Mapped[dict[str, Any]] = deferred(mapped_column(JSON))
+    compile_report: Mapped[dict[str, Any]] = mapped_column(JSON, deferred=True)
     created_at: Mapped[float] = mapped_column(default=time.time)
 
 
@@ -400,7 +400,7 @@ class Result(Base):
     state: Mapped[str] = mapped_column(String(20))
     digest: Mapped[str] = mapped_column(Digest)
     """Of the signed payload."""
-    envelope: Mapped[str] = deferred(mapped_column(Text))
+    envelope: Mapped[str] = mapped_column(Text, deferred=True)
     """The DSSE envelope as received, so that anyone can verify the number later."""
     report: Mapped[dict[str, Any]]
     recorded_at: Mapped[float] = mapped_column(default=time.time)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.database.models import Device, DeviceEvent, EnrolmentToken
 from service.database.paging import newest_first
+from service.devices.blame import note
 from service.identifiers import clean_text, new_secret, secret_hash
 from service.problems import Conflict, NotFound
 
@@ -39,11 +40,6 @@ def history(session: Session, device_id: str, *, limit: int = 100) -> Sequence[D
     return session.scalars(query.order_by(DeviceEvent.id.desc()).limit(limit)).all()
 
 
-def note(session: Session, device_id: str, kind: str, message: str = "") -> None:
-    """Add a line to a device's health history."""
-    session.add(DeviceEvent(device_id=device_id, kind=kind, message=clean_text(message, 1000)))
-
-
 def set_state(session: Session, device_id: str, state: str, reason: str) -> Device:
     """Quarantine (no more work), release or remove (never again) a device. Raises: NotFound; Conflict if removed."""
     device = find(session, device_id)
@@ -54,16 +50,6 @@ def set_state(session: Session, device_id: str, state: str, reason: str) -> Devi
         device.strikes = 0
     note(session, device.id, {"active": "released"}.get(state, state), reason)
     return device
-
-
-def strike(session: Session, device: Device, reason: str, *, most: int) -> None:
-    """Count a lost attempt against a device; the `most`th in a row quarantines it."""
-    device.strikes += 1
-    note(session, device.id, "lost", reason)
-    if device.strikes >= most and device.state == "active":
-        device.state = "quarantined"
-        device.state_reason = f"{device.strikes} attempts were lost in a row; the last: {reason}"[:1000]
-        note(session, device.id, "quarantined", device.state_reason)
 
 
 def create_enrolment_token(session: Session, *, device_class: str | None, lifetime_s: float) -> tuple[str, float]:

@@ -1,0 +1,111 @@
+"""`python -m service.admin …`: what an operator does on the farm's own machine, without an API key.
+
+    migrate                                  bring the database's schema up to date
+    create-key [--name N] [--role R] [--save]   print a new API key; --save also keeps it in the state folder, 0600
+    one-time-link                            print a link that opens the dashboard once
+    enrolment-token [--device-class C]       print a token that lets one device enrol within 15 minutes
+    openapi                                  print the API's description (kept in the repository as openapi.json)
+
+The answer is the last line of the standard output. Settings are the farm's own (POCKFARM_*).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import select
+
+from service.database.engine import Database
+from service.database.models import ApiKey
+from service.database.schema import migrate
+from service.devices.service import create_enrolment_token
+from service.keys.service import create_key, create_link
+from service.settings import Settings
+
+LOCAL_KEY_NAME = "local operator"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command. Returns the exit code."""
+    options = _parser().parse_args(arguments)
+    settings = Settings()
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    command: Callable[[Settings, argparse.Namespace], str] = options.run
+    print(command(settings, options))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m service.admin", description="Administer a PockFarm farm.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands.add_parser("migrate", help="update the database's schema").set_defaults(run=_migrate)
+    key = commands.add_parser("create-key", help="print a new API key")
+    key.add_argument("--name", default="made by service.admin")
+    key.add_argument("--role", choices=("user", "operator"), default="operator")
+    key.add_argument("--save", action="store_true", help="also keep it in the state folder's file `api-key` (0600)")
+    key.set_defaults(run=_create_key)
+    commands.add_parser("one-time-link", help="print a dashboard link").set_defaults(run=_one_time_link)
+    token = commands.add_parser("enrolment-token", help="print a device's enrolment token")
+    token.add_argument("--device-class", default=None, help="only a device of this class may use it")
+    token.set_defaults(run=_enrolment_token)
+    commands.add_parser("openapi", help="print the API's description").set_defaults(run=_openapi)
+    return parser
+
+
+def _migrate(settings: Settings, _: argparse.Namespace) -> str:
+    migrate(settings.database)
+    return "the database is up to date"
+
+
+def _create_key(settings: Settings, options: argparse.Namespace) -> str:
+    database = Database(settings.database)
+    with database.transaction() as session:
+        _, secret = create_key(session, name=options.name, role=options.role)
+    database.close()
+    if options.save:
+        _save(settings.api_key_path, secret)
+    return secret
+
+
+def _save(path: Path, secret: str) -> None:
+    """Replace the file in one step, never readable by others."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secret + "\n")
+    os.replace(draft, path)
+
+
+def _one_time_link(settings: Settings, _: argparse.Namespace) -> str:
+    database = Database(settings.database)
+    with database.transaction() as session:
+        query = select(ApiKey).where(ApiKey.name == LOCAL_KEY_NAME, ApiKey.revoked_at.is_(None))
+        key = session.scalars(query).first() or create_key(session, name=LOCAL_KEY_NAME, role="operator")[0]
+        token, _expires_at = create_link(session, key_id=key.id, lifetime_s=settings.link_s)
+    database.close()
+    return f"{settings.public_url.rstrip('/')}/open/{token}"
+
+
+def _enrolment_token(settings: Settings, options: argparse.Namespace) -> str:
+    database = Database(settings.database)
+    with database.transaction() as session:
+        token, _expires_at = create_enrolment_token(
+            session, device_class=options.device_class, lifetime_s=settings.enrolment_token_s
+        )
+    database.close()
+    return token
+
+
+def _openapi(settings: Settings, _: argparse.Namespace) -> str:
+    from service.app import create_app
+
+    return json.dumps(create_app(settings).openapi(), indent=1, sort_keys=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

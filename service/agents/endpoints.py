@@ -1,0 +1,230 @@
+"""The agent's side of the API: `/agent/…`, as `device_agents/protocol.py` says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from device_agents import protocol
+from device_agents.protocol import ProtocolError, dumps, loads
+from service.access import FarmDep, bearer_token
+from service.agents import enrolment, leasing, recording
+from service.agents.enrolment import Agent
+from service.database.models import Run
+from service.farm import Farm
+from service.files import BINARY, file_response, store_body
+from service.identifiers import DIGEST
+from service.problems import Invalid, NotFound
+
+router = APIRouter(tags=["agents"])
+T = TypeVar("T")
+LEASE_POLL_S = 0.5
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(dumps(value), status, media_type="application/json")
+
+
+def _check_protocol(request: Request) -> None:
+    spoken = request.headers.get(protocol.PROTOCOL_HEADER)
+    if spoken != protocol.PROTOCOL:
+        raise Invalid("protocol.version", f"this farm speaks {protocol.PROTOCOL}, the request {spoken or 'nothing'}",
+                      where=protocol.PROTOCOL_HEADER, hint="update the agent")  # fmt: skip
+
+
+Speaks = Depends(_check_protocol)
+
+
+async def _read(request: Request, kind: type[T]) -> T:
+    """The body as one wire type. Raises: Invalid."""
+    data = await request.body()
+    try:
+        return await run_in_threadpool(loads, kind, data)
+    except ProtocolError as error:
+        raise Invalid("protocol.invalid", str(error), where=error.where, cause="device") from None
+
+
+def _authenticate(request: Request, farm: FarmDep) -> Agent:
+    with farm.database.read() as session:
+        return enrolment.authenticate(session, bearer_token(request))
+
+
+AgentDep = Annotated[Agent, Depends(_authenticate)]
+
+
+def _body(kind: type) -> dict[str, Any]:
+    text = f"`{kind.__name__}` of the agent protocol (docs/protocol.md)"
+    return {"requestBody": {"required": True, "description": text, "content": {"application/json": {"schema": {
+        "type": "object", "title": kind.__name__}}}}}  # fmt: skip
+
+
+@router.post(protocol.ENROL_PATH, status_code=201, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(protocol.EnrolRequest))  # fmt: skip
+async def enrol(request: Request, farm: FarmDep) -> Response:
+    """Become a device, by a one-time token."""
+    body = await _read(request, protocol.EnrolRequest)
+
+    def act() -> protocol.EnrolResponse:
+        with farm.database.transaction() as session:
+            return enrolment.enrol(session, farm, body)
+
+    return _json(await run_in_threadpool(act), 201)
+
+
+@router.post(protocol.CHALLENGE_PATH, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(protocol.ChallengeRequest))  # fmt: skip
+async def challenge(request: Request, farm: FarmDep) -> Response:
+    """Something fresh to sign."""
+    body = await _read(request, protocol.ChallengeRequest)
+
+    def act() -> protocol.Challenge:
+        with farm.database.read() as session:
+            return enrolment.challenge(session, farm, body.device_id)
+
+    return _json(await run_in_threadpool(act))
+
+
+@router.post(protocol.RENEW_PATH, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(protocol.RenewRequest))  # fmt: skip
+async def renew(request: Request, farm: FarmDep) -> Response:
+    """A fresh credential, by the device's signature."""
+    body = await _read(request, protocol.RenewRequest)
+
+    def act() -> protocol.Credential:
+        with farm.database.transaction() as session:
+            return enrolment.renew(session, farm, body)
+
+    return _json(await run_in_threadpool(act))
+
+
+@router.post(protocol.LEASE_PATH, response_class=Response, dependencies=[Speaks],
+             responses={204: {"description": "No work now"}}, openapi_extra=_body(protocol.LeaseRequest))  # fmt: skip
+async def lease(request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+    """Ask for work; held open until there is some."""
+    body = await _read(request, protocol.LeaseRequest)
+    give_up_at = time.monotonic() + max(0.0, min(protocol.MAX_LONG_POLL_S, body.wait_s))
+    seeker = await run_in_threadpool(_seek, farm, agent, body)
+    while seeker.is_welcome:
+        assignment = await run_in_threadpool(_try_lease, farm, agent, seeker)
+        if assignment is not None:
+            return _json(assignment)
+        if time.monotonic() >= give_up_at or await request.is_disconnected():
+            break
+        await asyncio.sleep(min(LEASE_POLL_S, farm.settings.poll_s))
+    if not seeker.is_welcome:
+        await asyncio.sleep(max(0.0, give_up_at - time.monotonic()))
+    return Response(status_code=204)
+
+
+def _seek(farm: Farm, agent: Agent, body: protocol.LeaseRequest) -> leasing.Seeker:
+    with farm.database.transaction() as session:
+        return leasing.seek(session, farm, agent, body)
+
+
+def _try_lease(farm: Farm, agent: Agent, seeker: leasing.Seeker) -> protocol.Assignment | None:
+    with farm.database.read() as session:
+        found = leasing.candidates(session, seeker)
+    for run_id in found:
+        with farm.database.transaction() as session:
+            assignment = leasing.lease(session, farm, agent, run_id)
+        if assignment is not None:
+            return assignment
+    return None
+
+
+@router.post(protocol.HEARTBEAT_PATH, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(protocol.HeartbeatRequest))  # fmt: skip
+async def heartbeat(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+    """Renew the lease of an attempt."""
+    body = await _read(request, protocol.HeartbeatRequest)
+
+    def act() -> protocol.HeartbeatResponse:
+        with farm.database.transaction() as session:
+            return recording.heartbeat(session, farm, agent, lease_token, body)
+
+    return _json(await run_in_threadpool(act))
+
+
+@router.post(protocol.EVENTS_PATH, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(protocol.EventBatch))  # fmt: skip
+async def take_events(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+    """Record what happens in an attempt."""
+    body = await _read(request, protocol.EventBatch)
+
+    def act() -> protocol.EventsResponse:
+        with farm.database.transaction() as session:
+            return recording.take_events(session, agent, lease_token, body)
+
+    return _json(await run_in_threadpool(act))
+
+
+@router.post(protocol.REPORT_PATH, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(protocol.Envelope))  # fmt: skip
+async def take_report(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+    """Record how an attempt ended."""
+    body = await _read(request, protocol.Envelope)
+
+    def act() -> protocol.ReportResponse:
+        with farm.database.transaction() as session:
+            try:
+                return recording.take_report(session, farm, agent, lease_token, body)
+            except ProtocolError as error:
+                raise Invalid("protocol.invalid", str(error), where=error.where, cause="device") from None
+
+    return _json(await run_in_threadpool(act))
+
+
+@router.put(protocol.WEIGHTS_PATH, status_code=201, response_class=Response, dependencies=[Speaks])
+async def put_weights(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+    """Upload an attempt's trained weights, before the report that names them."""
+    digest = request.headers.get(protocol.DIGEST_HEADER, "")
+    if not DIGEST.fullmatch(digest):
+        raise Invalid("upload.digest", "missing, or not sha256:<hex>", where=protocol.DIGEST_HEADER, cause="device")
+    await run_in_threadpool(_attempt_run, farm, agent, lease_token, live=False)
+    stored = await store_body(
+        request, farm.storage, limit_bytes=farm.settings.weights_limit_bytes, what="weights", digest=digest
+    )
+
+    def act() -> None:
+        with farm.database.transaction() as session:
+            recording.take_weights(session, agent, lease_token, stored)
+
+    await run_in_threadpool(act)
+    return Response(status_code=201)
+
+
+def _attempt_run(farm: Farm, agent: Agent, lease_token: str, *, live: bool = True) -> Run:
+    """The run of the agent's attempt. Raises: Conflict."""
+    with farm.database.read() as session:
+        find = recording.live_attempt if live else recording.find_attempt
+        return session.get_one(Run, find(session, agent, lease_token).run_id)
+
+
+@router.get(protocol.WEIGHTS_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
+def get_weights(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+    """The attempt's starting weights."""
+    digest = _attempt_run(farm, agent, lease_token).weights_digest
+    return _download(request, farm, digest, "the run starts from the bundle's own weights")
+
+
+@router.get(protocol.BUNDLE_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
+def get_bundle(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+    """The attempt's bundle."""
+    return _download(request, farm, _attempt_run(farm, agent, lease_token).bundle_digest, "")
+
+
+@router.get(protocol.DATASET_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
+def get_dataset(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+    """The attempt's data set."""
+    return _download(request, farm, _attempt_run(farm, agent, lease_token).dataset_digest, "the run has no data set")
+
+
+def _download(request: Request, farm: Farm, digest: str | None, without: str) -> Response:
+    if digest is None:
+        raise NotFound("attempt.no-file", without)
+    return file_response(request, farm, digest, filename=digest.removeprefix("sha256:")[:12])

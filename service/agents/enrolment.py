@@ -1,0 +1,145 @@
+"""Identity of devices: enrolment by one-time token, renewal by signature, short-lived credentials."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from device_agents.protocol import (
+    CHALLENGE_TYPE,
+    Challenge,
+    Credential,
+    DeviceDescription,
+    EnrolRequest,
+    EnrolResponse,
+    RenewRequest,
+    challenge_message,
+    pae,
+)
+from service.database.models import Device, DeviceCredential, EnrolmentToken
+from service.devices.blame import note
+from service.devices.service import find
+from service.farm import Farm
+from service.identifiers import clean_text, new_secret, secret_hash
+from service.problems import Forbidden, Unauthenticated
+from service.runs import attempts
+from service.signing import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The caller of an agent endpoint: a device, and the session that its credential belongs to."""
+
+    device_id: str
+    session: str
+
+
+def enrol(session: Session, farm: Farm, request: EnrolRequest) -> EnrolResponse:
+    """Make a device out of a one-time token. Raises: Forbidden (unknown, used, expired, or for another class)."""
+    token = session.scalar(
+        select(EnrolmentToken).where(EnrolmentToken.token_hash == secret_hash(request.token)).with_for_update()
+    )
+    hint = "make another with POST /devices/enrolment-tokens"
+    if token is None or token.expires_at < time.time():
+        raise Forbidden("enrol.token", "this enrolment token is unknown or has expired", hint=hint)
+    if token.device_class not in (None, request.description.device_class):
+        raise Forbidden("enrol.device-class", f"this token is for devices of class {token.device_class}", hint=hint)
+    device = session.scalar(select(Device).where(Device.public_key == request.public_key))
+    if token.device_id is not None and (device is None or device.id != token.device_id):
+        raise Forbidden("enrol.token", "this enrolment token was used before", hint=hint)
+    if device is not None and device.state == "removed":
+        raise Forbidden("device.removed", "a device with this key was removed", hint="make a new key and token")
+    if device is None:
+        device = Device(public_key=request.public_key, session=request.session, **_columns(request.description))
+        session.add(device)
+        session.flush()
+        note(session, device.id, "enrolled", f"as {device.name}")
+    else:  # the answer to the first try was lost, or the agent lost all but its key
+        _restart(session, farm, device, request.session, request.description)
+    token.device_id = device.id
+    return EnrolResponse(device.id, _credential(session, farm, device))
+
+
+def challenge(session: Session, farm: Farm, device_id: str) -> Challenge:
+    """Something for the device to sign. Raises: NotFound."""
+    find(session, device_id)
+    return Challenge(farm.signer.challenge(device_id))
+
+
+def renew(session: Session, farm: Farm, request: RenewRequest) -> Credential:
+    """A fresh credential for who has the device's key. Raises: Forbidden."""
+    device = session.get(Device, request.device_id)
+    if device is None or device.state == "removed":
+        raise Forbidden("device.removed", "this device was removed, or never was", hint="enrol it with a new token")
+    if not farm.signer.is_fresh_challenge(device.id, request.challenge):
+        raise Forbidden("renew.challenge", "the challenge is not ours, or older than a minute", hint="ask for another")
+    message = pae(CHALLENGE_TYPE, challenge_message(request.device_id, request.session, request.challenge))
+    if not verify(device.public_key, request.signature, message):
+        raise Forbidden("renew.signature", "the signature is not by this device's key")
+    for name in ("device_class", "measurement_class"):
+        if getattr(request.description, name) != getattr(device, name):
+            raise Forbidden("renew.class", f"this device enrolled as {getattr(device, name)}", where=name,
+                            hint="enrol what is another device with a new state folder and token")  # fmt: skip
+    _restart(session, farm, device, request.session, request.description)
+    return _credential(session, farm, device)
+
+
+def _restart(session: Session, farm: Farm, device: Device, session_id: str, description: DeviceDescription) -> None:
+    """Take the newest description; a new session voids the older one, and what that one worked on is lost."""
+    if device.session != session_id:
+        attempts.lose_live(session, farm.settings, device, "the agent started again")
+        note(session, device.id, "restarted")
+    for name, value in _columns(description).items():
+        setattr(device, name, value)
+    device.session, device.last_seen_at = session_id, time.time()
+
+
+def _columns(description: DeviceDescription) -> dict[str, Any]:
+    return {
+        "name": description.name,
+        "device_class": description.device_class,
+        "measurement_class": description.measurement_class,
+        "targets": [clean_text(target, 100) for target in description.targets],
+        "architecture": clean_text(description.architecture, 40),
+        "cpu_model": clean_text(description.cpu_model),
+        "features": [clean_text(feature, 100) for feature in description.features],
+        "cores": min(description.cores, 1 << 20),
+        "memory_bytes": min(description.memory_bytes, 1 << 60),
+        "sensors": [clean_text(sensor, 100) for sensor in description.sensors],
+        "isolation_level": description.isolation_level,
+        "agent_version": clean_text(description.agent_version, 100),
+        "runner": clean_text(description.runner) if description.runner else None,
+        "environment": {clean_text(key, 100): clean_text(value, 500) for key, value in description.environment.items()},
+    }
+
+
+def _credential(session: Session, farm: Farm, device: Device) -> Credential:
+    token, lifetime_s = new_secret(), farm.settings.credential_s
+    expires_at = time.time() + lifetime_s
+    session.execute(delete(DeviceCredential).where(DeviceCredential.expires_at < time.time()))
+    session.add(
+        DeviceCredential(
+            token_hash=secret_hash(token), device_id=device.id, session=device.session, expires_at=expires_at
+        )
+    )
+    return Credential(token, expires_at, lifetime_s, (farm.signer.server_key(),))
+
+
+def authenticate(session: Session, token: str | None) -> Agent:
+    """Whose credential this is. Raises: Unauthenticated."""
+    if token is None:
+        raise Unauthenticated("no credential", code="agent.credential", hint="enrol, or renew the credential")
+    row = session.execute(
+        select(DeviceCredential.device_id, DeviceCredential.session)
+        .join(Device, Device.id == DeviceCredential.device_id)
+        .where(DeviceCredential.token_hash == secret_hash(token), DeviceCredential.expires_at > time.time())
+        .where(Device.state != "removed")
+    ).one_or_none()
+    if row is None:
+        raise Unauthenticated("this credential is unknown, has expired or was revoked", code="agent.credential",
+                              hint="renew it with a signed challenge")  # fmt: skip
+    return Agent(*row._tuple())

@@ -1,0 +1,179 @@
+"""Gives work to devices: which run fits, the claim, the signed assignment."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from device_agents.protocol import (
+    BUNDLE_PATH,
+    DATASET_PATH,
+    EMULATION_TIME_FACTOR,
+    WEIGHTS_PATH,
+    Assignment,
+    Blob,
+    LeaseRequest,
+    Limits,
+    Mode,
+    Statement,
+    attempt_path,
+)
+from service.agents.enrolment import Agent
+from service.bundles.manifest import required_features
+from service.database.models import Attempt, Bundle, Dataset, Device, Run
+from service.events import service as events
+from service.farm import Farm
+from service.identifiers import new_secret, secret_hash
+from service.problems import Conflict
+from service.runs import attempts
+from service.settings import Settings
+
+CANDIDATES = 50
+CLOCK_SKEW_S = 300.0
+_MODES: dict[str, Mode] = {"profile": "profile", "train": "train", "eval": "eval"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seeker:
+    """A device that wants work, as far as it decides which."""
+
+    device_id: str
+    device_class: str
+    targets: tuple[str, ...]
+    features: frozenset[str]
+    is_welcome: bool
+    """False: quarantined, or isolated less than the farm asks."""
+
+
+def seek(session: Session, farm: Farm, agent: Agent, request: LeaseRequest) -> Seeker:
+    """Note that the device is there and free; what it had before is given up. Raises: Conflict (older session)."""
+    device = session.get_one(Device, agent.device_id)
+    if agent.session != device.session or request.session != device.session:
+        raise voided()
+    attempts.lose_live(session, farm.settings, device, "the agent asked for other work")
+    device.last_seen_at, device.isolation_level = time.time(), max(0, min(4, request.isolation_level))
+    return _seeker(device, farm.settings)
+
+
+def _seeker(device: Device, settings: Settings) -> Seeker:
+    is_welcome = device.state == "active" and device.isolation_level >= settings.isolation_level
+    return Seeker(
+        device.id, device.device_class, tuple(device.targets), frozenset(device.features), is_welcome=is_welcome
+    )
+
+
+def voided() -> Conflict:
+    """The refusal of an older session's request."""
+    return Conflict("session.voided", "this device has started another session since", cause="device",
+                    hint="run one agent per device")  # fmt: skip
+
+
+def candidates(session: Session, seeker: Seeker) -> list[str]:
+    """Ids of queued runs that the device could take, the oldest first."""
+    query = (
+        select(Run.id, Bundle.manifest)
+        .join(Bundle, Bundle.digest == Run.bundle_digest)
+        .where(Run.state == "queued", Run.target.in_(seeker.targets), Run.queue_deadline_at > time.time())
+        .where((Run.wanted_device_id.is_(None)) | (Run.wanted_device_id == seeker.device_id))
+        .where((Run.wanted_device_class.is_(None)) | (Run.wanted_device_class == seeker.device_class))
+        .order_by(Run.created_at, Run.id)
+        .limit(CANDIDATES)
+    )
+    rows = (row._tuple() for row in session.execute(query))
+    return [run_id for run_id, manifest in rows if required_features(manifest) <= seeker.features]
+
+
+def lease(session: Session, farm: Farm, agent: Agent, run_id: str) -> Assignment | None:
+    """Claim the run for the device; None if another was quicker or the device is not welcome any more."""
+    query = select(Run).where(Run.id == run_id, Run.state == "queued").with_for_update(skip_locked=True)
+    run = session.scalar(query)
+    if run is None:
+        return None
+    device = session.scalars(select(Device).where(Device.id == agent.device_id).with_for_update()).one()
+    if device.session != agent.session:
+        raise voided()
+    if not _seeker(device, farm.settings).is_welcome:
+        return None
+    token, limits = new_secret(), _limits(farm.settings)
+    attempt = _start_attempt(session, farm.settings, run, device, token)
+    bundle = session.get_one(Bundle, run.bundle_digest)
+    dataset = session.get(Dataset, run.dataset_digest) if run.dataset_digest else None
+    weights = _weights(farm, run, token)
+    return Assignment(
+        run_id=run.id,
+        attempt=attempt.n,
+        lease_token=token,
+        lease_expires_at=attempt.lease_expires_at,
+        lease_s=farm.settings.lease_s,
+        envelope=farm.signer.sign(_statement(farm, run, attempt, device, bundle)),
+        bundle=Blob(bundle.digest, bundle.size_bytes, attempt_path(BUNDLE_PATH, token)),
+        mode=_MODES[run.mode],
+        steps=run.steps,
+        warmup=run.warmup,
+        seed=run.seed,
+        learning_rate=run.learning_rate,
+        threads=run.threads,
+        dataset=Blob(dataset.digest, dataset.size_bytes, attempt_path(DATASET_PATH, token)) if dataset else None,
+        weights=weights,
+        limits=limits,
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(settings.transfer_s, settings.run_s, settings.run_memory_bytes, settings.run_disk_bytes)
+
+
+def _weights(farm: Farm, run: Run, token: str) -> Blob | None:
+    if run.weights_digest is None:
+        return None
+    size_bytes = farm.storage.size(run.weights_digest) or 0
+    return Blob(run.weights_digest, size_bytes, attempt_path(WEIGHTS_PATH, token))
+
+
+def clock_s(settings: Settings, device: Device) -> float:
+    """Seconds that an attempt on the device may take, transfer and run together."""
+    factor = EMULATION_TIME_FACTOR if device.measurement_class == "emulated" else 1.0
+    return settings.transfer_s + settings.run_s * factor
+
+
+def _start_attempt(session: Session, settings: Settings, run: Run, device: Device, token: str) -> Attempt:
+    now = time.time()
+    run.state, run.device_id, run.attempts, run.steps_done = "leased", device.id, run.attempts + 1, 0
+    attempt = Attempt(
+        run_id=run.id,
+        n=run.attempts,
+        device_id=device.id,
+        token_hash=secret_hash(token),
+        lease_expires_at=now + settings.lease_s,
+        deadline_at=now + clock_s(settings, device),
+    )
+    session.add(attempt)
+    events.add(session, run.id, "state", state="leased", attempt=attempt.n, device=device.id, name=device.name)
+    session.flush()
+    return attempt
+
+
+def _statement(farm: Farm, run: Run, attempt: Attempt, device: Device, bundle: Bundle) -> Statement:
+    now = time.time()
+    return Statement(
+        run_id=run.id,
+        attempt=attempt.n,
+        device_id=device.id,
+        device_class=device.device_class,
+        bundle_digest=bundle.digest,
+        bundle_bytes=bundle.size_bytes,
+        target=bundle.target,
+        model_digest=bundle.model_digest,
+        plan_digest=bundle.plan_digest,
+        not_before=now - CLOCK_SKEW_S,
+        expires_at=attempt.deadline_at + CLOCK_SKEW_S,
+        release_number=farm.signer.release_number,
+        dataset_digest=run.dataset_digest,
+        weights_digest=run.weights_digest,
+    )
+
+
+__all__ = ["Seeker", "candidates", "clock_s", "lease", "seek", "voided"]

@@ -1,0 +1,219 @@
+"""What attempts send: heartbeats, events, weights, the signed report. Each is recorded once, for who owns it only."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from device_agents.protocol import (
+    REPORT_TYPE,
+    Envelope,
+    Event,
+    EventBatch,
+    EventsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ProtocolError,
+    Report,
+    ReportResponse,
+    dumps,
+    loads,
+    pae,
+    to_json,
+)
+from service.agents.enrolment import Agent
+from service.agents.leasing import voided
+from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run
+from service.events import service as events
+from service.farm import Farm
+from service.identifiers import clean_text, digest_of, secret_hash
+from service.problems import Conflict, Invalid
+from service.runs import attempts
+from service.runs.summary import summarise
+from service.signing import verify
+from service.storage import StoredFile
+
+MAX_EVENTS_PER_ATTEMPT = 100_000
+"""Later ones are counted and dropped: the report holds every loss anyway."""
+
+
+def find_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
+    """The agent's own attempt, in any state, its row held. Raises: Conflict (not the agent's, or an older session)."""
+    query = select(Attempt).where(Attempt.token_hash == secret_hash(lease_token), Attempt.device_id == agent.device_id)
+    attempt = session.scalar(query.with_for_update())
+    if attempt is None:
+        raise _stale("no attempt of this device has this lease token")
+    if session.get_one(Device, agent.device_id).session != agent.session:
+        raise voided()
+    return attempt
+
+
+def live_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
+    """The agent's attempt if it still owns its run. Raises: Conflict."""
+    attempt = find_attempt(session, agent, lease_token)
+    if attempt.state not in LIVE_ATTEMPT_STATES:
+        raise _stale(f"the attempt has ended: {attempt.state}")
+    return attempt
+
+
+def _stale(detail: str) -> Conflict:
+    return Conflict("lease.stale", detail, cause="infra", hint="stop, and keep the result")
+
+
+def _run_of(session: Session, attempt: Attempt) -> Run:
+    return session.scalars(select(Run).where(Run.id == attempt.run_id).with_for_update()).one()
+
+
+def heartbeat(
+    session: Session, farm: Farm, agent: Agent, lease_token: str, request: HeartbeatRequest
+) -> HeartbeatResponse:
+    """Renew the lease. Raises: Conflict."""
+    attempt = live_attempt(session, agent, lease_token)
+    run, now = _run_of(session, attempt), time.time()
+    attempt.lease_expires_at = now + farm.settings.lease_s
+    session.get_one(Device, agent.device_id).last_seen_at = now
+    _mark_running(session, run, attempt)
+    phase = clean_text(request.phase, 40)
+    steps_done = max(run.steps_done, min(request.steps_done, 1 << 30))
+    if (run.phase, run.steps_done) != (phase, steps_done):
+        run.phase, run.steps_done = phase, steps_done
+    is_cancelled = run.cancel_requested or now > attempt.deadline_at
+    return HeartbeatResponse(attempt.lease_expires_at, farm.settings.lease_s, cancel=is_cancelled)
+
+
+def _mark_running(session: Session, run: Run, attempt: Attempt) -> None:
+    if attempt.state != "leased":
+        return
+    attempt.state, attempt.started_at = "running", time.time()
+    run.state, run.started_at = "running", run.started_at or time.time()
+    events.add(session, run.id, "state", state="running", attempt=attempt.n)
+
+
+def take_events(session: Session, agent: Agent, lease_token: str, batch: EventBatch) -> EventsResponse:
+    """Record the events that come next in order; those seen before, and those after a gap, are not taken."""
+    attempt = live_attempt(session, agent, lease_token)
+    run = _run_of(session, attempt)
+    _mark_running(session, run, attempt)
+    taken: list[Event] = []
+    for event in batch.events:
+        if event.sequence == attempt.next_sequence + len(taken):
+            taken.append(event)
+    room = max(0, MAX_EVENTS_PER_ATTEMPT + 1 - attempt.next_sequence)
+    events.add_many(session, run.id, [(event.at, event.kind, _event_body(event, attempt.n)) for event in taken[:room]])
+    attempt.next_sequence += len(taken)
+    steps = [event.step for event in taken if event.step is not None]
+    if steps and max(steps) > run.steps_done:
+        run.steps_done = max(steps)
+    return EventsResponse(attempt.next_sequence)
+
+
+def _event_body(event: Event, attempt: int) -> dict[str, Any]:
+    fields = {name: value for name, value in to_json(event).items() if value is not None and name not in ("at", "kind")}
+    if event.message is not None:
+        fields["message"] = clean_text(event.message, 4000)
+    return fields | {"attempt": attempt}
+
+
+def may_still_report(session: Session, attempt: Attempt) -> bool:
+    """Whether the attempt's result can count: it is live, or was lost and nobody has taken over since."""
+    if attempt.state in LIVE_ATTEMPT_STATES:
+        return True
+    run = session.get_one(Run, attempt.run_id)
+    return attempt.state == "lost" and run.state == "queued" and run.attempts == attempt.n
+
+
+def take_weights(session: Session, agent: Agent, lease_token: str, stored: StoredFile) -> None:
+    """Note the weights that the attempt uploaded. Raises: Conflict."""
+    attempt = find_attempt(session, agent, lease_token)
+    if not may_still_report(session, attempt):
+        raise _stale(f"the attempt has ended: {attempt.state}")
+    attempt.weights_digest, attempt.weights_bytes = stored.digest, stored.size_bytes
+
+
+def take_report(
+    session: Session, farm: Farm, agent: Agent, lease_token: str, envelope: Envelope
+) -> ReportResponse:  # fmt: skip
+    """Record how the attempt ended. Raises: Conflict (another report before), Invalid (signature, contents)."""
+    attempt = find_attempt(session, agent, lease_token)
+    run = _run_of(session, attempt)
+    device = session.scalars(select(Device).where(Device.id == agent.device_id).with_for_update()).one()
+    report, digest = _open(envelope, device), digest_of(envelope.payload_bytes())
+    _check_report(report, attempt, device)
+    previous = session.get(Result, attempt.id)
+    if previous is not None:
+        if previous.digest != digest:
+            raise Conflict("report.other", "this attempt has sent another report before", cause="device")
+        return ReportResponse("already-recorded")
+    counts = may_still_report(session, attempt)
+    is_final = counts and _end(session, farm, run, attempt, device, report)
+    session.add(
+        Result(
+            attempt_id=attempt.id,
+            run_id=run.id,
+            state="recorded" if is_final else "superseded",
+            digest=digest,
+            envelope=dumps(envelope).decode(),
+            report=_stored_form(report),
+        )
+    )
+    return ReportResponse("recorded" if counts else "superseded")
+
+
+def _open(envelope: Envelope, device: Device) -> Report:
+    """The signed report. Raises: Invalid."""
+    payload = envelope.payload_bytes()
+    if envelope.payloadType != REPORT_TYPE:
+        raise Invalid("report.type", f"payload type {envelope.payloadType!r:.80}, expected {REPORT_TYPE}")
+    message = pae(REPORT_TYPE, payload)
+    is_signed = any(
+        signature.keyid == device.id and verify(device.public_key, signature.sig, message)
+        for signature in envelope.signatures[:4]
+    )
+    if not is_signed:
+        raise Invalid("report.signature", "the report is not signed by this device's key", cause="policy")
+    try:
+        return loads(Report, payload)
+    except ProtocolError as error:
+        raise Invalid("protocol.invalid", str(error), where=error.where, cause="device") from None
+
+
+def _check_report(report: Report, attempt: Attempt, device: Device) -> None:
+    """Raises: Invalid if the report is about something else than the attempt."""
+    expected = {"run_id": attempt.run_id, "attempt": attempt.n, "device_id": device.id,
+                "measurement_class": device.measurement_class}  # fmt: skip
+    for name, value in expected.items():
+        if getattr(report, name) != value:
+            raise Invalid("report.mismatch", f"says {getattr(report, name)!r:.80}, expected {value!r}", where=name,
+                          cause="device")  # fmt: skip
+    if report.weights is not None and report.weights.digest != attempt.weights_digest:
+        raise Invalid("report.weights", "the weights that it names were not uploaded for this attempt",
+                      where="weights", cause="device", hint="PUT the weights first")  # fmt: skip
+
+
+def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, report: Report) -> bool:
+    """End the attempt, and its run unless another try follows; whether the run has ended."""
+    outcome = report.outcome
+    ending = attempts.Ending(outcome.state, outcome.cause, outcome.code, outcome.message, outcome.hint)
+    if ending.state != "succeeded" and ending.cause is None:
+        ending = attempts.Ending(ending.state, "device", ending.code or "device.unsaid", ending.message, ending.hint)
+    if time.time() > attempt.deadline_at and ending.state == "cancelled" and not run.cancel_requested:
+        ending = attempts.Ending("failed", "limits", "limits.run-time", attempts.OUT_OF_TIME.message,
+                                 attempts.OUT_OF_TIME.hint)  # fmt: skip
+    device.strikes = 0
+    attempts.end_attempt(attempt, ending)
+    attempts.settle(session, farm.settings, run, ending)
+    if run.state in OPEN_RUN_STATES:
+        return False
+    summarise(run, report)
+    return True
+
+
+def _stored_form(report: Report) -> dict[str, Any]:
+    """Plain data that every database takes (PostgreSQL refuses NUL characters in text)."""
+    text = json.dumps(to_json(report)).replace("\\u0000", " ")
+    stored: dict[str, Any] = json.loads(text)
+    return stored

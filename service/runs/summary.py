@@ -1,0 +1,27 @@
+"""The figures of a report that lists and comparisons use, copied into the run's row."""
+
+from __future__ import annotations
+
+from device_agents.protocol import Report
+from service.database.models import Run
+
+
+def summarise(run: Run, report: Report) -> None:
+    """Fill the summary columns of `run`. What was not measured stays null."""
+    run.measurement_class = report.measurement_class
+    run.verdict = report.verdict.kind if report.verdict else None
+    if report.measurement is not None:
+        run.batch = report.measurement.batch
+        run.median_us, run.p90_us = report.measurement.median_us, report.measurement.p90_us
+        run.samples_per_second = report.measurement.samples_per_second
+    run.arena_bytes, run.peak_rss_bytes = report.memory.arena_bytes, report.memory.peak_rss_bytes
+    run.energy_per_step_mj = report.energy.per_step_mj if report.energy else None
+    if report.losses:
+        run.loss_first, run.loss_last = report.losses[0], report.losses[-1]
+        run.steps_done = max(run.steps_done, len(report.losses))
+    if report.evaluation_before is not None:
+        run.accuracy_before = report.evaluation_before.accuracy
+    if report.evaluation_after is not None:
+        run.accuracy_after = report.evaluation_after.accuracy
+    if report.weights is not None:
+        run.trained_weights_digest, run.trained_weights_bytes = report.weights.digest, report.weights.size_bytes

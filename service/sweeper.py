@@ -1,0 +1,203 @@
+"""Puts right what nobody else will: lost doorbells, silent workers and devices, clocks that ran out, stale secrets.
+
+Every step is a transaction of its own on rows that it re-checks, so any number of sweepers may run, in any process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from service.database.models import (
+    LIVE_ATTEMPT_STATES,
+    Attempt,
+    Base,
+    DashboardLink,
+    DashboardSession,
+    DeviceCredential,
+    EnrolmentToken,
+    IdempotencyRecord,
+    Job,
+    Run,
+)
+from service.farm import Farm
+from service.jobs import work
+from service.outbox import ring_after_commit
+from service.queue import COMPILE_TASK
+from service.runs import attempts
+
+LOG = logging.getLogger(__name__)
+BATCH = 100
+OUTBOX_GRACE_S = 2.0
+SECRETS: tuple[type[Base], ...] = (
+    DashboardLink, DashboardSession, DeviceCredential, EnrolmentToken, IdempotencyRecord,
+)  # fmt: skip
+FORGET_AFTER_S = 3600.0
+
+
+def sweep(farm: Farm) -> None:
+    """One pass over everything. A step that fails is logged and does not keep the others from running."""
+    for step in STEPS:
+        try:
+            step(farm)
+        except Exception:
+            LOG.exception("sweep step %s failed", step.__name__)
+
+
+def _each(farm: Farm, ids: list[str], act: Callable[[Session, str], None]) -> None:
+    """One transaction per row: a bad one does not hold up the rest."""
+    for row_id in ids:
+        try:
+            with farm.database.transaction() as session:
+                act(session, row_id)
+        except Exception:
+            LOG.exception("sweeping %s failed", row_id)
+
+
+def ring_outbox(farm: Farm) -> None:
+    """Ring doorbells that could not be rung at their commit."""
+    farm.bell.ring_pending(before=time.time() - OUTBOX_GRACE_S)
+
+
+def ring_waiting_jobs(farm: Farm) -> None:
+    """Ring again for jobs that have been queued for long: the message may be lost, and a second does no harm."""
+    before = time.time() - farm.settings.doorbell_s
+    with farm.database.read() as session:
+        ids = list(session.scalars(select(Job.id).where(Job.state == "queued", Job.rung_at < before).limit(BATCH)))
+
+    def ring(session: Session, job_id: str) -> None:
+        job = session.scalar(
+            select(Job).where(Job.id == job_id, Job.state == "queued", Job.rung_at < before)
+            .with_for_update(skip_locked=True)
+        )  # fmt: skip
+        if job is not None:
+            job.rung_at = time.time()
+            ring_after_commit(session, COMPILE_TASK, job.id)
+
+    _each(farm, ids, ring)
+
+
+def recover_jobs(farm: Farm) -> None:
+    """Queue jobs again whose worker went silent; after the last try they fail."""
+    now = time.time()
+    is_silent = (Job.state == "compiling", Job.lease_expires_at < now)
+    with farm.database.read() as session:
+        ids = list(session.scalars(select(Job.id).where(*is_silent).limit(BATCH)))
+
+    def recover(session: Session, job_id: str) -> None:
+        job = session.scalar(select(Job).where(Job.id == job_id, *is_silent).with_for_update(skip_locked=True))
+        if job is None:
+            return
+        if job.cancel_requested:
+            work.end_with(session, job, "cancelled", work.Failure("user", "job.cancelled", "cancelled"))
+        elif job.attempts < farm.settings.compile_attempts:
+            work.give_back(session, job, "its worker went silent")
+        else:
+            work.end_with(session, job, "failed", work.Failure(
+                "infra", "infra.worker-lost", f"its worker went silent, {job.attempts} times in a row",
+                hint="perhaps the workers run out of memory; see their log, then send the request again"))  # fmt: skip
+
+    _each(farm, ids, recover)
+
+
+def expire_jobs(farm: Farm) -> None:
+    """End jobs that have waited too long."""
+    is_late = (Job.state == "queued", Job.queue_deadline_at < time.time())
+    with farm.database.read() as session:
+        ids = list(session.scalars(select(Job.id).where(*is_late).limit(BATCH)))
+
+    def expire(session: Session, job_id: str) -> None:
+        job = session.scalar(select(Job).where(Job.id == job_id, *is_late).with_for_update(skip_locked=True))
+        if job is not None:
+            work.end_with(session, job, "expired", work.Failure(
+                "infra", "infra.queue-time", f"no worker took it within {farm.settings.queue_s:.0f} s",
+                hint="see that a worker is up, then send the request again"))  # fmt: skip
+
+    _each(farm, ids, expire)
+
+
+def expire_leases(farm: Farm) -> None:
+    """Take runs away from devices that went silent, or that take longer than their clocks allow."""
+    now = time.time()
+    overdue = now - farm.settings.lease_s  # heartbeats tell the device to stop; this is for one that does not
+    is_over = (Attempt.state.in_(LIVE_ATTEMPT_STATES),
+               (Attempt.lease_expires_at < now) | (Attempt.deadline_at < overdue))  # fmt: skip
+    with farm.database.read() as session:
+        ids = list(session.scalars(select(Attempt.id).where(*is_over).limit(BATCH)))
+
+    def expire(session: Session, attempt_id: str) -> None:
+        query = select(Attempt).where(Attempt.id == attempt_id, *is_over).with_for_update(skip_locked=True)
+        attempt = session.scalar(query)
+        if attempt is not None:
+            ending = attempts.LEASE_EXPIRED if attempt.lease_expires_at < now else attempts.OUT_OF_TIME
+            attempts.lose(session, farm.settings, attempt, ending)
+
+    _each(farm, ids, expire)
+
+
+def expire_runs(farm: Farm) -> None:
+    """End runs that have waited too long for a device."""
+    is_late = (Run.state == "queued", Run.queue_deadline_at < time.time())
+    with farm.database.read() as session:
+        ids = list(session.scalars(select(Run.id).where(*is_late).limit(BATCH)))
+
+    def expire(session: Session, run_id: str) -> None:
+        run = session.scalar(select(Run).where(Run.id == run_id, *is_late).with_for_update(skip_locked=True))
+        if run is not None:
+            attempts.end_run(session, run, attempts.Ending(
+                "expired", "device", "device.none",
+                f"no device that runs {run.target} took it within {farm.settings.queue_s:.0f} s",
+                "enrol such a device, or release one from quarantine"))  # fmt: skip
+
+    _each(farm, ids, expire)
+
+
+def forget_secrets(farm: Farm) -> None:
+    """Delete links, sessions, credentials, tokens and idempotency records an hour after they ran out."""
+    before = time.time() - FORGET_AFTER_S
+    with farm.database.read() as session:
+        stale = [table for table in SECRETS if session.scalar(_stale(table, before)) is not None]
+    for table in stale:
+        with farm.database.transaction() as session:
+            session.execute(delete(table).where(table.__table__.c.expires_at < before))
+
+
+def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]
+    return select(table.__table__.c.expires_at).where(table.__table__.c.expires_at < before).limit(1)
+
+
+STEPS: tuple[Callable[[Farm], None], ...] = (
+    ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, expire_runs, forget_secrets,
+)  # fmt: skip
+
+
+class Sweeper:
+    """A thread that sweeps now and then."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = farm
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin, unless the settings turn sweeping off."""
+        if self._farm.settings.sweep_s > 0:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End after the step that is running."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._farm.settings.sweep_s):
+            sweep(self._farm)
+
+
+__all__ = ["STEPS", "Sweeper", "sweep"]
