@@ -1,0 +1,108 @@
+"""Plans and specs: what they mean, and what a person reads when one is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler.errors import CompileError, PlanError, SpecError
+from compiler.frontend.importer import import_model
+from compiler.graph import Graph
+from compiler.plan import WHOLE, UpdateSlice, resolve_plan
+from compiler.spec import SparsePlan, TrainingSpec
+from examples.models import MODELS
+
+
+@pytest.fixture(scope="module")
+def mobilenet() -> Graph:
+    return import_model(
+        MODELS["mobilenet_v2"](width=0.35, resolution=32, classes=10), input_shapes={}, batch=1, batch_norm="fold"
+    )
+
+
+def test_one_meaning_has_one_digest() -> None:
+    yaml = SparsePlan.parse("name: p\nupdate:\n  - parameters: fc.weight\n")
+    json = SparsePlan.parse(b'{"update": [{"kind": "any", "parameters": ["fc.weight"], "ratio": 1}], "name": "p"}')
+    assert yaml == json
+    assert yaml.digest == json.digest
+    assert yaml.digest != SparsePlan.parse("name: p\nupdate: [{parameters: fc.weight, ratio: 0.5}]").digest
+    assert SparsePlan.parse("full").preset == "full"
+    assert TrainingSpec.parse("").digest == TrainingSpec.parse("batch: 8").digest
+
+
+def test_later_rules_override_earlier_ones(mobilenet: Graph) -> None:
+    text = """
+    preset: bias-only
+    update:
+      - {parameters: ["blocks.*.expand.weight"], ratio: 0.5}
+      - {parameters: ["blocks.1?.expand.weight"]}
+      - {parameters: ["blocks.10.expand.weight", "stem.bias"], ratio: 0}
+    """
+    plan = resolve_plan(mobilenet, SparsePlan.parse(text))
+    assert plan["blocks.11.expand.weight"] == WHOLE
+    half = mobilenet.parameters["blocks.3.expand.weight"].shape[2] // 2
+    assert plan["blocks.3.expand.weight"] == UpdateSlice(2, 0, half)
+    assert "blocks.10.expand.weight" not in plan
+    assert "stem.bias" not in plan
+    assert "blocks.0.project.bias" in plan
+
+
+def test_last_layer_is_the_classifier(mobilenet: Graph) -> None:
+    assert set(resolve_plan(mobilenet, SparsePlan.of_preset("last-layer"))) == {"classifier.weight", "classifier.bias"}
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "says"),
+    [
+        ("name: [", "plan, line 1", "not readable as JSON or YAML"),
+        ("- a\n- b", "plan", "expected a mapping"),
+        ("preset: ful", "plan.preset", "one of full, bias-only"),
+        ("name: x", "plan.update", "trains nothing"),
+        ("updat: []", "plan.updat", "did you mean 'update'"),
+        ("update: [{parameters: [a], ratio: 1.5}]", "plan.update[0].ratio", "from 0 to 1"),
+        ("update: [{parameters: []}]", "plan.update[0].parameters", "a name or a list of names"),
+        ("update: [{parameters: [a], knd: bias}]", "plan.update[0].knd", "did you mean 'kind'"),
+        ("update: [{parameters: [a], kind: biass}]", "plan.update[0].kind", "one of any, weight, bias"),
+    ],
+)
+def test_wrong_plans_say_where_and_what(text: str, where: str, says: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        SparsePlan.parse(text)
+    assert caught.value.where == where
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("batch: 0", "spec.batch"),
+        ("batch: true", "spec.batch"),
+        ("loss: {kind: hinge}", "spec.loss.kind"),
+        ("optimizer: {kind: sgd, beta1: 0.9}", "spec.optimizer.beta1"),
+        ("optimizer: {learning_rate: .nan}", "spec.optimizer.learning_rate"),
+        ("inputs: {x: [1, -2]}", "spec.inputs.x"),
+        ("inputs: {x: 3}", "spec.inputs.x"),
+        ("memory_limit_bytes: 0", "spec.memory_limit_bytes"),
+        ("threads: 1000", "spec.threads"),
+        ("learning_rate: 1", "spec.learning_rate"),
+    ],
+)
+def test_wrong_specs_name_the_field(text: str, where: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        TrainingSpec.parse(text)
+    assert caught.value.where == where
+
+
+def test_yaml_numbers_without_a_dot_are_numbers() -> None:
+    assert TrainingSpec.parse("optimizer: {learning_rate: 1e-3}").optimizer.learning_rate == 1e-3
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for parse in (SparsePlan.parse, TrainingSpec.parse):
+        with contextlib.suppress(CompileError):
+            assert parse(data).digest.startswith("sha256:")
