@@ -15,7 +15,7 @@ static pf_status run_steps(pf_step *step, const pf_data *data, int64_t *position
         float loss = 0.0f;
         PF_TRY(pf_data_fill(data, step, PF_TRAIN, *position, INT64_MAX));
         double start = pf_now_us();
-        PF_TRY(pf_train_step(step, &loss));
+        PF_TRY(pf_run_train(step, &loss));
         double us = pf_now_us() - start;
         if (!report) continue;
         pf_event("step");

@@ -19,8 +19,8 @@ void pf_fill_hyper(pf_step *step);
 /* Run call `index` of a program on the bound memory. */
 pf_status pf_run_call(pf_step *step, const pf_program *program, uint32_t index);
 
-/* The loss that a train run left behind. */
-float pf_read_loss(const pf_step *step);
+/* `pf_train_step` that takes a loss that is not finite as it comes: a profile measures time, not learning. */
+pf_status pf_run_train(pf_step *step, float *loss);
 
 /* Monotonic time in microseconds. */
 double pf_now_us(void);

@@ -10,17 +10,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from compiler import targets
+from compiler.codegen.api import build_kernels
 from compiler.codegen.link import FLAGS, RUNTIME, cache_folder, link_binary, runtime_objects
 from compiler.codegen.tables import checkpoint_name, table_source
 from compiler.errors import BuildError, CompileError, InternalError, SpecError
 from compiler.graph import TensorType
+from compiler.kernel_spec import Access, Affine, Binary, MatmulSpec, Ref
 from compiler.program import BinaryImage, Placement, Program
 from tests.compiler import tiny_images
-from tests.compiler.step_process import classifier_state, run, write_weights
+from tests.compiler.step_process import QEMU, classifier_data, classifier_state, run, write_weights
 from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES
 
 pytestmark = pytest.mark.xdist_group("runtime")
@@ -99,6 +102,29 @@ def test_labels_of_flattened_positions_are_read_per_sample(tmp_path: Path) -> No
     programs = {name: replace(program, types=types) for name, program in image.programs.items()}
     info = run(tiny_images.build(replace(image, programs=programs), tmp_path / "step"), "info").one("info")
     assert info["label"]["shape"] == info["logits"]["shape"] == [BATCH, 2, FEATURES]
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "raspberry-pi-4"])
+def test_a_compiled_kernel_runs_in_the_runtime(name: str, tmp_path: Path) -> None:
+    """The ABI of real kernels: the classifier's forward call, compiled from its spec instead of written by hand."""
+    bias = Access(tiny_images.f32(CLASSES), (Affine(((2, 1),)),))
+    spec = MatmulSpec(1, BATCH, CLASSES, FEATURES, a_batched=False, b_batched=False,
+                      epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(bias,))  # fmt: skip
+    target, image = targets.load(name), tiny_images.classifier()
+    forward = image.programs["forward"]
+    compiled = replace(forward, calls=(replace(forward.calls[0], spec=spec),))
+    image = replace(image, programs={**image.programs, "forward": compiled})
+    by_hand = tiny_images.kernels(image, target.zig_triple)
+    built = build_kernels([spec], target, threads=2, cache_dir=None, jobs=1)
+    step = tmp_path / "step"
+    step.write_bytes(link_binary(image, {**by_hand, **built}, target, work_dir=tmp_path))
+    step.chmod(0o755)
+    weights, data = write_weights(tmp_path / "w", classifier_state()), classifier_data(tmp_path / "data")
+    runner = QEMU if target.architecture == "aarch64" else ()
+    done = run(step, "infer", "--weights", weights, *data.arguments[:2], "--out", tmp_path / "out.npy", runner=runner)
+    state = classifier_state()
+    assert done.code == 0, done
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), data.x @ state["w"].T + state["b"], rtol=1e-5, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------------ contradictions

@@ -127,8 +127,9 @@ def classifier_programs() -> tuple[Program, Program]:
     return train, Program("forward", (linear,), CLASSIFIER_TYPES, ("x",), ("logits",), {})
 
 
-def classifier(*, threads: int = 2, arena_padding_bytes: int = 0) -> BinaryImage:
-    types = CLASSIFIER_TYPES
+def classifier(*, threads: int = 2, arena_padding_bytes: int = 0, spare_elements: int = 2) -> BinaryImage:
+    """`spare` is a constant that no kernel reads; it makes the weights as large as a test needs."""
+    types = {**CLASSIFIER_TYPES, "spare": f32(spare_elements)}
     train, forward = classifier_programs()
     weights = place_in_order(types, ("w", "b", "spare"), "weights")
     optimizer = place_in_order(types, ("optimizer.momentum.w", "optimizer.momentum.b"), "optimizer")
@@ -145,7 +146,7 @@ def classifier(*, threads: int = 2, arena_padding_bytes: int = 0) -> BinaryImage
         state("b", "parameter", (CLASSES,), (0,), types["b"]),
         state("optimizer.momentum.w", "optimizer", (FEATURES, CLASSES), (0, 1), types["w"]),
         state("optimizer.momentum.b", "optimizer", (CLASSES,), (0,), types["b"]),
-        state("spare", "constant", (2,), (0,), types["spare"]),
+        state("spare", "constant", (spare_elements,), (0,), types["spare"]),
     )
     return BinaryImage(
         {"train": train, "forward": forward}, plan, states, ("x",), "labels", "loss", "logits", "cross_entropy",
