@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from compiler.errors import CompileError, ModelError, ModelShapeError, UnsupportedOperator
+from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.fold import FOLDS, MOVEMENTS, cast_target, shape_vector
 from compiler.frontend.input_types import bind_inputs
@@ -211,7 +211,8 @@ def _numbers(value: AttributeValue, dtype: np.dtype[np.generic]) -> Array:
 
 
 def _finish(scope: Scope, source: SourceModel, inputs: tuple[str, ...]) -> Graph:
-    values = {name: _output_value(scope, name) for name in source.outputs}
+    made = {value for node in scope.builder.nodes for value in node.outputs}
+    values = {name: _output_value(scope, name, made) for name in source.outputs}
     names = _public_names(scope, source, inputs, values)
     nodes = tuple(_renamed(node, names) for node in scope.builder.nodes)
     return Graph(
@@ -224,16 +225,18 @@ def _finish(scope: Scope, source: SourceModel, inputs: tuple[str, ...]) -> Graph
     )
 
 
-def _output_value(scope: Scope, name: str) -> str:
-    """The graph value behind an output; what is an input, an array or two outputs at once gets an identity node."""
+def _output_value(scope: Scope, name: str, made: Collection[str]) -> str:
+    """The graph value behind a model output; an input that is passed on under another name gets an identity node.
+
+    Raises: ModelError if no node computes it from the inputs.
+    """
+    value = scope.operands[name]
+    if isinstance(value, Known) or value == name and value not in made:
+        raise ModelError(
+            "no node computes it from the inputs", where=f"output {name!r}", hint="remove this output from the model"
+        )
     scope.builder.origin = f"output {name}"
-    value = scope.value(scope.operands[name])
-    if value not in {node_output for node in scope.builder.nodes for node_output in node.outputs}:
-        if name == value and name in scope.operands and value not in scope.builder.arrays:
-            raise ModelShapeError("is a graph input as it stands", where=f"output {name!r}",
-                                  hint="remove this output from the model")  # fmt: skip
-        value = scope.emit("identity", value)
-    return value
+    return value if value in made else scope.emit("identity", value)
 
 
 def _public_names(scope: Scope, source: SourceModel, inputs: tuple[str, ...], values: dict[str, str]) -> dict[str, str]:

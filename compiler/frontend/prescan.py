@@ -136,7 +136,7 @@ class _Scan:
                 raise LimitExceeded(f"functions nest deeper than {self._limits.function_depth}", where=str(call[1]))
             if call not in sizes:
                 sizes[call] = self._expanded(self._functions[call], sizes, (*path, call))
-            total += count * sizes[call]
+            total += count * max(sizes[call], 1)
         return total
 
     # ------------------------------------------------------------------------------------------------ graph and node

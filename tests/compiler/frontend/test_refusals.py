@@ -1,0 +1,155 @@
+"""What cannot be imported is refused with a typed error that names the node and says what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from compiler.errors import ModelError, ModelShapeError, UnsupportedOperator
+from tests.compiler.frontend.onnx_graphs import Shape, imported, model_of, node
+
+ROWS: dict[str, tuple[str, Shape]] = {"x": ("f32", ("batch", 3, 4))}
+IMAGE: dict[str, tuple[str, Shape]] = {"x": ("f32", ("batch", 4, 6, 6))}
+
+
+def _ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def _case(op_type: str, inputs: dict[str, tuple[str, Shape]], message: str, *known: np.ndarray, **attributes: object):  # type: ignore[no-untyped-def]
+    names = [*inputs, *(f"k{i}" for i in range(len(known)))]
+    stored = {f"k{i}": array for i, array in enumerate(known)}
+    return model_of(
+        [node(op_type, names, ["y"], **attributes)], inputs, initializers=stored, infer_shapes=False
+    ), message
+
+
+UNSUPPORTED = {
+    "operator": _case("LSTM", ROWS, r"'make_y' \(LSTM\).*LSTM is not supported.*supported at opset 13 to 23"),
+    "attribute": _case("Relu", ROWS, r"\(Relu\): attribute 'slope' is not supported", slope=1),
+    "grouped conv": _case("Conv", IMAGE, r"\(Conv\): 2 groups of 2 channels", _ones(4, 2, 3, 3), group=2),
+    "multiplied depth-wise": _case("Conv", IMAGE, r"4 groups of 1 channels to 8", _ones(8, 1, 3, 3), group=4),
+    "1-d conv": _case("Conv", ROWS, r"rank 3; only 2-D images", _ones(4, 3, 3)),
+    "dilated pool": _case("MaxPool", IMAGE, r"dilated pooling", kernel_shape=[2, 2], dilations=[2, 2]),
+    "reflect pad": _case("Pad", ROWS, r"mode 'reflect'", np.asarray([0, 0, 1, 0, 0, 0]), mode="reflect"),
+    "run-time shape": _case(
+        "Reshape", {**ROWS, "s": ("i64", (2,))}, r"the target shape \(input 's'\) is only known at run time"
+    ),
+    "float64": _case("MatMul", ROWS, r"\(MatMul\).*float64.*float32", np.ones((4, 4))),
+    "integer division": _case("Div", {"x": ("i64", ("batch", 3))}, r"integer division", np.asarray([2])),
+    "run-time NonZero": _case("NonZero", ROWS, r"NonZero is not supported on values that are only known at run time"),
+    "second output": (
+        model_of([node("MaxPool", ["x"], ["y", "where"], kernel_shape=[2, 2])], IMAGE, infer_shapes=False),
+        r"optional output 'where'",
+    ),
+}
+
+CONTRADICTORY = {
+    "reshape": _case("Reshape", ROWS, r"\(Reshape\).*does not reshape to \[5, 5\]", np.asarray([5, 5])),
+    "broadcast": _case("Add", ROWS, r"\(Add\): shapes .* do not broadcast", _ones(5)),
+    "matmul": _case("MatMul", ROWS, r"\(MatMul\)", _ones(5, 5)),
+    "conv channels": _case("Conv", IMAGE, r"does not fit 4 input channels", _ones(4, 3, 3, 3)),
+    "gather index": _case("Gather", ROWS, r"index 9 of an axis of extent 3", np.asarray([9]), axis=1),
+    "axis": _case("Softmax", ROWS, r"axis 7 of a tensor of rank 3", axis=7),
+    "mixed types": _case("Add", ROWS, r"types f32 and i64", np.asarray([1])),
+    "split": _case("Split", ROWS, r"does not split into \[3\]", np.asarray([3]), axis=2),
+    "empty slice": _case("Slice", ROWS, r"is empty", np.asarray([2]), np.asarray([2]), np.asarray([1])),
+    "attribute type": _case("Softmax", ROWS, r"attribute 'axis' must be an integer", axis="last"),
+    "kernel": _case("Conv", IMAGE, r"kernel_shape contradicts", _ones(4, 4, 3, 3), kernel_shape=[5, 5]),
+    "oversized kernel": _case("Conv", IMAGE, r"\(Conv\)", _ones(4, 4, 9, 9)),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_models_name_the_node_and_the_reason(name: str) -> None:
+    model, message = UNSUPPORTED[name]
+    with pytest.raises(UnsupportedOperator, match=message) as caught:
+        imported(model)
+    assert "make_y" in caught.value.where
+
+
+@pytest.mark.parametrize("name", CONTRADICTORY)
+def test_contradictory_models_name_the_node(name: str) -> None:
+    model, message = CONTRADICTORY[name]
+    with pytest.raises(ModelError, match=message) as caught:
+        imported(model)
+    assert "make_y" in caught.value.where
+    assert caught.value.cause == "model"
+
+
+@pytest.mark.parametrize("opset", [9, 12, 24])
+def test_opsets_outside_the_range_are_refused(opset: int) -> None:
+    model = model_of([node("Relu", ["x"], ["y"])], ROWS, opset=opset)
+    with pytest.raises(UnsupportedOperator, match=rf"opset {opset} is outside 13 to 23"):
+        imported(model)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 23])
+def test_opsets_inside_the_range_are_accepted(opset: int) -> None:
+    imported(model_of([node("Relu", ["x"], ["y"])], ROWS, opset=opset))
+
+
+def test_control_flow_is_refused_with_a_way_out() -> None:
+    branch = helper.make_graph([node("Identity", ["x"], ["b"])], "b", [], [helper.make_tensor_value_info("b", 1, None)])
+    made = node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    model = model_of([made], {**ROWS, "c": ("bool", (1,))}, infer_shapes=False)
+    with pytest.raises(UnsupportedOperator, match=r"'make_y' \(If\): control flow.*dynamo=True"):
+        imported(model)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "message"),
+    [
+        ([node("Relu", ["z"], ["y"])], ["y"], "reads 'z', which nothing before it makes"),
+        ([node("Relu", ["y"], ["h"]), node("Relu", ["x"], ["y"])], ["y"], "reads 'y'"),
+        ([node("Relu", ["x"], ["y"]), node("Relu", ["x"], ["y"])], ["y"], "'y' is defined twice"),
+        ([node("Relu", ["x"], ["x"])], ["x"], "'x' is defined twice"),
+        ([node("Relu", ["x"], ["y"])], ["q"], "output 'q': no node makes it"),
+        ([node("Relu", ["x"], ["y"])], [], "no output"),
+        ([node("Relu", ["x"], ["h"])], ["x"], "output 'x': no node computes it"),
+    ],
+)
+def test_graphs_that_are_not_in_single_assignment_form(
+    nodes: list[onnx.NodeProto], outputs: list[str], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        imported(model_of(nodes, ROWS, outputs, infer_shapes=False))
+
+
+def test_an_unused_unsupported_type_of_input_is_named() -> None:
+    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT16, [2, 3])
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, [2, 3])
+    graph = helper.make_graph([node("Relu", ["x"], ["y"])], "g", [value], [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
+    with pytest.raises(UnsupportedOperator, match=r"input 'x': has element type 10.*float32"):
+        imported(model)
+
+
+def test_an_empty_run_time_tensor_is_refused() -> None:
+    with pytest.raises(ModelShapeError, match="is empty"):
+        imported(model_of([node("Expand", ["x", "s"], ["y"])], {"x": ("f32", ("batch", 1))},
+                          initializers={"s": np.asarray([2, 0])}, infer_shapes=False))  # fmt: skip
+
+
+def test_local_functions_are_expanded() -> None:
+    body = [node("Mul", ["a", "a"], ["b"])]
+    square = helper.make_function("local", "Square", ["a"], ["b"], body, [helper.make_opsetid("", 18)])
+    graph = helper.make_graph(
+        [helper.make_node("Square", ["x"], ["y"], name="call", domain="local")],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["batch", 3])],
+        [helper.make_tensor_value_info("y", 1, ["batch", 3])],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+    model = helper.make_model(graph, functions=[square], opset_imports=opsets, ir_version=10)
+    assert [made.op for made in imported(model.SerializeToString())] == ["mul"]
+
+
+def test_outputs_that_are_one_value_or_no_computation_are_refused() -> None:
+    nodes = [node("Relu", ["x"], ["h"]), node("Identity", ["h"], ["y"])]
+    with pytest.raises(ModelError, match="output 'y': is the same value as output 'h'"):
+        imported(model_of(nodes, ROWS, ["h", "y"]))
+    with pytest.raises(ModelError, match="output 'k': no node computes it"):
+        imported(model_of([node("Relu", ["x"], ["y"])], ROWS, ["y", "k"], {"k": _ones(3)}))
