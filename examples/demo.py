@@ -125,7 +125,7 @@ def learn_digits(story: Story, host: Device) -> list[str]:
     full_report = follow(story, run, full, host)
     story.add("small_cnn", host, full, full_report)
     sparse = compile_on_farm(story, "small_cnn", model, SPARSE_DIGITS, DIGITS_SPEC, host.targets[0])
-    weights = story.farm.run(run.id).weights_digest
+    weights = story.farm.run(run.id).trained_weights_digest
     sparse_report = run_on_farm(
         story, sparse, host, mode="train", steps=DIGITS_STEPS, dataset=second.digest, weights=weights
     )

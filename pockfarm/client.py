@@ -35,6 +35,7 @@ from pockfarm.values import (
     dataset_of,
     device_of,
     job_of,
+    part,
     parts,
     run_of,
     text,
@@ -199,7 +200,7 @@ class Farm:
 
     def report(self, run_id: str) -> Json:
         """What the device measured: the fields of `device_agents.protocol.Report`."""
-        return self._get(f"/runs/{run_id}/report")
+        return part(self._get(f"/runs/{run_id}/report"), "report")
 
     def weights(self, run_id: str) -> bytes:
         """The weights that a run trained, as safetensors."""

@@ -74,10 +74,13 @@ class Run:
     steps: int
     steps_done: int
     bundle_digest: str
+    model_name: str
+    plan_name: str
+    target: str
     device_id: str | None
     attempts: int
-    weights_digest: str | None
-    """The trained weights that it left, if any."""
+    trained_weights_digest: str | None
+    """The weights that it left, if any."""
     ending: Ending | None
     raw: Json = field(repr=False, default_factory=dict)
 
@@ -183,9 +186,12 @@ def run_of(body: Json) -> Run:
         steps=int(number(body, "steps")),
         steps_done=int(number(body, "steps_done")),
         bundle_digest=text(body, "bundle_digest"),
+        model_name=text(body, "model_name"),
+        plan_name=text(body, "plan_name"),
+        target=text(body, "target"),
         device_id=optional_text(body, "device_id"),
         attempts=int(number(body, "attempts")),
-        weights_digest=optional_text(body, "trained_weights_digest"),
+        trained_weights_digest=optional_text(body, "trained_weights_digest"),
         ending=ending_of(body),
         raw=body,
     )

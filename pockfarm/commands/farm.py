@@ -15,7 +15,7 @@ from pockfarm.errors import UsageError
 from pockfarm.state import StateFolder
 from pockfarm.summary import report_text
 from pockfarm.table import NONE, figure, milliseconds, text_table
-from pockfarm.values import Job, Run, optional_number, text
+from pockfarm.values import Job, Run, optional_number, part, text
 
 
 def add_compile(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -168,16 +168,18 @@ def _runs(options: argparse.Namespace) -> int:
             run.id,
             run.state,
             run.mode,
-            text(run.raw, "target") or NONE,
-            text(run.raw, "measurement_class") or NONE,
-            text(run.raw, "verdict") or NONE,
-            milliseconds(optional_number(run.raw, "median_us")),
-            figure(optional_number(run.raw, "loss_last"), 4),
+            run.model_name,
+            run.plan_name,
+            run.target,
+            text(part(run.raw, "summary"), "measurement_class") or NONE,
+            text(part(run.raw, "summary"), "verdict") or NONE,
+            milliseconds(optional_number(part(run.raw, "summary"), "median_us")),
+            figure(optional_number(part(run.raw, "summary"), "loss_last"), 4),
             _why(run),
         )
         for run in runs
     ]
-    header = ("run", "state", "mode", "target", "class", "verdict", "step ms", "loss", "why")
+    header = ("run", "state", "mode", "model", "plan", "target", "class", "verdict", "step ms", "loss", "why")
     print(text_table(header, rows) if rows else "no runs yet")
     return 0
 
@@ -229,7 +231,7 @@ def _dataset_digest(farm: Farm, option: str | None) -> str | None:
 def _weights_digest(farm: Farm, option: str | None) -> str | None:
     if option is None or option.startswith("sha256:"):
         return option
-    digest = farm.run(option).weights_digest
+    digest = farm.run(option).trained_weights_digest
     if digest is None:
         raise UsageError(f"--weights {option}: that run left no trained weights")
     return digest

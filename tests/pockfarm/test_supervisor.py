@@ -155,7 +155,7 @@ def test_down_with_nothing_up_says_so(state: StateFolder) -> None:
 
 
 def test_up_tells_why_a_farm_does_not_start(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POCKFARM_DATABASE_URL", "sqlite:////nowhere/at/all/farm.db")
+    monkeypatch.setenv("POCKFARM_DATABASE_URL", "sqlite:////proc/nowhere/farm.db")
     with pytest.raises(FarmDown, match=r"does not start.*migrate"):
         up(state, say=lambda _: None)
     until(lambda: not state.is_up())
