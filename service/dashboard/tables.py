@@ -28,6 +28,10 @@ class Column:
     hint: str = ""
     primary: bool = False
     """The column whose cell names the row (a row header)."""
+    wrap: bool = False
+    """Long text, which may break into lines."""
+    files_only: bool = False
+    """In CSV and JSON, not on the page (what a note or a link says there)."""
 
     @property
     def numeric(self) -> bool:
@@ -70,6 +74,17 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     sort: str = ""
+
+    @property
+    def shown(self) -> tuple[Column, ...]:
+        """The columns of the page."""
+        return tuple(column for column in self.columns if not column.files_only)
+
+    def hiding_empty(self, *keys: str) -> Table:
+        """The page leaves out those of these columns that no row has a value for; the files keep them."""
+        empty = {key for key in keys if all(row.values.get(key) is None for row in self.rows)}
+        columns = (replace(column, files_only=True) if column.key in empty else column for column in self.columns)
+        return replace(self, columns=tuple(columns))
 
     def column(self, key: str) -> Column | None:
         """The column of that key, if there is one."""

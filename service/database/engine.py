@@ -47,7 +47,6 @@ class Database:
         """A session for reading: a consistent view that blocks nobody."""
         with Session(self._reader, expire_on_commit=False, autoflush=False) as session:
             yield session
-            session.rollback()
 
     def close(self) -> None:
         """Close every pooled connection."""

@@ -1,4 +1,4 @@
-"""A farm with a realistic past: devices, compile jobs, runs with whole reports. Deterministic; synthetic by name only here.
+"""A farm with a realistic past: devices, compile jobs, runs with whole reports. Synthetic and deterministic.
 
 The figures have the shape of real ones (MobileNetV2's layers, drifting step times, falling losses) so that pages are
 looked at as people will see them.
@@ -193,8 +193,8 @@ def sample_report(
     memory = bundle.manifest["memory"]
     curve = tuple(round(2.302 * 0.9 ** (i / 12) + 0.08 + abs(dice.gauss(0, 0.05)), 5) for i in range(steps))
     return Report(
-        run_id=run_id, attempt=1, device_id=device_id, bundle_digest=bundle.digest, mode=mode, outcome=Outcome("succeeded"),
-        measurement_class=measurement_class, started_at=start, finished_at=start + 30, transfer_s=0.8, run_s=24.0,
+        run_id=run_id, attempt=1, device_id=device_id, bundle_digest=bundle.digest, mode=mode,
+        outcome=Outcome("succeeded"), measurement_class=measurement_class, started_at=start, finished_at=start + 30, transfer_s=0.8, run_s=24.0,
         measurement=measured, kernels=_kernel_times(bundle, middle, dice), losses=curve if losses else (),
         evaluation_before=Evaluation(898, 2.31, accuracy[0]) if accuracy else None,
         evaluation_after=Evaluation(898, 0.21 + dice.random() / 50, accuracy[1]) if accuracy else None,
@@ -294,8 +294,8 @@ class Seeder:
         }  # fmt: skip
         name = f"{model}/{plan}/{target}"
         return self.add(
-            Bundle(digest=digest(name), size_bytes=step.memory["weights_bytes"] + 900_000, target=target, model_name=model,
-                   model_digest=digest(model), plan_name=plan, plan_digest=digest(plan), spec_digest=digest("spec"),
+            Bundle(digest=digest(name), size_bytes=step.memory["weights_bytes"] + 900_000, target=target,
+                   model_name=model, model_digest=digest(model), plan_name=plan, plan_digest=digest(plan), spec_digest=digest("spec"),
                    manifest=manifest, compile_report=report, created_at=self.now - 20 * HOUR_S)
         )  # fmt: skip
 
@@ -307,13 +307,13 @@ class Seeder:
                 "ratio": 1.0}]}  # fmt: skip
         spec = {"batch": 8, "loss": {"kind": "cross_entropy", "output": ""}, "batch_norm": "fold"}
         return self.add(
-            Job(id=self.next_id("job"), api_key_id=self.key.id, state=state, model_name=model, model_digest=digest(model),
-                request_digest=digest(f"{model}{plan}{target}{self.count}"), model_bytes=14_203_412, plan_name=plan,
-                plan_digest=digest(plan), plan_json=json.dumps(body), spec_digest=digest("spec"),
+            Job(id=self.next_id("job"), api_key_id=self.key.id, state=state, model_name=model,
+                model_digest=digest(model), request_digest=digest(f"{model}{plan}{target}{self.count}"), model_bytes=14_203_412,
+                plan_name=plan, plan_digest=digest(plan), plan_json=json.dumps(body), spec_digest=digest("spec"),
                 spec_json=json.dumps(spec), target=target, compiler_version=digest("compiler"), created_at=created,
                 queue_deadline_at=created + 6 * HOUR_S, started_at=created + 1 if state != "queued" else None,
-                finished_at=created + 48.3 if ended else None, bundle_digest=bundle.digest if bundle else None, attempts=1,
-                fraction=more.pop("fraction", 1.0 if ended else 0.0), **more)
+                finished_at=created + 48.3 if ended else None, attempts=1,
+                bundle_digest=bundle.digest if bundle else None, fraction=more.pop("fraction", 1.0 if ended else 0.0), **more)
         )  # fmt: skip
 
     def run(self, bundle: Bundle, device: Device | None, *, mode: str = "profile", state: str = "succeeded",
@@ -322,8 +322,8 @@ class Seeder:
         created = self.now - age_s
         found = self.add(
             Run(id=self.next_id("run"), api_key_id=self.key.id, state=state, bundle_digest=bundle.digest,
-                target=bundle.target, wanted_device_class=device.device_class if device else "raspberry-pi-5", mode=mode,
-                steps=more.pop("steps", 120), warmup=10, seed=7, device_id=device.id if device else None,
+                target=bundle.target, wanted_device_class=device.device_class if device else "jetson-orin-nano",
+                mode=mode, steps=more.pop("steps", 120), warmup=10, seed=7, device_id=device.id if device else None,
                 attempts=1 if device else 0, queue_deadline_at=created + 6 * HOUR_S, created_at=created,
                 started_at=created + 2 if device else None,
                 finished_at=created + 33 if state in ("succeeded", "failed", "inconclusive") else None, **more)
@@ -338,7 +338,11 @@ class Seeder:
         measured = made.measurement
         assert measured is not None
         run.measurement_class, run.verdict, run.batch = made.measurement_class, made.verdict.kind, measured.batch
-        run.median_us, run.p90_us, run.samples_per_second = measured.median_us, measured.p90_us, measured.samples_per_second
+        run.median_us, run.p90_us, run.samples_per_second = (
+            measured.median_us,
+            measured.p90_us,
+            measured.samples_per_second,
+        )
         run.arena_bytes, run.peak_rss_bytes = made.memory.arena_bytes, made.memory.peak_rss_bytes
         run.energy_per_step_mj = made.energy.per_step_mj if made.energy else None
         if made.losses:
@@ -351,8 +355,8 @@ class Seeder:
         state = run.state if run.state != "queued" else "leased"
         attempt = self.add(
             Attempt(id=self.next_id("att"), run_id=run.id, n=1, device_id=device.id, state=state,
-                    token_hash=digest(run.id)[7:], lease_expires_at=run.created_at + 60, deadline_at=run.created_at + 999,
-                    cause=run.cause, code=run.code, message=run.message, created_at=run.created_at + 2,
+                    token_hash=digest(run.id)[7:], lease_expires_at=run.created_at + 60,
+                    deadline_at=run.created_at + 999, cause=run.cause, code=run.code, message=run.message, created_at=run.created_at + 2,
                     started_at=run.created_at + 3, finished_at=run.finished_at)
         )  # fmt: skip
         if report is not None:
@@ -371,7 +375,9 @@ def trained_layers(layers: list[Layer], plan: str) -> set[str]:
         return {layer.name for layer in layers}
     if plan == "bias-only":
         return {"classifier", "head.conv"} & {layer.name for layer in layers}
-    return {layer.name for layer in layers if layer.name.startswith("blocks.1") and "expand" in layer.name} | {"classifier"}
+    return {layer.name for layer in layers if layer.name.startswith("blocks.1") and "expand" in layer.name} | {
+        "classifier"
+    }
 
 
 @dataclass(frozen=True)
@@ -469,15 +475,15 @@ def _digits(rows: Seeder, host: Device, digits: Dataset) -> dict[str, str]:
 def _troubles(
     rows: Seeder, host: Device, pi: Device, hot: Device, bundles: dict[tuple[str, str], Bundle]
 ) -> dict[str, str]:
-    failed_job = rows.job("resnet_x", "full", "raspberry-pi-4", state="failed", created_at=rows.now - HOUR_S, cause="model",
-                          code="model.unsupported", message="operator NonMaxSuppression (opset 11) has no rule",
+    failed_job = rows.job("resnet_x", "full", "raspberry-pi-4", state="failed", created_at=rows.now - HOUR_S,
+                          cause="model", code="model.unsupported", message="operator NonMaxSuppression (opset 11) has no rule",
                           place="node /head/nms", hint="train the model without its detection head")  # fmt: skip
     for code in ("lease.expired", "lease.expired", "device.lost"):
         rows.run(bundles["full", "raspberry-pi-4"], hot, state="failed", age_s=5.5 * HOUR_S, cause="device", code=code,
                  message="the device stopped answering in mid-run",
                  hint="look at the device's page: it may be too hot or short of memory")  # fmt: skip
-    failed = rows.run(bundles["full", "x86-64-v4"], host, mode="train", state="failed", age_s=0.7 * HOUR_S, cause="user",
-                      code="data.nan", message="input `input` of the data set holds NaN in sample 17",
+    failed = rows.run(bundles["full", "x86-64-v4"], host, mode="train", state="failed", age_s=0.7 * HOUR_S,
+                      cause="user", code="data.nan", message="input `input` of the data set holds NaN in sample 17",
                       hint="clean the data set and upload it again; POST /datasets checks it at once")  # fmt: skip
     running = rows.run(bundles["sparse", "raspberry-pi-4"], pi, mode="train", state="running", age_s=95, steps=400,
                        steps_done=148, phase="run")  # fmt: skip
@@ -485,10 +491,15 @@ def _troubles(
         body = {"step": step, "loss": 2.3 * 0.992**step + 0.02 * (step % 5), "step_us": 1_760_000.0}
         rows.add(Event(subject=running.id, at=rows.now - 95 + step * 0.5, kind="step", body=body))
     rows.run(bundles["full", "jetson-orin-nano"], None, state="queued", age_s=60)
-    compiling = rows.job("resnet18", "sparse", "jetson-orin-nano", state="compiling", created_at=rows.now - 31, fraction=0.55,
-                         stage="codegen: 61 of 112 kernels")  # fmt: skip
+    compiling = rows.job("resnet18", "sparse", "jetson-orin-nano", state="compiling", created_at=rows.now - 31,
+                         fraction=0.55, stage="codegen: 61 of 112 kernels")  # fmt: skip
     rows.job("resnet18", "bias-only", "jetson-orin-nano", state="queued", created_at=rows.now - 30)
-    return {"failed_job": failed_job.id, "failed_run": failed.id, "running_run": running.id, "compiling_job": compiling.id}
+    return {
+        "failed_job": failed_job.id,
+        "failed_run": failed.id,
+        "running_run": running.id,
+        "compiling_job": compiling.id,
+    }
 
 
 __all__ = ["Seeded", "Seeder", "digest", "replace", "sample_report", "seed"]

@@ -46,6 +46,7 @@ def tradeoff_plot(
     parts = [axes(frame, x, y, AXIS_TITLES[x_axis], AXIS_TITLES[y_axis])]
     if len(front) > 1:
         parts.append(svg.path(_staircase(front, x, y), "front"))
+    parts.extend(_labels([(point, x(px), y(py)) for point, px, py in known], frame))
     parts.extend(
         _mark(point, x(px), y(py)) for point, px, py in sorted(known, key=lambda entry: not entry[0].dominated)
     )
@@ -67,6 +68,28 @@ def _staircase(front: Sequence[tuple[float, float]], x: Scale, y: Scale) -> list
         corners.append((x(px), y(py)))
         best = py
     return corners
+
+
+def _labels(placed: Sequence[tuple[TradeoffPoint, float, float]], frame: Frame) -> list[Markup]:
+    # Best points first; a label that would cover a mark or another label is left out: the numbers still lead to rows.
+    taken = [(px - 11, py - 9, px + 11, py + 9) for _, px, py in placed]
+    labels: list[Markup] = []
+    for point, px, py in sorted(placed, key=lambda entry: entry[0].dominated):
+        extent = 6.2 * len(point.label)
+        for left, anchor in ((px + 14, "start"), (px - 14 - extent, "end")):
+            box = (left, py - 8, left + extent, py + 8)
+            if left < frame.left or left + extent > frame.width or any(_overlap(box, other) for other in taken):
+                continue
+            taken.append(box)
+            quiet = " quiet" if point.dominated else ""
+            x = left if anchor == "start" else left + extent
+            labels.append(svg.text(x, py + 4, point.label, f"direct-label{quiet}", anchor))
+            break
+    return labels
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _mark(point: TradeoffPoint, px: float, py: float) -> Markup:

@@ -30,7 +30,8 @@ def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup
     """Points over step number. Runs of more than `MAX_POINTS` steps show each stretch's fastest and slowest step."""
     frame = Frame(width, height, right=width * 0.09 + 34)
     x = Scale(0, max(len(series.step_ms), 1), *frame.x_range)
-    y = nice_scale([*_clipped(series), series.low_ms, series.high_ms], *frame.y_range)
+    shown = [value for value in series.step_ms if value <= _ceiling(series)]
+    y = nice_scale([*shown, series.low_ms, series.high_ms], *frame.y_range)
     (left, right), (bottom, top) = frame.x_range, frame.y_range
     parts = [*_block_bands(series, x, top, bottom), axes(frame, x, y, "step", "ms per step")]
     band_top, band_bottom = y(series.high_ms), y(series.low_ms)
@@ -51,14 +52,12 @@ def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup
 
 def outliers_above(series: StepSeries) -> int:
     """How many steps lie above the plot's upper end (drawn on its edge)."""
-    ceiling = max(_clipped(series), default=0.0)
-    return sum(1 for value in series.step_ms if value > ceiling)
+    return sum(1 for value in series.step_ms if value > _ceiling(series))
 
 
-def _clipped(series: StepSeries) -> list[float]:
-    # One hiccup of 100x would flatten everything else: the axis ends at 3 medians, or at p90 where that is more.
-    ceiling = max(3 * series.median_ms, 1.2 * series.p90_ms)
-    return [value for value in series.step_ms if value <= ceiling]
+def _ceiling(series: StepSeries) -> float:
+    # One hiccup would flatten everything else: the axis ends a few spreads above the 90th percentile.
+    return max(series.p90_ms + 4 * (series.p90_ms - series.median_ms), 1.05 * series.median_ms, series.high_ms)
 
 
 def _block_bands(series: StepSeries, x: Scale, top: float, bottom: float) -> list[Markup]:
@@ -73,12 +72,14 @@ def _block_bands(series: StepSeries, x: Scale, top: float, bottom: float) -> lis
 
 
 def _points(series: StepSeries, x: Scale, y: Scale) -> list[Markup]:
-    ceiling = max(_clipped(series), default=0.0)
+    ceiling = _ceiling(series)
     marks = []
     for index, value in _sampled(series.step_ms):
         beyond = value > ceiling
         title = f"step {index + 1}: {fmt.number(value, 3)} ms"
-        marks.append(svg.circle(x(index + 0.5), y(min(value, y.high)), 2.4, "beyond" if beyond else "point", title))
+        marks.append(
+            svg.circle(x(index + 0.5), y(y.high if beyond else value), 2.4, "beyond" if beyond else "point", title)
+        )
     return marks
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
-from service.dashboard.charts import HALF_WIDTH, for_screens
+from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.pareto import Axis, TradeoffPoint, tradeoff_plot
 from service.dashboard.comparison import dominated_flags
 from service.dashboard.facts import RunFacts
@@ -26,7 +26,7 @@ from service.dashboard.tables import Column, Row, Table, Value, table
 
 COLUMNS: tuple[Column, ...] = (
     Column("plan", "Plan", primary=True, sortable=True),
-    Column("target", "Target", sortable=True),
+    Column("target", "Target", files_only=True),
     Column("device", "Device", sortable=True),
     Column("verdict", "Verdict", "verdict"),
     Column("median_ms", "Step median", "number", "ms", 2, sortable=True),
@@ -178,6 +178,7 @@ def _group(number: int, like: list[RunFacts], counted: Counter[tuple[object, ...
     first = ordered[0]
     rows = [_row(entry, point, counted, axes) for entry, point in zip(ordered, points, strict=True)]
     listing = table(f"group-{number}", f"{first.model_name}, {first.mode}", COLUMNS, rows)
+    listing = listing.hiding_empty("energy_mj", "loss", "peak_rss_mib", "dominated")
     parts = [first.mode, f"batch {first.batch}" if first.batch else "", first.dataset_name or "synthetic data"]
     return Group(
         title=first.model_name,
@@ -214,7 +215,9 @@ def _row(entry: RunFacts, point: TradeoffPoint, counted: Counter[tuple[object, .
     links = {"plan": addresses.run(entry.id)}
     if entry.device_id:
         links["device"] = addresses.device(entry.device_id)
-    return Row(values, links, anchor=point.anchor, dimmed=point.dominated, rank=point.rank)
+    notes = {"device": entry.target} if entry.device_name else {}
+    rank = point.rank if len(axes) > 1 else None
+    return Row(values, links, notes, anchor=point.anchor, dimmed=point.dominated, rank=rank)
 
 
 def _count(counted: Counter[tuple[object, ...]], entry: RunFacts) -> int:
@@ -227,9 +230,10 @@ def _figure(number: int, points: Sequence[TradeoffPoint], axes: Sequence[Axis]) 
     if len(points) < 2 or len(axes) < 2:
         return None
     pairs: list[tuple[Axis, Axis]] = [(axes[0], axis) for axis in axes[1:]]
+    wide = FULL_WIDTH if len(pairs) == 1 else HALF_WIDTH
     drawing = Markup("").join(
         Markup('<div class="panel">{}</div>').format(
-            for_screens(lambda width, x=x, y=y: tradeoff_plot(points, x, y, width), HALF_WIDTH)  # type: ignore[misc]
+            for_screens(lambda width, x=x, y=y: tradeoff_plot(points, x, y, width), wide)  # type: ignore[misc]
         )
         for x, y in pairs
     )

@@ -178,7 +178,7 @@ def _difference(metric: Metric, base: RunFacts, entry: RunFacts, base_value: flo
     if metric.key == "median_ms":
         found = time_difference(base, entry)
         return found.words if found else ""
-    return fmt.signed_percent(value / base_value - 1)
+    return "same" if value == base_value else fmt.signed_percent(value / base_value - 1)
 
 
 def _time_figure(runs: Sequence[RunFacts]) -> Figure | None:

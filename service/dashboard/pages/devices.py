@@ -23,10 +23,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("health", "Health", "state", sortable=True),
     Column("measurement_class", "Class", "class", sortable=True, hint="Measurement class: what its numbers are worth"),
     Column("device_class", "Board", sortable=True),
-    Column("targets", "Targets"),
+    Column("targets", "Targets", wrap=True),
     Column("cores", "Cores", "number", sortable=True),
     Column("memory_gib", "Memory", "number", "GiB", 1, sortable=True),
-    Column("sensors", "Sensors"),
+    Column("sensors", "Sensors", wrap=True),
     Column("isolation_level", "Isolation", "number", hint="0 none to 4: own session, cgroup, namespaces, own view"),
     Column("agent", "Agent", "code"),
     Column("last_seen_at", "Last seen", "time", "UTC", sortable=True),
@@ -34,7 +34,7 @@ COLUMNS: tuple[Column, ...] = (
 EVENT_COLUMNS = (
     Column("at", "When", "time", "UTC", primary=True),
     Column("event", "Event"),
-    Column("message", "Message"),
+    Column("message", "Message", wrap=True),
 )
 HISTORY = 50
 STRIP = 60

@@ -20,12 +20,13 @@ from service.database.models import JOB_STATES, OPEN_JOB_STATES
 
 PAGE_ROWS = 50
 COLUMNS: tuple[Column, ...] = (
+    Column("id", "Id", files_only=True),
     Column("job", "Job", primary=True),
+    Column("model", "Model", files_only=True),
+    Column("plan", "Plan", files_only=True),
+    Column("target", "Target", files_only=True),
     Column("state", "State", "state"),
-    Column("model", "Model"),
-    Column("plan", "Plan"),
-    Column("target", "Target"),
-    Column("stage", "Stage"),
+    Column("stage", "Stage", wrap=True),
     Column("compile_s", "Compile", "number", "s", 1, sortable=True),
     Column("bundle", "Bundle", "code"),
     Column("cause", "Cause", hint="Who has to act when it failed"),
@@ -68,7 +69,8 @@ def jobs_page(session: Session, chosen: JobFilter, sort: str) -> Listing:
 
 def _job_row(entry: JobFacts) -> Row:
     values = {
-        "job": entry.id,
+        "id": entry.id,
+        "job": entry.title,
         "state": entry.state,
         "model": entry.model_name,
         "plan": entry.plan_name,

@@ -53,7 +53,7 @@ def memory_figure(bundle: BundleFacts, data_href: str) -> Figure | None:
         note=f"Each box is a value: its bytes in the arena, from its first to its last kernel call. At the peak (call "
         f"{live.index(peak) if live else 0}) {fmt.size(peak)} live at once, {fmt.percent(held)} of the arena's "
         f"{fmt.size(plan.arena_bytes)} (dashed).",
-        legend=(("phase-forward", "made in forward"), ("phase-backward", "in backward"), ("phase-update", "in update")),
+        legend=(("box-forward", "made in forward"), ("box-backward", "in backward"), ("box-update", "in update")),
         drawing=for_screens(lambda width: arena_picture(plan, width), FULL_WIDTH),
         table=full if len(full.rows) <= SHOWN_ROWS else _largest(full),
         data_href=data_href,

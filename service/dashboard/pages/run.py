@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
+from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH
 from service.dashboard.facts import AttemptFacts, RunFacts
 from service.dashboard.pages.memory import memory_figure, memory_table
 from service.dashboard.pages.run_figures import (
@@ -30,7 +31,7 @@ ATTEMPT_COLUMNS = (
     Column("state", "State", "state"),
     Column("cause", "Cause"),
     Column("code", "Code", "code"),
-    Column("message", "Message"),
+    Column("message", "Message", wrap=True),
     Column("created_at", "Started", "time", "UTC"),
     Column("finished_at", "Finished", "time", "UTC"),
 )
@@ -83,6 +84,8 @@ def run_page(session: Session, run_id: str, sort: str) -> RunPage | None:
     is_open = found.state in OPEN_RUN_STATES
     losses = report.losses if report else tuple(queries.step_losses(session, found.id))
     kernels = report.kernels if report else ()
+    loss = loss_figure(losses, f"{here}/losses")
+    steps_width = HALF_WIDTH if loss else FULL_WIDTH
     return RunPage(
         run=found,
         chips=_chips(found),
@@ -90,8 +93,8 @@ def run_page(session: Session, run_id: str, sort: str) -> RunPage | None:
         facts=_facts(found),
         conditions=_conditions(found),
         environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
-        steps=step_figure(measured, f"{here}/steps") if measured else None,
-        loss=loss_figure(losses, f"{here}/losses"),
+        steps=step_figure(measured, f"{here}/steps", steps_width) if measured else None,
+        loss=loss,
         evaluation=evaluation_table(found) if report and report.evaluation_before else None,
         kernel_figures=kernel_figures(kernels),
         kernels=kernel_table(kernels, sort) if kernels else None,
@@ -187,7 +190,7 @@ def _key_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
     figures = [
         KeyFigure("Step median", fmt.number(found.median_ms, 2), "ms", interval),
         KeyFigure("Step p90", fmt.number(found.p90_ms, 2), "ms"),
-        KeyFigure("Throughput", fmt.number(found.samples_per_second, 1), "samples/s", f"batch {found.batch}"),
+        KeyFigure("Throughput", _rate(found.samples_per_second), "samples/s", f"batch {found.batch}"),
         KeyFigure("Arena", fmt.number(fmt.mebibytes(found.arena_bytes), 2), "MiB", "as planned"),
         KeyFigure("Peak RSS", fmt.number(fmt.mebibytes(found.peak_rss_bytes), 2), "MiB", rss),
         KeyFigure("Energy per step", fmt.number(found.energy_mj, 1), "mJ", _sensor(found)),
@@ -199,6 +202,10 @@ def _key_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
         was = f"from {fmt.percent(found.accuracy_before)}" if found.accuracy_after is not None else "before training"
         figures.append(KeyFigure("Accuracy", fmt.percent(last).removesuffix("%"), "%", was))
     return tuple(figures)
+
+
+def _rate(value: float | None) -> str:
+    return fmt.number(value, 1 if value is not None and value < 1000 else 0)
 
 
 def _sensor(found: RunFacts) -> str:

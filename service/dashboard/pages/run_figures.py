@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from device_agents.protocol import DeviceState, KernelTime, Measurement
 from service.dashboard import format as fmt
-from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
+from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, NARROW_WIDTH, for_screens
 from service.dashboard.charts.curve import Curve, loss_plot
 from service.dashboard.charts.health import StateSeries, state_plot
 from service.dashboard.charts.kernels import MOST_BARS, KernelBar, kernel_bars, phase_bar, phase_totals
@@ -110,8 +110,8 @@ def block_table(measured: Measurement) -> Table:
     return table("blocks", "Blocks of the measurement", BLOCK_COLUMNS, rows)
 
 
-def step_figure(measured: Measurement, data_href: str) -> Figure:
-    """Latency of every step, in order."""
+def step_figure(measured: Measurement, data_href: str, width: float = HALF_WIDTH) -> Figure:
+    """Latency of every step, in order; `width` is that of a wide screen's column."""
     series = StepSeries(
         step_ms=tuple(value / 1000 for value in measured.step_us),
         block_sizes=tuple(len(block.step_us) for block in measured.blocks),
@@ -123,12 +123,12 @@ def step_figure(measured: Measurement, data_href: str) -> Figure:
     above = outliers_above(series)
     note = f"{fmt.plural(len(series.step_ms), 'step')} in {fmt.plural(len(measured.blocks), 'block')} (shaded in turn)."
     if above:
-        note += f" {fmt.plural(above, 'step')} above the axis drawn hollow at its edge."
+        note += f" {fmt.plural(above, 'step')} above the axis, hollow at its upper edge."
     return Figure(
         id="step-latency",
         title="Step latency",
         note=note,
-        drawing=for_screens(lambda width: step_plot(series, width), HALF_WIDTH),
+        drawing=for_screens(lambda width: step_plot(series, width), width),
         table=block_table(measured),
         data_href=data_href,
     )
@@ -187,7 +187,7 @@ def state_figures(states: Sequence[DeviceState], data_href: str) -> tuple[Figure
         if len(points) < 2:
             continue
         series = StateSeries(title, unit, points)
-        figures.append(Figure(f"state-{name}", title, for_screens(lambda width, s=series: state_plot(s, width))))  # type: ignore[misc]
+        figures.append(Figure(f"state-{name}", title, state_plot(series, NARROW_WIDTH)))
     return tuple(figures)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from service.dashboard import addresses
 from service.dashboard import format as fmt
@@ -10,9 +11,13 @@ from service.dashboard.facts import RunFacts
 from service.dashboard.tables import Column, Row, Table, Value, table
 
 COLUMNS: tuple[Column, ...] = (
+    Column("id", "Id", files_only=True),
     Column("run", "Run", primary=True),
+    Column("model", "Model", files_only=True),
+    Column("plan", "Plan", files_only=True),
+    Column("target", "Target", files_only=True),
     Column("state", "State", "state"),
-    Column("mode", "Mode"),
+    Column("mode", "Mode", files_only=True),
     Column("device", "Device"),
     Column("measurement_class", "Class", "class", hint="Measurement class: what the numbers are worth"),
     Column("verdict", "Verdict", "verdict", hint="Whether the measurement counts; only valid ones rank"),
@@ -22,20 +27,20 @@ COLUMNS: tuple[Column, ...] = (
     Column("arena_mib", "Arena", "number", "MiB", 2, sortable=True, hint="Planned bytes of one training step"),
     Column("peak_rss_mib", "Peak RSS", "number", "MiB", 2, sortable=True, hint="Largest VmHWM of the binary"),
     Column("energy_mj", "Energy/step", "number", "mJ", 1, sortable=True, hint="Absent without a sensor"),
-    Column("loss_first", "Loss first", "number", "", 4),
+    Column("loss_first", "Loss first", "number", "", 4, files_only=True),
     Column("loss_last", "Loss last", "number", "", 4, sortable=True),
-    Column("created_at", "Created", "time", "UTC", sortable=True),
+    Column("created_at", "Created", "time", "UTC", files_only=True),
 )
-SHORT_COLUMNS = tuple(
-    column
-    for column in COLUMNS
-    if column.key not in ("p90_ms", "samples_per_second", "peak_rss_mib", "energy_mj", "loss_first")
-)
+LEFT_OUT_WHEN_SHORT = ("p90_ms", "samples_per_second", "peak_rss_mib", "energy_mj")
 
 
 def run_table(runs: Sequence[RunFacts], caption: str, *, short: bool = False) -> Table:
     """Runs as rows; `short` leaves out what an overview can do without."""
-    return table("runs", caption, SHORT_COLUMNS if short else COLUMNS, [run_row(entry) for entry in runs])
+    columns = [
+        replace(column, files_only=True) if short and column.key in LEFT_OUT_WHEN_SHORT else column
+        for column in COLUMNS
+    ]
+    return table("runs", caption, columns, [run_row(entry) for entry in runs]).hiding_empty("energy_mj", "loss_last")
 
 
 def run_row(entry: RunFacts) -> Row:
@@ -43,6 +48,9 @@ def run_row(entry: RunFacts) -> Row:
     values: dict[str, Value] = {
         "id": entry.id,
         "run": entry.title,
+        "model": entry.model_name,
+        "plan": entry.plan_name,
+        "target": entry.target,
         "state": entry.state,
         "mode": entry.mode,
         "device": entry.device_name or entry.wanted or None,
@@ -54,7 +62,7 @@ def run_row(entry: RunFacts) -> Row:
     links = {"run": addresses.run(entry.id)}
     if entry.device_id is not None:
         links["device"] = addresses.device(entry.device_id)
-    return Row(values, links, notes={"run": entry.id}, anchor=entry.id)
+    return Row(values, links, notes={"run": f"{entry.mode} · {fmt.clock(entry.created_at)}"}, anchor=entry.id)
 
 
 def measured_values(entry: RunFacts) -> dict[str, Value]:
