@@ -25,13 +25,13 @@ def llvm_target(target: Target) -> Any:
 def lower(function: PrimFunc, llvm: Any) -> Any:
     """The packed-ABI module of one kernel.
 
-    Shorter than TVM's default pipeline: the emitters write flat, scheduled code, so nothing is left to plan. Argument
+    Shorter than TVM's default pipeline: the emitters write flat, scheduled code, so nothing is left to plan
+    (`FlattenBuffer` would turn every ramp into a sum, which LLVM then loads element by element). Argument
     checks are dropped (our runtime builds its tables from the same specs), and stack arrays stay on the stack
     (`LowerTVMBuiltin`, left out, would turn those of 1 KB and more into workspace calls).
     """
     module = tvm.IRModule({str(function.attrs["global_symbol"]): function.with_attr("target", llvm.with_host(llvm))})
     passes = [
-        tirx.transform.FlattenBuffer(),
         tirx.transform.VectorizeLoop(True),
         tirx.transform.UnrollLoop(),
         tirx.transform.SplitHostDevice(),

@@ -120,10 +120,11 @@ class Block:
         self, extent: int | Value, body: Callable[[Block, Value], None], *, kind: str = "serial", name: str = "i"
     ) -> None:
         """A loop over `[0, extent)`; kind is `serial`, `parallel` or `unrolled`. A loop of one turn is no loop."""
-        if extent == 0:
+        turns = int(extent.value) if isinstance(extent, tirx.IntImm) else extent
+        if isinstance(turns, int) and turns <= 0:
             return
         inner = Block()
-        if extent == 1:
+        if isinstance(turns, int) and turns == 1:
             body(inner, index(0))
             self.add(inner.statement())
             return
@@ -145,7 +146,8 @@ class Block:
         if otherwise is not None:
             blocks.append(Block())
             otherwise(blocks[1])
-        self.add(tirx.IfThenElse(condition, *(block.statement() for block in blocks)))
+        then_case, *else_case = (block.statement() for block in blocks)
+        self.add(tirx.IfThenElse(condition, then_case, else_case[0] if else_case else None))
 
     def local(self, elements: int, element: str = "float32", name: str = "local") -> Buffer:
         """A small array on the stack (LLVM keeps it in registers if every index is constant after unrolling)."""
@@ -162,6 +164,14 @@ class Block:
 
 def _lanes_index(flat: int | Value, lanes: int, stride: int) -> Value:
     return index(flat) if lanes == 1 else tirx.Ramp(index(flat), index(stride), lanes)
+
+
+def divide(block: Block, number: Value, by: int) -> tuple[Value, Value]:
+    """(number // by, number % by) of a non-negative int32, both bound."""
+    if by == 1:
+        return number, index(0)
+    quotient = block.let(tirx.truncdiv(number, index(by)), "q")
+    return quotient, block.let(number - quotient * by, "m")
 
 
 def load(buffer: Buffer, flat: int | Value, lanes: int = 1, stride: int = 1) -> Value:

@@ -1,0 +1,246 @@
+"""The inner kernel of every contraction: a tile of accumulators in registers, fed along the reduction.
+
+A tile is `rows` x `widths`: each row holds vectors of the given widths side by side. One step of the reduction loads the
+vectors of one row of B, and for each row broadcasts one element of A into multiply-adds. LLVM keeps the accumulators
+in registers, since every index into them is constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tvm import tirx
+
+from compiler.codegen.expressions import Evaluator
+from compiler.codegen.iteration import FlatAccess, flatten_access
+from compiler.codegen.kernels.tiling import ColumnTile, unroll_of, vector_pieces
+from compiler.codegen.tir import Block, Buffer, Point, Value, broadcast, dtype, index, literal, load, read
+from compiler.errors import InternalError
+from compiler.kernel_spec import Access, Expr, Ref
+
+SUM_BLOCK = 256
+"""Longest run of products that one accumulator sums; longer ones are summed block by block, for accuracy."""
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """Operand A: element (row, step) lies at `base + row * row_stride + step * step_stride`."""
+
+    buffer: Buffer
+    base: Value
+    row_stride: int
+    step_stride: int
+
+    def at(self, offset: Value) -> Scalars:
+        """The same, `offset` elements further."""
+        return Scalars(self.buffer, self.base + offset, self.row_stride, self.step_stride)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Operand B: the columns of step `s` begin at `base + s * step_stride`."""
+
+    buffer: Buffer
+    base: Value
+    step_stride: int
+
+    def at(self, offset: Value) -> Vectors:
+        """The same, `offset` elements further."""
+        return Vectors(self.buffer, self.base + offset, self.step_stride)
+
+
+def fma(x: Value, y: Value, z: Value, lanes: int) -> Value:
+    """`x * y + z`, rounded once."""
+    return tirx.call_llvm_pure_intrin(dtype("float32", lanes), "llvm.fma", x, y, z)
+
+
+def _wide(value: Value | int) -> Value:
+    """An int64 index: 32-bit ones cost LLVM an extension for every address of the inner loop."""
+    return tirx.IntImm("int64", value) if isinstance(value, int) else tirx.Cast("int64", value)
+
+
+def load_wide(buffer: Buffer, flat: Value, lanes: int) -> Value:
+    """`lanes` consecutive elements from an int64 index."""
+    return tirx.BufferLoad(buffer, [flat if lanes == 1 else tirx.Ramp(flat, _wide(1), lanes)])
+
+
+def _wide_loop(block: Block, turns: int | Value, body: Callable[[Block, Value], None]) -> None:
+    """A serial loop that counts in int64."""
+    if isinstance(turns, int) and turns <= 1:
+        if turns:
+            body(block, _wide(0))
+        return
+    inner, variable = Block(), tirx.Var("k", "int64")
+    body(inner, variable)
+    block.add(tirx.For(variable, _wide(0), _wide(turns), tirx.ForKind.SERIAL, inner.statement()))
+
+
+class RegisterTile:
+    """Accumulators of `rows` x `columns` in `block`, zero at first."""
+
+    def __init__(self, block: Block, rows: int, columns: ColumnTile) -> None:
+        self.rows, self.columns = rows, columns
+        self.starts = tuple(sum(columns.widths[:i]) for i in range(len(columns.widths)))
+        # One array per accumulator: LLVM does not take a large one apart.
+        self._locals = {(row, start): block.local(width, name="acc") for row, start, width in self._slots()}
+        self.clear(block)
+
+    def _slots(self) -> list[tuple[int, int, int]]:
+        """(row, first column, width) of every accumulator."""
+        return [
+            (row, start, width)
+            for row in range(self.rows)
+            for start, width in zip(self.starts, self.columns.widths, strict=True)
+        ]
+
+    def clear(self, block: Block) -> None:
+        """Set every accumulator to zero."""
+        for row, start, width in self._slots():
+            self.put(block, row, start, literal(0.0, "float32", width))
+
+    def get(self, row: int, start: int, width: int, first: int = 0) -> Value:
+        """`width` elements, from number `first` on, of the accumulator at (row, start)."""
+        return load(self._locals[row, start], first, width)
+
+    def put(self, block: Block, row: int, start: int, value: Value) -> None:
+        """Set the accumulator at (row, start)."""
+        block.store(self._locals[row, start], 0, value)
+
+    def step(self, block: Block, a: Scalars, b: Vectors, position: Value) -> None:
+        """Add the products of one step of the reduction; `position` is an int64."""
+        first = b.base + position * _wide(b.step_stride)
+        vectors = [
+            block.let(load_wide(b.buffer, first + _wide(start), width), "b")
+            for start, width in zip(self.starts, self.columns.widths, strict=True)
+        ]
+        place = a.base + position * _wide(a.step_stride)
+        for row in range(self.rows):
+            scalar = block.let(load_wide(a.buffer, place + _wide(row * a.row_stride), 1), "a")
+            for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
+                total = fma(broadcast(scalar, width), vector, self.get(row, start, width), width)
+                self.put(block, row, start, total)
+
+    def run(self, block: Block, a: Scalars, b: Vectors, steps: int | Value) -> None:
+        """Add the products of `steps` steps (any length), a few of them per turn of the loop."""
+        a = replace(a, base=block.let(_wide(a.base), "a_base"))
+        b = replace(b, base=block.let(_wide(b.base), "b_base"))
+        unroll = unroll_of(steps) if isinstance(steps, int) else 4
+        turns = steps // unroll if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(unroll)), "turns")
+
+        def turn(body: Block, number: Value) -> None:
+            for one in range(unroll):
+                self.step(body, a, b, number * _wide(unroll) + _wide(one))
+
+        _wide_loop(block, turns, turn)
+        if isinstance(steps, int):
+            for position in range(turns * unroll, steps):
+                self.step(block, a, b, _wide(position))
+            return
+        done = block.let(_wide(turns * unroll), "done")
+        _wide_loop(block, steps - turns * unroll, lambda body, rest: self.step(body, a, b, done + rest))
+
+    def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int) -> None:
+        """Add `steps` steps in blocks of `SUM_BLOCK`, each summed on its own and then added."""
+        if steps <= 3 * SUM_BLOCK // 2:
+            self.run(block, a, b, steps)
+            return
+        whole = steps // SUM_BLOCK
+
+        def part(body: Block, number: Value) -> None:
+            inner = RegisterTile(body, self.rows, self.columns)
+            inner.run(body, *_shifted(a, b, number * SUM_BLOCK), SUM_BLOCK)
+            self.add(body, inner)
+
+        block.loop(whole, part, name="block")
+        if steps % SUM_BLOCK:
+            inner = RegisterTile(block, self.rows, self.columns)
+            inner.run(block, *_shifted(a, b, index(whole * SUM_BLOCK)), steps % SUM_BLOCK)
+            self.add(block, inner)
+
+    def add(self, block: Block, other: RegisterTile) -> None:
+        """Add another tile's accumulators."""
+        for row, start, width in self._slots():
+            self.put(block, row, start, self.get(row, start, width) + other.get(row, start, width))
+
+    def pieces(self, block: Block, row: int) -> list[tuple[int, int, Value]]:
+        """(first column, width, value) that cover exactly the valid columns of one row."""
+        found: list[tuple[int, int, Value]] = []
+        for start, width in zip(self.starts, self.columns.widths, strict=True):
+            valid = min(width, self.columns.valid - start)
+            for piece, lanes in vector_pieces(max(valid, 0), width):
+                found.append((start + piece, lanes, self.get(row, start, lanes, piece)))
+        return found
+
+
+def _shifted(a: Scalars, b: Vectors, position: Value) -> tuple[Scalars, Vectors]:
+    return a.at(position * a.step_stride), b.at(position * b.step_stride)
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to an accumulated value before it is stored."""
+
+    expr: Expr
+    inputs: tuple[tuple[Buffer, FlatAccess], ...]
+
+    @staticmethod
+    def of(expr: Expr, buffers: Sequence[Buffer], accesses: Sequence[Access], axes: int) -> Epilogue:
+        """The epilogue of a spec whose output has `axes` axes. Raises: InternalError if an access has a fill."""
+        if any(access.fill is not None for access in accesses):
+            raise InternalError("an epilogue input must be in bounds everywhere")
+        flat = (flatten_access(access, (1,) * axes) for access in accesses)
+        return Epilogue(expr, tuple(zip(buffers, flat, strict=True)))
+
+    def apply(self, block: Block, accumulated: Value, point: Point) -> Value:
+        """The value to store at `point`."""
+        return self._value(block, accumulated, self._reads(block, point), point)
+
+    def _reads(self, block: Block, point: Point) -> list[Value]:
+        return [read(block, buffer, access, point) for buffer, access in self.inputs]
+
+    def _value(self, block: Block, accumulated: Value, reads: list[Value], point: Point) -> Value:
+        if self.expr == Ref(0):
+            return accumulated
+        evaluator = Evaluator(block, [block.let(accumulated, "acc"), *reads], point=point)
+        return broadcast(evaluator.value(self.expr), point.lanes)
+
+    def tile(self, block: Block, tile: RegisterTile, place: Place) -> None:
+        """Apply to every value of a tile and store it. What does not vary with the row is read once."""
+        per_column: dict[tuple[int, int, int], Value] = {}
+
+        def fetch(number: int, start: int, lanes: int, point: Point) -> Value:
+            buffer, access = self.inputs[number]
+            if access.strides[place.row_axis]:
+                return read(block, buffer, access, point)
+            if (number, start, lanes) not in per_column:
+                per_column[number, start, lanes] = read(block, buffer, access, point)
+            return per_column[number, start, lanes]
+
+        for row in range(tile.rows):
+            for start, lanes, accumulated in tile.pieces(block, row):
+                point = Point(place.axes(row, start))
+                point = point.vector(len(point.axes) - 1, lanes) if lanes > 1 else point
+                reads = [fetch(number, start, lanes, point) for number in range(len(self.inputs))]
+                value = self._value(block, accumulated, reads, point)
+                block.store(place.buffer, place.base + (row * place.row_stride + start), value)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tile is stored: its first element, the distance of rows, and the spec's axes of an element."""
+
+    buffer: Buffer
+    base: Value
+    row_stride: int
+    row_axis: int
+    axes: Callable[[int, int], tuple[Value, ...]]
+    """(row, column) of the tile -> the output's axes, the last of which is the column's."""
+
+
+def store_sums(block: Block, tile: RegisterTile, buffer: Buffer, base: Value, row_stride: int) -> None:
+    """Add a tile to partial sums in memory (whole vectors, so `buffer` is padded)."""
+    for row in range(tile.rows):
+        for start, width in zip(tile.starts, tile.columns.widths, strict=True):
+            place = base + (row * row_stride + start)
+            block.store(buffer, place, load(buffer, place, width) + tile.get(row, start, width))
