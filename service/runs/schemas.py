@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from device_agents.protocol import MAX_STEPS
 from service.database.models import Attempt, Bundle, Run
 from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
 
@@ -20,7 +21,7 @@ class RunCreate(RequestBody):
     device_class: str | None = Field(default=None, max_length=100, description="Any device of this class")
     target: str | None = Field(default=None, max_length=100, description="The bundle's target, as a check")
     mode: Mode = "profile"
-    steps: int = Field(default=20, ge=0, le=1_000_000, description="Steps to train or to measure; ignored by eval")
+    steps: int = Field(default=20, ge=0, le=MAX_STEPS, description="Steps to train or to measure; ignored by eval")
     warmup: int = Field(default=3, ge=0, le=10_000, description="Steps before measuring; profile only")
     dataset: DigestText | None = Field(default=None, description="Needed by train and eval; profile can do without")
     seed: int = Field(default=0, ge=0, lt=1 << 63)
