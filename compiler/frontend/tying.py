@@ -14,7 +14,7 @@ from compiler.graph import Array
 
 def tied_copies(source: SourceModel) -> dict[str, Known]:
     """Initializers whose elements are those of an embedding table (transposed or not), as views of that table."""
-    tables = {node.inputs[0] for node in source.nodes if node.op_type == "Gather"}
+    tables = {node.inputs[0] for node in source.nodes if node.op_type == "Gather" and node.inputs}
     multiplied = {name for node in source.nodes if node.op_type in ("MatMul", "Gemm") for name in node.inputs}
     copies: dict[str, Known] = {}
     for table in sorted(tables & set(source.initializers) - multiplied):
