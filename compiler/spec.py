@@ -106,6 +106,13 @@ class OptimizerSpec:
     eps: float = 1e-8
 
 
+OPTIMIZER_FIELDS = {
+    "sgd": ("kind", "learning_rate", "momentum", "weight_decay"),
+    "adamw": ("kind", "learning_rate", "weight_decay", "beta1", "beta2", "eps"),
+}
+"""What each kind reads: the canonical text holds these and no others, so that it can be parsed again."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingSpec:
     """How the training step is built. Units: `memory_limit_bytes` in bytes."""
@@ -149,7 +156,7 @@ class TrainingSpec:
         body: dict[str, object] = {
             "batch": self.batch,
             "loss": {"kind": self.loss.kind, "output": self.loss.output},
-            "optimizer": {name: getattr(optimizer, name) for name in OptimizerSpec.__dataclass_fields__},
+            "optimizer": {name: getattr(optimizer, name) for name in OPTIMIZER_FIELDS[optimizer.kind]},
             "inputs": {name: list(shape) for name, shape in self.inputs},
             "batch_norm": self.batch_norm,
             "threads": self.threads,
