@@ -163,7 +163,9 @@ class Execution:
     def _take_step(self, event: Event, step_us: list[float], done_before: int, total: int) -> None:
         self._sampler.begin()
         step_us.append(float(event["us"]))
-        self.findings.losses.append(event["loss"])
+        if not self.findings.blocks:
+            # Each block starts from the same weights: a second curve would only be stuck to the first.
+            self.findings.losses.append(event["loss"])
         number = done_before + len(step_us)
         self._notify("step", step=number, loss=event["loss"], step_us=float(event["us"]))
         self._notify("progress", fraction=min(1.0, number / max(1, total)))

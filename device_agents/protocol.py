@@ -518,7 +518,7 @@ class Report:
     """Null for eval and for failures before a step was timed. For train: the training steps, as one block."""
     kernels: tuple[KernelTime, ...] = ()
     losses: tuple[Optional[float], ...] = ()
-    """Loss of each step in order (train, and profile where the binary gives it); null where not finite."""
+    """Loss of each step in order; null where not finite. Of a profile: its first block (each starts afresh)."""
     evaluation_before: Optional[Evaluation] = None
     evaluation_after: Optional[Evaluation] = None
     """Eval mode fills `evaluation_before` only."""
