@@ -1,0 +1,56 @@
+"""One real farm for all end-to-end tests: every part a process of its own, in a folder of the test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pockfarm import up
+from pockfarm.client import Farm
+from pockfarm.state import StateFolder
+from pockfarm.values import Device
+
+
+@dataclass(frozen=True)
+class LiveFarm:
+    """The farm, a client of it, and its two devices."""
+
+    state: StateFolder
+    client: Farm
+    host: Device
+    emulated: Device
+
+    def part_pid(self, name: str) -> int:
+        status = self.state.status()
+        assert status is not None
+        pid = status.parts[name].pid
+        assert pid is not None
+        return pid
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Iterator[LiveFarm]:
+    state = StateFolder(tmp_path_factory.mktemp("farm") / "state")
+    settings = {
+        "POCKFARM_COMPILE_CACHE": str(kernel_cache),
+        "POCKFARM_COMPILE_LEASE_S": "6",
+        "POCKFARM_SWEEP_S": "0.5",
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        up.up(state, say=print, port=0)
+        with Farm.connect(state) as client:
+            devices = {device.measurement_class: device for device in client.devices()}
+            yield LiveFarm(state, client, devices["host"], devices["emulated"])
+    finally:
+        up.down(state, say=print)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
