@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tvm import tirx
 
 from compiler.codegen import scalar_math
-from compiler.codegen.iteration import flatten_access
+from compiler.codegen.iteration import Space, flatten_access
 from compiler.codegen.tir import (
     Block,
     Buffer,
@@ -16,6 +16,7 @@ from compiler.codegen.tir import (
     base,
     broadcast,
     dtype,
+    index,
     lanes_of,
     literal,
     read,
@@ -45,6 +46,11 @@ class Evaluator:
         self._stats = stats
         self._point = point
         self._done: dict[int, Value | Const] = {}
+        self._presets: dict[Expr, Callable[[], Value]] = {}
+
+    def preset(self, expr: Expr, make: Callable[[], Value]) -> None:
+        """Use `make()` for every subexpression equal to `expr`, in place of computing it."""
+        self._presets[expr] = make
 
     def value(self, expr: Expr, element: str = "float32") -> Value:
         """The TIR value of `expr`; a bare constant becomes an `element`."""
@@ -56,7 +62,8 @@ class Evaluator:
     def _visit(self, expr: Expr) -> Value | Const:
         # Keyed by identity: an expression that fusion shares is a graph, and as a tree it may be very large.
         if id(expr) not in self._done:
-            self._done[id(expr)] = self._compute(expr)
+            known = self._presets.get(expr) if self._presets else None
+            self._done[id(expr)] = self._compute(expr) if known is None else self._block.let(known(), "known")
         return self._done[id(expr)]
 
     def _compute(self, expr: Expr) -> Value | Const:
@@ -174,7 +181,7 @@ def _apply_binary(block: Block, op: str, x: Value, y: Value) -> Value:
     if op in _ARITHMETIC:
         return _ARITHMETIC[op](x, y)
     if op in ("max", "min"):
-        return _extreme(op, x, y)
+        return extreme(op, x, y)
     if base(x) == "float32":
         return tirx.Div(x, y) if op == "div" else scalar_math.power(block, x, y)
     if op == "div":
@@ -182,12 +189,23 @@ def _apply_binary(block: Block, op: str, x: Value, y: Value) -> Value:
     raise InternalError(f"{op} of integers")
 
 
-def _extreme(op: str, x: Value, y: Value) -> Value:
+def extreme(op: str, x: Value, y: Value) -> Value:
     """max or min that returns NaN if either side is NaN, as NumPy, PyTorch and ONNX have it."""
     chosen = tirx.Select(tirx.LT(x, y), y, x) if op == "max" else tirx.Select(tirx.LT(y, x), y, x)
     # These return x whenever a side is NaN: right if that is x; y needs a look, unless it is a constant.
     may_be_nan = base(y) == "float32" and not isinstance(y, tirx.FloatImm | tirx.Broadcast)
     return tirx.Select(scalar_math.is_nan(y), y, chosen) if may_be_nan else chosen
+
+
+def spec_point(space: Space, rank: int, point: Point) -> Point:
+    """A point of a rearranged space in the spec's own `rank` axes, for `Index` (axes that were merged read 0)."""
+    axes: list[Value] = [index(0)] * rank
+    vector_axis = -1
+    for number, (origin, start) in enumerate(zip(space.origins, space.starts, strict=True)):
+        if origin >= 0:
+            axes[origin] = point.axes[number] + start if start else point.axes[number]
+            vector_axis = origin if number == point.vector_axis else vector_axis
+    return Point(tuple(axes), point.lanes, vector_axis)
 
 
 def epilogue(

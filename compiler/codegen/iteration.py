@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.graph import TensorType
-from compiler.kernel_spec import Access, Binary, Expr, Index, Select, Unary
+from compiler.graph import DType, TensorType
+from compiler.kernel_spec import Access, Binary, Expr, Index, Ref, Select, Unary
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +222,31 @@ def chunks(extent: int, lanes: int) -> list[tuple[int, int]]:
         else:
             width //= 2
     return left
+
+
+def expression_dtype(expr: Expr, refs: Sequence[DType]) -> DType | None:
+    """The type of an expression over operands of the given types; None for a bare constant."""
+    match expr:
+        case Ref(operand):
+            return refs[operand]
+        case Index():
+            return "i64"
+        case Unary(op, x):
+            fixed: DType | None = _RESULTS.get(op)
+            return fixed or expression_dtype(x, refs)
+        case Binary(op, x, y):
+            return _RESULTS.get(op) or _higher(expression_dtype(x, refs), expression_dtype(y, refs))
+        case Select(_, then, other):
+            return _higher(expression_dtype(then, refs), expression_dtype(other, refs))
+    return None
+
+
+_RESULTS: dict[str, DType] = {
+    "to_f32": "f32", "to_i64": "i64", "to_i32": "i32", "to_bool": "bool", "not": "bool", "is_nan": "bool",
+    "lt": "bool", "le": "bool", "eq": "bool", "and": "bool", "or": "bool",
+}  # fmt: skip
+_RANK: dict[DType | None, int] = {None: 0, "bool": 1, "i32": 2, "i64": 3, "f32": 4}
+
+
+def _higher(x: DType | None, y: DType | None) -> DType | None:
+    return max(x, y, key=_RANK.__getitem__)

@@ -97,8 +97,12 @@ class Kernel:
         self.types = operand_types(spec)
         self.workspace_bytes = reply.workspace_bytes
         self._library = _load(reply.object_bytes)
-        self._library.set_threads(threads)
+        self.set_threads(threads)
         self._function = getattr(self._library, f"__tvm_ffi_{symbol_of(spec)}")
+
+    def set_threads(self, threads: int) -> None:
+        """How many threads a parallel loop gets from now on."""
+        self._library.set_threads(threads)
 
     def storages(self) -> list[Storage]:
         """Fresh storage for every operand, the workspace last."""

@@ -72,8 +72,6 @@ class _Region:
 
     def _parallel_rows(self, body: Block) -> None:
         """Fuse as few outer axes as give every thread several turns, and run them in parallel."""
-        from tvm import tirx
-
         from compiler.codegen import tir
 
         fused, turns = 0, 1
@@ -83,11 +81,10 @@ class _Region:
 
         def turn(block: Block, position: Value) -> None:
             point, rest = self.start, position
-            for axis in reversed(range(fused)):
-                extent = tir.index(self.space.extents[axis])
-                place = rest if axis == 0 else tirx.truncmod(rest, extent)
-                point = point.at(axis, block.let(place, "a"))
-                rest = block.let(tirx.truncdiv(rest, extent), "q") if axis else rest
+            for axis in reversed(range(1, fused)):
+                rest, place = tir.divide(block, rest, self.space.extents[axis])
+                point = point.at(axis, place)
+            point = point.at(0, rest)
             self._rows(block, point, fused, parallel=False)
 
         body.loop(turns, turn, kind="parallel", name="turn")
@@ -130,14 +127,14 @@ class _Region:
     def _point(self, body: Block, point: Point) -> None:
         """Everything at one point (or vector of points): all reads, all expressions, then all writes."""
         from compiler.codegen import tir
-        from compiler.codegen.expressions import Evaluator
+        from compiler.codegen.expressions import Evaluator, spec_point
 
         count = len(self.spec.inputs)
         refs = [
             tir.read(body, buffer, access, point)
             for buffer, access in zip(self.operands.inputs, self.space.accesses, strict=False)
         ]
-        evaluator = Evaluator(body, refs, point=self._spec_point(point))
+        evaluator = Evaluator(body, refs, point=spec_point(self.space, len(self.spec.extents), point))
         outputs = self.space.accesses[count:]
         values = [
             body.let(tir.broadcast(evaluator.value(expr, _element(access.type.dtype)), point.lanes), "y")
@@ -145,18 +142,6 @@ class _Region:
         ]
         for buffer, access, value in zip(self.operands.outputs, outputs, values, strict=True):
             tir.write(body, buffer, access, point, value)
-
-    def _spec_point(self, point: Point) -> Point:
-        """The point in the spec's own axes, for `Index`."""
-        from compiler.codegen import tir
-
-        axes: list[Value] = [tir.index(0)] * len(self.spec.extents)
-        vector_axis = -1
-        for number, (origin, start) in enumerate(zip(self.space.origins, self.space.starts, strict=True)):
-            if origin >= 0:
-                axes[origin] = point.axes[number] + start if start else point.axes[number]
-                vector_axis = origin if number == point.vector_axis else vector_axis
-        return tir.Point(tuple(axes), point.lanes, vector_axis)
 
 
 def _element(dtype: str) -> str:

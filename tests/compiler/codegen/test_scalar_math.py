@@ -64,8 +64,10 @@ def test_error_stays_within_the_stated_ulps(op: str, inputs: Floats, limit: floa
     assert ulps(apply(Unary(op, Ref(0)), inputs), want) <= limit
 
 
-SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-42, -1e-42, 3.4e38, -3.4e38, 88.8, -103.9, -104.5, 200],
-                   np.float32)  # fmt: skip
+SPECIAL = np.array(
+    [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-42, -1e-42, 3.4e38, -3.4e38, 88.8, -103.9, -104.5, 200],
+    np.float32,
+)
 
 
 @pytest.mark.parametrize("op", ["exp", "log", "tanh", "sigmoid", "erf", "sqrt", "sign", "abs", "floor", "neg"])
