@@ -52,6 +52,11 @@ def percent(value: float | None, digits: int = 1) -> str:
     return ABSENT if value is None else f"{100 * value:.{digits}f}%"
 
 
+def latency(value_ms: float | None) -> str:
+    """Milliseconds alone on their line: three decimals below 10 ms, two above."""
+    return number(value_ms, 3 if value_ms is not None and abs(value_ms) < 10 else 2)
+
+
 def signed_percent(value: float) -> str:
     """0.123 -> `+12.3%`, with a true minus sign."""
     return f"{'+' if value >= 0 else '−'}{abs(100 * value):.1f}%"

@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from service.dashboard.charts import svg
 
-FULL_WIDTH = 1094.0
-HALF_WIDTH = 514.0
+FULL_WIDTH = 1198.0
+HALF_WIDTH = 566.0
 NARROW_WIDTH = 340.0
 
 

@@ -26,7 +26,7 @@ class Interval:
 
 def interval_plot(intervals: Sequence[Interval], width: float) -> Markup:
     """A dot at each median, a bar over its interval, the figure beside it."""
-    frame = Frame(width, 46 + ROW_HEIGHT * len(intervals), left=86, right=30, top=8, bottom=38)
+    frame = Frame(width, 46 + ROW_HEIGHT * len(intervals), left=30, right=30, top=8, bottom=38)
     x = nice_scale([value for entry in intervals for value in (entry.low, entry.high)], *frame.x_range, from_zero=True)
     (left, right), (bottom, top) = frame.x_range, frame.y_range
     parts: list[Markup] = []
@@ -48,7 +48,7 @@ def _row(index: int, entry: Interval, low: float, middle: float, high: float, y:
     return svg.group(
         f"interval series-{index + 1}",
         svg.element("title", {}, title),
-        svg.text(78, y + 4, entry.label, "direct-label", "end"),
+        svg.text(20, y + 4, entry.label, "direct-label", "end"),
         svg.rectangle(low, y - 5, max(high - low, 2), 10, "whisker"),
         svg.circle(middle, y, 4.5, "dot"),
     )

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from service.dashboard import format as fmt
 from service.dashboard import queries
-from service.dashboard.charts import HALF_WIDTH, for_screens
+from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.curve import Curve, loss_plot
 from service.dashboard.charts.intervals import Interval, interval_plot
 from service.dashboard.comparison import (
@@ -41,10 +41,10 @@ class Metric:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric("median_ms", "Step median", "ms", 2, "time", True),
-    Metric("low_ms", "95% interval, low", "ms", 2, "time", None),
-    Metric("high_ms", "95% interval, high", "ms", 2, "time", None),
-    Metric("p90_ms", "Step p90", "ms", 2, "time", True),
+    Metric("median_ms", "Step median", "ms", 3, "time", True),
+    Metric("low_ms", "95% interval, low", "ms", 3, "time", None),
+    Metric("high_ms", "95% interval, high", "ms", 3, "time", None),
+    Metric("p90_ms", "Step p90", "ms", 3, "time", True),
     Metric("samples_per_second", "Throughput", "1/s", 1, "time", False),
     Metric("arena_mib", "Arena", "MiB", 2, "memory", True),
     Metric("peak_rss_mib", "Peak RSS", "MiB", 2, "memory", True),
@@ -100,12 +100,15 @@ def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
     found = [(run_id, queries.run(session, run_id)) for run_id in wanted]
     runs = tuple(entry for _, entry in found if entry is not None)
     against = obstacles(runs) if len(runs) >= LEAST else ()
+    loss = _loss_figure(runs)
     return ComparePage(
         runs=runs,
         letters=tuple(letter(index) for index in range(len(runs))),
         sections=_sections(runs, against) if len(runs) >= LEAST else (),
-        time=_time_figure(runs) if len(runs) >= LEAST and comparable("time", against) else None,
-        loss=_loss_figure(runs) if len(runs) >= LEAST else None,
+        time=_time_figure(runs, HALF_WIDTH if loss else FULL_WIDTH)
+        if len(runs) >= LEAST and comparable("time", against)
+        else None,
+        loss=loss,
         pickers=_pickers(session, wanted),
         unknown=tuple(run_id for run_id, entry in found if entry is None),
         query=tuple(("run", entry.id) for entry in runs),
@@ -181,7 +184,7 @@ def _difference(metric: Metric, base: RunFacts, entry: RunFacts, base_value: flo
     return "same" if value == base_value else fmt.signed_percent(value / base_value - 1)
 
 
-def _time_figure(runs: Sequence[RunFacts]) -> Figure | None:
+def _time_figure(runs: Sequence[RunFacts], wide: float) -> Figure | None:
     intervals = [
         Interval(letter(index), entry.median_ms, entry.interval_ms[0], entry.interval_ms[1])
         for index, entry in enumerate(runs)
@@ -189,7 +192,7 @@ def _time_figure(runs: Sequence[RunFacts]) -> Figure | None:
     ]
     if len(intervals) < LEAST:
         return None
-    drawing = for_screens(lambda width: interval_plot(intervals, width), HALF_WIDTH)
+    drawing = for_screens(lambda width: interval_plot(intervals, width), wide)
     return Figure("times", "Step time", drawing, "Median of block medians with its 95% interval.", _legend(runs))
 
 

@@ -23,7 +23,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("health", "Health", "state", sortable=True),
     Column("measurement_class", "Class", "class", sortable=True, hint="Measurement class: what its numbers are worth"),
     Column("device_class", "Board", sortable=True),
-    Column("targets", "Targets", wrap=True),
+    Column("targets", "Targets", files_only=True),
     Column("cores", "Cores", "number", sortable=True),
     Column("memory_gib", "Memory", "number", "GiB", 1, sortable=True),
     Column("sensors", "Sensors", wrap=True),

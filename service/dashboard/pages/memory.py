@@ -63,5 +63,5 @@ def memory_figure(bundle: BundleFacts, data_href: str) -> Figure | None:
 def _largest(full: Table) -> Table:
     # A page of thousands of rows helps nobody: the largest are shown, the files have all.
     kept = sorted(full.rows, key=lambda row: -int(row.values["size_bytes"] or 0))[:SHOWN_ROWS]
-    caption = f"The {SHOWN_ROWS} largest of {len(full.rows):,} values of the arena; CSV and JSON have all"
+    caption = f"The {SHOWN_ROWS} largest of {len(full.rows):,} values of the arena (the CSV and JSON files have all)"
     return table(full.name, caption, full.columns, kept)

@@ -84,7 +84,7 @@ def run_page(session: Session, run_id: str, sort: str) -> RunPage | None:
     is_open = found.state in OPEN_RUN_STATES
     losses = report.losses if report else tuple(queries.step_losses(session, found.id))
     kernels = report.kernels if report else ()
-    loss = loss_figure(losses, f"{here}/losses")
+    loss = loss_figure(losses, f"{here}/losses", HALF_WIDTH if measured else FULL_WIDTH)
     steps_width = HALF_WIDTH if loss else FULL_WIDTH
     return RunPage(
         run=found,
@@ -185,11 +185,11 @@ def _chips(found: RunFacts) -> tuple[Chip, ...]:
 
 def _key_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
     low_high = found.interval_ms
-    interval = f"{fmt.number(low_high[0], 2)} to {fmt.number(low_high[1], 2)} (95%)" if low_high else ""
+    interval = f"{fmt.latency(low_high[0])} to {fmt.latency(low_high[1])} (95%)" if low_high else ""
     rss = "not told when emulated" if not found.timing_means_something else "largest VmHWM"
     figures = [
-        KeyFigure("Step median", fmt.number(found.median_ms, 2), "ms", interval),
-        KeyFigure("Step p90", fmt.number(found.p90_ms, 2), "ms"),
+        KeyFigure("Step median", fmt.latency(found.median_ms), "ms", interval),
+        KeyFigure("Step p90", fmt.latency(found.p90_ms), "ms"),
         KeyFigure("Throughput", _rate(found.samples_per_second), "samples/s", f"batch {found.batch}"),
         KeyFigure("Arena", fmt.number(fmt.mebibytes(found.arena_bytes), 2), "MiB", "as planned"),
         KeyFigure("Peak RSS", fmt.number(fmt.mebibytes(found.peak_rss_bytes), 2), "MiB", rss),
@@ -249,8 +249,8 @@ def _conditions(found: RunFacts) -> tuple[Fact, ...]:
         Fact("Blocks", fmt.number(len(measured.blocks))),
         Fact("Spread within blocks", fmt.percent(measured.cv_within), hint="Coefficient of variation, median block"),
         Fact("Spread between blocks", fmt.percent(measured.cv_between), hint="Coefficient of variation of medians"),
-        Fact("Step p99", f"{fmt.number(measured.p99_us / 1000, 2)} ms"),
-        Fact("Step mean", f"{fmt.number(measured.mean_us / 1000, 2)} ms"),
+        Fact("Step p99", f"{fmt.latency(measured.p99_us / 1000)} ms"),
+        Fact("Step mean", f"{fmt.latency(measured.mean_us / 1000)} ms"),
         Fact("Cold load", fmt.ABSENT if cold is None else f"{fmt.number(cold / 1000, 1)} ms"),
         Fact("Transfer", fmt.duration(report.transfer_s)),
         Fact("Isolation level", str(report.isolation_level)),

@@ -141,8 +141,8 @@ def loss_table(losses: Sequence[float | None]) -> Table:
     ])  # fmt: skip
 
 
-def loss_figure(losses: Sequence[float | None], data_href: str, title: str = "Loss") -> Figure | None:
-    """Loss over steps; None when there is no finite one."""
+def loss_figure(losses: Sequence[float | None], data_href: str, width: float = HALF_WIDTH) -> Figure | None:
+    """Loss over steps; None when there is no finite one. `width` is that of a wide screen's column."""
     finite = [loss for loss in losses if loss is not None]
     if not finite:
         return None
@@ -151,9 +151,9 @@ def loss_figure(losses: Sequence[float | None], data_href: str, title: str = "Lo
     note += f" {fmt.plural(broken, 'step')} without a finite loss." if broken else " Bold: mean of neighbouring steps."
     return Figure(
         id="loss-curve",
-        title=title,
+        title="Loss",
         note=note,
-        drawing=for_screens(lambda width: loss_plot([Curve("loss", tuple(losses))], width), HALF_WIDTH),
+        drawing=for_screens(lambda width: loss_plot([Curve("loss", tuple(losses))], width), width),
         table=_thinned(loss_table(losses)),
         data_href=data_href,
     )
@@ -196,7 +196,9 @@ def _thinned(full: Table) -> Table:
         return full
     stride = -(-len(full.rows) // SHOWN_ROWS)
     kept = [row for index, row in enumerate(full.rows) if index % stride == 0 or index == len(full.rows) - 1]
-    return table(full.name, f"{full.caption}, every {stride}th row; CSV and JSON have all", full.columns, kept)
+    return table(
+        full.name, f"{full.caption}, one row in {stride} (the CSV and JSON files have all)", full.columns, kept
+    )
 
 
 def _kernel_row(kernel: KernelTime, whole_us: float) -> Row:

@@ -21,17 +21,17 @@ COLUMNS: tuple[Column, ...] = (
     Column("device", "Device"),
     Column("measurement_class", "Class", "class", hint="Measurement class: what the numbers are worth"),
     Column("verdict", "Verdict", "verdict", hint="Whether the measurement counts; only valid ones rank"),
-    Column("median_ms", "Step median", "number", "ms", 2, sortable=True),
-    Column("p90_ms", "Step p90", "number", "ms", 2, sortable=True),
-    Column("samples_per_second", "Samples", "number", "1/s", 1, sortable=True),
+    Column("median_ms", "Step median", "number", "ms", 3, sortable=True),
+    Column("p90_ms", "Step p90", "number", "ms", 3, sortable=True),
+    Column("samples_per_second", "Samples", "number", "1/s", 1, sortable=True, files_only=True),
     Column("arena_mib", "Arena", "number", "MiB", 2, sortable=True, hint="Planned bytes of one training step"),
-    Column("peak_rss_mib", "Peak RSS", "number", "MiB", 2, sortable=True, hint="Largest VmHWM of the binary"),
+    Column("peak_rss_mib", "Peak RSS", "number", "MiB", 2, files_only=True),
     Column("energy_mj", "Energy/step", "number", "mJ", 1, sortable=True, hint="Absent without a sensor"),
     Column("loss_first", "Loss first", "number", "", 4, files_only=True),
     Column("loss_last", "Loss last", "number", "", 4, sortable=True),
     Column("created_at", "Created", "time", "UTC", files_only=True),
 )
-LEFT_OUT_WHEN_SHORT = ("p90_ms", "samples_per_second", "peak_rss_mib", "energy_mj")
+LEFT_OUT_WHEN_SHORT = ("p90_ms", "energy_mj")
 
 
 def run_table(runs: Sequence[RunFacts], caption: str, *, short: bool = False) -> Table:
