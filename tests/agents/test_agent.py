@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -325,3 +326,16 @@ def test_emulated_class_on_every_number(farm: FakeFarm, start_agent: Start) -> N
     assert len(report.measurement.blocks) == 1
     assert report.verdict is not None
     assert report.verdict.kind == "noisy"
+
+
+def test_agents_of_one_machine_take_turns(farm: FakeFarm, start_agent: Start, tmp_path: Path) -> None:
+    lock = tmp_path / "machine.lock"
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        farm.assign(bundle(), steps=4)
+        start_agent("--once", "--exclusive", str(lock))
+        farm.wait_for(lambda: any(event.message == "wait" for event in farm.events["lease-0001"].values()))
+        count = len(farm.heartbeats)
+        farm.wait_for(lambda: len(farm.heartbeats) > count + 1)
+        assert not farm.reports
+    assert farm.report().outcome.state == "succeeded"

@@ -1,0 +1,101 @@
+"""A bundle file run without a farm."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from device_agents.errors import EnrolmentError
+from device_agents.execute import run_bundle
+from device_agents.job import block_steps
+from tests.agents.conftest import npz
+from tests.agents.fake_step import bundle
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data.npz"
+    path.write_bytes(npz(label=1))
+    return path
+
+
+def written(tmp_path: Path, behaviour: str = "normal", **changes: Any) -> Path:
+    path = tmp_path / "b.pfb"
+    path.write_bytes(bundle(behaviour, **changes))
+    return path
+
+
+def test_train_saves_and_goes_on_from_there(tmp_path: Path, data: Path) -> None:
+    seen: list[str] = []
+    path, saved, exported = written(tmp_path), tmp_path / "saved", tmp_path / "exported"
+    first = run_bundle(
+        path, "train", data=data, steps=10, save=saved, export=exported, notify=lambda kind, **_: seen.append(kind)
+    )
+    assert first.error is None
+    assert first.report.bundle_digest == f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    assert float(saved.read_text()) == pytest.approx(1 + 4 * 0.8**10)
+    assert exported.read_text() == saved.read_text()
+    assert {"phase", "step", "progress", "eval"} <= set(seen)
+    second = run_bundle(path, "train", data=data, steps=1, weights=saved)
+    assert second.report.losses[0] == pytest.approx(16 * 0.64**10)
+
+
+def test_infer_writes_what_was_asked_for(tmp_path: Path) -> None:
+    unlabelled, out = tmp_path / "x.npz", tmp_path / "logits.npy"
+    numpy.savez(unlabelled, x=numpy.zeros((3, 2), numpy.float32))
+    result = run_bundle(written(tmp_path), "infer", data=unlabelled, out=out)
+    assert result.report.outcome.state == "succeeded"
+    assert out.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"target": "jetson-orin-nano"}, "bundle.target"),
+        ({"required_features": ["sve2", "no-such-feature"]}, "bundle.features"),
+        ({"schema": "other"}, "bundle.invalid"),
+    ],
+)
+def test_bundles_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], code: str) -> None:
+    result = run_bundle(written(tmp_path, **changes), "profile", steps=1)
+    assert result.report.outcome.code == code
+    assert result.error is not None
+
+
+def test_missing_data_and_steps(tmp_path: Path, data: Path) -> None:
+    assert run_bundle(written(tmp_path), "train", steps=1).report.outcome.code == "data.missing"
+    assert run_bundle(written(tmp_path), "train", data=data, steps=0).report.outcome.code == "steps.missing"
+    missing = run_bundle(written(tmp_path), "profile", weights=tmp_path / "none")
+    assert missing.report.outcome.code == "weights.missing"
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    run_bundle(written(tmp_path), "profile", steps=1)
+    run_bundle(written(tmp_path, "crash"), "profile", steps=1)
+    assert not list(scratch.iterdir())
+
+
+def test_unknown_runner(tmp_path: Path) -> None:
+    with pytest.raises(EnrolmentError):
+        run_bundle(written(tmp_path), "profile", runner="no-such-emulator")
+
+
+@pytest.mark.parametrize(
+    ("steps", "emulated", "blocks"),
+    [
+        (20, False, (4, 4, 4, 4, 4)),
+        (22, False, (5, 5, 4, 4, 4)),
+        (9, False, (5, 4)),
+        (3, False, (3,)),
+        (50, True, (50,)),
+    ],
+)
+def test_blocks(steps: int, emulated: bool, blocks: tuple[int, ...]) -> None:
+    assert block_steps(steps, emulated=emulated) == blocks
