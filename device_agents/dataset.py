@@ -49,7 +49,7 @@ def split_npz(
     try:
         with zipfile.ZipFile(archive) as npz:
             return _split(npz, folder, inputs, max_bytes, with_labels)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
         raise BadData("data.format", f"{archive.name} is not a readable npz: {error}") from None
 
 
