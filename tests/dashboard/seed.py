@@ -8,26 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from device_agents.protocol import (
-    Block,
-    DeviceState,
-    Energy,
-    Evaluation,
-    KernelTime,
-    Measurement,
-    Memory,
-    Outcome,
-    Report,
-    Verdict,
-    to_json,
-)
+from device_agents.protocol import Report, to_json
 from service.database.models import (
     ApiKey,
     Attempt,
@@ -40,264 +27,15 @@ from service.database.models import (
     Result,
     Run,
 )
+from tests.dashboard.layers import Layer, mobilenet_layers, small_layers, training_step
+from tests.dashboard.reports import sample_report
 
-MIB = 1 << 20
 HOUR_S = 3600.0
 
 
 def digest(name: str) -> str:
     """A digest that a name stands for."""
     return "sha256:" + hashlib.sha256(name.encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One 1x1, depth-wise or dense layer: enough to write plausible kernels."""
-
-    name: str
-    flops: int
-    weight_bytes: int
-    output_bytes: int
-
-
-def mobilenet_layers(batch: int) -> list[Layer]:
-    """MobileNetV2's convolutions at 224 px by name, with their work and sizes."""
-    layers = [Layer("stem.conv", 2 * batch * 112 * 112 * 27 * 32, 4 * 864, 4 * batch * 32 * 112 * 112)]
-    channels, extent = 32, 112
-    plan = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
-    number = 0
-    for expansion, out, repeats, first_stride in plan:
-        for repeat in range(repeats):
-            stride = first_stride if repeat == 0 else 1
-            hidden = channels * expansion
-            here = f"blocks.{number}"
-            if expansion != 1:
-                layers.append(_conv(f"{here}.expand", batch, channels, hidden, extent))
-            extent //= stride
-            pixels = batch * extent * extent
-            layers.append(Layer(f"{here}.depthwise", 18 * pixels * hidden, 36 * hidden, 4 * pixels * hidden))
-            layers.append(_conv(f"{here}.project", batch, hidden, out, extent))
-            channels, number = out, number + 1
-    layers.append(_conv("head.conv", batch, 320, 1280, 7))
-    layers.append(Layer("classifier", 2 * batch * 1280 * 1000, 4 * 1280 * 1000, 4 * batch * 1000))
-    return layers
-
-
-def _conv(name: str, batch: int, inputs: int, outputs: int, extent: int) -> Layer:
-    pixels = batch * extent * extent
-    return Layer(name, 2 * pixels * inputs * outputs, 4 * inputs * outputs, 4 * pixels * outputs)
-
-
-def small_layers(batch: int) -> list[Layer]:
-    """A small CNN on 8x8 digits."""
-    return [
-        _conv("conv1", batch, 9, 16, 8),
-        _conv("conv2", batch, 144, 32, 4),
-        Layer("dense", 2 * batch * 512 * 10, 4 * 5120, 40 * batch),
-    ]
-
-
-@dataclass(frozen=True)
-class Step:
-    """The kernels of a training step and the arena's values."""
-
-    kernels: list[dict[str, Any]]
-    arena: dict[str, Any]
-    memory: dict[str, int]
-
-
-def training_step(layers: list[Layer], trained: set[str]) -> Step:
-    """Forward over all layers, backward down to the first trained one, updates where they apply."""
-    kernels: list[dict[str, Any]] = []
-    live: list[tuple[str, int, int, int]] = []
-    deepest = min((i for i, layer in enumerate(layers) if layer.name in trained), default=len(layers))
-    total = len(layers)
-    for layer in layers:
-        kernels.append(_kernel(f"{layer.name} + relu6", "forward", layer, 1))
-    for index in range(total - 1, deepest - 1, -1):
-        layer = layers[index]
-        if layer.name in trained:
-            kernels.append(_kernel(f"d {layer.name}.weight", "backward", layer, 1))
-            kernels.append(_kernel(f"update {layer.name}.weight", "update", layer, 0))
-        if index > deepest:
-            kernels.append(_kernel(f"d {layer.name}.input", "backward", layer, 1))
-    position = {kernel["name"]: i for i, kernel in enumerate(kernels)}
-    for index, layer in enumerate(layers):
-        following = layers[index + 1].name if index + 1 < total else layer.name
-        used = max(index + 1, position.get(f"d {following}.weight", 0), position.get(f"d {following}.input", 0))
-        live.append((f"{layer.name}.output", layer.output_bytes, index, min(used, len(kernels) - 1)))
-        gradient = position.get(f"d {layer.name}.input")
-        if gradient is not None:
-            live.append((f"d {layer.name}.input", layer.output_bytes, gradient, min(gradient + 3, len(kernels) - 1)))
-        weight = position.get(f"d {layer.name}.weight")
-        if weight is not None:
-            live.append((f"d {layer.name}.weight", layer.weight_bytes, weight, weight + 1))
-    values, arena_bytes = _placed(live)
-    weights = sum(layer.weight_bytes for layer in layers)
-    optimizer = sum(layer.weight_bytes for layer in layers if layer.name in trained)
-    memory = {
-        "arena_bytes": arena_bytes,
-        "weights_bytes": weights,
-        "optimizer_bytes": optimizer,
-        "peak_bytes": arena_bytes + weights + optimizer,
-    }
-    return Step(kernels, {"arena_bytes": arena_bytes, "values": values}, memory)
-
-
-def _kernel(name: str, phase: str, layer: Layer, works: int) -> dict[str, Any]:
-    read = layer.weight_bytes + layer.output_bytes if works else 2 * layer.weight_bytes
-    return {
-        "name": name,
-        "phase": phase,
-        "flops": layer.flops if works else layer.weight_bytes // 2,
-        "bytes_read": read,
-        "bytes_written": layer.output_bytes if works else layer.weight_bytes,
-    }
-
-
-def _placed(live: list[tuple[str, int, int, int]]) -> tuple[list[dict[str, Any]], int]:
-    placed: list[dict[str, Any]] = []
-    for name, size, first, last in sorted(live, key=lambda entry: -entry[1]):
-        rivals = sorted(
-            (other for other in placed if other["first"] <= last and first <= other["last"]),
-            key=lambda other: other["offset_bytes"],
-        )
-        offset = 0
-        for other in rivals:
-            if offset + size <= other["offset_bytes"]:
-                break
-            offset = max(offset, -(-(other["offset_bytes"] + other["size_bytes"]) // 64) * 64)
-        placed.append({"name": name, "offset_bytes": offset, "size_bytes": size, "first": first, "last": last})
-    return placed, max(entry["offset_bytes"] + entry["size_bytes"] for entry in placed)
-
-
-def sample_report(
-    run_id: str,
-    device_id: str,
-    bundle: Bundle,
-    *,
-    mode: str,
-    median_us: float,
-    seed: int,
-    verdict: str = "valid",
-    measurement_class: str = "host",
-    steps: int = 120,
-    blocks: int = 5,
-    batch: int = 8,
-    losses: bool = False,
-    accuracy: tuple[float, float] | None = None,
-    sensors: bool = True,
-    energy: bool = False,
-    at: float | None = None,
-) -> Report:
-    """A whole report with noise of the kind that machines have."""
-    dice = random.Random(seed)
-    spread = 0.012 if verdict == "valid" else 0.09
-    per_block = max(1, steps // blocks)
-    block_list = []
-    for number in range(blocks):
-        centre = median_us * (1 + dice.gauss(0, spread / 3) + (0.05 * number if verdict == "throttled" else 0))
-        step_us = tuple(
-            round(centre * (1 + abs(dice.gauss(0, spread)) + (dice.random() < 0.02) * dice.random()), 1)
-            for _ in range(per_block)
-        )
-        block_list.append(Block(step_us=step_us, load_us=median_us * (9 if number == 0 else 2.5), cold=number == 0))
-    samples = [value for block in block_list for value in block.step_us]
-    ordered = sorted(samples)
-    medians = sorted(sorted(block.step_us)[len(block.step_us) // 2] for block in block_list)
-    middle = medians[len(medians) // 2]
-    measured = Measurement(
-        batch=batch,
-        step_us=tuple(samples),
-        blocks=tuple(block_list),
-        median_us=middle,
-        interval_low_us=medians[0],
-        interval_high_us=medians[-1],
-        p90_us=ordered[int(0.9 * len(ordered))],
-        p99_us=ordered[int(0.99 * len(ordered))],
-        mean_us=sum(samples) / len(samples),
-        samples_per_second=batch / middle * 1e6,
-        cv_within=spread,
-        cv_between=spread / 3,
-        warmup_steps=10,
-        threads=2,
-    )
-    start = at or time.time()
-    memory = bundle.manifest["memory"]
-    curve = tuple(round(2.302 * 0.9 ** (i / 12) + 0.08 + abs(dice.gauss(0, 0.05)), 5) for i in range(steps))
-    return Report(
-        run_id=run_id,
-        attempt=1,
-        device_id=device_id,
-        bundle_digest=bundle.digest,
-        mode=mode,
-        outcome=Outcome("succeeded"),
-        measurement_class=measurement_class,
-        started_at=start,
-        finished_at=start + 30,
-        transfer_s=0.8,
-        run_s=24.0,
-        measurement=measured,
-        kernels=_kernel_times(bundle, middle, dice),
-        losses=curve if losses else (),
-        evaluation_before=Evaluation(898, 2.31, accuracy[0]) if accuracy else None,
-        evaluation_after=Evaluation(898, 0.21 + dice.random() / 50, accuracy[1]) if accuracy else None,
-        memory=Memory(
-            memory["arena_bytes"],
-            memory["weights_bytes"],
-            memory["optimizer_bytes"],
-            memory["peak_bytes"] + 3 * MIB,
-            None,
-        ),
-        energy=Energy(middle / 1000 * 4.1 * steps, middle / 1000 * 4.1, "ina3221 VDD_IN") if energy else None,
-        device_states=_states(start, dice, sensors, verdict == "throttled"),
-        verdict=_verdict(verdict),
-        isolation_level=3,
-        environment={"governor": "performance", "kernel": "6.1.0-28", "power_mode": "default", "python": "3.11.2"},
-    )
-
-
-def _verdict(kind: str) -> Verdict:
-    rules = {
-        "valid": "CV within blocks 1.2% ≤ 5%, between blocks 0.4% ≤ 3%, no throttling, other load 0.02 cores",
-        "noisy": "CV within blocks 9.0% is above the limit of 5%",
-        "throttled": "the board reported throttling in 31 of 120 samples (limit 0)",
-    }
-    return Verdict(kind, rules[kind])
-
-
-def _kernel_times(bundle: Bundle, step_us: float, dice: random.Random) -> tuple[KernelTime, ...]:
-    kernels = bundle.manifest["kernels"]
-    weights = [(kernel["flops"] / 60 + kernel["bytes_read"] / 2 + 4000) * (0.7 + dice.random()) for kernel in kernels]
-    scale = 0.97 * step_us / sum(weights)
-    return tuple(
-        KernelTime(
-            index,
-            kernel["name"],
-            kernel["phase"],
-            round(weight * scale, 2),
-            kernel["flops"],
-            kernel["bytes_read"],
-            kernel["bytes_written"],
-        )
-        for index, (kernel, weight) in enumerate(zip(kernels, weights, strict=True))
-    )
-
-
-def _states(start: float, dice: random.Random, sensors: bool, hot: bool) -> tuple[DeviceState, ...]:
-    states = []
-    for index in range(90):
-        warm = 47 + (34 if hot else 13) * (1 - 0.96**index) + dice.gauss(0, 0.25)
-        states.append(
-            DeviceState(
-                at=start + index * 0.2,
-                temperature_c=round(warm, 1) if sensors else None,
-                frequency_hz=(1.5e9 if not hot or warm < 79 else 1.1e9 + dice.random() * 1e8) if sensors else None,
-                throttled=(warm >= 79) if sensors else None,
-                load=round(abs(dice.gauss(0.02, 0.015)), 3),
-            )
-        )
-    return tuple(states)
 
 
 class Seeder:
@@ -793,6 +531,3 @@ def _troubles(
         "running_run": running.id,
         "compiling_job": compiling.id,
     }
-
-
-__all__ = ["Seeded", "Seeder", "digest", "replace", "sample_report", "seed"]

@@ -1,0 +1,151 @@
+"""Whole reports with noise of the kind that machines have. Synthetic and deterministic."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from device_agents.protocol import (
+    Block,
+    DeviceState,
+    Energy,
+    Evaluation,
+    KernelTime,
+    Measurement,
+    Memory,
+    Outcome,
+    Report,
+    Verdict,
+)
+from service.database.models import Bundle
+
+MIB = 1 << 20
+
+
+def sample_report(
+    run_id: str,
+    device_id: str,
+    bundle: Bundle,
+    *,
+    mode: str,
+    median_us: float,
+    seed: int,
+    verdict: str = "valid",
+    measurement_class: str = "host",
+    steps: int = 120,
+    blocks: int = 5,
+    batch: int = 8,
+    losses: bool = False,
+    accuracy: tuple[float, float] | None = None,
+    sensors: bool = True,
+    energy: bool = False,
+    at: float | None = None,
+) -> Report:
+    """A whole report with noise of the kind that machines have."""
+    dice = random.Random(seed)
+    spread = 0.012 if verdict == "valid" else 0.09
+    per_block = max(1, steps // blocks)
+    block_list = []
+    for number in range(blocks):
+        centre = median_us * (1 + dice.gauss(0, spread / 3) + (0.05 * number if verdict == "throttled" else 0))
+        step_us = tuple(
+            round(centre * (1 + abs(dice.gauss(0, spread)) + (dice.random() < 0.02) * dice.random()), 1)
+            for _ in range(per_block)
+        )
+        block_list.append(Block(step_us=step_us, load_us=median_us * (9 if number == 0 else 2.5), cold=number == 0))
+    samples = [value for block in block_list for value in block.step_us]
+    ordered = sorted(samples)
+    medians = sorted(sorted(block.step_us)[len(block.step_us) // 2] for block in block_list)
+    middle = medians[len(medians) // 2]
+    measured = Measurement(
+        batch=batch,
+        step_us=tuple(samples),
+        blocks=tuple(block_list),
+        median_us=middle,
+        interval_low_us=medians[0],
+        interval_high_us=medians[-1],
+        p90_us=ordered[int(0.9 * len(ordered))],
+        p99_us=ordered[int(0.99 * len(ordered))],
+        mean_us=sum(samples) / len(samples),
+        samples_per_second=batch / middle * 1e6,
+        cv_within=spread,
+        cv_between=spread / 3,
+        warmup_steps=10,
+        threads=2,
+    )
+    start = at or time.time()
+    memory = bundle.manifest["memory"]
+    curve = tuple(round(2.302 * 0.9 ** (i / 12) + 0.08 + abs(dice.gauss(0, 0.05)), 5) for i in range(steps))
+    return Report(
+        run_id=run_id,
+        attempt=1,
+        device_id=device_id,
+        bundle_digest=bundle.digest,
+        mode=mode,
+        outcome=Outcome("succeeded"),
+        measurement_class=measurement_class,
+        started_at=start,
+        finished_at=start + 30,
+        transfer_s=0.8,
+        run_s=24.0,
+        measurement=measured,
+        kernels=_kernel_times(bundle, middle, dice),
+        losses=curve if losses else (),
+        evaluation_before=Evaluation(898, 2.31, accuracy[0]) if accuracy else None,
+        evaluation_after=Evaluation(898, 0.21 + dice.random() / 50, accuracy[1]) if accuracy else None,
+        memory=Memory(
+            memory["arena_bytes"],
+            memory["weights_bytes"],
+            memory["optimizer_bytes"],
+            memory["peak_bytes"] + 3 * MIB,
+            None,
+        ),
+        energy=Energy(middle / 1000 * 4.1 * steps, middle / 1000 * 4.1, "ina3221 VDD_IN") if energy else None,
+        device_states=_states(start, dice, sensors, verdict == "throttled"),
+        verdict=_verdict(verdict),
+        isolation_level=3,
+        environment={"governor": "performance", "kernel": "6.1.0-28", "power_mode": "default", "python": "3.11.2"},
+    )
+
+
+def _verdict(kind: str) -> Verdict:
+    rules = {
+        "valid": "CV within blocks 1.2% ≤ 5%, between blocks 0.4% ≤ 3%, no throttling, other load 0.02 cores",
+        "noisy": "CV within blocks 9.0% is above the limit of 5%",
+        "throttled": "the board reported throttling in 31 of 120 samples (limit 0)",
+    }
+    return Verdict(kind, rules[kind])
+
+
+def _kernel_times(bundle: Bundle, step_us: float, dice: random.Random) -> tuple[KernelTime, ...]:
+    kernels = bundle.manifest["kernels"]
+    weights = [(kernel["flops"] / 60 + kernel["bytes_read"] / 2 + 4000) * (0.7 + dice.random()) for kernel in kernels]
+    scale = 0.97 * step_us / sum(weights)
+    return tuple(
+        KernelTime(
+            index,
+            kernel["name"],
+            kernel["phase"],
+            round(weight * scale, 2),
+            kernel["flops"],
+            kernel["bytes_read"],
+            kernel["bytes_written"],
+        )
+        for index, (kernel, weight) in enumerate(zip(kernels, weights, strict=True))
+    )
+
+
+def _states(start: float, dice: random.Random, sensors: bool, hot: bool) -> tuple[DeviceState, ...]:
+    states = []
+    for index in range(90):
+        warm = 47 + (34 if hot else 13) * (1 - 0.96**index) + dice.gauss(0, 0.25)
+        states.append(
+            DeviceState(
+                at=start + index * 0.2,
+                temperature_c=round(warm, 1) if sensors else None,
+                frequency_hz=(1.5e9 if not hot or warm < 79 else 1.1e9 + dice.random() * 1e8) if sensors else None,
+                throttled=(warm >= 79) if sensors else None,
+                load=round(abs(dice.gauss(0.02, 0.015)), 3),
+            )
+        )
+    return tuple(states)
