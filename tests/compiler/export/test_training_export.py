@@ -1,0 +1,182 @@
+"""The exported training step, run by ONNX Runtime, against the same graph evaluated in float64."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from compiler.autodiff import differentiate
+from compiler.errors import InternalError
+from compiler.evaluate import evaluate_graph
+from compiler.export.onnx_model import to_model_proto_bytes
+from compiler.export.training import export_graph, export_training
+from compiler.frontend.importer import import_model
+from compiler.graph import Array, Graph, TensorType
+from compiler.ops.record import OnnxNode
+from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
+from compiler.plan import resolve_plan
+from compiler.spec import SparsePlan, TrainingSpec
+from compiler.training import TrainingGraph, add_optimizer, attach_loss
+from examples.models import MODELS
+
+SGD = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01}
+SMALL: Mapping[str, bytes] = {
+    "mlp": MODELS["mlp"](features=9, hidden=8),
+    "small_cnn": MODELS["small_cnn"](width=8),
+    "transformer_encoder": MODELS["transformer_encoder"](tokens=20, positions=6, width=16, layers=1),
+    "resnet18": MODELS["resnet18"](width=8, resolution=32, classes=5),
+}
+
+
+def _step(name: str, *, optimizer: Mapping[str, object] = SGD, plan: object = "full") -> TrainingGraph:
+    spec = TrainingSpec.parse({"batch": 2, "optimizer": dict(optimizer)})
+    graph = run_passes(import_model(SMALL[name], input_shapes={}, batch=2, batch_norm="fold"), FORWARD_PASSES)
+    step = attach_loss(graph, spec.loss)
+    chosen = resolve_plan(step.graph, SparsePlan.parse(plan))  # type: ignore[arg-type]
+    step = differentiate(step, chosen)
+    slices = {parameter: (part.axis, part.start) for parameter, part in chosen.items()}
+    step = add_optimizer(step, spec.optimizer, slices)
+    return step.with_graph(run_passes(step.graph, TRAINING_PASSES))
+
+
+def _feeds(graph: Graph) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Array] = {}
+    for name in graph.inputs:
+        tensor = graph.types[name]
+        if tensor.dtype != "f32":
+            feeds[name] = rng.integers(0, 2, tensor.shape)
+        elif name.startswith("hyper."):
+            feeds[name] = np.asarray(0.1, np.float32)
+        else:
+            drawn = rng.standard_normal(tensor.shape).astype(np.float32)
+            feeds[name] = np.abs(drawn) * np.float32(0.1) if name.startswith("optimizer.") else drawn
+    return feeds
+
+
+def _session(model: bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _run(model: bytes, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    session = _session(model)
+    wanted = {value.name for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    found = session.run(names, {name: array for name, array in feeds.items() if name in wanted})
+    return dict(zip(names, found, strict=True))
+
+
+@pytest.mark.parametrize("optimizer", [SGD, {"kind": "adamw"}], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("name", SMALL)
+def test_a_full_step_agrees(name: str, optimizer: Mapping[str, object]) -> None:
+    step = _step(name, optimizer=optimizer)
+    feeds = _feeds(step.graph)
+    found = _run(export_training(step), {**feeds, **step.graph.arrays})
+    expected = evaluate_graph(step.graph, feeds)
+    assert set(found) == set(step.graph.outputs)
+    for output, array in found.items():
+        assert array.shape == step.graph.types[output].shape
+        distance = np.linalg.norm(array - expected[output]) / (np.linalg.norm(expected[output]) + 1e-9)
+        assert distance < 1e-5, output
+
+
+@pytest.mark.parametrize("name", ["mlp", "small_cnn"])
+def test_a_sparse_step_agrees_and_leaves_the_rest_alone(name: str) -> None:
+    chosen = "fc2.weight" if name == "mlp" else "pointwise.weight"
+    plan = {"update": [{"parameters": ["*.bias"]}, {"parameters": [chosen], "ratio": 0.5}]}
+    step = _step(name, plan=plan)
+    feeds = {**_feeds(step.graph), **step.graph.arrays}
+    found = _run(export_training(step), feeds)
+    updated = found[step.updates[chosen]]
+    axis = step.graph.parameters[chosen].channel_axis
+    assert axis is not None
+    half = updated.shape[axis] // 2
+    before, after = np.moveaxis(feeds[chosen], axis, 0), np.moveaxis(updated, axis, 0)
+    np.testing.assert_array_equal(before[half:], after[half:])
+    assert not np.allclose(before[:half], after[:half], atol=1e-6)
+
+
+def test_feeding_the_outputs_back_trains() -> None:
+    step = _step("mlp")
+    feeds = {**_feeds(step.graph), **step.graph.arrays, "hyper.learning_rate": np.asarray(0.05, np.float32)}
+    model = export_training(step)
+    losses = []
+    for _ in range(20):
+        found = _run(model, feeds)
+        losses.append(float(found[step.loss]))
+        feeds.update({name: found[replacement] for name, replacement in step.updates.items()})
+    assert losses[-1] < 0.1 * losses[0]
+
+
+def test_embedded_weights_make_frozen_parameters_initializers() -> None:
+    step = _step("mlp", plan="last-layer")
+    proto = onnx.load_from_string(export_training(step, weights="embedded"))
+    inputs = {value.name for value in proto.graph.input}
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    assert "fc1.weight" in stored - inputs
+    assert "fc3.weight" in inputs - stored
+
+
+def test_the_same_step_gives_the_same_bytes_and_says_what_it_holds() -> None:
+    step = _step("small_cnn")
+    model = export_training(step)
+    assert model == export_training(_step("small_cnn"))
+    proto = onnx.load_from_string(model)
+    onnx.checker.check_model(proto, full_check=True)
+    assert {entry.domain for entry in proto.opset_import} == {""}
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    assert json.loads(metadata["updates"]) == dict(step.updates)
+    assert metadata["loss"] == step.loss
+    layout = json.loads(metadata["layout.conv.weight"])
+    assert layout["perm"] == list(step.graph.parameters["conv.weight"].perm)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_imported_graph_exports_to_what_it_was(name: str) -> None:
+    graph = import_model(SMALL[name], input_shapes={}, batch=2, batch_norm="fold")
+    feeds = _feeds(graph)
+    again, original = _run(export_graph(graph, name=name), feeds), _run(SMALL[name], feeds)
+    np.testing.assert_allclose(again["logits"], original["logits"], rtol=1e-5, atol=1e-5)
+
+
+def test_invalid_nodes_are_refused_here() -> None:
+    tensor = TensorType("f32", (2,))
+    with pytest.raises(InternalError, match="not valid ONNX"):
+        to_model_proto_bytes(
+            nodes=[OnnxNode("Relu", ("nowhere",), ("y",))],
+            inputs={"x": tensor},
+            outputs={"y": tensor},
+            initializers={},
+            name="bad",
+        )
+
+
+def test_attributes_and_constants_of_every_kind() -> None:
+    nodes = [
+        OnnxNode("Constant", (), ("k",), {"value": np.asarray(2.0, np.float32)}),
+        OnnxNode("Constant", (), ("shape",), {"value": np.asarray([3, 2], np.int64)}),
+        OnnxNode("Mul", ("x", "k"), ("double",)),
+        OnnxNode("Reshape", ("double", "shape"), ("r",), {"allowzero": 0}),
+        OnnxNode("LeakyRelu", ("r",), ("l",), {"alpha": 0.5}),
+        OnnxNode("Transpose", ("l",), ("t",), {"perm": (1, 0)}),
+        OnnxNode("Pad", ("t", "pads"), ("y",), {"mode": "constant"}),
+    ]
+    model = to_model_proto_bytes(
+        nodes=nodes,
+        inputs={"x": TensorType("f32", (2, 3))},
+        outputs={"y": TensorType("f32", (3, 3))},
+        initializers={"pads": np.asarray([0, 0, 1, 0], np.int64)},
+        name="kinds",
+    )
+    x = np.asarray([[-1, 2, 3], [4, 5, -6]], np.float32)
+    rows = (2 * x).reshape(3, 2)
+    expected = np.pad(np.where(rows < 0, rows / 2, rows).T, ((0, 1), (0, 0)))
+    np.testing.assert_array_equal(_run(model, {"x": x})["y"], expected)

@@ -1,0 +1,107 @@
+"""PyTorch modules exported by each of its exporters, imported, against PyTorch itself in float64."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from compiler.evaluate import evaluate_graph
+from compiler.graph import Array, Graph
+from tests.compiler.frontend.onnx_graphs import imported
+from tests.models import FAMILIES, Exporter, build, export, transformers_model
+
+EXPORTERS: tuple[Exporter, ...] = ("dynamo", "dynamo-unoptimized", "torchscript")
+TRANSFORMERS = ("bert", "distilbert", "vit", "gpt2", "llama")
+
+
+@cache
+def _exported(name: str, exporter: Exporter) -> bytes:
+    """Exports take seconds; several tests read the same one."""
+    if name in FAMILIES:
+        family = FAMILIES[name]
+        return export(build(name), family.inputs(2), input_names=family.input_names, exporter=exporter)
+    model, inputs, names = transformers_model(name)
+    return export(model, inputs(2), input_names=names, exporter=exporter)
+
+
+def _agrees(graph: Graph, model: nn.Module, names: tuple[str, ...], inputs: tuple[torch.Tensor, ...]) -> None:
+    """The graph in float64 against the module in float64; weights are equal but for the rounding of folded norms."""
+    feeds: dict[str, Array] = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+    doubled = model.double()
+    with torch.no_grad():
+        real = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs)
+        expected = doubled(*real).numpy()
+    model.float()
+    found = evaluate_graph(graph, feeds)["logits"]
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_agree_and_fold(name: str, exporter: Exporter) -> None:
+    family = FAMILIES[name]
+    model = build(name)
+    graph = imported(_exported(name, exporter), batch=3)
+    _agrees(graph, model, family.input_names, family.inputs(3))
+    norms = sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    # Every norm leaves with its convolution: scale and bias become the convolution's bias.
+    assert len(graph.parameters) == len(list(model.parameters())) - norms
+    assert not any(made.op == "sub" for made in graph)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18"])
+def test_frozen_norms_keep_every_parameter_of_the_module(name: str) -> None:
+    family = FAMILIES[name]
+    model = build(name)
+    graph = imported(_exported(name, "dynamo-unoptimized"), batch=3, batch_norm="frozen")
+    _agrees(graph, model, family.input_names, family.inputs(3))
+    state = dict(model.named_parameters())
+    assert set(graph.parameters) == set(state)
+    for parameter_name, parameter in graph.parameters.items():
+        stored = parameter.to_file(graph.arrays[parameter_name])
+        np.testing.assert_array_equal(stored, state[parameter_name].detach().numpy())
+
+
+def test_fresh_norms_leave_biases_that_a_plan_can_name() -> None:
+    """Fresh norms fold into all-zero biases, which PyTorch's exporter drops."""
+    torch.manual_seed(0)
+    model = FAMILIES["mobilenet_v2"].build().eval()
+    fresh = imported(export(model, FAMILIES["mobilenet_v2"].inputs(2)), batch=2)
+    biases = {name for name, parameter in fresh.parameters.items() if parameter.kind == "bias"}
+    assert len(biases) == 53
+    assert all(fresh.parameters[name].created for name in biases - {"classifier.bias"})
+
+
+def test_training_mode_exports_lose_dropout_and_batch_statistics() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 5)
+    )
+    images = torch.randn(2, 3, 8, 8)
+    onnx_bytes = export(model.train(), (images,))
+    graph = imported(onnx_bytes)
+    _agrees(graph, model.eval(), ("input",), (images,))
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers_agree(name: str, exporter: Exporter) -> None:
+    model, inputs, names = transformers_model(name)
+    graph = imported(_exported(name, exporter), batch=3)
+    _agrees(graph, model, names, inputs(3))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "vit"])
+def test_both_exporters_give_the_same_parameters(name: str) -> None:
+    """PyTorch merges fresh vectors, folds tables and drops zero biases; what can learn is the same all the same."""
+    model, _, _ = transformers_model(name)
+    graphs = [imported(_exported(name, exporter), batch=2) for exporter in ("dynamo", "torchscript")]
+    counts = [len(graph.parameters) for graph in graphs]
+    assert counts == [len(list(model.parameters()))] * 2
+    sizes = [sum(graph.types[parameter].size for parameter in graph.parameters) for graph in graphs]
+    assert max(sizes) == sum(tensor.numel() for tensor in model.parameters())
