@@ -16,6 +16,7 @@ from compiler.codegen.kernels.register_tile import (
     Vectors,
     store_sums,
 )
+from compiler.codegen.kernels.share import share_out
 from compiler.codegen.kernels.tiling import ColumnTile, vector_pieces
 from compiler.codegen.tir import Block, Operands, Point, Value, index, load
 from compiler.kernel_spec import MatmulSpec
@@ -277,17 +278,3 @@ class Gemm:
             body.loop(end - first, lambda b, i: unit(b, b.let(first + i, "unit")), name="unit")
 
         self._slots(block, tiles * products, slot_body)
-
-
-def share_out(block: Block, slots: int, units: int, body: Callable[[Block, Value, Value, Value], None]) -> None:
-    """Cut `units` into `slots` even ranges and run `body(block, slot, first, end)` for each, in parallel."""
-    if slots == 1:
-        body(block, index(0), index(0), index(units))
-        return
-
-    def one(inner: Block, slot: Value) -> None:
-        first = inner.let(tirx.truncdiv(slot * units, index(slots)), "first")
-        end = inner.let(tirx.truncdiv((slot + 1) * units, index(slots)), "end")
-        body(inner, slot, first, end)
-
-    block.loop(slots, one, kind="parallel", name="slot")

@@ -55,25 +55,25 @@ def fma(x: Value, y: Value, z: Value, lanes: int) -> Value:
     return tirx.call_llvm_pure_intrin(dtype("float32", lanes), "llvm.fma", x, y, z)
 
 
-def _wide(value: Value | int) -> Value:
+def wide(value: Value | int) -> Value:
     """An int64 index: 32-bit ones cost LLVM an extension for every address of the inner loop."""
     return tirx.IntImm("int64", value) if isinstance(value, int) else tirx.Cast("int64", value)
 
 
 def load_wide(buffer: Buffer, flat: Value, lanes: int) -> Value:
     """`lanes` consecutive elements from an int64 index."""
-    return tirx.BufferLoad(buffer, [flat if lanes == 1 else tirx.Ramp(flat, _wide(1), lanes)])
+    return tirx.BufferLoad(buffer, [flat if lanes == 1 else tirx.Ramp(flat, wide(1), lanes)])
 
 
 def _wide_loop(block: Block, turns: int | Value, body: Callable[[Block, Value], None]) -> None:
     """A serial loop that counts in int64."""
     if isinstance(turns, int) and turns <= 1:
         if turns:
-            body(block, _wide(0))
+            body(block, wide(0))
         return
     inner, variable = Block(), tirx.Var("k", "int64")
     body(inner, variable)
-    block.add(tirx.For(variable, _wide(0), _wide(turns), tirx.ForKind.SERIAL, inner.statement()))
+    block.add(tirx.For(variable, wide(0), wide(turns), tirx.ForKind.SERIAL, inner.statement()))
 
 
 class RegisterTile:
@@ -109,35 +109,35 @@ class RegisterTile:
 
     def step(self, block: Block, a: Scalars, b: Vectors, position: Value) -> None:
         """Add the products of one step of the reduction; `position` is an int64."""
-        first = b.base + position * _wide(b.step_stride)
+        first = b.base + position * wide(b.step_stride)
         vectors = [
-            block.let(load_wide(b.buffer, first + _wide(start), width), "b")
+            block.let(load_wide(b.buffer, first + wide(start), width), "b")
             for start, width in zip(self.starts, self.columns.widths, strict=True)
         ]
-        place = a.base + position * _wide(a.step_stride)
+        place = a.base + position * wide(a.step_stride)
         for row in range(self.rows):
-            scalar = block.let(load_wide(a.buffer, place + _wide(row * a.row_stride), 1), "a")
+            scalar = block.let(load_wide(a.buffer, place + wide(row * a.row_stride), 1), "a")
             for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
                 total = fma(broadcast(scalar, width), vector, self.get(row, start, width), width)
                 self.put(block, row, start, total)
 
     def run(self, block: Block, a: Scalars, b: Vectors, steps: int | Value) -> None:
         """Add the products of `steps` steps (any length), a few of them per turn of the loop."""
-        a = replace(a, base=block.let(_wide(a.base), "a_base"))
-        b = replace(b, base=block.let(_wide(b.base), "b_base"))
+        a = replace(a, base=block.let(wide(a.base), "a_base"))
+        b = replace(b, base=block.let(wide(b.base), "b_base"))
         unroll = unroll_of(steps) if isinstance(steps, int) else 4
         turns = steps // unroll if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(unroll)), "turns")
 
         def turn(body: Block, number: Value) -> None:
             for one in range(unroll):
-                self.step(body, a, b, number * _wide(unroll) + _wide(one))
+                self.step(body, a, b, number * wide(unroll) + wide(one))
 
         _wide_loop(block, turns, turn)
         if isinstance(steps, int):
             for position in range(turns * unroll, steps):
-                self.step(block, a, b, _wide(position))
+                self.step(block, a, b, wide(position))
             return
-        done = block.let(_wide(turns * unroll), "done")
+        done = block.let(wide(turns * unroll), "done")
         _wide_loop(block, steps - turns * unroll, lambda body, rest: self.step(body, a, b, done + rest))
 
     def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int) -> None:

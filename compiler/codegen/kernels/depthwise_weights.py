@@ -1,0 +1,193 @@
+"""Weight gradient of a depth-wise convolution: for each row of the output gradient and each vector of channels, the
+taps' sums are in registers; rows are shared out among threads, whose sums a second phase adds."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from compiler.codegen.kernels.packing import zero_run
+from compiler.codegen.kernels.register_tile import Epilogue, fma, load_wide, wide
+from compiler.codegen.kernels.share import share_out
+from compiler.codegen.kernels.taps import AxisPhase
+from compiler.codegen.kernels.tiling import divisor_near, vector_pieces
+from compiler.codegen.tir import Block, Buffer, Operands, Point, Value, index, literal, load
+from compiler.kernel_spec import DepthwiseSpec
+from compiler.targets import Target
+
+_FEWEST_COLUMNS, _MOST_COLUMNS = 3, 6
+Taps = tuple[tuple[int, int], ...]
+Sums = dict[tuple[int, int], Buffer]
+"""(kernel row, kernel column) -> its accumulator."""
+
+
+class DepthwiseWeights:
+    """One kernel."""
+
+    def __init__(self, spec: DepthwiseSpec, operands: Operands, target: Target, slots: int) -> None:
+        self.spec, self.slots, self.lanes = spec, slots, target.lanes
+        self.x, self.d_y, *extra = operands.inputs
+        self.d_w, self.workspace = operands.outputs[0], operands.workspace
+        self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 3)
+        self.rows, self.columns = self._taps(0), self._taps(1)
+        self.taps = spec.kernel[0] * spec.kernel[1]
+        self.all_rows_at_once = self.taps <= target.vector_registers - 5
+
+    def _taps(self, axis: int) -> AxisPhase:
+        """The positions of x that an output position meets."""
+        extent, out_extent = ((self.spec.h, self.spec.oh), (self.spec.w, self.spec.ow))[axis]
+        dilation, pad = self.spec.dilations[axis], self.spec.pads[axis]
+        taps = tuple((tap, tap * dilation - pad) for tap in range(self.spec.kernel[axis]))
+        return AxisPhase(0, 1, out_extent, self.spec.strides[axis], extent, taps)
+
+    def emit(self, block: Block) -> None:
+        """Both phases."""
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            sums = body.let(slot * (self.taps * self.spec.c), "sums")
+            zero_run(body, self.workspace, sums, self.taps * self.spec.c, self.lanes)
+            body.loop(end - first, lambda b, i: self._row(b, b.let(first + i, "unit"), sums), name="row")
+
+        share_out(block, self.slots, self.spec.n * self.spec.oh, slot_body)
+        self._combine(block)
+
+    def _row(self, block: Block, unit: Value, sums: Value) -> None:
+        image = block.let(tirx.truncdiv(unit, index(self.spec.oh)), "image")
+        q = block.let(unit - image * self.spec.oh, "q")
+        whole = self.spec.c // self.lanes
+
+        def channels(body: Block, c: Value, lanes: int) -> None:
+            accumulators = {
+                (row, column): body.local(lanes, name="acc")
+                for row in range(self.spec.kernel[0])
+                for column in range(self.spec.kernel[1])
+            }
+            if self.all_rows_at_once:
+                self._in_registers(body, image, q, c, lanes, accumulators, sums)
+            else:
+                self._row_by_row(body, image, q, c, lanes, accumulators, sums)
+
+        block.loop(whole, lambda b, i: channels(b, b.let(i * self.lanes, "c"), self.lanes), name="channels")
+        for start, lanes in vector_pieces(self.spec.c - whole * self.lanes, self.lanes):
+            channels(block, index(whole * self.lanes + start), lanes)
+
+    def _in_registers(
+        self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums, sums: Value
+    ) -> None:
+        """All kernel rows in one sweep along the row; at the image's edge, one sweep for each that exists."""
+        for buffer in accumulators.values():
+            block.store(buffer, 0, literal(0.0, "float32", lanes))
+        low, high = self.rows.interior
+        rows = self.rows.taps
+        if (low, high) == (0, self.rows.count):
+            self._sweep(block, image, q, c, lanes, accumulators, rows)
+        else:
+            block.when(
+                tirx.And(tirx.LE(index(low), q), tirx.LT(q, index(high))),
+                lambda b: self._sweep(b, image, q, c, lanes, accumulators, rows),
+                lambda b: self._edge(b, image, q, c, lanes, accumulators),
+            )
+        self._add(block, accumulators, sums, c, lanes)
+
+    def _edge(self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums) -> None:
+        for tap, offset in self.rows.taps:
+            block.when(
+                self._row_exists(q, offset),
+                lambda b, row=(tap, offset): self._sweep(b, image, q, c, lanes, accumulators, (row,)),
+            )
+
+    def _row_by_row(
+        self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums, sums: Value
+    ) -> None:
+        """One sweep for each kernel row: for kernels with more taps than registers."""
+
+        def sweep(body: Block, row: tuple[int, int]) -> None:
+            own = {key: buffer for key, buffer in accumulators.items() if key[0] == row[0]}
+            for buffer in own.values():
+                body.store(buffer, 0, literal(0.0, "float32", lanes))
+            self._sweep(body, image, q, c, lanes, own, (row,))
+            self._add(body, own, sums, c, lanes)
+
+        for tap, offset in self.rows.taps:
+            block.when(self._row_exists(q, offset), lambda b, row=(tap, offset): sweep(b, row))
+
+    def _row_exists(self, q: Value, offset: int) -> Value:
+        place = q * self.rows.input_step + offset
+        return tirx.And(tirx.LE(index(0), place), tirx.LT(place, index(self.spec.h)))
+
+    def _sweep(
+        self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums, rows: Taps
+    ) -> None:
+        """Along one row of d_y, for some kernel rows."""
+        low, high = self.columns.interior
+        d_y = block.let(wide((image * self.spec.oh + q) * (self.spec.ow * self.spec.c) + c), "dy_base")
+        x = {
+            tap: block.let(
+                wide((image * self.spec.h + q * self.rows.input_step + offset) * (self.spec.w * self.spec.c) + c),
+                "x_base",
+            )
+            for tap, offset in rows
+        }
+
+        def part(body: Block, first: Value, width: int, taps: Taps) -> None:
+            self._products(body, d_y, x, first, width, taps, lanes, accumulators)
+
+        for one in (*range(low), *range(max(high, low), self.columns.count)):
+            part(block, index(one), 1, self.columns.taps_at(one))
+        count = high - low
+        if not count:
+            return
+        width = divisor_near(count, _FEWEST_COLUMNS, _MOST_COLUMNS)
+        block.loop(
+            count // width,
+            lambda b, i: part(b, b.let(i * width + low, "column"), width, self.columns.taps),
+            name="columns",
+        )
+        if count % width:
+            part(block, index(high - count % width), count % width, self.columns.taps)
+
+    def _products(
+        self, block: Block, d_y: Value, x: dict[int, Value], first: Value, width: int, taps: Taps,
+        lanes: int, accumulators: Sums,
+    ) -> None:  # fmt: skip
+        """`width` columns from `first`: each value of d_y with every tap; shared values of x are loaded once."""
+        c = self.spec.c
+        step = self.columns.input_step
+        start = block.let(wide(first * c), "first")
+        x_start = block.let(wide(first * (step * c)), "x_first")
+        loaded: dict[tuple[int, int], Value] = {}
+        for column in range(width):
+            gradient = block.let(load_wide(self.d_y, d_y + start + wide(column * c), lanes), "dy")
+            for row, base in x.items():
+                for tap, offset in taps:
+                    key = (row, column * step + offset)
+                    if key not in loaded:
+                        loaded[key] = block.let(load_wide(self.x, base + x_start + wide(key[1] * c), lanes), "x")
+                    total = accumulators[row, tap]
+                    block.store(total, 0, fma(loaded[key], gradient, load(total, 0, lanes), lanes))
+
+    def _add(self, block: Block, accumulators: Sums, sums: Value, c: Value, lanes: int) -> None:
+        for (row, column), buffer in accumulators.items():
+            place = sums + c + (row * self.spec.kernel[1] + column) * self.spec.c
+            block.store(self.workspace, place, load(self.workspace, place, lanes) + load(buffer, 0, lanes))
+
+    def _combine(self, block: Block) -> None:
+        """Add the sums of all threads."""
+        c_count, whole = self.spec.c, self.spec.c // self.lanes
+
+        def piece(body: Block, row: int, column: int, c: Value, lanes: int) -> None:
+            place = c + (row * self.spec.kernel[1] + column) * c_count
+            total = load(self.workspace, place, lanes)
+            for slot in range(1, self.slots):
+                total = total + load(self.workspace, place + slot * self.taps * c_count, lanes)
+            point = Point((index(row), index(column), c))
+            point = point.vector(2, lanes) if lanes > 1 else point
+            body.store(self.d_w, place, self.epilogue.apply(body, body.let(total, "sum"), point))
+
+        def taps(body: Block, c: Value, lanes: int) -> None:
+            for row in range(self.spec.kernel[0]):
+                for column in range(self.spec.kernel[1]):
+                    piece(body, row, column, c, lanes)
+
+        block.loop(whole, lambda b, i: taps(b, b.let(i * self.lanes, "c"), self.lanes), name="channels")
+        for start, lanes in vector_pieces(c_count - whole * self.lanes, self.lanes):
+            taps(block, index(whole * self.lanes + start), lanes)
