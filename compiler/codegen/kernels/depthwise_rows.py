@@ -60,7 +60,9 @@ class DepthwiseRows:
             width = divisor_near(count, _FEWEST_COLUMNS, _MOST_COLUMNS)
             turns = count // width
 
-            def turn(body: Block, number: Value, columns: AxisPhase = columns, low: int = low, width: int = width) -> None:
+            def turn(
+                body: Block, number: Value, columns: AxisPhase = columns, low: int = low, width: int = width
+            ) -> None:
                 first = body.let(number * width + low, "column")
                 self._tile(body, image, phase, q, columns, first, width, columns.taps)
 
@@ -106,9 +108,7 @@ class DepthwiseRows:
         start = (image * height + row) * width + first * columns.input_step
         base = block.let(wide(start * self.spec.c + c), "x_base")
         weights = block.let(wide(c + row_tap * self.spec.kernel[1] * self.spec.c), "w_base")
-        vectors = {
-            tap: block.let(load_wide(self.w, weights + wide(tap * self.spec.c), lanes), "w") for tap, _ in taps
-        }
+        vectors = {tap: block.let(load_wide(self.w, weights + wide(tap * self.spec.c), lanes), "w") for tap, _ in taps}
         loaded: dict[int, Value] = {}
         for column in range(tile.rows):
             for tap, offset in taps:

@@ -8,7 +8,7 @@ from tvm import tirx
 from compiler.codegen.kernels.packing import zero_run
 from compiler.codegen.kernels.register_tile import Epilogue, fma, load_wide, wide
 from compiler.codegen.kernels.share import share_out
-from compiler.codegen.kernels.taps import AxisPhase
+from compiler.codegen.kernels.taps import forward_axis
 from compiler.codegen.kernels.tiling import divisor_near, vector_pieces
 from compiler.codegen.tir import Block, Buffer, Operands, Point, Value, index, literal, load
 from compiler.kernel_spec import DepthwiseSpec
@@ -28,16 +28,9 @@ class DepthwiseWeights:
         self.x, self.d_y, *extra = operands.inputs
         self.d_w, self.workspace = operands.outputs[0], operands.workspace
         self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 3)
-        self.rows, self.columns = self._taps(0), self._taps(1)
+        self.rows, self.columns = forward_axis(spec, 0), forward_axis(spec, 1)
         self.taps = spec.kernel[0] * spec.kernel[1]
         self.all_rows_at_once = self.taps <= target.vector_registers - 5
-
-    def _taps(self, axis: int) -> AxisPhase:
-        """The positions of x that an output position meets."""
-        extent, out_extent = ((self.spec.h, self.spec.oh), (self.spec.w, self.spec.ow))[axis]
-        dilation, pad = self.spec.dilations[axis], self.spec.pads[axis]
-        taps = tuple((tap, tap * dilation - pad) for tap in range(self.spec.kernel[axis]))
-        return AxisPhase(0, 1, out_extent, self.spec.strides[axis], extent, taps)
 
     def emit(self, block: Block) -> None:
         """Both phases."""

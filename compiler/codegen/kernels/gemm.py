@@ -134,7 +134,10 @@ class Gemm:
                 def column(b: Block, tile: ColumnTile, number: Value) -> None:
                     panel = self._split_panel(b, slot, k, steps, tile, number)
                     self._each_row_tile(
-                        b, lambda c, rows, m: self._partial(c, rows, m, k, steps, tile, panel, sums + number * plan.columns.tile.width)
+                        b,
+                        lambda c, rows, m: self._partial(
+                            c, rows, m, k, steps, tile, panel, sums + number * plan.columns.tile.width
+                        ),
                     )
 
                 self._each_column_tile(one, column)
@@ -148,7 +151,15 @@ class Gemm:
         return slot * self.plan.sums_floats + self.plan.slots * self.plan.private_panel_floats
 
     def _partial(
-        self, block: Block, rows: int, m: Value, k: Value, steps: int | Value, tile: ColumnTile, panel: Vectors, sums: Value
+        self,
+        block: Block,
+        rows: int,
+        m: Value,
+        k: Value,
+        steps: int | Value,
+        tile: ColumnTile,
+        panel: Vectors,
+        sums: Value,
     ) -> None:
         total = RegisterTile(block, rows, tile)
         total.run(block, self._scalars(index(0), m, k), panel, steps)

@@ -115,7 +115,9 @@ def _picks(size: int, distance: int, first: int) -> list[Value]:
     return picked
 
 
-def copy_run(block: Block, source: Buffer, source_base: Value, buffer: Buffer, base: Value, count: int, lanes: int) -> None:
+def copy_run(
+    block: Block, source: Buffer, source_base: Value, buffer: Buffer, base: Value, count: int, lanes: int
+) -> None:
     """Copy `count` consecutive elements."""
     whole = count // lanes
     block.loop(
@@ -131,8 +133,6 @@ def copy_run(block: Block, source: Buffer, source_base: Value, buffer: Buffer, b
 def zero_run(block: Block, buffer: Buffer, base: Value, count: int, lanes: int) -> None:
     """Set `count` consecutive elements to zero."""
     whole = count // lanes
-    block.loop(
-        whole, lambda body, i: body.store(buffer, base + i * lanes, literal(0.0, "float32", lanes)), name="zero"
-    )
+    block.loop(whole, lambda body, i: body.store(buffer, base + i * lanes, literal(0.0, "float32", lanes)), name="zero")
     for start, width in vector_pieces(count - whole * lanes, lanes):
         block.store(buffer, base + (whole * lanes + start), literal(0.0, "float32", width))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from compiler.errors import InternalError
 from compiler.kernel_spec import ConvSpec, DepthwiseSpec
@@ -51,6 +52,39 @@ class AxisPhase:
         return max(offsets) - min(offsets) + 1
 
 
+@dataclass(frozen=True, slots=True)
+class TapRun:
+    """`count` taps in the order of their offsets, evenly spaced in both offset and kernel index."""
+
+    count: int
+    offset: int
+    offset_step: int
+    tap: int
+    tap_step: int
+
+
+def tap_run(phase: AxisPhase) -> TapRun:
+    """The taps of a phase, lowest offset first. A phase without taps gives a run of none."""
+    taps = sorted(phase.taps, key=lambda pair: pair[1])
+    if not taps:
+        return TapRun(0, 0, 0, 0, 0)
+    if len(taps) == 1:
+        return TapRun(1, taps[0][1], 0, taps[0][0], 0)
+    steps = {(b[1] - a[1], b[0] - a[0]) for a, b in pairwise(taps)}
+    if len(steps) != 1:
+        raise InternalError(f"taps {taps} are not evenly spaced")
+    offset_step, tap_step = steps.pop()
+    return TapRun(len(taps), taps[0][1], offset_step, taps[0][0], tap_step)
+
+
+def forward_axis(spec: ConvSpec | DepthwiseSpec, axis: int) -> AxisPhase:
+    """The positions of x that the outputs y along one image axis meet."""
+    extent, out_extent = ((spec.h, spec.oh), (spec.w, spec.ow))[axis]
+    dilation, pad = spec.dilations[axis], spec.pads[axis]
+    taps = tuple((tap, tap * dilation - pad) for tap in range(spec.kernel[axis]))
+    return AxisPhase(0, 1, out_extent, spec.strides[axis], extent, taps)
+
+
 def axis_phases(spec: ConvSpec | DepthwiseSpec, axis: int) -> tuple[AxisPhase, ...]:
     """The phases along image axis 0 (height) or 1 (width) of a forward or input-gradient convolution.
 
@@ -59,8 +93,7 @@ def axis_phases(spec: ConvSpec | DepthwiseSpec, axis: int) -> tuple[AxisPhase, .
     extent, out_extent = ((spec.h, spec.oh), (spec.w, spec.ow))[axis]
     kernel, stride, dilation, pad = spec.kernel[axis], spec.strides[axis], spec.dilations[axis], spec.pads[axis]
     if spec.kind == "forward":
-        taps = tuple((tap, tap * dilation - pad) for tap in range(kernel))
-        return (AxisPhase(0, 1, out_extent, stride, extent, taps),)
+        return (forward_axis(spec, axis),)
     if spec.kind != "input_grad":
         raise InternalError(f"a {spec.kind} has no phases")
     phases = []
