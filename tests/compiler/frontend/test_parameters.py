@@ -8,6 +8,7 @@ import pytest
 from compiler.errors import ModelError
 from compiler.evaluate import evaluate_graph
 from compiler.graph import Array, Graph
+from compiler.passes import FORWARD_PASSES, run_passes
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node
 
 IMAGE = {"x": ("f32", ("batch", 4, 6, 6))}
@@ -240,3 +241,25 @@ def test_a_damaged_weight_is_refused_by_name() -> None:
     model = model_of([node("MatMul", ["x", "fc.weight"], ["y"])], ROWS, initializers={"fc.weight": weight})
     with pytest.raises(ModelError, match=r"fc\.weight.*NaN"):
         imported(model)
+
+
+def test_tensorflow_style_layout_and_relu6() -> None:
+    """NHWC input, Transpose pairs around the convolution, bias by Add, ReLU6 as Min and Max."""
+    stored = {
+        "kernel": _floats(5, 4, 3, 3),
+        "bias": _floats(5),
+        "six": np.asarray(6, np.float32),
+        "zero": np.asarray(0, np.float32),
+    }
+    nodes = [
+        node("Transpose", ["x"], ["nchw"], perm=[0, 3, 1, 2]),
+        node("Conv", ["nchw", "kernel", "bias"], ["conv"], auto_pad="SAME_UPPER", strides=[2, 2]),
+        node("Min", ["conv", "six"], ["low"]),
+        node("Max", ["low", "zero"], ["relu6"]),
+        node("Transpose", ["relu6"], ["y"], perm=[0, 2, 3, 1]),
+    ]
+    model = model_of(nodes, {"x": ("f32", ("batch", 6, 6, 4))}, initializers=stored)
+    graph = imported(model)
+    assert_agrees(model, graph)
+    assert set(graph.parameters) == {"kernel", "bias"}
+    assert "transpose" not in [made.op for made in run_passes(graph, FORWARD_PASSES)]
