@@ -37,8 +37,8 @@ def nice_scale(values: Sequence[float], start: float, end: float, *, from_zero: 
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if from_zero:
         low = min(low, 0.0)
-    if high - low <= abs(high) * 1e-9:
-        room = abs(high) * 0.1 or 1.0
+    if high - low <= max(abs(high), 1.0) * 1e-9:
+        room = abs(high) * 0.1 if abs(high) > 1e-9 else 1.0
         low, high = (0.0 if from_zero and low >= 0 else low - room), high + room
     step = _round_step((high - low) / count)
     return Scale(math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, start, end)

@@ -1,0 +1,196 @@
+"""Which numbers may stand beside each other: rules, dominance, groups, what is hidden."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.dashboard.comparison import (
+    comparable,
+    dominated_flags,
+    dominates,
+    obstacles,
+    time_difference,
+)
+from service.dashboard.facts import RunFacts
+from service.dashboard.pages.benchmarks import grouped, newest_of_each, ranked_axes, tradeoff_points
+from service.database.models import Bundle
+from tests.dashboard.conftest import SeededFarm
+from tests.dashboard.layers import small_layers, training_step
+from tests.dashboard.markup import check_page
+from tests.dashboard.reports import sample_report
+
+BASE_US = 1000.0
+
+
+def facts(name: str = "run_a", *, median_us: float = BASE_US, mode: str = "train", **changes: object) -> RunFacts:
+    """A run with a report."""
+    step = training_step(small_layers(8), {"dense"})
+    bundle = Bundle(digest="sha256:" + "0" * 64, manifest={"memory": step.memory, "kernels": step.kernels})
+    report = sample_report(name, "dev_1", bundle, mode=mode, median_us=median_us, seed=1, losses=True, steps=50)
+    measured = report.measurement
+    assert measured is not None
+    made = RunFacts(
+        id=name,
+        state="succeeded",
+        mode=mode,
+        model_name="m",
+        model_digest="sha256:aa",
+        plan_name="full",
+        target="x86-64-v3",
+        bundle_digest=bundle.digest,
+        created_at=0.0,
+        steps=50,
+        device_id="dev_1",
+        batch=8,
+        measurement_class="host",
+        verdict="valid",
+        median_us=measured.median_us,
+        arena_bytes=step.memory["arena_bytes"],
+        threads=2,
+        report=report,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_equal_conditions_are_comparable_whatever_the_plan() -> None:
+    found = obstacles([facts(), facts("run_b", plan_name="sparse")])
+    assert comparable("time", found)
+    assert comparable("memory", found)
+    assert comparable("loss", found)
+    assert not comparable("energy", found)
+
+
+@pytest.mark.parametrize(
+    ("change", "blocked", "free"),
+    [
+        ({"measurement_class": "hardware"}, {"time"}, {"memory", "loss"}),
+        ({"measurement_class": "emulated"}, {"time"}, {"memory", "loss"}),
+        ({"model_digest": "sha256:bb"}, {"time", "memory", "loss"}, set()),
+        ({"batch": 16}, {"time", "memory", "loss"}, set()),
+        ({"threads": 4}, {"time"}, {"memory", "loss"}),
+        ({"dataset_digest": "sha256:cc"}, {"loss"}, {"time", "memory"}),
+        ({"start_weights_digest": "sha256:dd"}, {"loss"}, {"time", "memory"}),
+        ({"steps": 60}, {"loss"}, {"time", "memory"}),
+        ({"verdict": "noisy"}, {"time"}, {"memory", "loss"}),
+        ({"device_id": "dev_2", "target": "x86-64-v4"}, set(), {"time", "memory", "loss"}),
+    ],
+)
+def test_each_difference_blocks_just_what_it_spoils(
+    change: dict[str, object], blocked: set[str], free: set[str]
+) -> None:
+    found = obstacles([facts(), facts("run_b", **change)])
+    assert {q for q in ("time", "memory", "loss") if not comparable(q, found)} == blocked  # type: ignore[arg-type]
+    assert all(comparable(q, found) for q in free)  # type: ignore[arg-type]
+    assert all(obstacle.reason for obstacle in found)
+
+
+def test_a_governor_matters_on_one_device_only() -> None:
+    other = facts("run_b")
+    assert other.report is not None
+    slow = replace(other, report=replace(other.report, environment={"governor": "powersave"}))
+    assert not comparable("time", obstacles([facts(), slow]))
+    assert comparable("time", obstacles([facts(), replace(slow, device_id="dev_2")]))
+
+
+def test_overlapping_intervals_are_no_clear_difference() -> None:
+    near = time_difference(facts(), facts("run_b", median_us=BASE_US * 1.0005))
+    assert near is not None
+    assert near.words == "no clear difference"
+    fast = time_difference(facts(), facts("run_b", median_us=BASE_US / 2))
+    assert fast is not None
+    assert fast.clear
+    assert fast.words == "2.00× faster"
+    slow = time_difference(facts(), facts("run_b", median_us=BASE_US * 1.5))
+    assert slow is not None
+    assert slow.words == "1.50× slower"
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=25))
+def test_dominance_against_its_definition(points: list[tuple[int, int, int]]) -> None:
+    flags = dominated_flags(points)
+    assert not all(flags), "the best of a finite set is never empty"
+    for point, flag in zip(points, flags, strict=True):
+        better = [o for o in points if all(a <= b for a, b in zip(o, point, strict=True)) and o != point]
+        assert flag == bool(better)
+        assert not dominates(point, point)
+
+
+def test_emulated_time_is_never_an_axis() -> None:
+    runs = [facts(), facts("run_b", median_us=500.0)]
+    assert ranked_axes(runs) == ("latency", "memory", "loss")
+    emulated = [replace(run, measurement_class="emulated") for run in runs]
+    assert ranked_axes(emulated) == ("memory", "loss")
+    assert ranked_axes([facts(mode="profile")]) == ("latency", "memory")
+
+
+def test_dimmed_points_are_the_dominated_ones() -> None:
+    fast_small = facts("a", median_us=500.0, arena_bytes=100)
+    slow_big = facts("b", median_us=1000.0, arena_bytes=200)
+    slow_small = facts("c", median_us=1000.0, arena_bytes=50)
+    points = tradeoff_points([fast_small, slow_big, slow_small], ("latency", "memory"))
+    assert [point.dominated for point in points] == [False, True, False]
+
+
+def test_groups_hold_like_runs_and_the_newest_of_each_configuration() -> None:
+    runs = [
+        facts("new", median_us=900.0),
+        facts("old"),
+        facts("pi", measurement_class="hardware"),
+        facts("b4", batch=4),
+    ]
+    newest, counted = newest_of_each(runs)
+    assert [run.id for run in newest] == ["new", "pi", "b4"]
+    assert max(counted.values()) == 2
+    groups = grouped(newest)
+    assert [[run.id for run in group] for group in groups] == [["pi"], ["b4"], ["new"]]
+
+
+def test_the_benchmarks_page_hides_and_counts_what_is_not_valid(seeded: SeededFarm, browser: TestClient) -> None:
+    page = check_page(browser.get("/dashboard/benchmarks").text)
+    assert "2 runs hidden: 1 noisy, 1 throttled." in page.visible_text()
+    rows = browser.get("/dashboard/benchmarks.json").json()["rows"]
+    assert {row["verdict"] for row in rows} == {"valid"}
+    everything = browser.get("/dashboard/benchmarks.json?verdicts=all").json()["rows"]
+    assert {row["run"] for row in everything} >= {seeded.ids.noisy_run, seeded.ids.throttled_run}
+    only = browser.get("/dashboard/benchmarks.json?class=emulated").json()["rows"]
+    assert {row["measurement_class"] for row in only} == {"emulated"}
+    assert all(row["peak_rss_mib"] is None for row in only)
+
+
+def test_the_benchmarks_page_ranks_within_groups(browser: TestClient) -> None:
+    rows = browser.get("/dashboard/benchmarks.json?class=host&model=mobilenet_v2").json()["rows"]
+    assert [row["plan"] for row in rows] == ["bias-only", "sparse", "full"]
+    assert [row["dominated"] for row in rows] == ["best", "dominated", "dominated"]
+    assert next(row for row in rows if row["plan"] == "sparse")["runs"] == 2
+
+
+def test_compare_says_why_not(seeded: SeededFarm, browser: TestClient) -> None:
+    ids = seeded.ids
+    text = check_page(
+        browser.get(f"/dashboard/compare?run={ids.sparse_run}&run={ids.emulated_run}").text
+    ).visible_text()
+    assert "Time is not comparable because" in text
+    assert "different measurement class: host / emulated" in text
+    assert "faster" not in text
+    fine = check_page(browser.get(f"/dashboard/compare?run={ids.full_run}&run={ids.sparse_run}").text).visible_text()
+    assert "not comparable" not in fine.replace("Not comparable", "")
+    assert "× faster" in fine
+    data = browser.get(f"/dashboard/compare.json?run={ids.sparse_run}&run={ids.emulated_run}").json()
+    median = next(row for row in data["rows"] if row["metric"] == "median_ms")
+    assert "emulated" in median["not_comparable"]
+
+
+def test_compare_takes_four_runs_at_most_and_names_unknown_ones(seeded: SeededFarm, browser: TestClient) -> None:
+    ids = seeded.ids
+    five = [ids.full_run, ids.sparse_run, ids.noisy_run, "run_nobody", ids.pi_run]
+    page = check_page(browser.get("/dashboard/compare?" + "&".join(f"run={i}" for i in five)).text)
+    assert "There is no run run_nobody" in page.visible_text()
+    shuffled = random.Random(1).sample(five[:3], 3)
+    data = browser.get("/dashboard/compare.json?" + "&".join(f"run={i}" for i in shuffled)).json()
+    assert [data["rows"][0][letter] for letter in "ABC"] == shuffled
