@@ -6,6 +6,7 @@ Their errors are translated to `PockfarmError` at this door.
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,8 +107,9 @@ def target_rows() -> Sequence[tuple[str, str, str, str, str]]:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept between builds."""
-    return Path.home() / ".cache" / "pockfarm" / "kernels"
+    """Where compiled kernels are kept between builds, the farm's on this machine included."""
+    named = os.environ.get("POCKFARM_CACHE_DIR")
+    return Path(named) if named else Path.home() / ".cache" / "pockfarm"
 
 
 def read(path: Path) -> bytes:

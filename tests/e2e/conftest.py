@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -33,10 +32,9 @@ class LiveFarm:
 
 
 @pytest.fixture(scope="session")
-def live(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Iterator[LiveFarm]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFarm]:
     state = StateFolder(tmp_path_factory.mktemp("farm") / "state")
     settings = {
-        "POCKFARM_COMPILE_CACHE": str(kernel_cache),
         "POCKFARM_COMPILE_LEASE_S": "6",
         "POCKFARM_SWEEP_S": "0.5",
     }

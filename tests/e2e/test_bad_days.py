@@ -19,8 +19,9 @@ from tests.e2e.inputs import SPEC, cnn, digits, npz
 
 pytestmark = pytest.mark.xdist_group("farm")
 WITHIN_S = 90.0
-FOREVER = 500_000
-"""Steps of a run that is still there when we look."""
+FOREVER = 100_000
+"""Steps of a run that is still there when we look: some minutes, at this batch."""
+LONG_SPEC = "batch: 256"
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -38,8 +39,8 @@ def failure(live: LiveFarm, model: bytes, *, plan: str = "full", spec: str = SPE
     return caught.value
 
 
-def bundle(live: LiveFarm) -> str:
-    job = live.client.compile(cnn(), plan="full", spec=SPEC, target=live.host.targets[0], name="cnn")
+def bundle(live: LiveFarm, spec: str = SPEC) -> str:
+    job = live.client.compile(cnn(), plan="full", spec=spec, target=live.host.targets[0], name="cnn")
     digest = live.client.wait_for_job(job.id).bundle_digest
     assert digest is not None
     return digest
@@ -161,7 +162,8 @@ def training(live: LiveFarm, steps: int, *, wait: bool = False) -> Run:
     """A training run on the host that has begun, or has ended."""
     x, y = digits(0)
     dataset = live.client.add_dataset(npz(x=x, y=y)).digest
-    run = live.client.start_run(bundle(live), mode="train", device=live.host.id, steps=steps, dataset=dataset)
+    chosen = bundle(live, LONG_SPEC)
+    run = live.client.start_run(chosen, mode="train", device=live.host.id, steps=steps, dataset=dataset)
     if wait:
         return live.client.wait_for_run(run.id)
     until(lambda: live.client.run(run.id).steps_done > 0)
