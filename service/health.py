@@ -85,8 +85,8 @@ class FarmCollector(Collector):
         with self._farm.database.read() as session:
             for name, table, states in tables:
                 gauge = GaugeMetricFamily(f"pockfarm_{name}", f"{name.capitalize()} by state", labels=["state"])
-                counts = dict(row._tuple() for row in session.execute(
-                    select(table.state, func.count()).group_by(table.state)))  # fmt: skip
+                query = select(table.state, func.count()).group_by(table.state)
+                counts: dict[str, int] = {state: count for state, count in session.execute(query)}  # noqa: C416
                 for state in states:
                     gauge.add_metric([state], counts.get(state, 0))
                 yield gauge

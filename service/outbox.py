@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -39,10 +40,10 @@ class Bell:
         """Ring what was written before `before` and is still here; how many were sent."""
         with self._database.read() as session:
             query = select(Outbox.id, Outbox.task, Outbox.argument).where(Outbox.created_at < before)
-            rows = [row._tuple() for row in session.execute(query.order_by(Outbox.id).limit(_BATCH))]
+            rows = list(session.execute(query.order_by(Outbox.id).limit(_BATCH)))
         return self._send(rows) if rows else 0
 
-    def _send(self, rows: list[tuple[int, str, str]]) -> int:
+    def _send(self, rows: Sequence[tuple[int, str, str]]) -> int:
         sent = []
         try:
             for row_id, task, argument in rows:

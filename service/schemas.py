@@ -18,7 +18,7 @@ def utc_text(at: float) -> str:
 
 Timestamp = Annotated[
     float,
-    PlainSerializer(utc_text, return_type=str),
+    PlainSerializer(utc_text, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization"),
 ]
 """Seconds since 1970 inside, RFC 3339 outside."""

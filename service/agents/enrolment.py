@@ -142,4 +142,4 @@ def authenticate(session: Session, token: str | None) -> Agent:
     if row is None:
         raise Unauthenticated("this credential is unknown, has expired or was revoked", code="agent.credential",
                               hint="renew it with a signed challenge")  # fmt: skip
-    return Agent(*row._tuple())
+    return Agent(*row)

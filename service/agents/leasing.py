@@ -82,7 +82,7 @@ def candidates(session: Session, seeker: Seeker) -> list[str]:
         .order_by(Run.created_at, Run.id)
         .limit(CANDIDATES)
     )
-    rows = (row._tuple() for row in session.execute(query))
+    rows = session.execute(query)
     return [run_id for run_id, manifest in rows if required_features(manifest) <= seeker.features]
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, File, Form, Request, UploadFile
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from service.access import FarmDep, PrincipalDep
 from service.datasets import service
+from service.datasets.form import DATASET_BODY, DatasetFormDep
 from service.datasets.npz import BadData, inspect_npz
 from service.datasets.schemas import DatasetView
 from service.files import BINARY, file_response, store_upload
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
-from service.identifiers import clean_text
 from service.pages import Cursor, Limit, Page
 from service.problems import Invalid
 from service.schemas import DigestText
@@ -21,38 +19,28 @@ from service.schemas import DigestText
 router = APIRouter(prefix="/datasets", tags=["datasets"])
 
 
-@router.post("", status_code=201, response_model=DatasetView)
+@router.post("", status_code=201, response_model=DatasetView, openapi_extra={"requestBody": DATASET_BODY})
 def send_dataset(
-    file: Annotated[UploadFile, File(description="npz with `y` and `x` (or arrays named after the model's inputs)")],
-    farm: FarmDep,
-    principal: PrincipalDep,
-    name: Annotated[str, Form(max_length=200)] = "",
-    key: IdempotencyKey = None,
-) -> Response:
+    form: DatasetFormDep, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None
+) -> Response:  # fmt: skip
     """Send a data set. It is read whole and checked: types, shapes, finite numbers. The same bytes: the same digest."""
     settings = farm.settings
     try:
-        arrays = inspect_npz(file.file, unpacked_limit_bytes=settings.dataset_unpacked_limit_bytes)
+        arrays = inspect_npz(form.file, unpacked_limit_bytes=settings.dataset_unpacked_limit_bytes)
     except BadData as error:
         raise Invalid(error.code, error.message, where=error.where, hint=error.hint) from None
-    file.file.seek(0)
-    stored = store_upload(farm.storage, file.file, limit_bytes=settings.dataset_limit_bytes, what="file")
-    shown_name = clean_text(name or (file.filename or "").rpartition("/")[2].removesuffix(".npz")) or "data"
+    form.file.seek(0)
+    stored = store_upload(farm.storage, form.file, limit_bytes=settings.dataset_limit_bytes, what="file")
 
     def keep() -> Answer:
-        dataset = service.keep(session, stored, arrays, name=shown_name)
+        dataset = service.keep(session, stored, arrays, name=form.name)
         body = DatasetView.model_validate(dataset).model_dump(mode="json")
         return Answer(201, body, {"Location": f"/datasets/{dataset.digest}"})
 
+    payload = fingerprint("POST /datasets", stored.digest)
     with farm.database.transaction() as session:
-        answer = once(
-            session,
-            api_key_id=principal.key_id,
-            key=key,
-            payload=fingerprint("POST /datasets", stored.digest),
-            lifetime_s=settings.idempotency_s,
-            act=keep,
-        )
+        answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
+                      lifetime_s=settings.idempotency_s, act=keep)  # fmt: skip
     return answer.response()
 
 

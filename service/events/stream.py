@@ -38,8 +38,8 @@ async def respond(
     """Events of `subject` after the given id: a stream that ends with the subject, or a list."""
     last_id = int(last_event_id) if last_event_id and last_event_id.isdigit() else after
     accept = request.headers.get("accept", "")
+    _over, events = await run_in_threadpool(_look, farm, subject, is_over, last_id)  # refuses before a stream starts
     if "application/json" in accept and "text/event-stream" not in accept:
-        _over, events = await run_in_threadpool(_look, farm, subject, is_over, last_id)
         return JSONResponse([view.model_dump(mode="json") for view in map(_view, events)])
     stream = _stream(request, farm, subject, is_over, last_id)
     return StreamingResponse(stream, media_type="text/event-stream",

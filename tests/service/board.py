@@ -1,0 +1,116 @@
+"""A board in a few lines: it enrols, leases, writes and reports over HTTP as an agent does, with a real key."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from device_agents import protocol as p
+
+
+def description(name: str = "board", **changes: Any) -> p.DeviceDescription:
+    fields: dict[str, Any] = {
+        "name": name, "device_class": "x86-64", "measurement_class": "host", "targets": ("x86-64-v4", "x86-64-v3"),
+        "architecture": "x86_64", "cpu_model": "a CPU", "features": ("avx2", "fma"), "cores": 2,
+        "memory_bytes": 1 << 33, "isolation_level": 2, "agent_version": "1",
+    }  # fmt: skip
+    return p.DeviceDescription(**(fields | changes))
+
+
+class Board:
+    """One device. `http` is any client of the farm."""
+
+    def __init__(self, http: httpx.Client, *, name: str = "board", **changes: Any) -> None:
+        self.http = http
+        self.key = Ed25519PrivateKey.generate()
+        self.session = uuid.uuid4().hex
+        self.description = description(name, **changes)
+        self.device_id = ""
+        self.credential = ""
+
+    @property
+    def public_key(self) -> str:
+        return base64.b64encode(self.key.public_key().public_bytes_raw()).decode()
+
+    def sign(self, payload_type: str, payload: bytes) -> str:
+        return base64.b64encode(self.key.sign(p.pae(payload_type, payload))).decode()
+
+    def post(self, path: str, body: object, *, content: bytes | None = None) -> httpx.Response:
+        headers = {p.PROTOCOL_HEADER: p.PROTOCOL, "Content-Type": "application/json"}
+        if self.credential:
+            headers["Authorization"] = f"Bearer {self.credential}"
+        return self.http.post(path, content=p.dumps(body) if content is None else content, headers=headers)
+
+    def get(self, path: str) -> httpx.Response:
+        return self.http.get(path, headers=self._headers())
+
+    def _headers(self) -> dict[str, str]:
+        return {p.PROTOCOL_HEADER: p.PROTOCOL, "Authorization": f"Bearer {self.credential}"}
+
+    def try_enrol(self, token: str) -> httpx.Response:
+        return self.post(p.ENROL_PATH, p.EnrolRequest(token, self.public_key, self.session, self.description))
+
+    def enrol(self, token: str) -> Board:
+        answer = self.try_enrol(token)
+        assert answer.status_code == 201, answer.text
+        response = p.loads(p.EnrolResponse, answer.content)
+        self.device_id, self.credential = response.device_id, response.credential.token
+        self.server_keys = response.credential.server_keys
+        return self
+
+    def try_renew(self, *, session: str | None = None, key: Ed25519PrivateKey | None = None) -> httpx.Response:
+        answer = self.post(p.CHALLENGE_PATH, p.ChallengeRequest(self.device_id))
+        challenge = p.loads(p.Challenge, answer.content).challenge
+        self.session = session or self.session
+        message = p.pae(p.CHALLENGE_TYPE, p.challenge_message(self.device_id, self.session, challenge))
+        signature = base64.b64encode((key or self.key).sign(message)).decode()
+        return self.post(
+            p.RENEW_PATH, p.RenewRequest(self.device_id, self.session, challenge, signature, self.description)
+        )
+
+    def restart(self) -> None:
+        answer = self.try_renew(session=uuid.uuid4().hex)
+        assert answer.status_code == 200, answer.text
+        self.credential = p.loads(p.Credential, answer.content).token
+
+    def try_lease(self, wait_s: float = 0.0) -> httpx.Response:
+        return self.post(p.LEASE_PATH, p.LeaseRequest(self.session, wait_s, self.description.isolation_level))
+
+    def lease(self, wait_s: float = 0.0) -> p.Assignment | None:
+        answer = self.try_lease(wait_s)
+        assert answer.status_code in (200, 204), answer.text
+        return p.loads(p.Assignment, answer.content) if answer.status_code == 200 else None
+
+    def heartbeat(self, work: p.Assignment, phase: str = "run", steps_done: int = 0) -> httpx.Response:
+        path = p.attempt_path(p.HEARTBEAT_PATH, work.lease_token)
+        return self.post(path, p.HeartbeatRequest(phase, steps_done))
+
+    def send_events(self, work: p.Assignment, *events: p.Event) -> httpx.Response:
+        return self.post(p.attempt_path(p.EVENTS_PATH, work.lease_token), p.EventBatch(events))
+
+    def put_weights(self, work: p.Assignment, data: bytes, digest: str) -> httpx.Response:
+        headers = self._headers() | {p.DIGEST_HEADER: digest}
+        return self.http.put(p.attempt_path(p.WEIGHTS_PATH, work.lease_token), content=data, headers=headers)
+
+    def make_report(self, work: p.Assignment, outcome: p.Outcome | None = None, **changes: Any) -> p.Report:
+        fields: dict[str, Any] = {
+            "run_id": work.run_id, "attempt": work.attempt, "device_id": self.device_id,
+            "bundle_digest": work.bundle.digest, "mode": work.mode, "outcome": outcome or p.Outcome("succeeded"),
+            "measurement_class": self.description.measurement_class, "started_at": 1.0, "finished_at": 3.0,
+            "transfer_s": 0.5, "run_s": 1.5, "losses": (2.5, 1.25),
+            "memory": p.Memory(arena_bytes=4096, peak_rss_bytes=100_000), "verdict": p.Verdict("valid", "all fine"),
+        }  # fmt: skip
+        return p.Report(**(fields | changes))
+
+    def envelope(self, report: p.Report, *, key: Ed25519PrivateKey | None = None) -> p.Envelope:
+        payload = p.dumps(report)
+        signature = base64.b64encode((key or self.key).sign(p.pae(p.REPORT_TYPE, payload))).decode()
+        return p.Envelope(p.REPORT_TYPE, base64.b64encode(payload).decode(), (p.Signature(self.device_id, signature),))
+
+    def report(self, work: p.Assignment, outcome: p.Outcome | None = None, **changes: Any) -> httpx.Response:
+        envelope = self.envelope(self.make_report(work, outcome, **changes))
+        return self.post(p.attempt_path(p.REPORT_PATH, work.lease_token), envelope)

@@ -1,0 +1,76 @@
+"""The service on SQLite and on PostgreSQL: the same tests on both, on databases built by the migrations."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from service.database.models import Base
+from service.database.schema import migrate
+from tests.service.farms import TestFarm, open_test_farm
+from tests.service.postgres import PostgresServer, running_postgres
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres: PostgresServer) -> str:
+    """URL of a migrated database, emptied by each test that uses it."""
+    url = postgres.make_database()
+    migrate(url)
+    return url
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("migrated") / "farm.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+def empty_tables(url: str) -> None:
+    """Quicker than a database for each test."""
+    engine = create_engine(url)
+    tables = ", ".join(table.name for table in Base.metadata.sorted_tables)
+    with engine.begin() as connection:
+        connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty migrated database of each kind."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "farm.db")
+        return f"sqlite:///{tmp_path / 'farm.db'}"
+    url: str = request.getfixturevalue("migrated_postgres")
+    empty_tables(url)
+    return url
+
+
+@pytest.fixture
+def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
+    shutil.copy(migrated_sqlite, tmp_path / "farm.db")
+    return f"sqlite:///{tmp_path / 'farm.db'}"
+
+
+@pytest.fixture
+def farm(database_url: str, tmp_path: Path) -> Iterator[TestFarm]:
+    """A farm on each kind of database, without a broker and with the sweeper called by hand."""
+    with open_test_farm(tmp_path / "state", database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def small_farm(sqlite_url: str, tmp_path: Path) -> Iterator[TestFarm]:
+    """A farm on SQLite only, for what does not touch the database's kind."""
+    with open_test_farm(tmp_path / "state", sqlite_url) as opened:
+        yield opened

@@ -1,0 +1,130 @@
+"""A farm in the test's own process, over its real HTTP application."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from fastapi.testclient import TestClient
+
+from service.app import create_app
+from service.bundles.archive import read_bundle
+from service.farm import Farm
+from service.jobs import work
+from service.keys.service import create_key
+from service.settings import Settings
+from service.sweeper import sweep
+from tests.service.board import Board
+from tests.service.bundles import make_bundle, make_manifest
+
+
+@dataclass
+class RecordingQueue:
+    """A broker that notes doorbells, and can be down."""
+
+    rung: list[tuple[str, str]] = field(default_factory=list)
+    is_down: bool = False
+
+    def ring(self, task: str, argument: str) -> None:
+        self.check()
+        self.rung.append((task, argument))
+
+    def check(self) -> None:
+        if self.is_down:
+            raise ConnectionError("the broker is down")
+
+
+@dataclass
+class TestFarm:
+    """A farm, its HTTP client (with an operator's key) and its broker."""
+
+    __test__ = False
+    farm: Farm
+    http: httpx.Client
+    queue: RecordingQueue
+    anonymous: httpx.Client
+
+    def key(self, role: str = "user") -> dict[str, str]:
+        """The Authorization header of a new key."""
+        with self.farm.database.transaction() as session:
+            _, secret = create_key(session, name=role, role=role)  # type: ignore[arg-type]
+        return {"Authorization": f"Bearer {secret}"}
+
+    def sweep(self) -> None:
+        sweep(self.farm)
+
+    def compile(self, model: bytes = b"model", **fields: Any) -> httpx.Response:
+        """POST /compile."""
+        form = {"plan": "full", "target": "x86-64-v3"} | fields
+        headers = form.pop("headers", {})
+        return self.http.post("/compile", files={"model": ("net.onnx", model)}, data=form, headers=headers)
+
+    def work_off(self, job_id: str, **manifest: Any) -> str:
+        """Do a worker's part with a ready bundle; its digest."""
+        with self.farm.database.transaction() as session:
+            claim = work.claim(session, job_id, lease_s=60)
+        assert claim is not None
+        made = make_bundle(make_manifest(target=claim.target, **manifest))
+        stored = self.farm.storage.put(io.BytesIO(made.data), limit_bytes=1 << 20)
+        with self.farm.storage.local(stored.digest) as path:
+            content = read_bundle(path)
+        with self.farm.database.transaction() as session:
+            work.succeed(session, claim, stored, content)
+        return stored.digest
+
+    def bundle(self, model: bytes = b"model", *, target: str = "x86-64-v3", **manifest: Any) -> str:
+        """A compiled bundle's digest."""
+        job = self.compile(model, target=target).json()
+        return self.work_off(job["id"], model=job["model"]["digest"], **manifest)
+
+    def board(self, **changes: Any) -> Board:
+        """An enrolled board."""
+        token = self.http.post("/devices/enrolment-tokens", json={}).json()["token"]
+        return Board(self.anonymous, **changes).enrol(token)
+
+    def run(self, **body: Any) -> dict[str, Any]:
+        """A queued run."""
+        answer = self.http.post("/runs", json=body)
+        assert answer.status_code == 202, answer.text
+        return dict(answer.json())
+
+    def show(self, run_id: str) -> dict[str, Any]:
+        return dict(self.http.get(f"/runs/{run_id}").json())
+
+    def send_dataset(self, **arrays: Any) -> httpx.Response:
+        return self.http.post("/datasets", files={"file": ("digits.npz", npz(**arrays))})
+
+    def dataset(self, samples: int = 16) -> str:
+        """The digest of a data set that fits `make_manifest`."""
+        x = np.random.default_rng(0).random((samples, 1, 8, 8), dtype=np.float32)
+        answer = self.send_dataset(x=x, y=np.arange(samples, dtype=np.int64) % 10)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["digest"])
+
+
+def npz(**arrays: Any) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+@contextmanager
+def open_test_farm(state: Path, database_url: str, **settings: Any) -> Iterator[TestFarm]:
+    """A farm whose sweeper is called by hand and whose broker records."""
+    chosen = {"sweep_s": 0.0, "poll_s": 0.02, "compiler_version": "test"} | settings
+    queue = RecordingQueue()
+    app = create_app(Settings(state=state, database_url=database_url, **chosen), queue=queue)
+    farm: Farm = app.state.farm
+    with farm.database.transaction() as session:
+        _, secret = create_key(session, name="operator", role="operator")
+    with TestClient(app, raise_server_exceptions=False) as http:
+        anonymous = TestClient(app, raise_server_exceptions=False)
+        anonymous.portal = http.portal
+        http.headers["Authorization"] = f"Bearer {secret}"
+        yield TestFarm(farm, http, queue, anonymous)

@@ -1,0 +1,123 @@
+"""What holds for every request: bounded bodies, problems without tracebacks, health, metrics, the kept description."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.app import create_app
+from service.settings import Settings
+from tests.service.farms import TestFarm, open_test_farm
+
+OPENAPI = Path(__file__).parents[2] / "openapi.json"
+
+
+@pytest.fixture
+def tight_farm(tmp_path: Path, sqlite_url: str) -> Iterator[TestFarm]:
+    with open_test_farm(
+        tmp_path / "s", sqlite_url, model_limit_bytes=100_000, text_limit_bytes=1000, dataset_limit_bytes=50_000
+    ) as farm:
+        yield farm
+
+
+def stream(size_bytes: int) -> Iterator[bytes]:
+    """A body without a declared length."""
+    for _ in range(size_bytes // 1000):
+        yield b"x" * 1000
+
+
+def test_declared_length_above_the_limit_is_refused_at_once(tight_farm: TestFarm) -> None:
+    answer = tight_farm.compile(b"x" * 300_000)
+    assert (answer.status_code, answer.json()["code"], answer.json()["cause"]) == (413, "limits.body", "limits")
+
+
+def test_undeclared_length_is_cut_off(tight_farm: TestFarm) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    answer = tight_farm.http.post("/compile", content=stream(400_000), headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (413, "limits.body")
+    answer = tight_farm.http.post("/keys", content=stream(2_000_000), headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (413, "limits.body")
+
+
+def test_model_above_its_own_limit_is_refused_by_name(tight_farm: TestFarm) -> None:
+    answer = tight_farm.compile(b"x" * 120_000)
+    assert (answer.status_code, answer.json()["code"], answer.json()["where"]) == (413, "limits.upload", "model")
+    assert tight_farm.compile(b"x" * 100_000).status_code == 202
+
+
+@pytest.mark.parametrize("field", ["plan", "spec"])
+def test_long_plan_or_spec_is_refused_by_name(tight_farm: TestFarm, field: str) -> None:
+    files = {"model": b"m", field: b"a" * 2000}
+    form = {"plan": "full", "target": "t"}
+    form.pop(field, None)
+    answer = tight_farm.http.post("/compile", files=files, data=form)
+    assert (answer.status_code, answer.json()["where"]) == (413, field)
+
+
+def test_large_model_arrives_whole(small_farm: TestFarm) -> None:
+    model = bytes(range(256)) * 40_000
+    assert small_farm.compile(model).json()["model"]["size_bytes"] == len(model)
+
+
+def test_failure_is_a_problem_without_a_traceback(small_farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the secret detail")
+
+    monkeypatch.setattr("service.runs.service.newest_runs", broken)
+    answer = small_farm.http.get("/runs")
+    assert (answer.status_code, answer.json()["code"], answer.json()["cause"]) == (500, "service.internal", "service")
+    assert "secret" not in answer.text
+    assert "Traceback" not in answer.text
+
+
+def test_unknown_paths_and_methods_are_problems(small_farm: TestFarm) -> None:
+    assert small_farm.http.get("/nothing").json()["code"] == "http.no-such-path"
+    answer = small_farm.http.put("/jobs")
+    assert (answer.status_code, answer.json()["code"]) == (405, "http.method")
+
+
+def test_health_says_which_part_is_down(farm: TestFarm) -> None:
+    assert farm.anonymous.get("/healthz").json() == {"status": "ok"}
+    assert farm.anonymous.get("/readyz").json() == {
+        "status": "ok", "parts": {"database": "ok", "storage": "ok", "broker": "ok"}}  # fmt: skip
+    farm.queue.is_down = True
+    answer = farm.anonymous.get("/readyz")
+    assert (answer.status_code, answer.json()["parts"]["broker"]) == (503, "down")
+
+
+def test_database_without_tables_is_not_ready(tmp_path: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    from tests.service.farms import RecordingQueue
+
+    app = create_app(Settings(state=tmp_path / "empty", sweep_s=0), queue=RecordingQueue())
+    with TestClient(app) as http:
+        assert http.get("/readyz").json()["parts"]["database"] == "down"
+
+
+def test_metrics_count_rows_and_requests(farm: TestFarm) -> None:
+    farm.work_off(farm.compile().json()["id"])
+    farm.compile(b"second")
+    text = farm.http.get("/metrics").text
+    for line in ('pockfarm_jobs{state="succeeded"} 1.0', 'pockfarm_jobs{state="queued"} 1.0',
+                 'pockfarm_requests_total{method="POST",route="/compile",status="202"} 2.0',
+                 'pockfarm_devices{state="active"} 0.0'):  # fmt: skip
+        assert line in text.splitlines()
+
+
+def test_description_in_the_repository_is_the_applications(small_farm: TestFarm) -> None:
+    described: dict[str, Any] = small_farm.http.get("/openapi.json").json()
+    assert described["openapi"].startswith("3.1")
+    assert described == json.loads(OPENAPI.read_text()), (
+        "the API has changed: renew the file with `python -m service.admin openapi > openapi.json`"
+    )
+
+
+def test_every_reference_in_the_description_exists(small_farm: TestFarm) -> None:
+    described: dict[str, Any] = small_farm.http.get("/openapi.json").json()
+    names = {part.split('"')[0] for part in json.dumps(described).split("#/components/schemas/")[1:]}
+    assert names <= set(described["components"]["schemas"])
