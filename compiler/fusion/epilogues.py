@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.fusion.affine import is_identity, regrouped
-from compiler.fusion.expressions import substitute_refs, uses_position
+from compiler.fusion.expressions import substitute_refs, uses_position, work
 from compiler.fusion.maps import MAX_OPERANDS
 from compiler.kernel_spec import (
     Access,
@@ -23,6 +23,9 @@ from compiler.kernel_spec import (
     RowSpec,
 )
 from compiler.program import KernelCall
+
+MAX_TILE_WORK = 12
+"""A register tile is unrolled: a transcendental function in it would be copied into every vector of the tile."""
 
 WithEpilogue = MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | ReduceSpec
 
@@ -77,6 +80,8 @@ def fuse_epilogue(producer: KernelCall, consumer: KernelCall, reads: frozenset[i
     others = [position for position in range(len(spec.inputs)) if position not in reads]
     accesses = [regrouped(spec.inputs[position], spec.extents, groups) for position in others]
     if any(access is None for access in accesses) or len(others) + len(producer.inputs) > MAX_OPERANDS:
+        return None
+    if isinstance(source, MatmulSpec | ConvSpec | DepthwiseSpec) and work(spec.exprs[0]) > MAX_TILE_WORK:
         return None
     extra = tuple(access for access in accesses if access is not None)
     fused = _append(source, spec.exprs[0], reads, others, extra)
