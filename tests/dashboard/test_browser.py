@@ -1,0 +1,195 @@
+"""Pages in a real browser: a silent console, nothing overflows, contrast, keyboard, pages that follow by themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from service.database.models import Event, Job, Run
+from tests.dashboard.conftest import SeededFarm, make_farm
+from tests.dashboard.screenshots import LOOKS, Look, chromium, open_page, pages_of, serving
+from tests.dashboard.test_pages import page_names
+
+MEASURE = (Path(__file__).parent / "measure.js").read_text()
+pytestmark = pytest.mark.xdist_group("browser")
+KEY_ELEMENTS = {
+    "overview": (".summary-line", "table"),
+    "job-done": (".figures", "svg.arena-picture", "pre"),
+    "job-compiling": ("progress",),
+    "job-failed": (".notice.bad",),
+    "runs": ("form.filters", "table input[type=checkbox]"),
+    "run-profile": (".figures", "svg.step-plot", "svg.kernel-bars", "svg.phase-bar", "svg.arena-picture", "table"),
+    "run-train": ("svg.step-plot", "svg.loss-plot", "text=Trained weights"),
+    "run-board": ("svg.state-plot",),
+    "run-failed": (".notice.bad",),
+    "run-running": ("progress", "svg.loss-plot"),
+    "device": ("svg.attempt-strip", "table"),
+    "benchmarks": ("svg.tradeoff-plot", "#hidden-runs", ".rank"),
+    "compare": ("svg.interval-plot", ".compare table"),
+    "compare-unlike": (".reasons .chip",),
+    "compare-training": ("svg.loss-plot",),
+}
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Browser]:
+    """Headless Chromium."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def address(seeded: SeededFarm) -> Iterator[str]:
+    """The seeded farm on a loopback port."""
+    with serving(seeded) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=LOOKS, ids=lambda look: look.name)
+def window(
+    request: pytest.FixtureRequest, web: Browser, address: str, seeded: SeededFarm
+) -> Iterator[tuple[Look, Page]]:
+    """A signed-in window in each look; the console is collected on it."""
+    look: Look = request.param
+    page = open_page(web, look, address, seeded.link())
+    yield look, page
+    page.context.close()
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_a_page_in_each_look(name: str, window: tuple[Look, Page], seeded: SeededFarm) -> None:
+    _, page = window
+    noise: list[str] = []
+    page.on("console", lambda message: noise.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: noise.append(str(error)))
+    page.goto(pages_of(seeded)[name], wait_until="load")
+    measured: dict[str, Any] = page.evaluate(MEASURE)
+    expected = [line for line in noise if "404" not in line] if name == "problem-404" else noise
+    assert expected == []
+    assert measured["overflow"] <= 0, "the page scrolls sideways"
+    assert measured["texts"] > 10
+    assert measured["failures"] == [], "text contrast below WCAG AA"
+    assert measured["shapes"] == [], "graphic contrast below 3:1"
+    assert measured["small"] == []
+    assert measured["unnamed"] == []
+    for selector in KEY_ELEMENTS.get(name, ("h1",)):
+        expect(page.locator(f"main {selector}:visible").first if "=" not in selector else page.locator(selector).first
+               ).to_be_visible()  # fmt: skip
+
+
+def test_the_measure_finds_what_it_looks_for(web: Browser, address: str, seeded: SeededFarm) -> None:
+    page = open_page(web, LOOKS[0], address, seeded.link())
+    page.evaluate(
+        """() => {
+          const faint = document.createElement("p");
+          faint.textContent = "faint words";
+          document.styleSheets[0].insertRule("main .planted { color: #999; width: 4000px }");
+          faint.className = "planted";
+          document.querySelector("main .inner").append(faint, document.createElement("button"));
+        }"""
+    )
+    measured = page.evaluate(MEASURE)
+    assert any("faint words" in failure for failure in measured["failures"])
+    assert measured["overflow"] > 1000
+    assert len(measured["unnamed"]) == 1
+    page.context.close()
+
+
+def test_the_keyboard_reaches_the_content_and_shows_where_it_is(web: Browser, address: str, seeded: SeededFarm) -> None:
+    page = open_page(web, LOOKS[0], address, seeded.link())
+    page.goto("/dashboard/runs")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    box = page.locator(".skip").bounding_box()
+    assert box is not None
+    assert box["y"] >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+    for _ in range(6):
+        page.keyboard.press("Tab")
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none"
+    page.context.close()
+
+
+def test_a_bar_leads_to_its_row_and_a_head_sorts(web: Browser, address: str, seeded: SeededFarm) -> None:
+    page = open_page(web, LOOKS[0], address, seeded.link())
+    page.goto(f"/dashboard/runs/{seeded.ids.sparse_run}")
+    page.locator(".on-wide .kernel-bars a").first.click()
+    name = page.locator(".on-wide .kernel-bars .bar-label").first.text_content()
+    assert name
+    assert name.rstrip("…") in page.evaluate("document.querySelector('tr:target').innerText")
+    page.get_by_role("link", name="Share").click()
+    assert "sort=-share_percent" in page.url
+    assert page.locator("th[aria-sort=descending]").inner_text().startswith("Share")
+    page.context.close()
+
+
+def test_choosing_runs_leads_to_their_comparison(web: Browser, address: str, seeded: SeededFarm) -> None:
+    page = open_page(web, LOOKS[0], address, seeded.link())
+    page.goto("/dashboard/runs?state=succeeded&model=mobilenet_v2&mode=profile&class=host")
+    page.locator("input[name=run]").nth(1).check()
+    page.locator("input[name=run]").nth(2).check()
+    page.get_by_role("button", name="Compare the chosen").click()
+    expect(page.get_by_role("heading", name="Side by side")).to_be_visible()
+    assert page.url.count("run=") == 2
+    page.get_by_label("Run B").select_option("")
+    page.get_by_role("button", name="Compare", exact=True).click()
+    expect(page.get_by_text("Choose two to four runs")).to_be_visible()
+    page.context.close()
+
+
+def test_open_pages_follow_by_themselves(web: Browser, tmp_path: Path) -> None:
+    own = make_farm(tmp_path)
+    with serving(own) as address:
+        page = open_page(web, LOOKS[0], address, own.link())
+        page.goto(f"/dashboard/jobs/{own.ids.compiling_job}")
+        expect(page.get_by_text("codegen: 61 of 112 kernels", exact=True)).to_be_visible()
+        page.evaluate("window.stillHere = true")
+        _change_job(own, "compiling", "link", 0.97)
+        expect(page.get_by_text("97%")).to_be_visible(timeout=15_000)
+        expect(page.locator("#announcement")).to_have_text("compiling, link")
+        _change_job(own, "succeeded", "", 1.0)
+        expect(page.locator("progress")).to_have_count(0, timeout=15_000)
+        expect(page.locator("main .chip").first).to_have_text("succeeded")
+        assert page.evaluate("window.stillHere"), "the page was loaded again instead of followed"
+        page.goto(f"/dashboard/runs/{own.ids.running_run}")
+        _advance_run(own, 160)
+        expect(page.get_by_text("160 of 400 steps")).to_be_visible(timeout=15_000)
+        page.context.close()
+    own.farm.close()
+
+
+def test_pages_read_the_same_without_javascript(web: Browser, address: str, seeded: SeededFarm) -> None:
+    context = web.new_context(java_script_enabled=False, base_url=address)
+    page = context.new_page()
+    page.goto(seeded.link())
+    page.goto(f"/dashboard/runs/{seeded.ids.running_run}")
+    expect(page.get_by_text("148 of 400 steps")).to_be_visible()
+    expect(page.get_by_role("link", name="load it again")).to_be_visible()
+    page.goto("/dashboard/benchmarks")
+    page.get_by_label("Class").select_option("hardware")
+    page.get_by_role("button", name="Apply").click()
+    assert "class=hardware" in page.url
+    context.close()
+
+
+def _change_job(own: SeededFarm, state: str, stage: str, fraction: float) -> None:
+    with own.farm.database.transaction() as session:
+        job = session.get(Job, own.ids.compiling_job)
+        assert job is not None
+        job.state, job.stage, job.fraction = state, stage, fraction
+        session.add(Event(subject=job.id, at=time.time(), kind="progress", body={"stage": stage}))
+
+
+def _advance_run(own: SeededFarm, step: int) -> None:
+    with own.farm.database.transaction() as session:
+        run = session.get(Run, own.ids.running_run)
+        assert run is not None
+        run.steps_done = step
+        session.add(Event(subject=run.id, at=time.time(), kind="step", body={"step": step, "loss": 0.5}))
