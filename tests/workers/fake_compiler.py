@@ -1,0 +1,111 @@
+"""A compiler that does what the model's bytes say: real bundles, real failures, in no time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from compiler.errors import DoesNotFit, UnsupportedOperator
+from compiler.spec import SparsePlan, TrainingSpec
+from tests.service.bundles import MadeBundle, make_bundle, make_manifest
+
+Progress = Callable[[str, float], None]
+
+
+def compile_training(
+    model: bytes, *, plan: SparsePlan, spec: TrainingSpec, target: str, cache_dir: Path, progress: Progress
+) -> MadeBundle:
+    """Like `compiler.api.compile_training`. `model` is `<behaviour>` or `<behaviour> <folder>`, plus anything after a
+    line end."""
+    words = model.split(b"\n")[0].decode().split()
+    progress("import", 0.1)
+    print("a library talks on the standard output")
+    os.write(1, b"and so does C code\n")
+    BEHAVIOURS[words[0]](Path(words[1]) if len(words) > 1 else Path("."), progress)
+    progress("codegen", 0.9)
+    manifest = make_manifest(target=target, plan_digest=plan.digest, spec_digest=spec.digest)
+    made = make_bundle(manifest, step=b"not a program" if words[0] == "no-elf" else b"\x7fELF" + b"\0" * 60)
+    if words[0] == "wrong-digest":
+        return MadeBundle(made.data, "sha256:" + "0" * 64, made.manifest)
+    return made
+
+
+def fine(_: Path, progress: Progress) -> None:
+    pass
+
+
+def slow(folder: Path, progress: Progress) -> None:
+    """Leaves a mark in `folder`, then takes long, once: the second try is quick."""
+    tries = len(list(folder.glob("try-*")))
+    (folder / f"try-{tries + 1}-{os.getpid()}").touch()
+    if tries == 0:
+        hang(folder, progress)
+
+
+def hang(_: Path, progress: Progress) -> None:
+    for step in range(600):
+        progress("slow", 0.1 + step / 1000)
+        time.sleep(0.1)
+
+
+def unsupported(_: Path, progress: Progress) -> None:
+    raise UnsupportedOperator("operator Foo has no rule", where="node foo_1", hint="remove it")
+
+
+def too_big(_: Path, progress: Progress) -> None:
+    raise DoesNotFit(2048, 1024, "use a smaller batch")
+
+
+def broken(_: Path, progress: Progress) -> None:
+    raise ZeroDivisionError("a defect with a secret path /home/someone")
+
+
+def memory(_: Path, progress: Progress) -> None:
+    held = []
+    while True:
+        held.append(bytearray(64 << 20))
+
+
+def kill(_: Path, progress: Progress) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash(_: Path, progress: Progress) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave(_: Path, progress: Progress) -> None:
+    sys.stdout.flush()
+    os._exit(7)
+
+
+def large_file(_: Path, progress: Progress) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    with open("large", "wb") as file:
+        while True:
+            file.write(b"x" * (1 << 20))
+            file.flush()
+
+
+def look(folder: Path, progress: Progress) -> None:
+    """Writes down what a compile can see."""
+    try:
+        socket.create_connection(("127.0.0.1", int((folder / "port").read_text())), timeout=5).close()
+        network = True
+    except OSError:
+        network = False
+    seen = {"environment": sorted(os.environ), "home": os.listdir(os.environ["HOME"]), "network": network}
+    (folder / "seen.json").write_text(json.dumps(seen))
+
+
+BEHAVIOURS: dict[str, Callable[[Path, Progress], None]] = {
+    "fine": fine, "slow": slow, "hang": hang, "unsupported": unsupported, "too-big": too_big, "broken": broken,
+    "memory": memory, "kill": kill, "crash": crash, "leave": leave, "large-file": large_file, "look": look,
+    "no-elf": fine, "wrong-digest": fine,
+}  # fmt: skip

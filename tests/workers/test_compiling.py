@@ -1,0 +1,163 @@
+"""One compile, by the worker's own code with a real child process: every way it can end has a typed outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.jobs import work
+from service.settings import Settings
+from tests.service.farms import TestFarm, open_test_farm
+from workers.compiling import Compile
+
+FAKE = "tests.workers.fake_compiler:compile_training"
+
+
+@pytest.fixture
+def farm(tmp_path: Path, sqlite_url: str) -> Iterator[TestFarm]:
+    with open_test_farm(
+        tmp_path / "state", sqlite_url, compile_function=FAKE, cache_dir=str(tmp_path / "cache"), compile_s=60.0
+    ) as opened:
+        yield opened
+
+
+def compile_now(farm: TestFarm, model: str, **settings: Any) -> dict[str, Any]:
+    """Submit and compile here, as a worker does; the job as shown afterwards."""
+    job_id = farm.compile(model.encode()).json()["id"]
+    run_compile(farm, job_id, **settings)
+    return show(farm, job_id)
+
+
+def run_compile(farm: TestFarm, job_id: str, **settings: Any) -> None:
+    with farm.farm.database.transaction() as session:
+        claim = work.claim(session, job_id, lease_s=30)
+    assert claim is not None
+    chosen = Settings.model_validate(farm.farm.settings.model_dump() | settings)
+    Compile(chosen, farm.farm.database, farm.farm.storage, claim).run()
+
+
+def show(farm: TestFarm, job_id: str) -> dict[str, Any]:
+    return dict(farm.http.get(f"/jobs/{job_id}").json())
+
+
+def test_compile_gives_the_bundle_and_its_progress(farm: TestFarm) -> None:
+    job = compile_now(farm, "fine")
+    assert (job["state"], job["fraction"], job["ending"]) == ("succeeded", 1.0, None), job
+    manifest = farm.http.get(f"/bundles/{job['bundle_digest']}/manifest").json()
+    assert manifest["digests"] == {"plan_digest": job["plan"]["digest"], "spec_digest": job["spec_digest"]}
+    assert farm.http.get(f"/bundles/{job['bundle_digest']}/report").json()["schema"] == "pockfarm.compile-report/1"
+    events = farm.http.get(f"/jobs/{job['id']}/events", headers={"Accept": "application/json"}).json()
+    assert [event["body"]["stage"] for event in events if event["kind"] == "progress"]
+    info = farm.http.get(f"/bundles/{job['bundle_digest']}/info").json()
+    assert (info["model_name"], info["summary"]["memory"]["arena_bytes"]) == ("net", 4096)
+
+
+@pytest.mark.parametrize(
+    ("model", "cause", "code", "says"),
+    [
+        ("unsupported", "model", "model.unsupported", "operator Foo"),
+        ("too-big", "limits", "limits.memory", "2,048 bytes"),
+        ("broken", "compiler", "compiler.internal", "ZeroDivisionError"),
+        ("memory", "limits", "limits.compile-memory", "bytes of memory"),
+        ("crash", "compiler", "compiler.crash", "SIGSEGV"),
+        ("leave", "compiler", "compiler.crash", "exit code 7"),
+        ("large-file", "limits", "limits.compile-file", "bytes"),
+        ("no-elf", "compiler", "compiler.bad-bundle", "not an ELF"),
+        ("wrong-digest", "compiler", "compiler.bad-bundle", "expected sha256:000"),
+    ],
+)
+def test_every_bad_ending_is_typed(farm: TestFarm, model: str, cause: str, code: str, says: str) -> None:
+    job = compile_now(farm, model, compile_memory_bytes=1 << 30, compile_file_bytes=8 << 20)
+    assert (job["state"], job["ending"]["cause"], job["ending"]["code"]) == ("failed", cause, code), job["ending"]
+    assert says in job["ending"]["message"]
+    assert "secret" not in json.dumps(job)
+
+
+def test_compile_that_takes_too_long_is_ended(farm: TestFarm) -> None:
+    job = compile_now(farm, "hang", compile_s=3.0)
+    assert (job["state"], job["ending"]["code"]) == ("failed", "limits.compile-time")
+
+
+def test_killed_child_is_tried_again_then_fails(farm: TestFarm) -> None:
+    job = compile_now(farm, "kill")
+    assert (job["state"], job["attempts"]) == ("queued", 1)
+    assert len(farm.queue.rung) == 2
+    for _ in range(2):
+        run_compile(farm, job["id"])
+    job = show(farm, job["id"])
+    assert (job["state"], job["ending"]["cause"], job["ending"]["code"]) == ("failed", "infra", "infra.compile-killed")
+
+
+def test_cancelled_compile_stops_and_leaves_no_process(farm: TestFarm, tmp_path: Path) -> None:
+    job_id = farm.compile(f"slow {tmp_path}".encode()).json()["id"]
+    worker = threading.Thread(target=run_compile, args=(farm, job_id))
+    worker.start()
+    pid = wait_for_child(tmp_path)
+    farm.http.post(f"/jobs/{job_id}/cancel")
+    worker.join(timeout=30)
+    assert show(farm, job_id)["state"] == "cancelled"
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, tmp_path: Path) -> None:
+    job_id = farm.compile(f"slow {tmp_path}".encode()).json()["id"]
+    endings: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            run_compile(farm, job_id)
+        except work.LostClaim as error:
+            endings.append(error)
+
+    worker = threading.Thread(target=attempt)
+    worker.start()
+    wait_for_child(tmp_path)
+    with farm.farm.database.transaction() as session:
+        from service.database.models import Job
+
+        work.give_back(session, session.get_one(Job, job_id), "taken away by the test")
+    worker.join(timeout=30)
+    assert len(endings) == 1
+    assert show(farm, job_id)["state"] == "queued"
+
+
+def test_compile_sees_no_secrets_no_home_and_no_network(farm: TestFarm, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "port").write_text(str(server.getsockname()[1]))
+        os.environ["POCKFARM_DATABASE_PASSWORD"] = "secret"
+        try:
+            assert compile_now(farm, f"look {tmp_path}")["state"] == "succeeded"
+        finally:
+            del os.environ["POCKFARM_DATABASE_PASSWORD"]
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    allowed = {"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR", "HOME", "TMPDIR",
+               "POCKFARM_CACHE_DIR", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}  # fmt: skip
+    assert set(seen["environment"]) <= allowed
+    assert seen["home"] == []
+    assert seen["network"] is not can_unshare_network()
+
+
+def can_unshare_network() -> bool:
+    """Whether this kernel lets us start a process without network at all."""
+    import subprocess
+
+    tries = (["unshare", "-n", "true"], ["unshare", "-Un", "true"])
+    return any(subprocess.run(words, capture_output=True, check=False).returncode == 0 for words in tries)
+
+
+def wait_for_child(folder: Path) -> int:
+    """The process id that the slow compile left."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for mark in folder.glob("try-*"):
+            return int(mark.name.rsplit("-", 1)[1])
+        time.sleep(0.05)
+    raise AssertionError("the compile child never started")

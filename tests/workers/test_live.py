@@ -1,0 +1,112 @@
+"""Real Valkey, real uvicorn, real Celery workers: the way of a compile, and what survives kill -9."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.postgres import PostgresServer, running_postgres
+from tests.workers.live import LiveFarm, live_farm, wait_until
+
+
+@pytest.fixture(scope="module")
+def farm() -> Iterator[LiveFarm]:
+    with live_farm() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with running_postgres() as server:
+        yield server
+
+
+def assert_compiled(farm: LiveFarm, job_id: str) -> None:
+    job = farm.wait_for_job(job_id)
+    assert job["state"] == "succeeded", job
+    data = farm.http.get(f"/bundles/{job['bundle_digest']}").content
+    assert "sha256:" + hashlib.sha256(data).hexdigest() == job["bundle_digest"]
+
+
+def test_compile_over_the_broker_streams_its_progress(farm: LiveFarm) -> None:
+    job = farm.compile("fine")
+    kinds = []
+    with farm.http.stream("GET", f"/jobs/{job['id']}/events") as stream:
+        for line in stream.iter_lines():
+            if line.startswith("event: "):
+                kinds.append(line.removeprefix("event: "))
+    assert kinds[0] == "state"
+    assert "progress" in kinds
+    assert kinds[-1] == "end"
+    assert_compiled(farm, job["id"])
+    assert farm.compile("fine")["id"] == job["id"]
+
+
+def test_typed_failure_comes_through(farm: LiveFarm) -> None:
+    job = farm.wait_for_job(farm.compile("unsupported")["id"])
+    assert job["ending"] == {"cause": "model", "code": "model.unsupported", "message": "operator Foo has no rule",
+                             "where": "node foo_1", "hint": "remove it"}  # fmt: skip
+
+
+def child_of(folder: Path) -> int:
+    wait_until(lambda: bool(list(folder.glob("try-*"))))
+    return int(next(folder.glob("try-1-*")).name.rsplit("-", 1)[1])
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_killed_worker_process_loses_the_job_to_the_next(farm: LiveFarm, tmp_path: Path) -> None:
+    job = farm.compile(f"slow {tmp_path}")
+    child = child_of(tmp_path)
+    os.kill(parent_of(child), signal.SIGKILL)  # Celery's pool process, in the middle of the task
+    assert_compiled(farm, job["id"])
+    wait_until(lambda: not Path(f"/proc/{child}").exists())  # the compile dies with its worker
+    assert farm.http.get(f"/jobs/{job['id']}").json()["attempts"] == 2
+
+
+def test_killed_worker_is_replaced_by_a_new_one(farm: LiveFarm, tmp_path: Path) -> None:
+    job = farm.compile(f"slow {tmp_path}")
+    child = child_of(tmp_path)
+    farm.kill("worker")
+    wait_until(lambda: not Path(f"/proc/{child}").exists())
+    farm.start_worker()
+    assert_compiled(farm, job["id"])
+
+
+def test_messages_lost_with_the_broker_are_rung_again(farm: LiveFarm) -> None:
+    farm.kill("worker")
+    job = farm.compile("fine\nlost")
+    farm.kill("valkey")  # keeps nothing on disk
+    unsent = farm.compile("fine\nunsent")
+    (farm.folder / "v.sock").unlink(missing_ok=True)
+    farm.start_valkey()
+    farm.start_worker()
+    for one in (job, unsent):
+        assert_compiled(farm, one["id"])
+
+
+def test_doubled_messages_compile_once(farm: LiveFarm) -> None:
+    from service.queue import COMPILE_TASK, CeleryQueue
+    from service.settings import Settings
+
+    job = farm.compile("fine\ndoubled")
+    queue = CeleryQueue(Settings(state=farm.folder, broker_url=f"redis+socket://{farm.folder}/v.sock"))
+    for _ in range(3):
+        queue.ring(COMPILE_TASK, job["id"])
+    assert_compiled(farm, job["id"])
+    last = farm.compile("fine\nafter the doubles")
+    assert_compiled(farm, last["id"])
+    assert farm.http.get(f"/jobs/{job['id']}").json()["attempts"] == 1
+
+
+def test_the_same_way_on_postgresql(postgres: PostgresServer) -> None:
+    with live_farm(postgres.make_database()) as farm:
+        assert_compiled(farm, farm.compile("fine")["id"])
+        assert farm.wait_for_job(farm.compile("broken")["id"])["state"] == "failed"
