@@ -3,6 +3,8 @@ channels. Rows outside the image are skipped by a scalar condition; border colum
 
 from __future__ import annotations
 
+from functools import partial
+
 from tvm import tirx
 
 from compiler.codegen.kernels.register_tile import Epilogue, Place, RegisterTile, fma, load_wide, wide
@@ -39,16 +41,16 @@ class DepthwiseRows:
             q = body.let(unit - image * most, "q")
             for phase in self.rows:
                 if phase.count == most:
-                    self._row(body, image, phase, q)
+                    self._row(image, phase, q, body)
                 else:
-                    body.when(tirx.LT(q, index(phase.count)), lambda b, p=phase: self._row(b, image, p, q))
+                    body.when(tirx.LT(q, index(phase.count)), partial(self._row, image, phase, q))
 
         def slot_body(body: Block, _slot: Value, first: Value, end: Value) -> None:
             body.loop(end - first, lambda b, i: row(b, b.let(first + i, "unit")), name="row")
 
         share_out(block, self.slots, self.spec.n * most, slot_body)
 
-    def _row(self, block: Block, image: Value, phase: AxisPhase, q: Value) -> None:
+    def _row(self, image: Value, phase: AxisPhase, q: Value, block: Block) -> None:
         """One output row."""
         for columns in self.columns:
             low, high = columns.interior

@@ -3,6 +3,8 @@ taps' sums are in registers; rows are shared out among threads, whose sums a sec
 
 from __future__ import annotations
 
+from functools import partial
+
 from tvm import tirx
 
 from compiler.codegen.kernels.packing import zero_run
@@ -82,18 +84,18 @@ class DepthwiseWeights:
         self._add(block, accumulators, sums, c, lanes)
 
     def _edge(self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums) -> None:
+        def sweep(row: tuple[int, int], body: Block) -> None:
+            self._sweep(body, image, q, c, lanes, accumulators, (row,))
+
         for tap, offset in self.rows.taps:
-            block.when(
-                self._row_exists(q, offset),
-                lambda b, row=(tap, offset): self._sweep(b, image, q, c, lanes, accumulators, (row,)),
-            )
+            block.when(self._row_exists(q, offset), partial(sweep, (tap, offset)))
 
     def _row_by_row(
         self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums, sums: Value
     ) -> None:
         """One sweep for each kernel row: for kernels with more taps than registers."""
 
-        def sweep(body: Block, row: tuple[int, int]) -> None:
+        def sweep(row: tuple[int, int], body: Block) -> None:
             own = {key: buffer for key, buffer in accumulators.items() if key[0] == row[0]}
             for buffer in own.values():
                 body.store(buffer, 0, literal(0.0, "float32", lanes))
@@ -101,7 +103,7 @@ class DepthwiseWeights:
             self._add(body, own, sums, c, lanes)
 
         for tap, offset in self.rows.taps:
-            block.when(self._row_exists(q, offset), lambda b, row=(tap, offset): sweep(b, row))
+            block.when(self._row_exists(q, offset), partial(sweep, (tap, offset)))
 
     def _row_exists(self, q: Value, offset: int) -> Value:
         place = q * self.rows.input_step + offset

@@ -1,8 +1,8 @@
 """The inner kernel of every contraction: a tile of accumulators in registers, fed along the reduction.
 
-A tile is `rows` x `widths`: each row holds vectors of the given widths side by side. One step of the reduction loads the
-vectors of one row of B, and for each row broadcasts one element of A into multiply-adds. LLVM keeps the accumulators
-in registers, since every index into them is constant.
+A tile is `rows` x `widths`: each row holds vectors of the given widths side by side. One step of the reduction loads
+the vectors of one row of B, and for each row broadcasts one element of A into multiply-adds. LLVM keeps the
+accumulators in registers, since every index into them is constant.
 """
 
 from __future__ import annotations

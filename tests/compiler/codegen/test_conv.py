@@ -1,0 +1,126 @@
+"""Dense convolutions against NumPy float64 and PyTorch: strides, pads, dilations, tails, epilogues, accuracy."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from compiler.codegen.kernels.conv import plan
+from compiler.codegen.testing import native_target
+from compiler.kernel_spec import Binary, ConvSpec, Ref
+from compiler.targets import load
+from tests.compiler.codegen.contractions import (
+    RELU6,
+    Kind,
+    check,
+    conv,
+    distance,
+    expected,
+    random_inputs,
+    run_native,
+)
+from tests.compiler.codegen.reference import identity, picked
+
+KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")
+CASES: dict[str, tuple[Any, ...]] = {
+    "stem": ((2, 21, 19, 3), 32, (3, 3), (2, 2), (1, 1, 1, 1)),
+    "one pixel": ((1, 1, 1, 5), 4, (3, 3), (1, 1), (1, 1, 1, 1)),
+    "same": ((2, 14, 15, 24), 40, (3, 3), (1, 1), (1, 1, 1, 1)),
+    "no pads": ((2, 10, 10, 20), 24, (3, 3), (1, 1), (0, 0, 0, 0)),
+    "strided, one-sided pads": ((2, 12, 12, 35), 70, (3, 3), (2, 2), (0, 0, 1, 1)),
+    "7x7 strided": ((2, 14, 15, 3), 33, (7, 7), (2, 2), (3, 3, 3, 3)),
+    "5x5": ((1, 9, 10, 17), 10, (5, 5), (1, 1), (2, 2, 2, 2)),
+    "1x1 strided": ((2, 9, 9, 64), 96, (1, 1), (2, 2), (0, 0, 0, 0)),
+    "dilated": ((1, 12, 13, 8), 20, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2)),
+    "dilated and strided": ((2, 17, 16, 12), 24, (3, 2), (1, 3), (4, 4, 1, 0), (2, 3)),
+    "stride above kernel": ((1, 8, 9, 3), 7, (2, 3), (3, 2), (1, 0, 0, 2)),
+    "wide": ((3, 31, 29, 24), 40, (3, 3), (1, 1), (1, 1, 1, 1)),
+    "kernel above image": ((3, 5, 5, 40), 48, (7, 7), (1, 1), (3, 3, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds(kind: Kind, case: str) -> None:
+    check(conv(kind, *CASES[case]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads(kind: Kind, threads: int) -> None:
+    check(conv(kind, (4, 14, 14, 40), 72, (3, 3), (1, 1), (1, 1, 1, 1)), threads=threads)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_avx2(kind: Kind) -> None:
+    check(conv(kind, *CASES["strided, one-sided pads"]), target="x86-64-v3")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bands_of_rows_and_groups_of_images(kind: Kind) -> None:
+    """A cache so small that an image is cut, and so large that images are grouped."""
+    spec = conv(kind, (4, 30, 30, 32), 64, (3, 3), (1, 1), (1, 1, 1, 1))
+    target = load(native_target())
+    bands = [plan(spec, dataclasses.replace(target, l2_bytes=size), 2).band for size in (1 << 16, 1 << 23)]
+    assert bands[0].images == 1
+    assert bands[0].out_rows < 30
+    assert kind == "weight_grad" or bands[1].images == 2
+    check(spec)
+
+
+@pytest.mark.parametrize("identity_epilogue", [True, False])
+def test_large_weights_are_shared_out_by_row(identity_epilogue: bool) -> None:
+    spec = conv("weight_grad", (2, 6, 6, 130), 140, (3, 3), (1, 1), (1, 1, 1, 1))
+    if not identity_epilogue:
+        access = identity(3, 3, 130, 140)
+        spec = dataclasses.replace(spec, epilogue=Binary("sub", Ref(1), Ref(0)), epilogue_inputs=(access,))
+    assert plan(spec, load(native_target()), 2).split == "weights"
+    check(spec)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_epilogues(kind: Kind) -> None:
+    spec = conv(kind, (2, 13, 12, 20), 44, (3, 3), (2, 2), (1, 1, 1, 1))
+    shape = {
+        "forward": (spec.n, spec.oh, spec.ow, spec.k),
+        "input_grad": (spec.n, spec.h, spec.w, spec.c),
+        "weight_grad": (3, 3, spec.c, spec.k),
+    }[kind]
+    inputs = (identity(*shape), picked((shape[3],), 3), picked((1,), None), picked((shape[1], shape[2]), 1, 2))
+    expr = Binary("add", Binary("mul", Binary("add", RELU6, Ref(1)), Ref(3)), Binary("mul", Ref(2), Ref(4)))
+    check(dataclasses.replace(spec, epilogue=expr, epilogue_inputs=inputs))
+
+
+def in_pytorch(spec: ConvSpec, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """The same in PyTorch (symmetric pads), NHWC in and out."""
+    if spec.kind == "weight_grad":
+        weight = torch.zeros(*spec.kernel, spec.c, spec.k, requires_grad=True)
+        _forward(spec, first, weight).backward(second)
+        assert weight.grad is not None
+        return weight.grad
+    return _forward(spec, first, second)
+
+
+def _forward(spec: ConvSpec, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    w = weight.permute(3, 2, 0, 1)
+    y = torch.nn.functional.conv2d(x.permute(0, 3, 1, 2), w, stride=spec.strides, padding=spec.pads[:2])
+    return y.permute(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        conv("forward", (2, 10, 10, 256), 64, (3, 3), (1, 1), (1, 1, 1, 1)),
+        conv("weight_grad", (4, 56, 56, 16), 24, (3, 3), (1, 1), (1, 1, 1, 1)),
+        conv("weight_grad", (8, 112, 112, 3), 32, (3, 3), (2, 2), (1, 1, 1, 1)),
+    ],
+)
+def test_as_accurate_as_pytorch(spec: ConvSpec) -> None:
+    inputs = random_inputs(spec)
+    want = expected(spec, inputs)
+    theirs = distance(in_pytorch(spec, *map(torch.from_numpy, inputs)).numpy(), want)
+    ours = distance(run_native(spec, inputs, 2), want)
+    assert ours <= 3 * theirs, f"{ours:.2e} against {theirs:.2e}"

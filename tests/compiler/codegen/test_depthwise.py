@@ -1,0 +1,80 @@
+"""Depth-wise convolutions against NumPy float64: strides, pads, dilations, channel tails, epilogues."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from compiler.kernel_spec import Binary, Ref
+from tests.compiler.codegen.contractions import (
+    RELU6,
+    Kind,
+    check,
+    depthwise,
+    distance,
+    expected,
+    random_inputs,
+    run_native,
+)
+from tests.compiler.codegen.reference import identity, picked
+
+KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")
+CASES: dict[str, tuple[Any, ...]] = {
+    "same": ((2, 14, 13, 32), (3, 3), (1, 1), (1, 1, 1, 1)),
+    "strided": ((2, 13, 11, 24), (3, 3), (2, 2), (1, 1, 1, 1)),
+    "strided, one-sided pads": ((2, 12, 12, 35), (3, 3), (2, 2), (0, 0, 1, 1)),
+    "5x5": ((1, 9, 10, 17), (5, 5), (1, 1), (2, 2, 2, 2)),
+    "7x7 strided": ((2, 14, 15, 40), (7, 7), (2, 2), (3, 3, 3, 3)),
+    "dilated": ((1, 12, 13, 8), (3, 3), (1, 1), (2, 2, 2, 2), (2, 2)),
+    "kernel above image": ((1, 3, 3, 16), (7, 7), (1, 1), (3, 3, 3, 3)),
+    "few channels": ((1, 8, 9, 3), (2, 3), (3, 2), (1, 0, 0, 2)),
+    "one pixel": ((3, 1, 1, 20), (3, 3), (1, 1), (1, 1, 1, 1)),
+    "long rows": ((1, 6, 70, 16), (3, 3), (1, 1), (1, 1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds(kind: Kind, case: str) -> None:
+    check(depthwise(kind, *CASES[case]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads(kind: Kind, threads: int) -> None:
+    check(depthwise(kind, (3, 28, 28, 48), (3, 3), (2, 2), (1, 1, 1, 1)), threads=threads)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_avx2(kind: Kind) -> None:
+    """Five by five taps do not fit AVX2's registers: one kernel row at a time."""
+    check(depthwise(kind, (2, 12, 13, 20), (5, 5), (1, 1), (2, 2, 2, 2)), target="x86-64-v3")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_epilogues(kind: Kind) -> None:
+    spec = depthwise(kind, (2, 13, 12, 20), (3, 3), (2, 2), (1, 1, 1, 1))
+    shape = {
+        "forward": (spec.n, spec.oh, spec.ow, spec.c),
+        "input_grad": (spec.n, spec.h, spec.w, spec.c),
+        "weight_grad": (3, 3, spec.c),
+    }[kind]
+    last = len(shape) - 1
+    inputs = (identity(*shape), picked((spec.c,), last), picked((shape[1],), 1))
+    expr = Binary("add", Binary("mul", RELU6, Ref(1)), Binary("mul", Ref(2), Ref(3)))
+    check(dataclasses.replace(spec, epilogue=expr, epilogue_inputs=inputs))
+
+
+def test_long_sums_are_as_accurate_as_pytorch() -> None:
+    spec = depthwise("weight_grad", (8, 112, 112, 16), (3, 3), (1, 1), (1, 1, 1, 1))
+    inputs = random_inputs(spec)
+    weight = torch.zeros(16, 1, 3, 3, requires_grad=True)
+    x, d_y = (torch.from_numpy(array).permute(0, 3, 1, 2) for array in inputs)
+    torch.nn.functional.conv2d(x, weight, padding=1, groups=16).backward(d_y)
+    assert weight.grad is not None
+    want = expected(spec, inputs)
+    theirs = distance(weight.grad[:, 0].permute(1, 2, 0).numpy(), want)
+    assert distance(run_native(spec, inputs, 2), want) <= 3 * theirs
