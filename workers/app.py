@@ -32,4 +32,5 @@ def forget_readiness(**_: Any) -> None:
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def mark_readiness(**_: Any) -> None:
     """Tell whoever started the worker that it takes work."""
+    SETTINGS.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     (SETTINGS.state / "worker-ready").touch()

@@ -71,8 +71,11 @@ class Compile:
         if self.last.get("event") == "done" and child.returncode == 0:
             self._keep_bundle(folder / BUNDLE, str(self.last["digest"]))
             return
-        LOG.warning("job %s: child ended with %s\n%s", self.claim.job_id, child.returncode, tail)
-        self._fail(failure_of(self.last, child.returncode, self.settings, in_time=in_time))
+        failure = failure_of(self.last, child.returncode, self.settings, in_time=in_time)
+        LOG.info("job %s: %s: %s", self.claim.job_id, failure.code, failure.message)
+        if failure.cause in ("compiler", "infra"):
+            LOG.error("job %s: the child's last words (exit %s):\n%s", self.claim.job_id, child.returncode, tail)
+        self._fail(failure)
 
     def _write_order(self, folder: Path) -> None:
         settings = self.settings

@@ -33,6 +33,7 @@ def upgrade() -> None:
         sa.Column("plan_name", sa.String(length=200), nullable=False),
         sa.Column("plan_digest", sa.String(length=71), nullable=False),
         sa.Column("spec_digest", sa.String(length=71), nullable=False),
+        sa.Column("required_features", sa.JSON(), nullable=False),
         sa.Column("manifest", sa.JSON(), nullable=False),
         sa.Column("compile_report", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),

@@ -22,7 +22,6 @@ from device_agents.protocol import (
     attempt_path,
 )
 from service.agents.enrolment import Agent
-from service.bundles.manifest import required_features
 from service.database.models import Attempt, Bundle, Dataset, Device, Run
 from service.events import service as events
 from service.farm import Farm
@@ -74,7 +73,7 @@ def voided() -> Conflict:
 def candidates(session: Session, seeker: Seeker) -> list[str]:
     """Ids of queued runs that the device could take, the oldest first."""
     query = (
-        select(Run.id, Bundle.manifest)
+        select(Run.id, Bundle.required_features)
         .join(Bundle, Bundle.digest == Run.bundle_digest)
         .where(Run.state == "queued", Run.target.in_(seeker.targets), Run.queue_deadline_at > time.time())
         .where((Run.wanted_device_id.is_(None)) | (Run.wanted_device_id == seeker.device_id))
@@ -83,7 +82,7 @@ def candidates(session: Session, seeker: Seeker) -> list[str]:
         .limit(CANDIDATES)
     )
     rows = session.execute(query)
-    return [run_id for run_id, manifest in rows if required_features(manifest) <= seeker.features]
+    return [run_id for run_id, required in rows if seeker.features.issuperset(required)]
 
 
 def lease(session: Session, farm: Farm, agent: Agent, run_id: str) -> Assignment | None:

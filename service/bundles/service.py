@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.bundles.archive import BundleContent
+from service.bundles.manifest import required_features
 from service.database.models import Bundle, Job
 from service.database.paging import newest_first
 from service.storage import StoredFile
@@ -28,6 +29,7 @@ def keep_bundle(session: Session, job: Job, stored: StoredFile, content: BundleC
         plan_name=job.plan_name,
         plan_digest=job.plan_digest,
         spec_digest=job.spec_digest,
+        required_features=sorted(required_features(content.manifest)),
         manifest=content.manifest,
         compile_report=content.compile_report,
     )

@@ -155,6 +155,8 @@ class Bundle(Base):
     plan_name: Mapped[str]
     plan_digest: Mapped[str] = mapped_column(Digest)
     spec_digest: Mapped[str] = mapped_column(Digest)
+    required_features: Mapped[list[str]] = mapped_column(JSON, default=list)
+    """CPU features that a device must report; from the manifest, for the scheduler reads them often."""
     manifest: Mapped[dict[str, Any]]
     compile_report: Mapped[dict[str, Any]] = mapped_column(JSON, deferred=True)
     created_at: Mapped[float] = mapped_column(default=time.time)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, load_only
 
 from service.access import FarmDep, PrincipalDep
 from service.database.models import OPEN_RUN_STATES, Bundle, Run
@@ -20,10 +20,12 @@ from service.runs.schemas import ReportView, RunCreate, RunDetail, RunView, run_
 from service.watching import Wait, watch
 
 router = APIRouter(prefix="/runs", tags=["runs"])
+NAMES_ONLY = load_only(Bundle.model_name, Bundle.plan_name)
+"""Manifests are long, and lists do not show them."""
 
 
 def _view(session: Session, run: Run) -> RunView:
-    return run_view(run, session.get_one(Bundle, run.bundle_digest))
+    return run_view(run, session.get_one(Bundle, run.bundle_digest, options=[NAMES_ONLY]))
 
 
 @router.post("", status_code=202, response_model=RunView)
@@ -60,7 +62,7 @@ async def show_run(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep
 
     def look(session: Session) -> tuple[str, RunDetail]:
         run = service.find(session, run_id)
-        bundle = session.get_one(Bundle, run.bundle_digest)
+        bundle = session.get_one(Bundle, run.bundle_digest, options=[NAMES_ONLY])
         return f"{run.id}.{run.version}", run_detail(run, bundle, service.attempts_of(session, run_id))
 
     return await watch(request, farm, look, wait_s=wait)

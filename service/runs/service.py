@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from service.bundles.manifest import required_features
 from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Result, Run
 from service.database.paging import newest_first
 from service.datasets import service as datasets
@@ -97,7 +96,7 @@ def _check_device(device: Device, bundle: Bundle) -> None:
     if bundle.target not in device.targets:
         raise Invalid("device.target", f"{device.name} runs {', '.join(device.targets)}, the bundle is for "
                       f"{bundle.target}", where="device", hint="compile for a target of that device")  # fmt: skip
-    lacking = required_features(bundle.manifest) - set(device.features)
+    lacking = set(bundle.required_features) - set(device.features)
     if lacking:
         raise Invalid("device.features", f"{device.name} lacks the CPU features {', '.join(sorted(lacking))}",
                       where="device", hint="compile for a lesser target")  # fmt: skip
