@@ -48,6 +48,12 @@ update:
 AGENTS_WITHIN_S = 60.0
 QUIET_S = 5.0
 """A line at least this often while something goes on."""
+PASSING_STATES = ("queued", "leased", "succeeded")
+"""Worth a line only when they last; a success shows in what comes next."""
+MOBILENET_SPEC = """
+batch: {batch}
+optimizer: {{kind: sgd, learning_rate: 0.001, momentum: 0.9}}
+"""
 
 
 @dataclass(slots=True)
@@ -98,14 +104,16 @@ def tell(story: Story) -> None:
     model = MODELS[MOBILENET]()
     story.say(f"{MOBILENET}: {len(model):,} bytes of ONNX, 224x224, seeded weights")
     for plan in MOBILENET_PLANS:
-        job = compile_on_farm(story, MOBILENET, model, plan_file(plan), f"batch: {HOST_BATCH}", host.targets[0])
+        job = compile_on_farm(
+            story, MOBILENET, model, plan_file(plan), MOBILENET_SPEC.format(batch=HOST_BATCH), host.targets[0]
+        )
         story.add(MOBILENET, host, job, run_on_farm(story, job, host, mode="profile", steps=HOST_STEPS))
     learned = learn_digits(story, host)
     board = device_of_class(story, "emulated")
     if board is not None:
         for plan in MOBILENET_PLANS:
             job = compile_on_farm(
-                story, MOBILENET, model, plan_file(plan), f"batch: {EMULATED_BATCH}", board.targets[0]
+                story, MOBILENET, model, plan_file(plan), MOBILENET_SPEC.format(batch=EMULATED_BATCH), board.targets[0]
             )
             report = run_on_farm(story, job, board, mode="profile", steps=EMULATED_STEPS, warmup=0)
             story.add(MOBILENET, board, job, report)
@@ -183,14 +191,14 @@ def compile_on_farm(story: Story, name: str, model: bytes, plan: str, spec: str,
     """Post, watch, and wait for the bundle."""
     job = story.farm.compile(model, plan=plan, spec=spec, target=target, name=name)
     title = f"compile {name} {job.plan_name} for {target}"
-    if not job.is_open:
-        story.say(f"{title}: built before")
     show = speaker(story, title)
 
-    def on_change(one: Job) -> None:
-        show(f"{one.state} {one.stage}".strip(), f"{one.fraction:.0%}")
+    def on_look(one: Job) -> None:
+        show(one.state, f"{one.stage} {one.fraction:.0%}" if one.stage and one.is_open else "")
 
-    return story.farm.wait_for_job(job.id, on_change=on_change)
+    done = story.farm.wait_for_job(job.id, on_look=on_look)
+    story.say(f"{title}: {'done' if job.is_open else 'built before'}")
+    return done
 
 
 def run_on_farm(story: Story, job: Job, device: Device, *, mode: str, steps: int, **options: object) -> Json:
@@ -207,22 +215,23 @@ def follow(story: Story, run: Run, job: Job, device: Device) -> Json:
     title = f"{run.mode} {job.model_name} {job.plan_name} on {device.name}"
     show = speaker(story, title)
 
-    def on_change(one: Run) -> None:
-        show(f"{one.state} {one.phase}".strip(), f"step {one.steps_done} of {one.steps}" if one.steps_done else "")
+    def on_look(one: Run) -> None:
+        show(one.state, f"step {one.steps_done} of {one.steps}" if one.steps_done else one.phase)
 
-    story.farm.wait_for_run(run.id, on_change=on_change)
+    story.farm.wait_for_run(run.id, on_look=on_look)
     return story.farm.report(run.id)
 
 
 def speaker(story: Story, title: str) -> Callable[[str, str], None]:
-    """Says each new phase at once, and progress within one every few seconds."""
-    last, spoke_s = "", 0.0
+    """Says when work begins and ends, and in between how far it is every few seconds."""
+    last, spoke_s = "", time.monotonic()
 
-    def show(phase: str, progress: str) -> None:
+    def show(state: str, progress: str) -> None:
         nonlocal last, spoke_s
-        if phase != last or time.monotonic() - spoke_s > QUIET_S:
-            last, spoke_s = phase, time.monotonic()
-            story.say(f"{title}: {phase} {progress}".rstrip())
+        is_new = state != last and state not in PASSING_STATES
+        if is_new or time.monotonic() - spoke_s > QUIET_S:
+            last, spoke_s = state, time.monotonic()
+            story.say(f"{title}: {' '.join((state, progress)).strip()}")
 
     return show
 

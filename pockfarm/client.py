@@ -47,7 +47,7 @@ TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 ATTEMPTS = 3
 RETRY_PAUSE_S = 1.0
 POLL_INTERVAL_S = 0.2
-LONG_POLL_S = 20.0
+LONG_POLL_S = 5.0
 BUSY = frozenset({429, 502, 503, 504})
 
 
@@ -119,10 +119,10 @@ class Farm:
         return [job_of(item) for item in parts(self._get("/jobs", filters), "items")]
 
     def wait_for_job(
-        self, job_id: str, *, on_change: Callable[[Job], None] | None = None, timeout_s: float = 1800.0
+        self, job_id: str, *, on_look: Callable[[Job], None] | None = None, timeout_s: float = 1800.0
     ) -> Job:
         """Wait for the end of a job. Raises: Failed with its cause unless it succeeded, or when the time is over."""
-        job = self._watch(f"/jobs/{job_id}", job_of, on_change, timeout_s)
+        job = self._watch(f"/jobs/{job_id}", job_of, on_look, timeout_s)
         if job.state != "succeeded" or job.bundle_digest is None:
             raise _failure(f"job {job.id}", job.state, job.ending)
         return job
@@ -187,10 +187,10 @@ class Farm:
         return [run_of(item) for item in parts(self._get("/runs", filters), "items")]
 
     def wait_for_run(
-        self, run_id: str, *, on_change: Callable[[Run], None] | None = None, timeout_s: float = 3600.0
+        self, run_id: str, *, on_look: Callable[[Run], None] | None = None, timeout_s: float = 3600.0
     ) -> Run:
         """Wait for the end of a run. Raises: Failed with its cause unless it succeeded, or when the time is over."""
-        run = self._watch(f"/runs/{run_id}", run_of, on_change, timeout_s)
+        run = self._watch(f"/runs/{run_id}", run_of, on_look, timeout_s)
         if run.state != "succeeded":
             raise _failure(f"run {run.id}", run.state, run.ending)
         return run
@@ -248,20 +248,21 @@ class Farm:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _watch(
-        self, path: str, read: Callable[[Json], Watched], on_change: Callable[[Watched], None] | None, timeout_s: float
+        self, path: str, read: Callable[[Json], Watched], on_look: Callable[[Watched], None] | None, timeout_s: float
     ) -> Watched:
-        """Follow a job or run to its end by long polls; `on_change` is called for each state that was seen."""
+        """Follow a job or run to its end by long polls; `on_look` is told what is seen every few seconds, changed or not."""
         deadline = time.monotonic() + timeout_s
         known: str | None = None
+        now: Watched | None = None
         while True:
             answer = self._send("GET", path, query={"wait": LONG_POLL_S} if known else None, known=known)
-            if answer.status_code != httpx.codes.NOT_MODIFIED:
+            if answer.status_code != httpx.codes.NOT_MODIFIED or now is None:
                 now = read(_json(answer))
                 known = answer.headers.get("ETag")
-                if on_change is not None:
-                    on_change(now)
-                if not now.is_open:
-                    return now
+            if on_look is not None:
+                on_look(now)
+            if not now.is_open:
+                return now
             if time.monotonic() > deadline:
                 raise Failed(f"{path} has not ended after {timeout_s:.0f} s", state="running")
             time.sleep(POLL_INTERVAL_S)

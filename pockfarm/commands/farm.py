@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def _compile(options: argparse.Namespace) -> int:
             target=target_for(farm, options.target),
         )
         print(f"job {job.id}", file=sys.stderr)
-        job = farm.wait_for_job(job.id, on_change=show)
+        job = farm.wait_for_job(job.id, on_look=show)
         assert job.bundle_digest is not None
         if options.out:
             _write(options.out, farm.bundle_bytes(job.bundle_digest))
@@ -138,15 +139,23 @@ def _run(options: argparse.Namespace) -> int:
             print(run.id)
             return 0
         print(f"run {run.id}", file=sys.stderr)
-        farm.wait_for_run(run.id, on_change=show_run)
+        farm.wait_for_run(run.id, on_look=run_progress())
         print(report_text(farm.report(run.id)))
     return 0
 
 
-def show_run(run: Run) -> None:
-    """One progress line."""
-    done = f", step {run.steps_done} of {run.steps}" if run.steps_done else ""
-    print(f"  {run.state} {run.phase}{done}".rstrip(), file=sys.stderr, flush=True)
+def run_progress() -> Callable[[Run], None]:
+    """Prints a line when there is something new to say."""
+    last = ""
+
+    def show(run: Run) -> None:
+        nonlocal last
+        line = f"  {run.state} {f'step {run.steps_done} of {run.steps}' if run.steps_done else run.phase}".rstrip()
+        if line != last:
+            last = line
+            print(line, file=sys.stderr, flush=True)
+
+    return show
 
 
 def _jobs(options: argparse.Namespace) -> int:

@@ -54,9 +54,9 @@ def test_waiting_follows_a_job_by_long_polls_until_it_ends(server: FakeFarm, far
         Answer(200, JOB, tags[0]), Answer(200, compiling, tags[1]), Answer(304), Answer(200, done, tags[2]),
     )  # fmt: skip
     seen: list[str] = []
-    job = farm.wait_for_job("job_1", on_change=lambda one: seen.append(f"{one.state} {one.stage} {one.fraction}"))
+    job = farm.wait_for_job("job_1", on_look=lambda one: seen.append(f"{one.state} {one.stage} {one.fraction}"))
     assert job.bundle_digest == DIGEST
-    assert seen == ["queued  0.0", "compiling kernels 0.5", "succeeded  1.0"]
+    assert seen == ["queued  0.0", "compiling kernels 0.5", "compiling kernels 0.5", "succeeded  1.0"]
     assert [request.headers.get("If-None-Match") for request in server.seen] == [None, '"0"', '"1"', '"1"']
     assert "wait=" in server.seen[1].path
 
