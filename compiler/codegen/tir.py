@@ -94,10 +94,15 @@ class Block:
         core = value.value if isinstance(value, tirx.Broadcast) else value
         if isinstance(core, tirx.IntImm | tirx.FloatImm) or isinstance(value, tirx.Var):
             return value
-        if base(value) == "bool" and lanes_of(value) > 1:
+        if base(value) == "bool":
             # TVM's analyser fails on bound bool vectors and on casts of them; LLVM folds the detour away.
             as_bytes = self.let(bool_to_byte(value), name)
             return tirx.NE(as_bytes, literal(0, "uint8", lanes_of(value)))
+        if lanes_of(value) == 1 and base(value) in ("float32", "float64", "uint8"):
+            # TVM's analyser writes bound scalars out in every use, exponentially; not so what is read from the stack.
+            slot = self.local(1, base(value), name)
+            self.store(slot, 0, value)
+            return load(slot, 0)
         variable = tirx.Var(name, str(value.ty.dtype))
         self.add(tirx.Bind(variable, value))
         return variable
