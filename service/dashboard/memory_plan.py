@@ -40,6 +40,21 @@ def planned_bytes(bundle: BundleFacts, name: str) -> int | None:
     return _count(memory.get(name)) if isinstance(memory, Mapping) else None
 
 
+def learning(bundle: BundleFacts) -> tuple[int, int] | None:
+    """(parameters that learn, all parameters), counted by element."""
+    counts = bundle.manifest.get("parameters")
+    if not isinstance(counts, Mapping):
+        return None
+    trained, total = _count(counts.get("trained")), _count(counts.get("total"))
+    return (trained, total) if trained is not None and total else None
+
+
+def manifest_text(bundle: BundleFacts, name: str) -> str:
+    """A plain entry of the manifest (`batch`, `threads`, `loss`, `optimizer`) as text; empty when it has none."""
+    value = bundle.manifest.get(name)
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
 def notes(bundle: BundleFacts) -> tuple[str, ...]:
     """What the compiler had to say."""
     found = bundle.compile_report.get("notes")

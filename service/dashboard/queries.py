@@ -203,10 +203,11 @@ def device_history(session: Session, device_id: str, limit: int) -> list[EventFa
 
 
 def step_losses(session: Session, run_id: str, limit: int = 5000) -> list[float | None]:
-    """Losses that a run has sent so far, in step order."""
+    """Losses that the newest attempt of a run has sent so far, in step order."""
     statement = select(Event.body).where(Event.subject == run_id, Event.kind == "step").order_by(Event.id.desc())
     bodies = list(session.scalars(statement.limit(limit)))
-    return [_number(body.get("loss")) for body in reversed(bodies)]
+    newest = bodies[0].get("attempt") if bodies else None
+    return [_number(body.get("loss")) for body in reversed(bodies) if body.get("attempt") == newest]
 
 
 def counts(session: Session) -> dict[str, dict[str, int]]:
@@ -264,7 +265,8 @@ def _run_facts(row: SqlRow[Run, Bundle, Device, str]) -> RunFacts:
         trained_weights_digest=found.trained_weights_digest, trained_weights_bytes=found.trained_weights_bytes,
         bundle_bytes=built.size_bytes, started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
         code=found.code, message=found.message, hint=found.hint, measurement_class=found.measurement_class,
-        verdict=found.verdict, batch=found.batch, threads=found.threads, median_us=found.median_us,
+        verdict=found.verdict, batch=found.batch if found.batch is not None else _manifest_batch(built.manifest),
+        threads=found.threads, median_us=found.median_us,
         p90_us=found.p90_us, samples_per_second=found.samples_per_second,
         arena_bytes=found.arena_bytes if found.arena_bytes is not None else planned, rss_bytes=found.peak_rss_bytes,
         energy_mj=found.energy_per_step_mj, loss_first=found.loss_first, loss_last=found.loss_last,
@@ -276,6 +278,11 @@ def _manifest_memory(manifest: Mapping[str, Any], name: str) -> int | None:
     memory = manifest.get("memory")
     value = memory.get(name) if isinstance(memory, dict) else None
     return value if isinstance(value, int) else None
+
+
+def _manifest_batch(manifest: Mapping[str, Any]) -> int | None:
+    batch = manifest.get("batch")
+    return batch if isinstance(batch, int) else None
 
 
 def _job_facts(found: Job) -> JobFacts:

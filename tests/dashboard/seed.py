@@ -100,7 +100,16 @@ class Seeder:
             "target": target,
             "memory": step.memory,
             "kernels": step.kernels,
-            "inputs": {"input": [8, 3, 224, 224]},
+            "inputs": [{"name": "input", "dtype": "float32", "shape": [8, 3, 224, 224]}],
+            "batch": 8,
+            "threads": 2,
+            "loss": "cross_entropy",
+            "optimizer": "sgd",
+            "learning_rate": 0.01,
+            "parameters": {
+                "total": step.memory["weights_bytes"] // 4,
+                "trained": step.memory["optimizer_bytes"] // 4,
+            },
         }
         report = {
             "schema": "pockfarm.compile-report/1",
@@ -512,7 +521,7 @@ def _troubles(
         phase="run",
     )
     for step in range(1, 149):
-        body = {"step": step, "loss": 2.3 * 0.992**step + 0.02 * (step % 5), "step_us": 1_760_000.0}
+        body = {"attempt": 1, "step": step, "loss": 2.3 * 0.992**step + 0.02 * (step % 5), "step_us": 1_760_000.0}
         rows.add(Event(subject=running.id, at=rows.now - 95 + step * 0.5, kind="step", body=body))
     rows.run(bundles["full", "jetson-orin-nano"], None, state="queued", age_s=60)
     compiling = rows.job(

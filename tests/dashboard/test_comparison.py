@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.dashboard import queries, render
 from service.dashboard.comparison import (
     comparable,
     dominated_flags,
@@ -18,7 +19,7 @@ from service.dashboard.comparison import (
     time_difference,
 )
 from service.dashboard.facts import RunFacts
-from service.dashboard.pages.benchmarks import grouped, newest_of_each, ranked_axes, tradeoff_points
+from service.dashboard.pages.benchmarks import benchmarks_page, grouped, newest_of_each, ranked_axes, tradeoff_points
 from service.database.models import Bundle
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.layers import small_layers, training_step
@@ -161,6 +162,18 @@ def test_the_benchmarks_page_hides_and_counts_what_is_not_valid(seeded: SeededFa
     only = browser.get("/dashboard/benchmarks.json?class=emulated").json()["rows"]
     assert {row["measurement_class"] for row in only} == {"emulated"}
     assert all(row["peak_rss_mib"] is None for row in only)
+
+
+def test_a_benchmarks_page_whose_runs_are_all_hidden_says_so(seeded: SeededFarm) -> None:
+    with seeded.farm.database.read() as session:
+        page = benchmarks_page(session, queries.RunFilter(model="small_cnn", plan="none"), all_verdicts=False, sort="")
+    assert page.groups == page.hidden == ()
+    hidden = replace(page, hidden=(("noisy", 2),))
+    text = check_page(
+        bytes(render.page("benchmarks.html", page=hidden, section="benchmarks").body).decode()
+    ).visible_text()
+    assert "No run here is valid" in text
+    assert "2 runs brought numbers that do not count" in text
 
 
 def test_the_benchmarks_page_ranks_within_groups(browser: TestClient) -> None:

@@ -54,7 +54,7 @@ def tick_labels(ticks: Sequence[float]) -> tuple[str, ...]:
     if len(ticks) < 2:
         return tuple(fmt.significant(tick) for tick in ticks)
     step = ticks[1] - ticks[0]
-    digits = next((d for d in range(9) if abs(round(step, d) - step) <= step * 1e-6), 9)
+    digits = next((d for d in range(12) if abs(round(step, d) - step) <= step * 1e-6), 12)
     return tuple(fmt.number(tick, digits) for tick in ticks)
 
 

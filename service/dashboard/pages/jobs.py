@@ -118,7 +118,7 @@ def job_page(session: Session, job_id: str) -> JobPage | None:
     return JobPage(
         job=found,
         chips=(state_chip(found.state),),
-        facts=_facts(found),
+        facts=_facts(found) + (_bundle_facts(built) if built else ()),
         figures=_figures(found, built) if built else (),
         memory=memory_figure(built, f"{addresses.job(found.id)}/memory") if built else None,
         graph=memory_plan.graph_counts(built) if built else (),
@@ -160,6 +160,20 @@ def _facts(found: JobFacts) -> tuple[Fact, ...]:
         Fact("Compile attempts", str(found.attempts)),
         Fact("Compiler", fmt.short_digest(found.compiler_version), hint=found.compiler_version),
     )
+
+
+def _bundle_facts(built: BundleFacts) -> tuple[Fact, ...]:
+    counts = memory_plan.learning(built)
+    share = f"{counts[0]:,} of {counts[1]:,} ({fmt.percent(counts[0] / counts[1])})" if counts else ""
+    named = (
+        ("Parameters that learn", share),
+        ("Batch", memory_plan.manifest_text(built, "batch")),
+        ("Threads", memory_plan.manifest_text(built, "threads")),
+        ("Loss", memory_plan.manifest_text(built, "loss").replace("_", " ")),
+        ("Optimizer", memory_plan.manifest_text(built, "optimizer")),
+        ("Learning rate", memory_plan.manifest_text(built, "learning_rate")),
+    )
+    return tuple(Fact(label, text) for label, text in named if text)
 
 
 def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:

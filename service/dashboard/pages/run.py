@@ -84,7 +84,8 @@ def run_page(session: Session, run_id: str, sort: str) -> RunPage | None:
     is_open = found.state in OPEN_RUN_STATES
     losses = report.losses if report else tuple(queries.step_losses(session, found.id))
     kernels = report.kernels if report else ()
-    loss = loss_figure(losses, f"{here}/losses", HALF_WIDTH if measured else FULL_WIDTH)
+    loss_width = HALF_WIDTH if measured else FULL_WIDTH
+    loss = loss_figure(losses, f"{here}/losses", loss_width, is_synthetic=found.dataset_digest is None)
     steps_width = HALF_WIDTH if loss else FULL_WIDTH
     return RunPage(
         run=found,

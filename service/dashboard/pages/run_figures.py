@@ -141,7 +141,9 @@ def loss_table(losses: Sequence[float | None]) -> Table:
     ])  # fmt: skip
 
 
-def loss_figure(losses: Sequence[float | None], data_href: str, width: float = HALF_WIDTH) -> Figure | None:
+def loss_figure(
+    losses: Sequence[float | None], data_href: str, width: float = HALF_WIDTH, *, is_synthetic: bool = False
+) -> Figure | None:
     """Loss over steps; None when there is no finite one. `width` is that of a wide screen's column."""
     finite = [loss for loss in losses if loss is not None]
     if not finite:
@@ -149,6 +151,7 @@ def loss_figure(losses: Sequence[float | None], data_href: str, width: float = H
     broken = len(losses) - len(finite)
     note = f"From {fmt.number(finite[0], 4)} to {fmt.number(finite[-1], 4)} in {fmt.plural(len(losses), 'step')}."
     note += f" {fmt.plural(broken, 'step')} without a finite loss." if broken else " Bold: mean of neighbouring steps."
+    note += " The data is synthetic: this says that the step runs, not that it learns." if is_synthetic else ""
     return Figure(
         id="loss-curve",
         title="Loss",
