@@ -19,8 +19,8 @@ def new_id(kind: str) -> str:
 
 
 def new_secret() -> str:
-    """256 random bits, URL-safe."""
-    return secrets.token_urlsafe(32)
+    """256 random bits in hexadecimal: fit for URLs, and for command lines, where a leading dash would be an option."""
+    return secrets.token_hex(32)
 
 
 def secret_hash(secret: str) -> str:
