@@ -213,5 +213,7 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
         notes.append(f"the executable has {step_bytes:,} bytes, above the goal of {MAX_STEP_BYTES:,}")
     created = [name for name in step.plan if step.forward.parameters[name].created]
     if created:
-        notes.append(f"{len(created)} biases that the exporter had dropped as zero were created, such as {created[0]}")
+        notes.append(
+            f"{len(created)} parameters that the exporter had dropped or merged were created, such as {created[0]}"
+        )
     return notes

@@ -136,7 +136,7 @@ def derive_training_step(forward: Graph, plan: UpdatePlan, spec: TrainingSpec) -
 
 def make_programs(forward: Graph, training: TrainingGraph) -> tuple[tuple[Program, ...], tuple[StateTensor, ...]]:
     """The train and forward programs, and the state both share."""
-    train = schedule_graph(training.graph)
+    train = name_gradients(schedule_graph(training.graph))
     infer = schedule_graph(_only_logits(forward, training.logits))
     inputs = (*training.data_inputs, LABELS, *training.hyper)
     programs = (
@@ -149,6 +149,19 @@ def make_programs(forward: Graph, training: TrainingGraph) -> tuple[tuple[Progra
 def schedule_graph(graph: Graph) -> Lowered:
     """Kernel calls of a graph, fused and in execution order."""
     return schedule(fuse(lower(graph), graph.outputs), graph.outputs)
+
+
+def name_gradients(lowered: Lowered) -> Lowered:
+    """Label the call that makes a parameter's gradient with that parameter, for the per-kernel table."""
+    makers = {lowered.root(name): i for i, call in enumerate(lowered.calls) for name in call.outputs}
+    calls = list(lowered.calls)
+    for call in lowered.calls:
+        if call.phase != "update":
+            continue
+        maker = makers.get(lowered.root(call.inputs[1]))
+        if maker is not None and calls[maker].phase == "backward":
+            calls[maker] = replace(calls[maker], origin=call.origin.replace("update ", "d ", 1))
+    return replace(lowered, calls=tuple(calls))
 
 
 def _only_logits(forward: Graph, logits: str) -> Graph:

@@ -18,6 +18,8 @@ from onnx import numpy_helper
 
 from compiler.graph import Parameter
 
+torch.set_num_threads(1)  # tests run side by side: more threads than cores make PyTorch spin
+
 Tensors = dict[str, torch.Tensor]
 Handler = Callable[[Sequence[torch.Tensor | None], dict[str, Any]], torch.Tensor | tuple[torch.Tensor, ...]]
 
