@@ -250,7 +250,7 @@ class Farm:
     def _watch(
         self, path: str, read: Callable[[Json], Watched], on_look: Callable[[Watched], None] | None, timeout_s: float
     ) -> Watched:
-        """Follow a job or run to its end by long polls; `on_look` is told what is seen every few seconds, changed or not."""
+        """Follow a job or run to its end by long polls; `on_look` is told what is seen, every few seconds at least."""
         deadline = time.monotonic() + timeout_s
         known: str | None = None
         now: Watched | None = None
