@@ -1,0 +1,132 @@
+"""Nothing registers itself by being imported: every kind has one explicit list, and nothing of the kind is left out."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import typing
+from collections import Counter
+from pathlib import Path
+
+from fastapi import APIRouter
+
+from compiler import kernel_spec
+from compiler.codegen.kernels.family import FAMILIES as KERNEL_FAMILIES
+from compiler.codegen.kernels.family import KernelModule
+from compiler.frontend.rows import ROWS
+from compiler.ops import FAMILIES, OPERATORS
+from compiler.ops.record import Operator
+from compiler.passes import FORWARD_PASSES, TRAINING_PASSES
+from device_agents.devices import DEVICE_KINDS, DeviceKind
+from examples.models import MODELS
+from pockfarm import cli
+from pockfarm.commands import farm, local, machine
+from service.app import ROUTERS
+from service.queue import TASKS
+from tests.architecture.sources import ROOT, python_files
+
+
+def modules(folder: str) -> list[str]:
+    """Dotted names of the modules right in a folder."""
+    paths = sorted((ROOT / folder).glob("*.py"))
+    return [f"{folder.replace('/', '.')}.{path.stem}" for path in paths if path.stem != "__init__"]
+
+
+def test_every_operator_record_is_in_the_table() -> None:
+    written: list[Operator] = []
+    for name in modules("compiler/ops"):
+        for value in vars(importlib.import_module(name)).values():
+            if isinstance(value, tuple) and value and all(isinstance(one, Operator) for one in value):
+                written += value
+            elif isinstance(value, Operator):
+                written.append(value)
+    assert {record.name for record in written} == set(OPERATORS)
+    assert [
+        name for name, count in Counter(one.name for family in FAMILIES for one in family).items() if count > 1
+    ] == []
+
+
+def test_every_pass_runs() -> None:
+    running = {step.__module__ for step in (*FORWARD_PASSES, *TRAINING_PASSES)}
+    files = {
+        name
+        for name in modules("compiler/passes")
+        if any(
+            inspect.signature(function).return_annotation == "Graph"
+            and list(inspect.signature(function).parameters) == ["graph"]
+            for label, function in inspect.getmembers(importlib.import_module(name), inspect.isfunction)
+            if function.__module__ == name and not label.startswith("_")
+        )
+    }
+    assert files == running
+
+
+def test_every_kernel_spec_has_a_family_and_its_module_offers_both_functions() -> None:
+    assert set(KERNEL_FAMILIES) == set(typing.get_args(kernel_spec.KernelSpec))
+    offered = {name for name in vars(KernelModule) if not name.startswith("_")}
+    for name in KERNEL_FAMILIES.values():
+        module = importlib.import_module(f"compiler.codegen.kernels.{name}")
+        assert [one for one in offered if not callable(getattr(module, one, None))] == []
+
+
+def test_every_import_row_is_in_the_table() -> None:
+    written = [row for name in modules("compiler/frontend/rows") for row in importlib.import_module(name).ROWS]
+    assert sorted(written) == sorted(ROWS)
+    assert len(written) == len(set(written)), "one row per ONNX operator"
+
+
+def test_every_device_module_is_listed() -> None:
+    written = {
+        module.KIND.name
+        for module in map(importlib.import_module, modules("device_agents/devices"))
+        if isinstance(getattr(module, "KIND", None), DeviceKind)
+    }
+    assert written == {kind.name for kind in DEVICE_KINDS}
+
+
+def test_every_router_is_mounted() -> None:
+    written = {
+        path.as_posix(): router
+        for path in python_files("service")
+        if path.name in ("endpoints.py", "routes.py", "health.py")
+        for router in [getattr(importlib.import_module(_module(path)), "router", None)]
+        if isinstance(router, APIRouter)
+    }
+    assert [path for path, router in written.items() if not any(router is one for one in ROUTERS)] == []
+
+
+def test_every_task_has_a_name_and_every_name_a_task() -> None:
+    from workers.app import TASK_FUNCTIONS, app
+
+    assert set(TASK_FUNCTIONS) == set(TASKS)
+    assert set(TASKS) <= set(app.tasks)
+
+
+def test_every_command_is_offered() -> None:
+    written = [
+        function
+        for module in (machine, local, farm)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if name.startswith("add_") and function.__module__ == module.__name__ and name != "add_recipe_options"
+    ]
+    assert set(written) == set(cli.COMMANDS)
+
+
+def test_every_example_model_is_listed() -> None:
+    builders = {
+        name
+        for module in map(importlib.import_module, modules("examples/models"))
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and _builds_a_model(function)
+    }
+    assert builders == set(MODELS)
+
+
+def _builds_a_model(function: object) -> bool:
+    signature = inspect.signature(typing.cast(typing.Callable[..., object], function))
+    keyword_only = all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in signature.parameters.values())
+    return signature.return_annotation == "bytes" and bool(signature.parameters) and keyword_only
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts)
