@@ -69,7 +69,10 @@ def settle(session: Session, settings: Settings, run: Run, ending: Ending) -> No
         _retry_or(
             session, settings, run, Ending("inconclusive", "infra", "infra.agent-stopped", ending.message), ending
         )
-    elif ending.state in ("failed", "inconclusive") and ending.cause in RETRIED_CAUSES and not run.cancel_requested:
+    elif ending.state in ("failed", "inconclusive") and ending.cause in RETRIED_CAUSES:
+        if run.cancel_requested:
+            end_run(session, run, Ending("cancelled", "user", "run.cancelled", f"cancelled; then: {ending.message}"))
+            return
         last = Ending("inconclusive", ending.cause, ending.code, ending.message, ending.hint)
         _retry_or(session, settings, run, last, ending)
     else:

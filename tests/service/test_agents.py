@@ -375,6 +375,15 @@ def test_cancel_reaches_the_device_and_ends_the_run(farm: TestFarm) -> None:
     assert (shown["state"], shown["ending"]["cause"]) == ("cancelled", "user")
 
 
+def test_cancelled_run_whose_device_then_fails_is_not_tried_again(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    board = farm.board()
+    work = leased(board)
+    farm.http.post(f"/runs/{run['id']}/cancel")
+    board.report(work, p.Outcome("failed", "infra", "agent.disk", "full"))
+    assert farm.show(run["id"])["state"] == "cancelled"
+
+
 def test_cancelled_run_of_a_silent_device_ends_too(farm: TestFarm) -> None:
     run = farm.run(bundle=farm.bundle())
     leased(farm.board())
