@@ -7,11 +7,13 @@ import importlib.util
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from moto.server import ThreadedMotoServer
 
 from service.settings import Settings
 from tests.architecture.sources import ROOT
@@ -131,8 +133,10 @@ def commands() -> dict[str, list[str]]:
 def test_commands_start_what_exists() -> None:
     found = commands()
     for words in found.values():
-        if words[:2] == ["python", "-m"]:
-            assert importlib.util.find_spec(words[2]) is not None
+        for module in re.findall(r"python -m ([\w.]+)", " ".join(words)):
+            assert importlib.util.find_spec(module) is not None
+        for script in re.findall(r"\bdocker/\w+\.\w+", " ".join(words)):
+            assert (ROOT / script).is_file()
     module, _, factory = found["api"][1].partition(":")
     assert callable(getattr(importlib.import_module(module), factory))
     assert found["worker"][found["worker"].index("--app") + 1] == "workers.app"
@@ -156,3 +160,31 @@ def test_the_agent_script_hands_the_token_on_only_if_there_is_one(token: str, tm
     words = done.stdout.split("\n")[:-1]
     start = ["-m", "device_agents.agent", "--server", "http://api:8000", "--state", "/var/lib/pockfarm-agent"]
     assert words == start + (["--enrol-token", token] if token else [])
+
+
+def test_the_bucket_is_made_once() -> None:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    environment = {
+        **os.environ,
+        "POCKFARM_STORAGE_URL": "s3://pockfarm/files",
+        "POCKFARM_S3_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "pockfarm",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "NO_PROXY": "*",
+        "PYTHONPATH": str(ROOT),
+    }
+    try:
+        for _ in range(2):
+            done = subprocess.run(
+                [sys.executable, str(ROOT / "docker/make_bucket.py")],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert "bucket pockfarm is there" in done.stdout
+    finally:
+        server.stop()
