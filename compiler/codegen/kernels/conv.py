@@ -106,7 +106,9 @@ def plan(spec: ConvSpec, target: Target, threads: int) -> ConvPlan:
         return _weights_plan(spec, target, slots)
     rows, cols = axis_phases(spec, 0), axis_phases(spec, 1)
     channels, count = (spec.c, spec.k) if spec.kind == "forward" else (spec.k, spec.c)
-    height, vectors = tile_shape(target, rows=cols[0].count, count=count)
+    height, vectors = tile_shape(
+        target, rows=cols[0].count, count=count, steps=channels * spec.kernel[0] * spec.kernel[1]
+    )
     direct = spec.kind == "forward" and count % target.lanes == 0 and count <= vectors * target.lanes
     cut = columns(count, vectors, target.lanes, padded=True)
     band = _band(spec, target, slots, rows, cols, channels, out_rows(rows))
@@ -120,7 +122,7 @@ def weight_rows(spec: ConvSpec) -> int:
 
 def _weights_plan(spec: ConvSpec, target: Target, slots: int) -> ConvPlan:
     rows, cols = (forward_axis(spec, 0),), (forward_axis(spec, 1),)
-    height, vectors = tile_shape(target, rows=weight_rows(spec), count=spec.k)
+    height, vectors = tile_shape(target, rows=weight_rows(spec), count=spec.k, steps=spec.oh * spec.ow)
     cut = columns(spec.k, vectors, target.lanes, padded=False)
     many = 4 * spec.kernel[0] * spec.kernel[1] * spec.c * spec.k * slots > target.l2_bytes
     split: Literal["units", "weights"] = "weights" if many and weight_rows(spec) >= 8 * slots * height else "units"

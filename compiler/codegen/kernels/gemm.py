@@ -217,7 +217,7 @@ class Gemm:
     def _scalars(self, batch: Value, m: Value, k: Value) -> Scalars:
         row, step = self.a_strides
         product = batch * (self.spec.m * self.spec.k) if self.spec.a_batched else index(0)
-        return Scalars(self.a, product + m * row + k * step, row, step)
+        return Scalars(self.a, product + m * row + k * step, row, step, self.plan.prefetched and step == 1)
 
     # ------------------------------------------------------------------------------------------------------ panels
 
@@ -250,13 +250,22 @@ class Gemm:
         return Vectors(self.workspace, block.let(base, "panel"), tile.width)
 
     def _pack_block(self, block: Block, slot: Value, k: Value, steps: int | Value) -> None:
-        def column(body: Block, tile: ColumnTile, number: Value) -> None:
-            n = number * self.plan.columns.tile.width
-            base = body.let(slot * self.plan.private_panel_floats + n * self.plan.k_block, "panel")
-            source = self._source(index(0)).at(k, n)
-            pack_panel(body, source, self.workspace, base, steps=steps, tile=tile, lanes=self.lanes)
+        """Pack the steps of one block. B's rows are copied whole, one after the other: memory is read in order."""
 
-        self._each_column_tile(block, column)
+        def column(body: Block, tile: ColumnTile, number: Value, step: Value, count: int | Value) -> None:
+            n = number * self.plan.columns.tile.width
+            base = body.let(slot * self.plan.private_panel_floats + n * self.plan.k_block + step * tile.width, "panel")
+            source = self._source(index(0)).at(k + step, n)
+            pack_panel(body, source, self.workspace, base, steps=count, tile=tile, lanes=self.lanes)
+
+        if self.spec.b_transposed:
+            self._each_column_tile(block, lambda b, tile, j: column(b, tile, j, index(0), steps))
+            return
+        block.loop(
+            steps,
+            lambda b, step: self._each_column_tile(b, lambda c, tile, j: column(c, tile, j, step, 1)),
+            name="step",
+        )
 
     def _pack_all(self, block: Block) -> None:
         """Phase 1 of shared panels: every column tile of every B, by all threads."""

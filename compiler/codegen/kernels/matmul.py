@@ -13,6 +13,10 @@ from compiler.targets import Target
 if TYPE_CHECKING:
     from compiler.codegen.tir import PrimFunc
 
+_LONG = 1024
+"""Steps of a reduction that is worth splitting."""
+_BLOCK_STEPS = 256
+"""Steps of a split reduction that a tile sums before it adds to the sums in memory."""
 Strategy = Literal["batch", "rows", "columns", "split"]
 Panels = Literal["direct", "shared", "private"]
 
@@ -36,6 +40,8 @@ class MatmulPlan:
     strategy: Strategy
     panels: Panels
     k_block: int
+    prefetched: bool
+    """Each row of A is read once, from memory: fetch it ahead."""
 
     @property
     def shared_panel_floats(self) -> int:
@@ -77,12 +83,20 @@ def folded(spec: MatmulSpec) -> MatmulSpec:
 def plan(spec: MatmulSpec, target: Target, threads: int) -> MatmulPlan:
     """The plan for a (folded) spec from the target's figures."""
     slots = slots_of(2.0 * spec.batch * spec.m * spec.n * spec.k, threads)
-    rows, vectors = tile_shape(target, rows=spec.m, count=spec.n)
+    # A weight gradient streams both operands from memory, like a product with few steps streams its output.
+    streams = spec.a_transposed and spec.k >= _LONG
+    rows, vectors = tile_shape(target, rows=spec.m, count=spec.n, steps=1 if streams else spec.k)
     strategy = _strategy(spec, target, slots, rows, vectors)
     panels = _panels(spec, target, strategy, rows, vectors)
     cut = columns(spec.n, vectors, target.lanes, padded=panels != "direct")
-    k_block = divisor_near(spec.k, 96, 256) if panels != "direct" or spec.m > 2 * rows else divisor_near(spec.k, 16, 32)
-    return MatmulPlan(spec.batch, spec.m, spec.n, spec.k, rows, cut, slots, strategy, panels, k_block)
+    most_steps = _BLOCK_STEPS
+    if panels == "direct":
+        # Whole rows of B are read once from memory, and a block of them again and again from the first-level cache.
+        most_steps = max(16, min(most_steps, target.l1_bytes // (4 * spec.n)))
+    k_block = divisor_near(spec.k, most_steps // 2, most_steps)
+    once = strategy == "rows" and cut.padded <= cut.tile.width and rows * spec.k <= target.l1_bytes // 8
+    prefetched = once and not spec.a_transposed and 4 * spec.m * spec.k > target.l2_bytes
+    return MatmulPlan(spec.batch, spec.m, spec.n, spec.k, rows, cut, slots, strategy, panels, k_block, prefetched)
 
 
 def _strategy(spec: MatmulSpec, target: Target, slots: int, rows: int, vectors: int) -> Strategy:
@@ -91,7 +105,7 @@ def _strategy(spec: MatmulSpec, target: Target, slots: int, rows: int, vectors: 
     b_bytes = 4 * spec.k * spec.n
     if spec.batch == 1 and not spec.b_transposed and spec.m <= 2 * rows and b_bytes > target.l2_bytes // 2:
         return "split"
-    if spec.batch == 1 and spec.k >= 1024 and (spec.a_transposed or row_tiles * column_tiles < 4 * slots):
+    if spec.batch == 1 and spec.k >= _LONG and (spec.a_transposed or row_tiles * column_tiles < 4 * slots):
         return "split"
     if spec.batch >= 2 * slots and spec.batch > 1:
         return "batch"

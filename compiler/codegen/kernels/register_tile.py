@@ -23,6 +23,10 @@ SUM_BLOCK = 256
 """Longest run of products that one accumulator sums; longer ones are summed block by block, for accuracy."""
 
 
+_LINE_FLOATS = 16
+"""Elements in a cache line of 64 bytes."""
+
+
 @dataclass(frozen=True)
 class Scalars:
     """Operand A: element (row, step) lies at `base + row * row_stride + step * step_stride`."""
@@ -31,10 +35,13 @@ class Scalars:
     base: Value
     row_stride: int
     step_stride: int
+    prefetched: bool = False
+    """Fetch the rows that follow those of the tile while it is computed: they lie one after the other, and memory's
+    own prefetching loses the thread when a tile's rows are read side by side."""
 
     def at(self, offset: Value) -> Scalars:
         """The same, `offset` elements further."""
-        return Scalars(self.buffer, self.base + offset, self.row_stride, self.step_stride)
+        return replace(self, base=self.base + offset)
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Vectors:
 
     def at(self, offset: Value) -> Vectors:
         """The same, `offset` elements further."""
-        return Vectors(self.buffer, self.base + offset, self.step_stride)
+        return replace(self, base=self.base + offset)
 
 
 def fma(x: Value, y: Value, z: Value, lanes: int) -> Value:
@@ -63,6 +70,13 @@ def wide(value: Value | int) -> Value:
 def load_wide(buffer: Buffer, flat: Value, lanes: int) -> Value:
     """`lanes` consecutive elements from an int64 index."""
     return tirx.BufferLoad(buffer, [flat if lanes == 1 else tirx.Ramp(flat, wide(1), lanes)])
+
+
+def prefetch(block: Block, buffer: Buffer, flat: Value) -> None:
+    """Ask for the cache line of an element (an address past the end does no harm)."""
+    address = tirx.address_of(tirx.BufferLoad(buffer, [flat]))
+    read_often = (index(0), index(3), index(1))
+    block.add(tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *read_often)))
 
 
 def _wide_loop(block: Block, turns: int | Value, body: Callable[[Block, Value], None]) -> None:
@@ -128,7 +142,12 @@ class RegisterTile:
         unroll = unroll_of(steps) if isinstance(steps, int) else 4
         turns = steps // unroll if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(unroll)), "turns")
 
+        lines = -(-self.rows * a.row_stride // (_LINE_FLOATS * turns)) if a.prefetched else 0
+
         def turn(body: Block, number: Value) -> None:
+            for line in range(lines):
+                ahead = self.rows * a.row_stride + line * _LINE_FLOATS
+                prefetch(body, a.buffer, a.base + wide(ahead) + number * wide(lines * _LINE_FLOATS))
             for one in range(unroll):
                 self.step(body, a, b, number * wide(unroll) + wide(one))
 

@@ -11,6 +11,9 @@ PARALLEL_FLOPS = 500_000
 """Less arithmetic than this is not worth waking other threads for."""
 _MOST_ROWS = 14
 _MOST_VECTORS = 4
+_MOST_VECTORS_OF_A_ROW = 6
+_SHORT_REDUCTION = 48
+"""A product with fewer steps is bound by writing its output: whole rows at a time are twice to three times as fast."""
 _LATENCY = 8
 """Independent multiply-adds that keep the pipelines full."""
 
@@ -68,17 +71,19 @@ def columns(count: int, vectors: int, lanes: int, *, padded: bool) -> Columns:
     return Columns(count, full, tile, ColumnTile(widths, rest))
 
 
-def tile_shape(target: Target, *, rows: int, count: int, most_rows: int = _MOST_ROWS) -> tuple[int, int]:
-    """(rows, vectors) of the register tile for a product of `rows` x `count`: the least cost over both axes.
+def tile_shape(target: Target, *, rows: int, count: int, steps: int) -> tuple[int, int]:
+    """(rows, vectors) of the register tile for a product of `rows` x `count` over `steps`: the least cost over both.
 
     The accumulators, one row of B and one element of A must fit in the registers. Cost of a tile for each step of the
     reduction: its multiply-adds (at least as many as hide their latency), or its loads if they are more.
     """
     registers = target.vector_registers - 1
     vectors = -(-count // target.lanes)
+    if steps < _SHORT_REDUCTION and _MOST_VECTORS < vectors <= min(_MOST_VECTORS_OF_A_ROW, registers // 4):
+        return min(rows, (registers - vectors) // vectors), vectors
     best: tuple[float, int, int] | None = None
     for width in range(1, min(_MOST_VECTORS, vectors) + 1):
-        for height in range(1, min(most_rows, rows, (registers - width) // width) + 1):
+        for height in range(1, min(_MOST_ROWS, rows, (registers - width) // width) + 1):
             full, rest = divmod(rows, height)
             full_columns, rest_columns = divmod(vectors, width)
             cost = sum(
