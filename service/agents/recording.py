@@ -39,6 +39,8 @@ from service.storage import StoredFile
 
 MAX_EVENTS_PER_ATTEMPT = 100_000
 """Later ones are counted and dropped: the report holds every loss anyway."""
+PHASES = ("download", "verify", "run", "upload")
+"""Of an attempt, as heartbeats say them too; an event comes sooner than the next heartbeat."""
 
 
 def find_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
@@ -105,6 +107,9 @@ def take_events(session: Session, agent: Agent, lease_token: str, batch: EventBa
     room = max(0, MAX_EVENTS_PER_ATTEMPT + 1 - attempt.next_sequence)
     events.add_many(session, run.id, [(event.at, event.kind, _event_body(event, attempt.n)) for event in taken[:room]])
     attempt.next_sequence += len(taken)
+    phases = [event.message for event in taken if event.kind == "phase" and event.message in PHASES]
+    if phases and phases[-1] is not None:
+        run.phase = phases[-1]
     steps = [event.step for event in taken if event.step is not None]
     if steps and max(steps) > run.steps_done:
         run.steps_done = max(steps)
