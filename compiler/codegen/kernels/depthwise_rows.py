@@ -7,7 +7,7 @@ from functools import partial
 
 from tvm import tirx
 
-from compiler.codegen.kernels.register_tile import Epilogue, Place, RegisterTile, fma, load_wide, wide
+from compiler.codegen.kernels.register_tile import Epilogue, Place, RegisterTile, fma, load_wide, prefetch, wide
 from compiler.codegen.kernels.share import share_out
 from compiler.codegen.kernels.taps import AxisPhase, axis_phases
 from compiler.codegen.kernels.tiling import ColumnTile, divisor_near, vector_pieces
@@ -22,8 +22,8 @@ Taps = tuple[tuple[int, int], ...]
 class DepthwiseRows:
     """One kernel."""
 
-    def __init__(self, spec: DepthwiseSpec, operands: Operands, target: Target, slots: int) -> None:
-        self.spec, self.slots, self.lanes = spec, slots, target.lanes
+    def __init__(self, spec: DepthwiseSpec, operands: Operands, target: Target, slots: int, *, ahead: bool) -> None:
+        self.spec, self.slots, self.lanes, self.ahead = spec, slots, target.lanes, ahead
         self.x, self.w, *extra = operands.inputs
         self.y = operands.outputs[0]
         self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 4)
@@ -94,6 +94,8 @@ class DepthwiseRows:
                 elif low < high:
                     inside = tirx.And(tirx.LE(index(0), place), tirx.LT(place, index(phase.input_extent)))
                     body.when(inside, products)
+            if self.ahead:
+                self._fetch_ahead(body, width, image, phase, q, columns, first, c)
             self._store(body, tile, image, phase, q, columns, first, c)
 
         block.loop(whole, lambda b, i: channels(b, b.let(i * self.lanes, "c"), self.lanes), name="channels")
@@ -118,6 +120,19 @@ class DepthwiseRows:
                 if place not in loaded:
                     loaded[place] = block.let(load_wide(self.x, base + wide(place * self.spec.c), lanes), "x")
                 tile.put(block, column, 0, fma(loaded[place], vectors[tap], tile.get(column, 0, lanes), lanes))
+
+    def _fetch_ahead(
+        self, block: Block, width: int, image: Value, phase: AxisPhase, q: Value,
+        columns: AxisPhase, first: Value, c: Value,
+    ) -> None:  # fmt: skip
+        """Ask for what the next output row will need for the first time, below these columns."""
+        height, row_pixels = self.in_shape
+        below = q * phase.input_step + max((offset for _, offset in phase.taps), default=0) + 1
+        pixel = (image * height + below) * row_pixels + first * columns.input_step
+        base = block.let(wide(pixel * self.spec.c + c), "ahead")
+        for row in range(phase.input_step):
+            for column in range(width * columns.input_step):
+                prefetch(block, self.x, base + wide((row * row_pixels + column) * self.spec.c))
 
     def _store(
         self, block: Block, tile: RegisterTile, image: Value, phase: AxisPhase, q: Value,

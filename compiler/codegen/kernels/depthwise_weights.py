@@ -8,7 +8,7 @@ from functools import partial
 from tvm import tirx
 
 from compiler.codegen.kernels.packing import zero_run
-from compiler.codegen.kernels.register_tile import Epilogue, fma, load_wide, wide
+from compiler.codegen.kernels.register_tile import Epilogue, fma, load_wide, prefetch, wide
 from compiler.codegen.kernels.share import share_out
 from compiler.codegen.kernels.taps import forward_axis
 from compiler.codegen.kernels.tiling import divisor_near, vector_pieces
@@ -25,8 +25,8 @@ Sums = dict[tuple[int, int], Buffer]
 class DepthwiseWeights:
     """One kernel."""
 
-    def __init__(self, spec: DepthwiseSpec, operands: Operands, target: Target, slots: int) -> None:
-        self.spec, self.slots, self.lanes = spec, slots, target.lanes
+    def __init__(self, spec: DepthwiseSpec, operands: Operands, target: Target, slots: int, *, ahead: bool) -> None:
+        self.spec, self.slots, self.lanes, self.ahead = spec, slots, target.lanes, ahead
         self.x, self.d_y, *extra = operands.inputs
         self.d_w, self.workspace = operands.outputs[0], operands.workspace
         self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 3)
@@ -149,6 +149,8 @@ class DepthwiseWeights:
         step = self.columns.input_step
         start = block.let(wide(first * c), "first")
         x_start = block.let(wide(first * (step * c)), "x_first")
+        if self.ahead:
+            self._fetch_ahead(block, d_y + start, x[max(x)] + x_start, width)
         loaded: dict[tuple[int, int], Value] = {}
         for column in range(width):
             gradient = block.let(load_wide(self.d_y, d_y + start + wide(column * c), lanes), "dy")
@@ -159,6 +161,15 @@ class DepthwiseWeights:
                         loaded[key] = block.let(load_wide(self.x, base + x_start + wide(key[1] * c), lanes), "x")
                     total = accumulators[row, tap]
                     block.store(total, 0, fma(loaded[key], gradient, load(total, 0, lanes), lanes))
+
+    def _fetch_ahead(self, block: Block, d_y: Value, x: Value, width: int) -> None:
+        """Ask for what the next row will need for the first time, below these columns."""
+        spec, row_step, column_step = self.spec, self.rows.input_step, self.columns.input_step
+        for column in range(width):
+            prefetch(block, self.d_y, d_y + wide((spec.ow + column) * spec.c))
+        for row in range(1, row_step + 1):
+            for column in range(width * column_step):
+                prefetch(block, self.x, x + wide((row * spec.w + column) * spec.c))
 
     def _add(self, block: Block, accumulators: Sums, sums: Value, c: Value, lanes: int) -> None:
         for (row, column), buffer in accumulators.items():

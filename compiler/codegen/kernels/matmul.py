@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from compiler.codegen.iteration import flatten_access, indexed_axes
-from compiler.codegen.kernels.tiling import Columns, columns, divisor_near, slots_of, tile_shape
+from compiler.codegen.kernels.tiling import Columns, columns, divisor_near, slots_of, tile_shape, vector_pieces
 from compiler.kernel_spec import MatmulSpec
 from compiler.targets import Target
 
@@ -114,7 +114,9 @@ def _strategy(spec: MatmulSpec, target: Target, slots: int, rows: int, vectors: 
 
 def _panels(spec: MatmulSpec, target: Target, strategy: Strategy, rows: int, vectors: int) -> Panels:
     one_panel = spec.n % target.lanes == 0 and spec.n <= vectors * target.lanes
-    small = 4 * spec.k * spec.n <= target.l1_bytes or spec.m <= 2 * rows
+    # A narrow vector costs as much as a whole one: with several of them in the last tile, packing pays.
+    odd = len(vector_pieces(spec.n % target.lanes, target.lanes)) > 2
+    small = spec.m <= 2 * rows or (4 * spec.k * spec.n <= target.l1_bytes and not odd)
     if not spec.b_transposed and (one_panel or small):
         return "direct"
     return "shared" if strategy == "rows" else "private"

@@ -1,0 +1,47 @@
+"""The contraction kernels' AArch64 code, run under emulation; and that its inner loops are vector code."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from compiler.codegen.compile import assembly
+from compiler.codegen.kernels.family import kernel_module
+from compiler.kernel_spec import MatmulSpec
+from compiler.targets import load
+from tests.compiler.codegen.contractions import Contraction, conv, depthwise, distance, expected, random_inputs
+from tests.compiler.codegen.emulated import run_emulated
+
+PADS = (1, 1, 1, 1)
+SPECS: dict[str, Contraction] = {
+    "matmul": MatmulSpec(1, 61, 52, 70),
+    "matmul, b transposed": MatmulSpec(1, 61, 53, 70, b_transposed=True),
+    "matmul, split": MatmulSpec(1, 24, 37, 1100, a_transposed=True),
+    "conv forward": conv("forward", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
+    "conv input gradient": conv("input_grad", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
+    "conv weight gradient": conv("weight_grad", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
+    "depthwise forward": depthwise("forward", (1, 13, 12, 22), (3, 3), (2, 2), PADS),
+    "depthwise input gradient": depthwise("input_grad", (1, 13, 12, 22), (3, 3), (2, 2), PADS),
+    "depthwise weight gradient": depthwise("weight_grad", (1, 13, 12, 22), (3, 3), (1, 1), PADS),
+}
+
+
+@pytest.mark.parametrize("name", list(SPECS))
+def test_emulated(name: str) -> None:
+    spec = SPECS[name]
+    inputs = random_inputs(spec)
+    assert distance(run_emulated(spec, inputs), expected(spec, inputs)) < 6e-7
+
+
+@pytest.mark.parametrize("name", list(SPECS))
+@pytest.mark.parametrize("target", ["raspberry-pi-4", "x86-64-v3"])
+def test_no_calls_and_vector_arithmetic(name: str, target: str) -> None:
+    """Nothing falls back to library calls (other than clearing memory) or to scalar multiply-adds
+    (other than for the last odd column)."""
+    board = load(target)
+    code = assembly(kernel_module(SPECS[name]).emit(SPECS[name], board, 4), board)  # type: ignore[arg-type]
+    called = set(re.findall(r"\b(?:bl|callq)\s+([\w@]+)", code)) - {"memset", "memset@PLT", "memcpy", "memcpy@PLT"}
+    assert not called
+    vector, scalar = (r"\bfmla\b", r"\bfmadd\b") if target == "raspberry-pi-4" else (r"vfmadd\w*ps\b", r"vfmadd\w*ss\b")
+    assert len(re.findall(vector, code)) > 2 * len(re.findall(scalar, code))
