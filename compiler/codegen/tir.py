@@ -90,7 +90,11 @@ class Block:
         self._statements.append(statement)
 
     def let(self, value: Value, name: str = "v") -> Value:
-        """Bind a value to a variable and return the variable; constants and variables are returned as they are."""
+        """Compute a value once, here, and return what reads it again; constants and variables are returned as they are.
+
+        Scalar integers (indices) become variables. Everything else goes through the stack, of which LLVM makes
+        registers: TVM's analyser writes a bound variable out in each of its uses, which is exponential.
+        """
         core = value.value if isinstance(value, tirx.Broadcast) else value
         if isinstance(core, tirx.IntImm | tirx.FloatImm) or isinstance(value, tirx.Var):
             return value
@@ -98,11 +102,11 @@ class Block:
             # TVM's analyser fails on bound bool vectors and on casts of them; LLVM folds the detour away.
             as_bytes = self.let(bool_to_byte(value), name)
             return tirx.NE(as_bytes, literal(0, "uint8", lanes_of(value)))
-        if lanes_of(value) == 1 and base(value) in ("float32", "float64", "uint8"):
-            # TVM's analyser writes bound scalars out in every use, exponentially; not so what is read from the stack.
-            slot = self.local(1, base(value), name)
+        lanes = lanes_of(value)
+        if lanes > 1 or base(value) not in ("int32", "int64"):
+            slot = self.local(lanes, base(value), name)
             self.store(slot, 0, value)
-            return load(slot, 0)
+            return load(slot, 0, lanes)
         variable = tirx.Var(name, str(value.ty.dtype))
         self.add(tirx.Bind(variable, value))
         return variable

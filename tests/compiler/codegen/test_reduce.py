@@ -21,7 +21,9 @@ def kept_access(extents: tuple[int, ...], reduced: tuple[int, ...], dtype: str =
     return picked(tuple(extents[axis] for axis in kept), *kept, dtype=dtype)
 
 
-def reduction(extents: tuple[int, ...], reduced: tuple[int, ...], combine: str = "sum", expr: Expr | None = None) -> ReduceSpec:
+def reduction(
+    extents: tuple[int, ...], reduced: tuple[int, ...], combine: str = "sum", expr: Expr | None = None
+) -> ReduceSpec:
     output = kept_access(extents, reduced)
     return ReduceSpec(extents, reduced, combine, (identity(*extents),), expr or Ref(0), output)  # type: ignore[arg-type]
 
