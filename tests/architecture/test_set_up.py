@@ -1,0 +1,135 @@
+"""Set-up: what it asks for is pinned, what is missing is said, and what is done is not done again."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.architecture.sources import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("set_up_script", ROOT / "scripts" / "set_up.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = load_script()
+    monkeypatch.setattr(module, "VENV", tmp_path)
+    return module
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_requirement_is_pinned_within_its_range() -> None:
+    from packaging.requirements import Requirement
+
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    pins = {canonical(name): version for name, version in (line.split("==") for line in lines)}
+    requirements = [Requirement(text) for extra in PROJECT["optional-dependencies"].values() for text in extra]
+    for requirement in requirements:
+        if requirement.name != "pockfarm":
+            assert requirement.specifier.contains(pins[canonical(requirement.name)]), requirement
+
+
+def test_the_agent_extra_is_small_and_old_python_can_install_it() -> None:
+    assert [re.split(r"\W", text)[0] for text in PROJECT["optional-dependencies"]["agent"]] == ["cryptography"]
+    assert PROJECT["dependencies"] == []
+    assert PROJECT["requires-python"] == ">=3.9"
+
+
+def test_an_ordinary_user_is_told_what_to_install(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(script.shutil, "which", lambda name: None)
+    with pytest.raises(script.SetUpError, match=r"apt-get install .*qemu-user-static chromium"):
+        script.install_system_packages("dev")
+    script.install_system_packages("farm")
+    told = capsys.readouterr().out
+    assert "missing: chromium (opens the dashboard in the tests)" in told
+    assert "going on without; to have it: apt-get install qemu-user-static" in told
+
+
+def test_root_installs_what_is_missing_and_no_more(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "apt.log"
+    apt = tmp_path / "apt-get"
+    apt.write_text(f'#!/bin/sh\necho "$@" >> {log}\nif [ "$1" = install ]; then touch {tmp_path}/chromium; fi\n')
+    apt.chmod(0o755)
+    there = {"qemu-aarch64-static", "apt-get"}
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(
+        script.shutil, "which", lambda name: name if name in there or (tmp_path / name).exists() else None
+    )
+    monkeypatch.setattr(script, "SYSTEM_PACKAGES", script.SYSTEM_PACKAGES[:2])
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    script.install_system_packages("dev")
+    commands = log.read_text().splitlines()
+    assert commands[0].startswith("update")
+    assert commands[1].split()[-1] == "chromium"
+    assert "qemu" not in commands[1]
+
+
+def test_what_is_done_is_not_done_again_until_something_changes(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(script, "install_system_packages", lambda level: None)
+    monkeypatch.setattr(script, "make_venv", lambda: done.append("venv"))
+    monkeypatch.setattr(script, "install_python_packages", lambda level: done.append(level))
+    monkeypatch.setattr(script, "warm_linker", lambda: done.append("linker"))
+    script.set_up("dev")
+    assert done == ["venv", "dev", "linker"]
+    script.set_up("dev")
+    script.set_up("farm")
+    assert done == ["venv", "dev", "linker"], "the larger environment serves the smaller one"
+    monkeypatch.setattr(script, "fingerprint", lambda: "other constraints")
+    script.set_up("farm")
+    assert done[3:] == ["venv", "farm", "linker"]
+
+
+def test_a_failing_pip_ends_the_set_up_with_the_reason(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter = script.VENV / "bin" / "python"
+    interpreter.parent.mkdir()
+    interpreter.write_text("#!/bin/sh\necho 'no such package: tvm'\nexit 1\n")
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(script, "ROOT", script.VENV)
+    monkeypatch.setattr(script, "LOG", script.VENV / "set-up.log")
+    with pytest.raises(script.SetUpError, match="no such package: tvm"):
+        script.pip("install", "tvm")
+
+
+def test_every_target_of_the_makefile_is_phony_and_described() -> None:
+    text = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^([a-z0-9-]+):", text, re.MULTILINE)
+    phony = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)[0].split()
+    assert sorted(targets) == sorted(phony)
+    listed = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [name for name in targets if not re.search(rf"^{name}\s+\S", listed, re.MULTILINE)] == []
+
+
+def test_continuous_integration_runs_make_test_and_nothing_else() -> None:
+    lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines == ["set -eu", 'cd "$(dirname "$0")/.."', "exec make test </dev/null"]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
