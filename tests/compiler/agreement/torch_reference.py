@@ -137,6 +137,26 @@ HANDLERS: Mapping[str, Handler] = {
 }
 
 
+def _clip_margin(x: Sequence[Any], a: dict[str, Any]) -> float:
+    bounds = [bound.item() for bound in x[1:] if bound is not None]
+    return min((x[0] - bound).abs().min().item() for bound in bounds)
+
+
+def _pool_margin(x: Sequence[Any], a: dict[str, Any]) -> float:
+    padded = F.pad(x[0], _pads(a.get("pads", [0, 0, 0, 0])), value=-1.0)
+    windows = F.unfold(padded.flatten(0, 1)[:, None], a["kernel_shape"], stride=a.get("strides", 1))
+    first, second = windows.topk(2, dim=1).values.unbind(dim=1)
+    live = first > 0  # zeros come from a ReLU that blocks the gradient whichever of them wins
+    return (first - second)[live].min().item() if live.any() else float("inf")
+
+
+KINKS: Mapping[str, Callable[[Sequence[Any], dict[str, Any]], float]] = {
+    "Relu": lambda x, a: x[0].abs().min().item(),
+    "Clip": _clip_margin,
+    "MaxPool": _pool_margin,
+}
+
+
 @dataclass(frozen=True)
 class Reference:
     """An ONNX model as a differentiable function of its parameters."""
@@ -155,8 +175,22 @@ class Reference:
         zeros = {name: np.zeros(own.file_shape, np.float32) for name, own in self.parameters.items() if own.created}
         return {name: np.array(stored[name]) if name not in zeros else zeros[name] for name in self.parameters}
 
-    def logits(self, weights: Tensors, feeds: Mapping[str, np.ndarray], real: torch.dtype) -> torch.Tensor:
-        """Forward pass in precision `real`."""
+    def kink_margin(self, weights: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> float:
+        """How close the forward pass comes to a point where it has no derivative (a ReLU at 0, a tie in a pool)."""
+        margins = [float("inf")]
+        wide = {name: _as(array, torch.float64) for name, array in weights.items()}
+        with torch.no_grad():
+            self.logits(wide, feeds, torch.float64, margins)
+        return min(margins)
+
+    def logits(
+        self,
+        weights: Tensors,
+        feeds: Mapping[str, np.ndarray],
+        real: torch.dtype,
+        margins: list[float] | None = None,
+    ) -> torch.Tensor:
+        """Forward pass in precision `real`; `margins` collects each node's distance to its nearest kink."""
         values: dict[str, torch.Tensor] = {
             item.name: _as(numpy_helper.to_array(item), real) for item in self.model.graph.initializer
         }
@@ -178,14 +212,22 @@ class Reference:
             if node.op_type == "Cast":
                 values[node.output[0]] = _cast(operands[0], attributes["to"], real)
                 continue
+            if margins is not None and node.op_type in KINKS:
+                margins.append(KINKS[node.op_type](operands, attributes))
             values[node.output[0]] = HANDLERS[node.op_type](operands, attributes)  # type: ignore[assignment]
         return values[self.model.graph.output[0].name]
 
     def loss_and_gradients(
-        self, weights: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray], labels: np.ndarray, real: torch.dtype
+        self,
+        weights: Mapping[str, np.ndarray],
+        feeds: Mapping[str, np.ndarray],
+        labels: np.ndarray,
+        real: torch.dtype,
+        *,
+        channels_last: bool = False,
     ) -> tuple[float, dict[str, np.ndarray]]:
         """Mean cross-entropy and its gradient by every parameter."""
-        leaves = {name: _as(array, real).requires_grad_() for name, array in weights.items()}
+        leaves = {name: _laid_out(_as(array, real), channels_last).requires_grad_() for name, array in weights.items()}
         logits = self.logits(leaves, feeds, real)
         loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), torch.from_numpy(labels).reshape(-1))
         loss.backward()
@@ -193,6 +235,12 @@ class Reference:
         return loss.item(), {
             name: (leaf.grad if leaf.grad is not None else zero[name]).numpy() for name, leaf in leaves.items()
         }
+
+
+def _laid_out(tensor: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    if channels_last and tensor.dim() == 4:
+        return tensor.to(memory_format=torch.channels_last)
+    return tensor
 
 
 def _as(array: np.ndarray, real: torch.dtype) -> torch.Tensor:
