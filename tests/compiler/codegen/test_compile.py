@@ -1,4 +1,4 @@
-"""Building kernels: same bytes every time, the cache and its damage, failures that name the kernel, no TVM in the parent."""
+"""Building kernels: same bytes every time, the cache and its damage, failures that name the kernel, no TVM here."""
 
 from __future__ import annotations
 
