@@ -103,7 +103,7 @@ def regions(space: Space, most: int) -> Iterator[Space]:
             count *= len(found) - 1
     pieces = [list(itertools.pairwise(points)) for points in cuts]
     for choice in itertools.product(*pieces):
-        yield _region(space, choice)
+        yield subspace(space, choice)
 
 
 def _cuts(space: Space, axis: int) -> Iterator[int]:
@@ -118,7 +118,8 @@ def _cuts(space: Space, axis: int) -> Iterator[int]:
                 yield cut
 
 
-def _region(space: Space, choice: Sequence[tuple[int, int]]) -> Space:
+def subspace(space: Space, choice: Sequence[tuple[int, int]]) -> Space:
+    """The points with `start <= axis < stop`, for a (start, stop) per axis."""
     extents = tuple(stop - start for start, stop in choice)
     starts = tuple(start for start, _ in choice)
     accesses = []
@@ -186,6 +187,33 @@ def _fuse(space: Space, axis: int) -> Space:
     )
     extents = drop(space.extents, space.extents[axis] * space.extents[axis + 1])
     return Space(extents, accesses, drop(space.origins, -1), drop(space.starts, 0))
+
+
+def split(space: Space, axis: int, inner: int, place: int) -> Space:
+    """Split an axis (free of guards) into blocks of `inner`, which must divide it; the inner part goes to `place`.
+
+    The outer part stays where it is; `place` counts axes after the split.
+    """
+
+    def put(values: tuple[int, ...], outer_value: int, inner_value: int) -> tuple[int, ...]:
+        listed = [*values[:axis], outer_value, *values[axis + 1 :]]
+        listed.insert(place, inner_value)
+        return tuple(listed)
+
+    accesses = tuple(
+        replace(
+            access,
+            strides=put(access.strides, access.strides[axis] * inner, access.strides[axis]),
+            guards=tuple(_moved_guard(guard, place) for guard in access.guards),
+        )
+        for access in space.accesses
+    )
+    extents = put(space.extents, space.extents[axis] // inner, inner)
+    return Space(extents, accesses, put(space.origins, -1, -1), put(space.starts, 0, 0))
+
+
+def _moved_guard(guard: Guard, place: int) -> Guard:
+    return replace(guard, terms=tuple((a + 1 if a >= place else a, c) for a, c in guard.terms))
 
 
 def indexed_axes(*expressions: Expr) -> frozenset[int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from compiler.codegen.iteration import Space, chunks, indexed_axes, merge, regions, reorder, space_of
+from compiler.codegen.iteration import Space, chunks, indexed_axes, merge, regions, reorder, space_of, split, subspace
 from compiler.kernel_spec import MapSpec
 from compiler.targets import Target
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 PARALLEL_ELEMENTS = 16384
 """Fewer points than this are not worth waking other threads for."""
 _MOST_REGIONS = 32
+_TILE = 16
+"""Elements of one 64-byte cache line."""
 _CHUNKS_PER_THREAD = 4
 
 
@@ -31,6 +34,43 @@ def arrange(space: Space, spec: MapSpec) -> Space:
     return merge(reorder(space, kept or order[:1]), pinned) if order else space
 
 
+def transposed_axis(space: Space, spec: MapSpec) -> int | None:
+    """The axis along which an input is contiguous that jumps along the innermost axis; None if there is none."""
+    pinned = indexed_axes(*spec.exprs)
+    guarded = {axis for access in space.accesses for guard in access.guards for axis, _ in guard.terms}
+    inner = len(space.extents) - 1
+    for access in space.accesses[: len(spec.inputs)]:
+        if access.never or abs(access.strides[inner]) <= 1:
+            continue
+        for axis in range(inner):
+            free = axis not in guarded and space.origins[axis] not in pinned
+            if access.strides[axis] == 1 and space.extents[axis] > 1 and free:
+                return axis
+    return None
+
+
+def tiles(space: Space, spec: MapSpec) -> list[tuple[Space, bool]]:
+    """A transposing space in pieces whose last axis but one is a short piece of the input's contiguous axis.
+
+    Looping over that piece inside the vector loop uses every element of the cache lines that a vector touches. The flag
+    tells such pieces from spaces that need none of this.
+    """
+    axis = transposed_axis(space, spec) if space.extents else None
+    if axis is None:
+        return [(space, False)]
+    extent = space.extents[axis]
+    tile = min(_TILE, extent)
+    whole = extent - extent % tile
+    pieces = [(0, whole, tile)] + ([(whole, extent, extent - whole)] if whole < extent else [])
+    result = []
+    for start, stop, size in pieces:
+        bounds = [(0, other) for other in space.extents]
+        bounds[axis] = (start, stop)
+        piece = subspace(space, bounds)
+        result.append((split(piece, axis, size, len(space.extents) - 1), True))
+    return result
+
+
 def emit(spec: MapSpec, target: Target, threads: int) -> PrimFunc:
     """TIR of an element-wise kernel."""
     from compiler.codegen import tir
@@ -38,29 +78,34 @@ def emit(spec: MapSpec, target: Target, threads: int) -> PrimFunc:
     operands = tir.declare(spec)
     body = tir.Block()
     for region in regions(space_of(spec.extents, spec.inputs + spec.outputs), _MOST_REGIONS):
-        if region.size:
-            _Region(spec, operands, arrange(region, spec), target, threads).emit(body)
+        if not region.size:
+            continue
+        for piece, tiled in tiles(arrange(region, spec), spec):
+            _Region(spec, operands, piece, target, threads, tiled=tiled).emit(body)
     return tir.finish(spec, operands, body)
 
 
 class _Region:
-    """One piece of the iteration space in which every one-axis guard is settled."""
+    """One piece of the iteration space, in which every one-axis guard is settled.
 
-    def __init__(self, spec: MapSpec, operands: Operands, space: Space, target: Target, threads: int) -> None:
+    Loops, from the outside: axes up to `last`, vectors along the innermost axis, and, if `tiled`, the axis before it.
+    """
+
+    def __init__(
+        self, spec: MapSpec, operands: Operands, space: Space, target: Target, threads: int, *, tiled: bool
+    ) -> None:
         from compiler.codegen import tir
 
         self.spec, self.operands, self.target, self.threads = spec, operands, target, threads
         self.space = space
-        self.buffers = operands.inputs + operands.outputs
+        self.tiled = tiled
+        self.last = len(space.extents) - 1 - tiled
         self.lanes = target.lanes
         self.start = tir.Point(tuple(tir.index(0) for _ in space.extents))
 
     def emit(self, body: Block) -> None:
         """All points of the region."""
-        outer = self.space.extents[:-1]
-        rows = 1
-        for extent in outer:
-            rows *= extent
+        rows = math.prod(self.space.extents[: max(self.last, 0)])
         if not self.space.extents:
             self._point(body, self.start)
         elif self.space.size < PARALLEL_ELEMENTS or self.threads == 1:
@@ -75,7 +120,7 @@ class _Region:
         from compiler.codegen import tir
 
         fused, turns = 0, 1
-        while turns < _CHUNKS_PER_THREAD * self.threads and fused < len(self.space.extents) - 1:
+        while turns < _CHUNKS_PER_THREAD * self.threads and fused < self.last:
             turns *= self.space.extents[fused]
             fused += 1
 
@@ -90,7 +135,7 @@ class _Region:
         body.loop(turns, turn, kind="parallel", name="turn")
 
     def _rows(self, body: Block, point: Point, axis: int, *, parallel: bool) -> None:
-        if axis == len(self.space.extents) - 1:
+        if axis == self.last:
             self._row(body, point, parallel=parallel)
             return
         body.loop(
@@ -108,7 +153,7 @@ class _Region:
 
         def vector(block: Block, number: Value, first: Value | None = None) -> None:
             place = number * self.lanes if first is None else (first * block_vectors + number) * self.lanes
-            self._point(block, point.at(axis, place).vector(axis, self.lanes))
+            self._tile(block, point.at(axis, place).vector(axis, self.lanes))
 
         done = 0
         if block_vectors:
@@ -122,7 +167,15 @@ class _Region:
             done = turns * block_vectors
         body.loop(vectors - done, lambda b, v: vector(b, v + done), name="v")
         for start, width in chunks(extent, self.lanes):
-            self._point(body, point.at(axis, start).vector(axis, width))
+            self._tile(body, point.at(axis, start).vector(axis, width))
+
+    def _tile(self, body: Block, point: Point) -> None:
+        """One vector, or one for each position of the tile axis."""
+        if not self.tiled:
+            self._point(body, point)
+            return
+        axis = len(self.space.extents) - 2
+        body.loop(self.space.extents[axis], lambda block, i: self._point(block, point.at(axis, i)), name="tile")
 
     def _point(self, body: Block, point: Point) -> None:
         """Everything at one point (or vector of points): all reads, all expressions, then all writes."""

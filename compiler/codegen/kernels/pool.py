@@ -41,6 +41,10 @@ def emit(spec: PoolSpec, target: Target, threads: int) -> PrimFunc:
     return tir.finish(spec, operands, body)
 
 
+Channels = Callable[["Block", Callable[["Block", "Value", int], None]], None]
+"""Runs a body (block, channel, width) for each vector of a task's channels."""
+
+
 class _Pool:
     """Writes the loops of one pooling kernel. Positions are int32; `width` is a vector's number of channels."""
 
@@ -176,40 +180,73 @@ class _Pool:
         from compiler.codegen import tir
 
         spec, vectors = self.spec, self.spec.c // self.lanes
-        split = max(1, vectors)
+        parts = max(1, vectors) if spec.n < _TASKS_PER_THREAD * self.threads else 1
+        per_task = vectors // parts
 
         def task(block: Block, number: Value) -> None:
-            n, part = tir.divide(block, number, split)
-            if vectors:
-                self._plane(block, n, block.let(part * self.lanes, "channel"), self.lanes)
-            self._last_part(block, part, split, lambda b, c, width: self._plane(b, n, c, width))
+            n, part = tir.divide(block, number, parts)
 
-        body.loop(spec.n * split, task, kind="parallel" if self.parallel else "serial", name="task")
+            def channels(inner: Block, each: Callable[[Block, Value, int], None]) -> None:
+                inner.loop(
+                    per_task,
+                    lambda b, v: each(b, b.let((part * per_task + v) * self.lanes, "channel"), self.lanes),
+                    name="v",
+                )
+                self._last_part(inner, part, parts, each)
 
-    def _plane(self, block: Block, n: Value, channel: Value, width: int) -> None:
-        """Zero d_x, give every window's d_y to its first maximum, then apply the epilogue."""
+            self._image(block, n, channels)
+
+        body.loop(spec.n * parts, task, kind="parallel" if self.parallel else "serial", name="task")
+
+    def _image(self, block: Block, n: Value, channels: Channels) -> None:
+        """Give every window's d_y to its first maximum, clearing rows of d_x just before the first window on them."""
+        from tvm import tirx
+
         from compiler.codegen import tir
 
-        spec = self.spec
+        spec, d_x = self.spec, self.operands.outputs[0]
 
-        def everywhere(each: Callable[[Block, Value, Value], None]) -> None:
-            block.loop(spec.h, lambda b, h: b.loop(spec.w, lambda c, w: each(c, h, w), name="w"), name="h")
+        def reached(inner: Block, row: Value) -> Value:
+            """The end of the rows that windows up to `row` (exclusive) touch."""
+            end = (row - 1) * spec.strides[0] - spec.pads[0] + spec.kernel[0]
+            return inner.let(tirx.min(tirx.max(tirx.Select(tirx.LT(0, row), end, tir.index(0)), 0), spec.h), "end")
 
-        def clear(inner: Block, h: Value, w: Value) -> None:
-            inner.store(self.operands.outputs[0], self._x(n, h, w, channel), tir.literal(0.0, "float32", width))
+        def rows(inner: Block, first: Value, end: Value, each: Callable[[Block, Value, int], None]) -> None:
+            def one(b: Block, i: Value) -> None:
+                place = b.let(((n * spec.h + first) * spec.w + i) * spec.c, "place")
+                channels(b, lambda c, channel, width: each(c, place + channel, width))
 
-        def finish(inner: Block, h: Value, w: Value) -> None:
-            place = self._x(n, h, w, channel)
-            value = inner.let(tir.load(self.operands.outputs[0], place, width), "d_x")
-            self._store(inner, (n, h, w, channel), value, place)
+            inner.loop(inner.let((end - first) * spec.w, "count"), one, name="x")
 
-        def window(inner: Block, row: Value, column: Value) -> None:
-            self._first_maximum(inner, n, row, column, channel, width)
+        def clear(inner: Block, place: Value, width: int) -> None:
+            inner.store(d_x, place, tir.literal(0.0, "float32", width))
 
-        everywhere(clear)
-        block.loop(spec.oh, lambda b, oh: b.loop(spec.ow, lambda c, ow: window(c, oh, ow), name="ow"), name="oh")
+        def one_row(inner: Block, row: Value) -> None:
+            rows(inner, reached(inner, row), reached(inner, row + 1), clear)
+            inner.loop(
+                spec.ow,
+                lambda b, column: channels(b, lambda c, ch, width: self._first_maximum(c, n, row, column, ch, width)),
+                name="column",
+            )
+
+        block.loop(spec.oh, one_row, name="row")
+        rows(block, reached(block, tir.index(spec.oh)), tir.index(spec.h), clear)
         if spec.epilogue != Ref(0):
-            everywhere(finish)
+            self._finish_image(block, n, channels)
+
+    def _finish_image(self, block: Block, n: Value, channels: Channels) -> None:
+        """The epilogue of one image's d_x, in place."""
+        from compiler.codegen import tir
+
+        def position(inner: Block, h: Value, w: Value) -> None:
+            def vector(b: Block, channel: Value, width: int) -> None:
+                place = b.let(self._x(n, h, w, channel), "place")
+                value = b.let(tir.load(self.operands.outputs[0], place, width), "d_x")
+                self._store(b, (n, h, w, channel), value, place)
+
+            channels(inner, vector)
+
+        block.loop(self.spec.h, lambda b, h: b.loop(self.spec.w, lambda c, w: position(c, h, w), name="w"), name="h")
 
     def _first_maximum(self, block: Block, n: Value, row: Value, column: Value, channel: Value, width: int) -> None:
         from tvm import tirx
