@@ -134,6 +134,18 @@ class DepthwiseRows:
             for column in range(width * columns.input_step):
                 prefetch(block, self.x, base + wide((row * row_pixels + column) * self.spec.c))
 
+    def _fetch_output(self, block: Block, width: int, base: Value, row_step: int, column_step: int) -> None:
+        """Ask for what the next row's epilogue reads point by point, if it does, and for where that row goes."""
+        _, columns = self.out_shape
+        shape = (self.spec.n, *self.out_shape, self.spec.c)
+        alike = [b for b, access in self.epilogue.inputs if access.type.shape == shape and access.strides[3] == 1]
+        if not alike:
+            return
+        below = block.let(wide(base) + wide(row_step * columns * self.spec.c), "below")
+        for buffer in (self.y, *alike):
+            for column in range(width):
+                prefetch(block, buffer, below + wide(column * column_step * self.spec.c), write=buffer is self.y)
+
     def _store(
         self, block: Block, tile: RegisterTile, image: Value, phase: AxisPhase, q: Value,
         columns: AxisPhase, first: Value, c: Value,
@@ -142,6 +154,8 @@ class DepthwiseRows:
         row = block.let(q * phase.step + phase.first, "oh")
         column = block.let(first * columns.step + columns.first, "ow")
         base = block.let(((image * height + row) * width + column) * self.spec.c + c, "place")
+        if self.ahead:
+            self._fetch_output(block, tile.rows, base, phase.step, columns.step)
         place = Place(
             self.y, base, columns.step * self.spec.c, 2, lambda r, _: (image, row, column + r * columns.step, c)
         )

@@ -13,6 +13,7 @@ from compiler.codegen.kernels.register_tile import (
     Place,
     RegisterTile,
     Scalars,
+    Stream,
     Vectors,
     store_sums,
 )
@@ -208,16 +209,35 @@ class Gemm:
         self, block: Block, batch: Value, rows: int, m: Value, tile: ColumnTile, number: Value, panel: Vectors
     ) -> None:
         total = RegisterTile(block, rows, tile)
-        total.blocked_run(block, self._scalars(batch, m, index(0)), panel, self.plan.k)
+        ahead = self._next_rows(block, batch, rows, m, number) if self.plan.fetches_ahead else []
+        total.blocked_run(block, self._scalars(batch, m, index(0)), panel, self.plan.k, ahead)
         n = block.let(number * self.plan.columns.tile.width, "n")
         base = block.let((batch * self.plan.m + m) * self.plan.n + n, "place")
         place = Place(self.c, base, self.plan.n, 1, lambda row, column: (batch, m + row, n + column))
         self.epilogue.tile(block, total, place)
 
+    def _next_rows(self, block: Block, batch: Value, rows: int, m: Value, number: Value) -> list[Stream]:
+        """What the next row tile reads and writes: rows of A, of C, and of what the epilogue reads point by point."""
+        spec, plan = self.spec, self.plan
+        share = (number, plan.columns.full + (1 if plan.columns.tail else 0))
+        streams = []
+        if plan.streams_a:
+            streams.append(Stream.part(self.a, self._scalars(batch, m + rows, index(0)).base, rows * spec.k, share))
+        if plan.streams_c:
+            base = block.let((batch * spec.m + m + rows) * spec.n, "next")
+            streams.append(Stream.part(self.c, base, rows * spec.n, share, write=True))
+            for buffer, access in self.epilogue.inputs:
+                if access.strides == (spec.m * spec.n, spec.n, 1) or (spec.batch, access.strides[1:]) == (
+                    1,
+                    (spec.n, 1),
+                ):
+                    streams.append(Stream.part(buffer, base + access.offset, rows * spec.n, share))
+        return streams
+
     def _scalars(self, batch: Value, m: Value, k: Value) -> Scalars:
         row, step = self.a_strides
         product = batch * (self.spec.m * self.spec.k) if self.spec.a_batched else index(0)
-        return Scalars(self.a, product + m * row + k * step, row, step, self.plan.prefetched and step == 1)
+        return Scalars(self.a, product + m * row + k * step, row, step)
 
     # ------------------------------------------------------------------------------------------------------ panels
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _LONG = 1024
 """Steps of a reduction that is worth splitting."""
+_STREAM_STEPS = 256
+"""Longest reduction whose tiles are so short that memory, not arithmetic, sets their pace."""
 _BLOCK_STEPS = 256
 """Steps of a split reduction that a tile sums before it adds to the sums in memory."""
 Strategy = Literal["batch", "rows", "columns", "split"]
@@ -40,8 +42,14 @@ class MatmulPlan:
     strategy: Strategy
     panels: Panels
     k_block: int
-    prefetched: bool
-    """Each row of A is read once, from memory: fetch it ahead."""
+    streams_a: bool
+    streams_c: bool
+    """Whether the next row tile's part of A, and of C, is fetched while a tile is computed."""
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether anything is."""
+        return self.streams_a or self.streams_c
 
     @property
     def shared_panel_floats(self) -> int:
@@ -94,9 +102,12 @@ def plan(spec: MatmulSpec, target: Target, threads: int) -> MatmulPlan:
         # Whole rows of B are read once from memory, and a block of them again and again from the first-level cache.
         most_steps = max(16, min(most_steps, target.l1_bytes // (4 * spec.n)))
     k_block = divisor_near(spec.k, most_steps // 2, most_steps)
-    once = strategy == "rows" and cut.padded <= cut.tile.width and rows * spec.k <= target.l1_bytes // 8
-    prefetched = once and not spec.a_transposed and 4 * spec.m * spec.k > target.l2_bytes
-    return MatmulPlan(spec.batch, spec.m, spec.n, spec.k, rows, cut, slots, strategy, panels, k_block, prefetched)
+    short = strategy == "rows" and spec.k <= _STREAM_STEPS
+    streams_a = short and not spec.a_transposed and 4 * spec.m * spec.k > target.l2_bytes
+    streams_c = short and 4 * spec.m * spec.n > target.l2_bytes
+    return MatmulPlan(
+        spec.batch, spec.m, spec.n, spec.k, rows, cut, slots, strategy, panels, k_block, streams_a, streams_c
+    )  # fmt: skip
 
 
 def _strategy(spec: MatmulSpec, target: Target, slots: int, rows: int, vectors: int) -> Strategy:

@@ -15,7 +15,7 @@ from tvm import tirx
 from compiler.codegen.expressions import Evaluator
 from compiler.codegen.iteration import FlatAccess, flatten_access
 from compiler.codegen.kernels.tiling import ColumnTile, unroll_of, vector_pieces
-from compiler.codegen.tir import Block, Buffer, Point, Value, broadcast, dtype, index, literal, load, read
+from compiler.codegen.tir import Block, Buffer, Point, Value, base, broadcast, dtype, index, literal, load, read
 from compiler.errors import InternalError
 from compiler.kernel_spec import Access, Expr, Ref
 
@@ -23,7 +23,7 @@ SUM_BLOCK = 256
 """Longest run of products that one accumulator sums; longer ones are summed block by block, for accuracy."""
 
 
-_LINE_FLOATS = 16
+LINE_FLOATS = 16
 """Elements in a cache line of 64 bytes."""
 
 
@@ -35,9 +35,6 @@ class Scalars:
     base: Value
     row_stride: int
     step_stride: int
-    prefetched: bool = False
-    """Fetch the rows that follow those of the tile while it is computed: they lie one after the other, and memory's
-    own prefetching loses the thread when a tile's rows are read side by side."""
 
     def at(self, offset: Value) -> Scalars:
         """The same, `offset` elements further."""
@@ -64,7 +61,9 @@ def fma(x: Value, y: Value, z: Value, lanes: int) -> Value:
 
 def wide(value: Value | int) -> Value:
     """An int64 index: 32-bit ones cost LLVM an extension for every address of the inner loop."""
-    return tirx.IntImm("int64", value) if isinstance(value, int) else tirx.Cast("int64", value)
+    if isinstance(value, int):
+        return tirx.IntImm("int64", value)
+    return value if base(value) == "int64" else tirx.Cast("int64", value)
 
 
 def load_wide(buffer: Buffer, flat: Value, lanes: int) -> Value:
@@ -72,11 +71,39 @@ def load_wide(buffer: Buffer, flat: Value, lanes: int) -> Value:
     return tirx.BufferLoad(buffer, [flat if lanes == 1 else tirx.Ramp(flat, wide(1), lanes)])
 
 
-def prefetch(block: Block, buffer: Buffer, flat: Value) -> None:
+@dataclass(frozen=True)
+class Stream:
+    """`lines` cache lines from an element on that a later tile will read or write.
+
+    A tile touches its rows side by side, where memory's own prefetching loses the thread; asking for the next tile's
+    lines, in order, while this one is computed makes products bound by memory up to twice as fast (measured).
+    """
+
+    buffer: Buffer
+    base: Value
+    lines: int
+    write: bool = False
+
+    @staticmethod
+    def part(buffer: Buffer, base: Value, floats: int, share: tuple[Value, int], *, write: bool = False) -> Stream:
+        """Part `share[0]` of `share[1]` of the `floats` elements from `base` on."""
+        number, parts = share
+        lines = -(-floats // (LINE_FLOATS * parts))
+        return Stream(buffer, base + number * (lines * LINE_FLOATS), lines, write)
+
+    def fetch(self, block: Block, turn: Value, turns: int) -> None:
+        """Ask for the lines that fall to one of `turns` turns of a loop (`turn` is an int64)."""
+        each = -(-self.lines // turns)
+        for line in range(each):
+            flat = wide(self.base) + wide(line * LINE_FLOATS) + turn * wide(each * LINE_FLOATS)
+            prefetch(block, self.buffer, flat, write=self.write)
+
+
+def prefetch(block: Block, buffer: Buffer, flat: Value, *, write: bool = False) -> None:
     """Ask for the cache line of an element (an address past the end does no harm)."""
     address = tirx.address_of(tirx.BufferLoad(buffer, [flat]))
-    read_often = (index(0), index(3), index(1))
-    block.add(tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *read_often)))
+    kind = (index(int(write)), index(3), index(1))
+    block.add(tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *kind)))
 
 
 def _wide_loop(block: Block, turns: int | Value, body: Callable[[Block, Value], None]) -> None:
@@ -130,24 +157,26 @@ class RegisterTile:
         ]
         place = a.base + position * wide(a.step_stride)
         for row in range(self.rows):
-            scalar = block.let(load_wide(a.buffer, place + wide(row * a.row_stride), 1), "a")
+            scalar = load_wide(a.buffer, place + wide(row * a.row_stride), 1)
+            spread = {width: block.let(broadcast(scalar, width), "a") for width in dict.fromkeys(self.columns.widths)}
             for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
-                total = fma(broadcast(scalar, width), vector, self.get(row, start, width), width)
-                self.put(block, row, start, total)
+                self.put(block, row, start, fma(spread[width], vector, self.get(row, start, width), width))
 
-    def run(self, block: Block, a: Scalars, b: Vectors, steps: int | Value) -> None:
-        """Add the products of `steps` steps (any length), a few of them per turn of the loop."""
+    def run(self, block: Block, a: Scalars, b: Vectors, steps: int | Value, ahead: Sequence[Stream] = ()) -> None:
+        """Add the products of `steps` steps (any length), a few of them per turn of the loop.
+
+        `ahead` is fetched meanwhile; it needs a length known beforehand.
+        """
         a = replace(a, base=block.let(wide(a.base), "a_base"))
         b = replace(b, base=block.let(wide(b.base), "b_base"))
         unroll = unroll_of(steps) if isinstance(steps, int) else 4
         turns = steps // unroll if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(unroll)), "turns")
 
-        lines = -(-self.rows * a.row_stride // (_LINE_FLOATS * turns)) if a.prefetched else 0
+        streams = [replace(stream, base=block.let(wide(stream.base), "ahead")) for stream in ahead]
 
         def turn(body: Block, number: Value) -> None:
-            for line in range(lines):
-                ahead = self.rows * a.row_stride + line * _LINE_FLOATS
-                prefetch(body, a.buffer, a.base + wide(ahead) + number * wide(lines * _LINE_FLOATS))
+            for stream in streams:
+                stream.fetch(body, number, turns)
             for one in range(unroll):
                 self.step(body, a, b, number * wide(unroll) + wide(one))
 
@@ -159,10 +188,10 @@ class RegisterTile:
         done = block.let(wide(turns * unroll), "done")
         _wide_loop(block, steps - turns * unroll, lambda body, rest: self.step(body, a, b, done + rest))
 
-    def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int) -> None:
-        """Add `steps` steps in blocks of `SUM_BLOCK`, each summed on its own and then added."""
+    def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int, ahead: Sequence[Stream] = ()) -> None:
+        """Add `steps` steps in blocks of `SUM_BLOCK`, each summed on its own and then added (`ahead` only if one)."""
         if steps <= 3 * SUM_BLOCK // 2:
-            self.run(block, a, b, steps)
+            self.run(block, a, b, steps, ahead)
             return
         whole = steps // SUM_BLOCK
 
