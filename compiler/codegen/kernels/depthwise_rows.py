@@ -51,27 +51,27 @@ class DepthwiseRows:
         share_out(block, self.slots, self.spec.n * most, slot_body)
 
     def _row(self, image: Value, phase: AxisPhase, q: Value, block: Block) -> None:
-        """One output row."""
-        for columns in self.columns:
-            low, high = columns.interior
-            for one in (*range(low), *range(max(high, low), columns.count)):
-                self._tile(block, image, phase, q, columns, index(one), 1, columns.taps_at(one))
-            count = high - low
-            if not count:
-                continue
-            width = divisor_near(count, _FEWEST_COLUMNS, _MOST_COLUMNS)
-            turns = count // width
+        """One output row: border columns one by one, the rest in tiles, all column phases of a place together."""
+        low = max(columns.interior[0] for columns in self.columns)
+        high = max(low, min(columns.interior[1] for columns in self.columns))
 
-            def turn(
-                body: Block, number: Value, columns: AxisPhase = columns, low: int = low, width: int = width
-            ) -> None:
-                first = body.let(number * width + low, "column")
+        def border(first: int, end: int) -> None:
+            for one in range(first, end):
+                for columns in self.columns:
+                    if one < columns.count:
+                        self._tile(block, image, phase, q, columns, index(one), 1, columns.taps_at(one))
+
+        def tiles(body: Block, first: Value, width: int) -> None:
+            for columns in self.columns:
                 self._tile(body, image, phase, q, columns, first, width, columns.taps)
 
-            block.loop(turns, turn, name="columns")
-            if count % width:
-                first = index(low + turns * width)
-                self._tile(block, image, phase, q, columns, first, count % width, columns.taps)
+        border(0, low)
+        width = divisor_near(max(high - low, 1), _FEWEST_COLUMNS, _MOST_COLUMNS)
+        turns, rest = divmod(high - low, width)
+        block.loop(turns, lambda b, i: tiles(b, b.let(i * width + low, "column"), width), name="columns")
+        if rest:
+            tiles(block, index(high - rest), rest)
+        border(high, max(columns.count for columns in self.columns))
 
     def _tile(
         self, block: Block, image: Value, phase: AxisPhase, q: Value,
