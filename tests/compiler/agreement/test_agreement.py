@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,29 @@ from tests.compiler.agreement.harness import (
     vanishing,
 )
 
+EMULATED = (
+    ("digits-cnn-full", "raspberry-pi-4"),
+    ("mlp-full", "jetson-orin-nano"),
+    ("digits-cnn-full", "snapdragon-8-gen-2"),
+)
+"""AArch64 binaries under qemu: function only, so small models only."""
 
-@pytest.fixture(scope="module", params=sorted(CASES))
+
+def _parameters() -> Iterator[object]:
+    """Every case natively, small ones for boards; the tests of one case stay on one worker and share its step."""
+    for name in sorted(CASES):
+        yield pytest.param((name, native_target(), ()), id=name, marks=pytest.mark.xdist_group(name))
+    for name, board in EMULATED:
+        group = f"{name}-on-{board}"
+        yield pytest.param((name, board, ("qemu-aarch64-static",)), id=group, marks=pytest.mark.xdist_group(group))
+
+
+@pytest.fixture(scope="module", params=_parameters())
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
     """A compiled case."""
-    case: Case = CASES[request.param]()
-    return build(case, native_target(), tmp_path_factory.mktemp("step"), kernel_cache)
+    name, target, runner = request.param
+    case: Case = CASES[name]()
+    return build(case, target, tmp_path_factory.mktemp("step"), kernel_cache, runner)
 
 
 @pytest.fixture(scope="module")
