@@ -71,7 +71,7 @@ class Built:
 def build(case: Case, target: str, folder: Path, cache: Path, runner: tuple[str, ...] = ()) -> Built:
     """Compile the case's step for a target and unpack it."""
     graph = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm="fold")
-    bundle = compile_training(case.model, plan=case.plan, spec=case.spec, target=target, cache_dir=cache)
+    bundle = compile_training(case.model, plan=case.plan, spec=case.spec, target=target, cache_dir=cache, jobs=1)
     reference = Reference(onnx.load_from_string(case.model), graph.parameters)
     return Built(case, graph, resolve_plan(graph, case.plan), reference, StepBinary.unpack(bundle, folder, runner))
 
