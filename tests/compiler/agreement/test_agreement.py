@@ -42,7 +42,10 @@ def _parameters() -> Iterator[object]:
         yield pytest.param((name, board, ("qemu-aarch64-static",)), id=group, marks=pytest.mark.xdist_group(group))
 
 
-@pytest.fixture(scope="module", params=_parameters())
+pytestmark = pytest.mark.parametrize("built", list(_parameters()), indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
     """A compiled case."""
     name, target, runner = request.param
