@@ -179,3 +179,26 @@ def test_unknown_parameter_names_its_neighbours() -> None:
     with pytest.raises(PlanError, match="did you mean") as caught:
         resolve_plan(_graph("mlp", {}), SparsePlan.parse("{update: [{parameters: ['clasifier.weight']}]}"))
     assert "clasifier.weight" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mlp", "digits", "mcunet", "encoder"])
+def test_sparse_gradients_are_slices_of_full_ones(name: str) -> None:
+    """In float64 and through all passes: what a plan keeps is what the full plan computes there."""
+    model, options, _, _ = CASES[name]
+    forward = run_passes(_graph(model, options), FORWARD_PASSES)
+    partial = resolve_plan(forward, RATIO)
+    whole = resolve_plan(forward, _plan("full"))
+    steps = {key: derive_training_step(forward, plan, SGD) for key, plan in {"part": partial, "full": whole}.items()}
+    feeds = _feeds(make_programs(forward, steps["full"])[0])
+    moments = {}
+    for key, step in steps.items():
+        zeros = {state: np.zeros(step.graph.types[state].shape) for state in step.optimizer_state}
+        values = evaluate_graph(step.graph, {**feeds, **zeros})
+        moments[key] = {own: values[step.updates[own]] for own in step.optimizer_state}
+    sliced = [parameter for parameter, part in partial.items() if not part.is_whole]
+    assert sliced, "the plan must slice something"
+    for parameter, part in partial.items():
+        full, kept = (moments[key][f"optimizer.momentum.{parameter}"] for key in ("full", "part"))
+        if not part.is_whole:
+            full = np.take(full, range(part.start, part.start + part.size), axis=part.axis)
+        np.testing.assert_allclose(kept, full, rtol=1e-9, atol=1e-14)
