@@ -78,6 +78,12 @@ def _resnet(name: str, text: str) -> Case:
     return Case(MODELS[name](resolution=32, classes=10, width=16), plan(text), 2, images(32), classes(10))
 
 
+def _frozen_norms(text: str) -> Case:
+    """BatchNorm with frozen statistics and trained scale and shift."""
+    model = MODELS["resnet18"](resolution=32, classes=10, width=16, batch_norm=True)
+    return Case(model, plan(text), 2, images(32), classes(10), batch_norm="frozen")
+
+
 def _mlp(text: str, optimizer: dict[str, object]) -> Case:
     return Case(MODELS["mlp"](), plan(text), 8, vectors(64), classes(10), optimizer)
 
@@ -124,6 +130,18 @@ update:
   - {parameters: ["layer[34].*.conv1.weight"], ratio: 0.5}
   - parameters: ["layer[34].*.bias", "fc.*"]
 """
+MCUNET_SPARSE = """
+name: sparse
+update:
+  - parameters: ["blocks.[6-9].expand.weight", "blocks.1?.expand.weight"]
+  - parameters: ["blocks.[6-9].*.bias", "blocks.1?.*.bias", "classifier.*"]
+"""
+MLP_SPARSE = """
+name: sparse
+preset: last-layer
+update:
+  - {parameters: ["*.weight"], ratio: 0.25}
+"""
 ENCODER_SPARSE = """
 name: sparse
 update:
@@ -138,13 +156,21 @@ CASES: dict[str, Callable[[], Case]] = {
     "mobilenet-bias-only": partial(_mobilenet, "bias-only"),
     "mobilenet-ratio": partial(_mobilenet, MOBILENET_RATIO),
     "mcunet-full": partial(_mcunet, "full"),
+    "mcunet-sparse": partial(_mcunet, MCUNET_SPARSE),
     "resnet18-full": partial(_resnet, "resnet18", "full"),
+    "resnet18-sparse": partial(_resnet, "resnet18", RESNET_SPARSE),
+    "resnet18-bias-only": partial(_resnet, "resnet18", "bias-only"),
+    "resnet18-frozen-norms": partial(_frozen_norms, "full"),
+    "resnet50-bias-only": partial(_resnet, "resnet50", "bias-only"),
     "resnet50-sparse": partial(_resnet, "resnet50", RESNET_SPARSE),
     "mlp-full": partial(_mlp, "full", SGD),
+    "mlp-sparse": partial(_mlp, MLP_SPARSE, SGD),
+    "mlp-bias-only": partial(_mlp, "bias-only", ADAMW),
     "mlp-last-layer-adamw": partial(_mlp, "last-layer", ADAMW),
     "digits-cnn-full": partial(_digits_cnn, "full"),
     "encoder-full": partial(_encoder, "full", SGD),
     "encoder-full-adamw": partial(_encoder, "full", ADAMW),
+    "encoder-bias-only": partial(_encoder, "bias-only", SGD),
     "encoder-sparse": partial(_encoder, ENCODER_SPARSE, SGD),
     "exported-mobilenet-full": partial(_exported, "mobilenet_v2", "full"),
     "exported-mcunet-bias-only": partial(_exported, "mcunet", "bias-only"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -43,9 +44,13 @@ class Case:
         default_factory=lambda: {"kind": "sgd", "learning_rate": 0.01, "momentum": 0.9}
     )
 
+    batch_norm: Literal["fold", "frozen"] = "fold"
+
     @property
     def spec(self) -> TrainingSpec:
-        return TrainingSpec.parse({"batch": self.batch, "optimizer": dict(self.optimizer), "threads": 2})
+        return TrainingSpec.parse(
+            {"batch": self.batch, "optimizer": dict(self.optimizer), "threads": 2, "batch_norm": self.batch_norm}
+        )
 
     def draw(self, seed: int) -> Batch:
         """One seeded batch."""
@@ -70,7 +75,7 @@ class Built:
 
 def build(case: Case, target: str, folder: Path, cache: Path, runner: tuple[str, ...] = ()) -> Built:
     """Compile the case's step for a target and unpack it."""
-    graph = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm="fold")
+    graph = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm)
     bundle = compile_training(case.model, plan=case.plan, spec=case.spec, target=target, cache_dir=cache, jobs=1)
     reference = Reference(onnx.load_from_string(case.model), graph.parameters)
     return Built(case, graph, resolve_plan(graph, case.plan), reference, StepBinary.unpack(bundle, folder, runner))

@@ -20,7 +20,9 @@ from tests.compiler.agreement.torch_reference import Reference
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_one_step_on_onnx_runtime(name: str) -> None:
     case = CASES[name]()
-    graph = run_passes(import_model(case.model, input_shapes={}, batch=case.batch, batch_norm="fold"), FORWARD_PASSES)
+    graph = run_passes(
+        import_model(case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm), FORWARD_PASSES
+    )
     plan = resolve_plan(graph, case.plan)
     step = derive_training_step(graph, plan, case.spec)
     session = onnxruntime.InferenceSession(

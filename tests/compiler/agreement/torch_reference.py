@@ -79,6 +79,10 @@ def _layer_norm(x: Sequence[Any], a: dict[str, Any]) -> torch.Tensor:
     return F.layer_norm(x[0], x[0].shape[axis:], x[1], bias, a.get("epsilon", 1e-5))
 
 
+def _batch_norm(x: Sequence[Any], a: dict[str, Any]) -> torch.Tensor:
+    return F.batch_norm(x[0], x[3], x[4], x[1], x[2], training=False, eps=a.get("epsilon", 1e-5))
+
+
 def _gather(x: Sequence[Any], a: dict[str, Any]) -> torch.Tensor:
     axis = a.get("axis", 0) % x[0].dim()
     shape = (*x[0].shape[:axis], *x[1].shape, *x[0].shape[axis + 1 :])
@@ -125,6 +129,7 @@ HANDLERS: Mapping[str, Handler] = {
     "Transpose": lambda x, a: x[0].permute(a["perm"]),
     "Softmax": lambda x, a: F.softmax(x[0], a.get("axis", -1)),
     "LayerNormalization": _layer_norm,
+    "BatchNormalization": _batch_norm,
     "Gather": _gather,
     "Slice": _slice,
     "Concat": lambda x, a: torch.cat(list(x), a["axis"]),
