@@ -18,7 +18,7 @@ from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernel_spec import ConvSpec, DepthwiseSpec, MatmulSpec
 from compiler.ops.elementwise import Grads
-from compiler.ops.record import Cost, Example, OnnxNode, OnnxWriter, Operator, Types, ints
+from compiler.ops.record import Cost, Example, GradRule, OnnxNode, OnnxWriter, Operator, Types, ints
 
 if TYPE_CHECKING:
     from compiler.builder import GraphBuilder
@@ -82,6 +82,44 @@ def _scatter_patches(patches: Array, shape: tuple[int, ...], attrs: Attrs) -> Ar
     return padded[:, top : top + h, left : left + w]
 
 
+def _gradients(forward: str, input_grad: str, weight_grad: str) -> tuple[GradRule, GradRule, GradRule]:
+    """The gradients of a family's three operators: each is linear in both operands, the other two are its transposes.
+
+    y = forward(x, w), d_x = input_grad(d_y, w), d_w = weight_grad(x, d_y): whatever one of them computes, its gradient
+    by an operand is the operator of the family that computes that operand.
+    """
+
+    def to_x(b: GraphBuilder, node: Node, y: str, w: str, x: str) -> str:
+        return b.emit(input_grad, y, w, shape=b.shape(x), **_geometry(node.attrs))
+
+    def to_w(b: GraphBuilder, node: Node, x: str, y: str, w: str) -> str:
+        return b.emit(weight_grad, x, y, shape=b.shape(w), **_geometry(node.attrs))
+
+    def to_y(b: GraphBuilder, node: Node, x: str, w: str) -> str:
+        return b.emit(forward, x, w, **_geometry(node.attrs))
+
+    def of_forward(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+        x, w = node.inputs
+        d_x = to_x(b, node, d_output, w, x) if wanted[0] else None
+        return (d_x, to_w(b, node, x, d_output, w) if wanted[1] else None)
+
+    def of_input_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+        d_y, w = node.inputs
+        d_d_y = to_y(b, node, d_output, w) if wanted[0] else None
+        return (d_d_y, to_w(b, node, d_output, d_y, w) if wanted[1] else None)
+
+    def of_weight_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+        x, d_y = node.inputs
+        d_x = to_x(b, node, d_y, d_output, x) if wanted[0] else None
+        return (d_x, to_y(b, node, x, d_output) if wanted[1] else None)
+
+    return of_forward, of_input_grad, of_weight_grad
+
+
+_DENSE = _gradients("conv2d", "conv2d_input_grad", "conv2d_weight_grad")
+_DEPTHWISE = _gradients("depthwise_conv2d", "depthwise_input_grad", "depthwise_weight_grad")
+
+
 # ------------------------------------------------------------------------------------------------------------- dense
 
 
@@ -89,30 +127,6 @@ def _conv_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     x, w = inputs
     oh, ow = output_size(x.shape[1], x.shape[2], w.shape[:2], attrs)
     return (np.tensordot(_patches(x, oh, ow, w.shape[:2], attrs), w, axes=((3, 4, 5), (0, 1, 2))),)
-
-
-def _conv_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
-    x, w = node.inputs
-    geometry = _geometry(node.attrs)
-    d_x = b.emit("conv2d_input_grad", d_output, w, shape=b.shape(x), **geometry) if wanted[0] else None
-    d_w = b.emit("conv2d_weight_grad", x, d_output, shape=b.shape(w), **geometry) if wanted[1] else None
-    return (d_x, d_w)
-
-
-def _conv_input_grad_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
-    d_y, w = node.inputs
-    geometry = _geometry(node.attrs)
-    d_d_y = b.emit("conv2d", d_output, w, **geometry) if wanted[0] else None
-    d_w = b.emit("conv2d_weight_grad", d_output, d_y, shape=b.shape(w), **geometry) if wanted[1] else None
-    return (d_d_y, d_w)
-
-
-def _conv_weight_grad_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
-    x, d_y = node.inputs
-    geometry = _geometry(node.attrs)
-    d_x = b.emit("conv2d_input_grad", d_y, d_output, shape=b.shape(x), **geometry) if wanted[0] else None
-    d_d_y = b.emit("conv2d", x, d_output, **geometry) if wanted[1] else None
-    return (d_x, d_d_y)
 
 
 def _spec(kind: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], attrs: Attrs) -> ConvSpec | MatmulSpec:
@@ -255,7 +269,7 @@ CONV2D = Operator(
     attributes=GEOMETRY,
     infer=_forward_infer,
     evaluate=_conv_evaluate,
-    grad=_conv_grad,
+    grad=_DENSE[0],
     cost=lambda inputs, outputs, attrs: _conv_cost(inputs[0], inputs[1], outputs[0], outputs[0]),
     lower=lambda inputs, outputs, attrs: _spec("forward", inputs[0].shape, inputs[1].shape, outputs[0].shape, attrs),
     to_onnx=_conv_onnx,
@@ -269,7 +283,7 @@ CONV2D_INPUT_GRAD = Operator(
     evaluate=lambda inputs, attrs: (
         _scatter_patches(np.tensordot(inputs[0], inputs[1], axes=((3,), (3,))), ints(attrs, "shape"), attrs),
     ),
-    grad=_conv_input_grad_grad,
+    grad=_DENSE[1],
     cost=lambda inputs, outputs, attrs: _conv_cost(outputs[0], inputs[1], inputs[0], outputs[0]),
     lower=lambda inputs, outputs, attrs: _spec("input_grad", outputs[0].shape, inputs[1].shape, inputs[0].shape, attrs),
     to_onnx=_conv_input_grad_onnx,
@@ -288,7 +302,7 @@ CONV2D_WEIGHT_GRAD = Operator(
     attributes=(*GEOMETRY, "shape"),
     infer=_given_shape,
     evaluate=_conv_weight_grad_evaluate,
-    grad=_conv_weight_grad_grad,
+    grad=_DENSE[2],
     cost=lambda inputs, outputs, attrs: _conv_cost(inputs[0], outputs[0], inputs[1], outputs[0]),
     lower=lambda inputs, outputs, attrs: _spec(
         "weight_grad", inputs[0].shape, outputs[0].shape, inputs[1].shape, attrs
@@ -328,30 +342,6 @@ def _depthwise_weight_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tu
     x, d_y = inputs
     patches = _patches(x, d_y.shape[1], d_y.shape[2], ints(attrs, "shape")[:2], attrs)
     return (np.einsum("npqrsc,npqc->rsc", patches, d_y),)
-
-
-def _depthwise_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
-    x, w = node.inputs
-    geometry = _geometry(node.attrs)
-    d_x = b.emit("depthwise_input_grad", d_output, w, shape=b.shape(x), **geometry) if wanted[0] else None
-    d_w = b.emit("depthwise_weight_grad", x, d_output, shape=b.shape(w), **geometry) if wanted[1] else None
-    return (d_x, d_w)
-
-
-def _depthwise_input_grad_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
-    d_y, w = node.inputs
-    geometry = _geometry(node.attrs)
-    d_d_y = b.emit("depthwise_conv2d", d_output, w, **geometry) if wanted[0] else None
-    d_w = b.emit("depthwise_weight_grad", d_output, d_y, shape=b.shape(w), **geometry) if wanted[1] else None
-    return (d_d_y, d_w)
-
-
-def _depthwise_weight_grad_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
-    x, d_y = node.inputs
-    geometry = _geometry(node.attrs)
-    d_x = b.emit("depthwise_input_grad", d_y, d_output, shape=b.shape(x), **geometry) if wanted[0] else None
-    d_d_y = b.emit("depthwise_conv2d", x, d_output, **geometry) if wanted[1] else None
-    return (d_x, d_d_y)
 
 
 def _depthwise_weight_nchw(out: OnnxWriter, w: str, shape: tuple[int, ...]) -> str:
@@ -397,7 +387,7 @@ DEPTHWISE = Operator(
     attributes=GEOMETRY,
     infer=_forward_infer,
     evaluate=_depthwise_evaluate,
-    grad=_depthwise_grad,
+    grad=_DEPTHWISE[0],
     cost=lambda inputs, outputs, attrs: _depthwise_cost(inputs[1], outputs[0], inputs, outputs),
     lower=lambda inputs, outputs, attrs: _depthwise_spec(
         "forward", inputs[0].shape, inputs[1].shape, outputs[0].shape, attrs
@@ -413,7 +403,7 @@ DEPTHWISE_INPUT_GRAD = Operator(
     evaluate=lambda inputs, attrs: (
         _scatter_patches(inputs[0][:, :, :, None, None, :] * inputs[1][None, None, None], ints(attrs, "shape"), attrs),
     ),
-    grad=_depthwise_input_grad_grad,
+    grad=_DEPTHWISE[1],
     cost=lambda inputs, outputs, attrs: _depthwise_cost(inputs[1], inputs[0], inputs, outputs),
     lower=lambda inputs, outputs, attrs: _depthwise_spec(
         "input_grad", outputs[0].shape, inputs[1].shape, inputs[0].shape, attrs
@@ -427,7 +417,7 @@ DEPTHWISE_WEIGHT_GRAD = Operator(
     attributes=(*GEOMETRY, "shape"),
     infer=_given_shape,
     evaluate=_depthwise_weight_grad_evaluate,
-    grad=_depthwise_weight_grad_grad,
+    grad=_DEPTHWISE[2],
     cost=lambda inputs, outputs, attrs: _depthwise_cost(outputs[0], inputs[1], inputs, outputs),
     lower=lambda inputs, outputs, attrs: _depthwise_spec(
         "weight_grad", inputs[0].shape, outputs[0].shape, inputs[1].shape, attrs
