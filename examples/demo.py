@@ -8,16 +8,13 @@ was up before.
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-from sklearn.datasets import load_digits
-
+from examples.digits import digits_npz
 from examples.models import MODELS
 from pockfarm import up
 from pockfarm.client import Farm
@@ -145,17 +142,9 @@ def learn_digits(story: Story, host: Device) -> list[str]:
 
 
 def digit_halves() -> list[tuple[bytes, str]]:
-    """scikit-learn's bundled digits as two npz files: x [n, 1, 8, 8] in 0..1, y [n]; halves of one seeded shuffle."""
-    digits = load_digits()
-    order = np.random.default_rng(0).permutation(len(digits.target))
-    halves = []
-    for part_index, name in enumerate(("digits-first-half", "digits-second-half")):
-        chosen = order[part_index::2]
-        images = (digits.images[chosen] / 16.0).astype(np.float32)[:, None, :, :]
-        buffer = io.BytesIO()
-        np.savez(buffer, x=images, y=digits.target[chosen].astype(np.int64))
-        halves.append((buffer.getvalue(), f"{name}.npz"))
-    return halves
+    """The digits as two npz files, halves of one seeded shuffle, with their names."""
+    names = ("digits-first-half.npz", "digits-second-half.npz")
+    return [(digits_npz(slice(start, None, 2)), name) for start, name in enumerate(names)]
 
 
 def learning_lines(title: str, report: Json) -> list[str]:
