@@ -165,6 +165,8 @@ class MatmulSpec:
     `a_transposed`: A is stored [b, k, m]. `b_transposed`: B is stored [b, n, k]. `a_batched` / `b_batched`: False means
     that operand has no batch axis (shared). All operands are tight (no leading-dimension padding).
     inputs: A, B, then epilogue_inputs. Iteration axes for epilogue accesses: (b, m, n).
+    `sums` (of a weight gradient: batch 1, `a_transposed`): a second output [n], the sums over k of B[k, n], which is
+    the gradient of a bias. The epilogue is not applied to it.
     """
 
     batch: int
@@ -177,6 +179,7 @@ class MatmulSpec:
     b_batched: bool = True
     epilogue: Expr = Ref(0)
     epilogue_inputs: tuple[Access, ...] = ()
+    sums: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,7 @@ class ConvSpec:
     input_grad:   inputs d_y[N,OH,OW,K], w          -> d_x[N,H,W,C];  epilogue axes (n, h, w, c)
     weight_grad:  inputs x, d_y                     -> d_w[KH,KW,C,K]; epilogue axes (kh, kw, c, k)
     `pads` is (top, left, bottom, right) of zeros. y[oh,ow] += x[oh*sh + kh*dh - top, ow*sw + kw*dw - left] * w.
+    `sums` (weight_grad only): a second output [K], the sums of d_y over n, oh, ow; the epilogue is not applied to it.
     """
 
     kind: Literal["forward", "input_grad", "weight_grad"]
@@ -203,6 +207,7 @@ class ConvSpec:
     dilations: tuple[int, int] = (1, 1)
     epilogue: Expr = Ref(0)
     epilogue_inputs: tuple[Access, ...] = ()
+    sums: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +215,7 @@ class DepthwiseSpec:
     """Depth-wise 2-D convolution family (one filter per channel), NHWC, weights [KH, KW, C]; fields as `ConvSpec`.
 
     forward: x, w -> y[N,OH,OW,C]; input_grad: d_y, w -> d_x[N,H,W,C]; weight_grad: x, d_y -> d_w[KH,KW,C].
+    `sums` (weight_grad only): a second output [C], the sums of d_y over n, oh, ow.
     """
 
     kind: Literal["forward", "input_grad", "weight_grad"]
@@ -225,6 +231,7 @@ class DepthwiseSpec:
     dilations: tuple[int, int] = (1, 1)
     epilogue: Expr = Ref(0)
     epilogue_inputs: tuple[Access, ...] = ()
+    sums: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,24 +61,24 @@ def _matmul(spec: MatmulSpec) -> OperandTypes:
     b = (spec.n, spec.k) if spec.b_transposed else (spec.k, spec.n)
     a_type = _f32(*((spec.batch, *a) if spec.a_batched else a))
     b_type = _f32(*((spec.batch, *b) if spec.b_batched else b))
-    return OperandTypes((a_type, b_type, *_types(spec.epilogue_inputs)), (_f32(spec.batch, spec.m, spec.n),))
+    outputs = (_f32(spec.batch, spec.m, spec.n),) + ((_f32(spec.n),) if spec.sums else ())
+    return OperandTypes((a_type, b_type, *_types(spec.epilogue_inputs)), outputs)
 
 
 def _conv(spec: ConvSpec) -> OperandTypes:
     x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.k)
-    return _image_operands(spec.kind, x, y, _f32(*spec.kernel, spec.c, spec.k), spec.epilogue_inputs)
+    return _image_operands(spec, x, y, _f32(*spec.kernel, spec.c, spec.k))
 
 
 def _depthwise(spec: DepthwiseSpec) -> OperandTypes:
     x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.c)
-    return _image_operands(spec.kind, x, y, _f32(*spec.kernel, spec.c), spec.epilogue_inputs)
+    return _image_operands(spec, x, y, _f32(*spec.kernel, spec.c))
 
 
-def _image_operands(
-    kind: str, x: TensorType, y: TensorType, w: TensorType, epilogue_inputs: tuple[Access, ...]
-) -> OperandTypes:
-    inputs, output = {"forward": ((x, w), y), "input_grad": ((y, w), x), "weight_grad": ((x, y), w)}[kind]
-    return OperandTypes(inputs + _types(epilogue_inputs), (output,))
+def _image_operands(spec: ConvSpec | DepthwiseSpec, x: TensorType, y: TensorType, w: TensorType) -> OperandTypes:
+    inputs, output = {"forward": ((x, w), y), "input_grad": ((y, w), x), "weight_grad": ((x, y), w)}[spec.kind]
+    sums = (_f32(y.shape[-1]),) if spec.sums else ()
+    return OperandTypes(inputs + _types(spec.epilogue_inputs), (output, *sums))
 
 
 def _pool(spec: PoolSpec) -> OperandTypes:
