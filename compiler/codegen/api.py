@@ -17,7 +17,8 @@ from queue import Empty, SimpleQueue
 from typing import IO, BinaryIO, cast
 
 from compiler.codegen.cache import CompiledKernel, read_entry, write_entry
-from compiler.codegen.kernels.family import kernel_module
+from compiler.codegen.choice import DEFAULT, Choice, Variant
+from compiler.codegen.kernels.family import workspace_bytes_of
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, receive, send
 from compiler.errors import BuildError
@@ -32,14 +33,14 @@ _NOT_IN_OBJECTS = frozenset({"api.py", "cache.py", "link.py", "tables.py", "test
 """Files of this package whose text does not change a kernel's object."""
 
 
-def workspace_bytes(spec: KernelSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT) -> int:
     """Bytes of scratch that the kernel of `spec` takes as its last operand; 0: it takes none."""
-    return kernel_module(spec).workspace_bytes(spec, target, threads)
+    return workspace_bytes_of(spec, target, threads, choice)
 
 
 @functools.cache
 def code_version() -> str:
-    """Digest of everything but the spec and target that decides an object's bytes: our sources and TVM's version."""
+    """Digest of all but spec, choice and target that decides an object's bytes: our sources and TVM's version."""
     digest = hashlib.sha256()
     sources = sorted(path for path in _PACKAGE.rglob("*.py") if path.name not in _NOT_IN_OBJECTS)
     for path in (*sources, _PACKAGE.parent / "kernel_spec.py"):
@@ -50,13 +51,13 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
-def cache_key(spec: KernelSpec, target: Target, threads: int) -> str:
+def cache_key(spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT) -> str:
     """What a kernel's object depends on, as one digest."""
     machine = (
         target.triple, target.cpu, target.features, target.vector_bits, target.vector_registers,
         target.l1_bytes, target.l2_bytes, target.l3_bytes, target.cores,
     )  # fmt: skip
-    text = "\0".join((code_version(), signature(spec), canonical(machine), str(threads)))
+    text = "\0".join((code_version(), signature(spec), canonical(machine), str(threads), choice.text))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -68,8 +69,9 @@ def build_kernels(
     cache_dir: Path | None,
     jobs: int = 2,
     progress: Progress | None = None,
+    choices: Mapping[str, Choice] | None = None,
 ) -> Mapping[str, CompiledKernel]:
-    """Compile each distinct spec for `target`, keyed by `signature(spec)`.
+    """Compile each distinct spec for `target`, keyed by `signature(spec)`, scheduled by `choices[signature(spec)]`.
 
     `threads` is the most threads the kernels will run on. Kernels that `cache_dir` holds are read from there, the
     others are built in up to `jobs` worker processes and stored. The same arguments give the same bytes.
@@ -77,30 +79,53 @@ def build_kernels(
     Raises: BuildError, naming the kernel, if one cannot be built.
     """
     wanted = {signature(spec): spec for spec in specs}
+    variants = {name: Variant(spec, (choices or {}).get(name, DEFAULT)) for name, spec in wanted.items()}
+    built = build_variants(
+        tuple(variants.values()), target, threads=threads, cache_dir=cache_dir, jobs=jobs, progress=progress
+    )
+    return {name: built[variant] for name, variant in variants.items()}
+
+
+def build_variants(
+    variants: Sequence[Variant],
+    target: Target,
+    *,
+    threads: int,
+    cache_dir: Path | None,
+    jobs: int = 2,
+    progress: Progress | None = None,
+) -> Mapping[Variant, CompiledKernel]:
+    """As `build_kernels`, for specs that may each be wanted in several schedules. Raises: BuildError."""
+    wanted = {symbol_of(variant.spec, variant.choice): variant for variant in variants}
+    keys = {
+        symbol: cache_key(variant.spec, target, threads, variant.choice)
+        for symbol, variant in wanted.items()
+        if cache_dir is not None
+    }
     built: dict[str, CompiledKernel] = {}
     if cache_dir is not None:
-        for name, spec in wanted.items():
-            entry = read_entry(cache_dir, cache_key(spec, target, threads), symbol_of(spec))
+        for symbol, key in keys.items():
+            entry = read_entry(cache_dir, key, symbol)
             if entry is not None:
-                built[name] = entry
+                built[symbol] = entry
     report = progress or (lambda done, total: None)
     report(len(built), len(wanted))
-    missing = {name: Request(spec, target, threads) for name, spec in wanted.items() if name not in built}
+    missing = [Request(v.spec, target, threads, v.choice) for symbol, v in wanted.items() if symbol not in built]
 
-    def keep(name: str, kernel: CompiledKernel) -> None:
+    def keep(kernel: CompiledKernel) -> None:
         if cache_dir is not None:
-            write_entry(cache_dir, cache_key(wanted[name], target, threads), kernel)
-        built[name] = kernel
+            write_entry(cache_dir, keys[kernel.symbol], kernel)
+        built[kernel.symbol] = kernel
         report(len(built), len(wanted))
 
     _build_all(missing, min(jobs, len(missing)), keep)
-    return {name: built[name] for name in wanted}
+    return {variant: built[symbol] for symbol, variant in wanted.items()}
 
 
-def _build_all(missing: Mapping[str, Request], jobs: int, keep: Callable[[str, CompiledKernel], None]) -> None:
-    todo: SimpleQueue[tuple[str, Request]] = SimpleQueue()
-    for item in missing.items():
-        todo.put(item)
+def _build_all(missing: Sequence[Request], jobs: int, keep: Callable[[CompiledKernel], None]) -> None:
+    todo: SimpleQueue[Request] = SimpleQueue()
+    for request in missing:
+        todo.put(request)
     failures: list[Exception] = []
     lock = threading.Lock()
 
@@ -108,10 +133,9 @@ def _build_all(missing: Mapping[str, Request], jobs: int, keep: Callable[[str, C
         try:
             with _Worker() as worker:
                 while not failures:
-                    name, request = todo.get_nowait()
-                    kernel = worker.build(request)
+                    kernel = worker.build(todo.get_nowait())
                     with lock:
-                        keep(name, kernel)
+                        keep(kernel)
         except Empty:
             return
         except Exception as error:
@@ -155,7 +179,7 @@ class _Worker:
 
     def build(self, request: Request) -> CompiledKernel:
         """One kernel. Raises: BuildError if it fails or the worker dies."""
-        symbol = symbol_of(request.spec)
+        symbol = symbol_of(request.spec, request.choice)
         where = f"kernel {symbol} ({type(request.spec).__name__}) for {request.target.name}"
         try:
             send(self._requests, request)

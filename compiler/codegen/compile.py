@@ -42,9 +42,14 @@ def lower(function: PrimFunc, llvm: Any) -> Any:
     return tvm.ir.transform.Sequential(passes)(module)
 
 
-def compile_function(function: PrimFunc, target: Target) -> bytes:
-    """The object file of one kernel for `target`. The same function gives the same bytes."""
+def compile_function(function: PrimFunc, target: Target, *, symbol: str = "") -> bytes:
+    """The object file of one kernel for `target`, under its own symbol or the one given.
+
+    The same function gives the same bytes.
+    """
     llvm = llvm_target(target)
+    if symbol:
+        function = function.with_attr("global_symbol", symbol)
     built = codegen_build(lower(function, llvm), llvm)
     with tempfile.TemporaryDirectory(prefix="pockfarm-kernel-") as folder:
         path = Path(folder) / "kernel.o"

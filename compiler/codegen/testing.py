@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.operands import operand_types
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, build
@@ -91,14 +92,14 @@ class Kernel:
     `run(*inputs)` returns the outputs; `call(storages)` is the bare call, for benchmarks and in-place checks.
     """
 
-    def __init__(self, spec: KernelSpec, target: Target, threads: int) -> None:
-        reply = build_object(spec, target, threads)
+    def __init__(self, spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT) -> None:
+        reply = build_object(spec, target, threads, choice)
         self.spec = spec
         self.types = operand_types(spec)
         self.workspace_bytes = reply.workspace_bytes
         self._library = _load(reply.object_bytes)
         self.set_threads(threads)
-        self._function = getattr(self._library, f"__tvm_ffi_{symbol_of(spec)}")
+        self._function = getattr(self._library, f"__tvm_ffi_{symbol_of(spec, choice)}")
 
     def set_threads(self, threads: int) -> None:
         """How many threads a parallel loop gets from now on."""
@@ -155,14 +156,15 @@ def run_kernel(
     threads: int = 2,
     target: str | None = None,
     initial: Sequence[Array | None] = (),
+    choice: Choice = DEFAULT,
 ) -> tuple[Array, ...]:
     """Build `spec` for this machine and run it once (see `Kernel.run`)."""
-    return Kernel(spec, load(target or native_target()), threads).run(*inputs, initial=initial)
+    return Kernel(spec, load(target or native_target()), threads, choice).run(*inputs, initial=initial)
 
 
-def build_object(spec: KernelSpec, target: Target, threads: int = 2) -> Reply:
+def build_object(spec: KernelSpec, target: Target, threads: int = 2, choice: Choice = DEFAULT) -> Reply:
     """Build one kernel in this process. Raises: BuildError with the traceback."""
-    reply = build(Request(spec, target, threads))
+    reply = build(Request(spec, target, threads, choice))
     if reply.error:
         raise BuildError(reply.error, where=symbol_of(spec))
     return reply

@@ -15,6 +15,8 @@ import traceback
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from compiler.codegen.choice import DEFAULT, Choice
+from compiler.codegen.symbols import symbol_of
 from compiler.kernel_spec import KernelSpec
 from compiler.targets import Target
 
@@ -26,6 +28,7 @@ class Request:
     spec: KernelSpec
     target: Target
     threads: int
+    choice: Choice = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,13 @@ def receive(stream: BinaryIO) -> object | None:
 def build(request: Request) -> Reply:
     """Build one kernel in this process (imports TVM)."""
     from compiler.codegen.compile import compile_function
-    from compiler.codegen.kernels.family import kernel_module
+    from compiler.codegen.kernels.family import emit_kernel, workspace_bytes_of
 
-    module = kernel_module(request.spec)
+    asked = (request.spec, request.target, request.threads, request.choice)
     try:
-        workspace_bytes = module.workspace_bytes(request.spec, request.target, request.threads)
-        function = module.emit(request.spec, request.target, request.threads)
-        return Reply(compile_function(function, request.target), workspace_bytes)
+        function = emit_kernel(*asked)
+        symbol = symbol_of(request.spec, request.choice)
+        return Reply(compile_function(function, request.target, symbol=symbol), workspace_bytes_of(*asked))
     except Exception:
         # Any failure is the parent's to report, with the kernel's name; the worker lives on for the next one.
         return Reply(error=traceback.format_exc(limit=-6))

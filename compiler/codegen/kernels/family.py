@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
+from compiler.codegen.choice import DEFAULT, Choice
 from compiler.errors import InternalError
 from compiler.kernel_spec import (
     ConvSpec,
@@ -39,6 +40,49 @@ class KernelModule(Protocol):
 
     def workspace_bytes(self, spec: KernelSpec, target: Target, threads: int) -> int:
         """Bytes of scratch that the kernel takes as its last operand; 0 if it takes none."""
+
+
+@runtime_checkable
+class TunableModule(Protocol):
+    """What a module offers whose kernels can be scheduled in several ways."""
+
+    def choices(self, spec: KernelSpec, target: Target, threads: int) -> tuple[Choice, ...]:
+        """The ways worth measuring; the first is the default. Works without TVM."""
+
+    def emit(self, spec: KernelSpec, target: Target, threads: int, choice: Choice | None = None) -> object:
+        """The kernel as a TIR `PrimFunc`, scheduled by `choice`."""
+
+    def workspace_bytes(self, spec: KernelSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
+        """Bytes of scratch of the kernel scheduled by `choice`."""
+
+
+def choices_of(spec: KernelSpec, target: Target, threads: int) -> tuple[Choice, ...]:
+    """The ways to schedule `spec` that are worth measuring, `DEFAULT` first, each once."""
+    module = kernel_module(spec)
+    if not isinstance(module, TunableModule):
+        return (DEFAULT,)
+    return tuple(dict.fromkeys((DEFAULT, *module.choices(spec, target, threads)[1:])))
+
+
+def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> object:
+    """The TIR `PrimFunc` of `spec` scheduled by `choice`. Raises: InternalError if its family offers no choice."""
+    if choice == DEFAULT:
+        return kernel_module(spec).emit(spec, target, threads)
+    return _tunable(spec).emit(spec, target, threads, choice)
+
+
+def workspace_bytes_of(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> int:
+    """Scratch bytes of `spec` scheduled by `choice`. Raises: InternalError if its family offers no choice."""
+    if choice == DEFAULT:
+        return kernel_module(spec).workspace_bytes(spec, target, threads)
+    return _tunable(spec).workspace_bytes(spec, target, threads, choice)
+
+
+def _tunable(spec: KernelSpec) -> TunableModule:
+    module = kernel_module(spec)
+    if not isinstance(module, TunableModule):
+        raise InternalError(f"{type(spec).__name__} kernels are scheduled in one way only")
+    return module
 
 
 def kernel_module(spec: KernelSpec) -> KernelModule:
