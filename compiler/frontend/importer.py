@@ -12,6 +12,7 @@ from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.fold import FOLDS, MOVEMENTS, cast_target, shape_vector
 from compiler.frontend.input_types import bind_inputs
+from compiler.frontend.naming import folded_weights
 from compiler.frontend.prescan import prescan
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import Known, Operand, Scope
@@ -78,7 +79,9 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["f
     for name, array in source.initializers.items():
         trainable = array.dtype == np.float32 and array.ndim > 0
         scope.operands[name] = Known(name, array, source=name if trainable else "")
-    scope.operands.update(tied_copies(source))
+    tied = tied_copies(source)
+    scope.operands.update(tied)
+    scope.operands.update(folded_weights(source, tied))
     return scope
 
 

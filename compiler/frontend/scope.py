@@ -74,6 +74,7 @@ class Scope:
         """Output of a contraction that has no bias yet -> name of its ONNX node: an Add onto it is its bias."""
         self.folded_bytes = 0
         self._weight_of: dict[str, str] = {}
+        self._module_of = {node.name: node.module for nodes in readers.values() for node in nodes}
         self._orders: dict[str, tuple[int, ...]] = {}
         self._replay = replay
         self._replayed: set[str] = set()
@@ -165,7 +166,7 @@ class Scope:
             )
         source_perm = known.perm or tuple(range(known.array.ndim))
         file_order = tuple(source_perm[axis] for axis in order)
-        if name in self.parameters and is_fill(known.array):
+        if is_fill(known.array) and (name in self.parameters or self._is_anothers(name)):
             return self._unmerged(known.array, file_order, kind)
         if name in self.parameters:
             return self._shared(name, file_order)
@@ -222,12 +223,18 @@ class Scope:
         """
         layer = self.builder.origin
         stem, suffix, rest = self._weight_of.get(layer, "").rpartition(".weight")
-        name = f"{stem if suffix and not rest else layer}.{kind}"
+        name = f"{self._module_of.get(layer) or (stem if suffix and not rest else layer)}.{kind}"
         while name in self.operands or name in self.builder.types:
             name += "_"
         shape = array.shape
         parameter = Parameter(name, shape, shape, order, kind, layer, created=True)
         return self._add(parameter, array, order)
+
+    def _is_anothers(self, name: str) -> bool:
+        """True if an initializer carries the name of a module that reads it later, and that is not the current one."""
+        owner = name.rpartition(".")[0]
+        module = self._module_of.get(self.builder.origin, "")
+        return module not in ("", owner) and any(node.module == owner for node in self.readers.get(name, ()))
 
     def _shared(self, name: str, file_order: tuple[int, ...]) -> str:
         existing = self.parameters[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from compiler.frontend.prescan import STANDARD_DOMAINS
 from compiler.graph import Array
 
 OPSETS = range(13, 24)
+_QUOTED = re.compile(r"'([^']*)'")
+"""The items of a list of names, as Python prints it: how the exporter stores its metadata."""
 
 AttributeValue = int | float | str | Array | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 
@@ -28,6 +31,10 @@ class SourceNode:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    module: str = ""
+    """Path of the PyTorch module that it came from (`encoder.layer.0.query`), if the exporter tells."""
+    torch_op: str = ""
+    """The PyTorch operator that it came from (`aten.linear.default`), if the exporter tells."""
 
     @property
     def where(self) -> str:
@@ -144,7 +151,28 @@ def _node(node: Any, index: int) -> SourceNode:
     if node.domain not in STANDARD_DOMAINS:
         raise UnsupportedOperator(f"domain {node.domain!r} is not part of the ONNX standard", where=where)
     attributes = {attribute.name: _attribute(attribute, where) for attribute in node.attribute}
-    return SourceNode(name, node.op_type, tuple(node.input), tuple(node.output), attributes)
+    module, torch_op = _torch_origin(node)
+    return SourceNode(name, node.op_type, tuple(node.input), tuple(node.output), attributes, module, torch_op)
+
+
+def _torch_origin(node: Any) -> tuple[str, str]:
+    """(module path, operator) as PyTorch's exporters tell them: dynamo in metadata, TorchScript in the node's name."""
+    told = {item.key: item.value for item in node.metadata_props}
+    modules = _QUOTED.findall(told.get("pkg.torch.onnx.name_scopes", ""))
+    if modules:
+        operators = _QUOTED.findall(told.get("pkg.torch.onnx.class_hierarchy", ""))
+        return (modules[-2] if len(modules) > 1 else "", operators[-1] if operators else "")
+    return (_module_of_path(node.name.split("/")[1:-1]) if node.name.startswith("/") else "", "")
+
+
+def _module_of_path(parts: Sequence[str]) -> str:
+    """`/layers/layers.0/query/MatMul` is of module `layers.0.query`: a child in a Sequential repeats its parent."""
+    module: list[str] = []
+    for part in parts:
+        if module and part.startswith(f"{module[-1]}."):
+            module.pop()
+        module.append(part)
+    return ".".join(module)
 
 
 def _attribute(attribute: Any, where: str) -> AttributeValue:

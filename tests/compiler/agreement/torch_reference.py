@@ -1,13 +1,14 @@
 """An independent meaning of a training step: the ONNX graph run by PyTorch, gradients by its autograd.
 
-Nothing of the compiler's graph, operators or gradients is used; only the list of parameter names (a bias that an
-exporter dropped has no name in the file) comes from the import.
+Nothing of the compiler's graph, operators or gradients is used; only the parameters' names (a bias that an exporter
+dropped or a weight that it folded has no name in the file) come from the import.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from onnx import numpy_helper
 
+from compiler.frontend.naming import folded_weights
+from compiler.frontend.source import parse_model
 from compiler.graph import Parameter
 
 torch.set_num_threads(1)  # tests run side by side: more threads than cores make PyTorch spin
@@ -169,9 +172,16 @@ class Reference:
     model: onnx.ModelProto
     parameters: Mapping[str, Parameter]
 
+    @cached_property
+    def transposed(self) -> Mapping[str, str]:
+        """Initializer that an exporter folded from a Linear's weight -> the parameter that it is the transpose of."""
+        source = parse_model(self.model.SerializeToString())
+        return {name: known.source for name, known in folded_weights(source, tied=()).items()}
+
     def initial(self) -> dict[str, np.ndarray]:
         """Every parameter in file layout, float32; dropped biases as zeros."""
         stored = {item.name: numpy_helper.to_array(item) for item in self.model.graph.initializer}
+        stored |= {weight: stored[name].T for name, weight in self.transposed.items()}
         stored |= {
             node.output[0]: numpy_helper.to_array(node.attribute[0].t)
             for node in self.model.graph.node
@@ -201,6 +211,7 @@ class Reference:
         }
         values |= {name: _as(array, real) for name, array in feeds.items()}
         values |= weights
+        values |= {name: weights[weight].T for name, weight in self.transposed.items()}
         created = {own.layer: name for name, own in self.parameters.items() if own.created}
         for node in self.model.graph.node:
             attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}

@@ -15,6 +15,7 @@ from tests.compiler.frontend.onnx_graphs import imported
 from tests.models import FAMILIES, Exporter, build, export, transformers_model
 
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "dynamo-unoptimized", "torchscript")
+SLICED = ("bert", "dynamo")
 TRANSFORMERS = ("bert", "distilbert", "vit", "gpt2", "llama")
 
 
@@ -105,3 +106,19 @@ def test_both_exporters_give_the_same_parameters(name: str) -> None:
     assert counts == [len(list(model.parameters()))] * 2
     sizes = [sum(graph.types[parameter].size for parameter in graph.parameters) for graph in graphs]
     assert max(sizes) == sum(tensor.numel() for tensor in model.parameters())
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("name", ["bert", "vit", "llama"])
+def test_parameters_have_the_names_and_layouts_of_the_module(name: str, exporter: Exporter) -> None:
+    """So that a plan can name them, and the module can load what was trained."""
+    model, _, _ = transformers_model(name)
+    graph = imported(_exported(name, exporter), batch=2)
+    state = dict(model.named_parameters())
+    missing = set(state) - set(graph.parameters)
+    # Positions of a fixed length are a slice of their table, which the dynamo exporter gives a name of its own.
+    assert missing == ({"model.bert.embeddings.position_embeddings.weight"} if (name, exporter) == SLICED else set())
+    assert len(graph.parameters) == len(state)
+    for own in set(graph.parameters) & set(state):
+        stored = graph.parameters[own].to_file(graph.arrays[own])
+        np.testing.assert_array_equal(stored, state[own].detach().numpy(), err_msg=own)
