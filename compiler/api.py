@@ -15,16 +15,18 @@ from compiler import targets
 from compiler.bundle import REPORT, REPORT_SCHEMA, STEP, TRAINING, WEIGHTS, Bundle, make_bundle, sha256_of, to_json
 from compiler.checkpoint import write_checkpoint
 from compiler.codegen.api import code_version
+from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.link import link_binary
 from compiler.export.training import export_training
 from compiler.graph import Array
+from compiler.kernel_spec import signature
 from compiler.limits import DEFAULT_LIMITS, ModelLimits
-from compiler.memory import root_of
 from compiler.pipeline import CompiledStep, Progress, compile_step
 from compiler.program import BinaryImage, KernelCall, Program, ProgramName
 from compiler.spec import SparsePlan, TrainingSpec
 from compiler.targets import Target
 from compiler.training import LABELS
+from compiler.tuning.table import NO_TUNING, TuningTable, choices_digest
 
 MAX_STEP_BYTES = 2_000_000
 
@@ -39,22 +41,27 @@ def compile_training(
     progress: Progress | None = None,
     limits: ModelLimits = DEFAULT_LIMITS,
     jobs: int = 2,
+    tuning: TuningTable = NO_TUNING,
 ) -> Bundle:
     """Derive, optimize, plan and build the training step of an ONNX model for one target.
 
-    Same model, plan, spec, target and compiler give the same bytes. `cache_dir` keeps kernels between builds.
+    Same model, plan, spec, target, compiler and measured schedules give the same bytes. `cache_dir` keeps kernels
+    between builds; `tuning` holds schedules that measurements chose (the others follow from the target's figures).
     Raises: CompileError; its kinds say who must act, its text what and where (see `compiler.errors`).
     """
     board = targets.load(target)
     step = compile_step(
-        model, plan=plan, spec=spec, target=board, cache_dir=cache_dir, progress=progress, limits=limits, jobs=jobs
-    )
+        model, plan=plan, spec=spec, target=board, cache_dir=cache_dir, progress=progress, limits=limits, jobs=jobs,
+        tuning=tuning,
+    )  # fmt: skip
     digests = {
         "model": f"sha256:{sha256_of(model)}",
         "plan": plan.digest,
         "spec": spec.digest,
         "compiler": compiler_version(),
     }
+    if step.choices:
+        digests["tuning"] = choices_digest(step.choices)
     with tempfile.TemporaryDirectory(prefix="pockfarm-link-") as folder:
         binary = link_binary(make_image(step, digests, target), step.kernels, board, work_dir=Path(folder))
     report = to_json(compile_report(step, len(binary)))
@@ -138,7 +145,7 @@ def _manifest(
             "optimizer_bytes": memory.optimizer_bytes,
             "peak_bytes": memory.arena_bytes + state_bytes,
         },
-        "kernels": [_kernel(call) for call in train.calls],
+        "kernels": [_kernel(call, step.choices) for call in train.calls],
     }
 
 
@@ -147,7 +154,7 @@ def _tensor(program: Program, name: str) -> dict[str, object]:
     return {"name": name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
 
 
-def _kernel(call: KernelCall) -> dict[str, object]:
+def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object]:
     return {
         "name": call.origin,
         "phase": call.phase,
@@ -155,6 +162,7 @@ def _kernel(call: KernelCall) -> dict[str, object]:
         "flops": call.flops,
         "bytes_read": call.bytes_read,
         "bytes_written": call.bytes_written,
+        "schedule": choices.get(signature(call.spec), DEFAULT).text or "default",
     }
 
 
@@ -181,6 +189,7 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
             "training nodes": len(step.training.graph.nodes),
             "kernel calls": len(train.calls),
             "distinct kernels": len(step.kernels),
+            "kernels scheduled by measurement": len(step.choices),
             "executable bytes": step_bytes,
         },
         "notes": _notes(step, step_bytes),
@@ -192,7 +201,7 @@ def _arena_values(step: CompiledStep, name: ProgramName) -> list[dict[str, objec
     values = []
     for (program, value), (first, last) in sorted(step.memory.live.items()):
         place = step.memory.placements[program, value]
-        if program == name and root_of(step.programs[name], value) == value:
+        if program == name and step.programs[name].root(value) == value:
             values.append(
                 _arena_value(value, place.offset_bytes, place.size_bytes, max(first, 0), min(last, last_call))
             )

@@ -9,6 +9,7 @@ CompileError                    (base; carries `cause`, `code` and `where`)
 |-- LimitExceeded               a stated limit was passed (size, depth, count, memory, time) -> user
 |   `-- DoesNotFit              the memory plan needs more than the budget
 |-- TargetError                 no such target, or it lacks what the build needs            -> user
+|-- TuningError                 a tuning table or a bundle to tune does not make sense       -> user
 `-- InternalError               a broken invariant of ours                                  -> us
     `-- BuildError              TVM, the C compiler or the linker failed
 """
@@ -93,6 +94,12 @@ class TargetError(CompileError):
     """The target is unknown or cannot run what was asked."""
 
     cause, code = "user", "target.invalid"
+
+
+class TuningError(CompileError):
+    """Measured schedules that cannot be used, or a bundle that cannot be tuned."""
+
+    cause, code = "user", "tuning.invalid"
 
 
 class InternalError(CompileError):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from compiler.autodiff import differentiate
-from compiler.codegen.api import build_kernels, workspace_bytes
+from compiler.codegen.api import build_kernels, code_version, workspace_bytes
 from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.choice import DEFAULT, Choice
+from compiler.codegen.kernels.family import choices_of
+from compiler.errors import TuningError
 from compiler.frontend.importer import import_model
 from compiler.fusion.fuse import fuse
 from compiler.graph import Graph, TensorType
 from compiler.kernel_spec import signature
 from compiler.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.lowering import Lowered, lower
-from compiler.memory import plan_memory, root_of
+from compiler.memory import plan_memory
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.passes.eliminate_dead import eliminate_dead
 from compiler.plan import UpdatePlan, resolve_plan
@@ -26,6 +29,7 @@ from compiler.schedule import schedule
 from compiler.spec import OptimizerSpec, SparsePlan, TrainingSpec
 from compiler.targets import Target
 from compiler.training import LABELS, TrainingGraph, add_optimizer, attach_loss
+from compiler.tuning.table import NO_TUNING, TuningTable
 
 Progress = Callable[[str, float], None]
 """(stage, fraction of the whole compile done, 0 to 1)."""
@@ -45,6 +49,8 @@ class CompiledStep:
     optimizer: Optimizer
     threads: int
     stage_ms: Mapping[str, float] = field(default_factory=dict)
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    """Kernels (by signature) that are not scheduled by default."""
 
 
 class Stages:
@@ -79,8 +85,9 @@ def compile_step(
     progress: Progress | None = None,
     limits: ModelLimits = DEFAULT_LIMITS,
     jobs: int = 2,
+    tuning: TuningTable = NO_TUNING,
 ) -> CompiledStep:
-    """Model bytes, plan and spec -> kernels and a byte-exact plan for one target.
+    """Model bytes, plan and spec -> kernels and a byte-exact plan for one target; `tuning` decides schedules.
 
     Raises: CompileError; every kind says who must act (see `compiler.errors`).
     """
@@ -98,8 +105,12 @@ def compile_step(
     stages.enter("schedule", 0.12)
     programs, state = make_programs(forward, training)
     stages.enter("memory", 0.16)
+    choices = measured_choices(programs, tuning, target, threads)
     placed, memory = plan_memory(
-        programs, state, lambda call: workspace_bytes(call.spec, target, threads), spec.memory_limit_bytes
+        programs,
+        state,
+        lambda call: workspace_bytes(call.spec, target, threads, choices.get(signature(call.spec), DEFAULT)),
+        spec.memory_limit_bytes,
     )
     stages.enter("kernels", 0.2)
     specs = [call.spec for program in placed for call in program.calls]
@@ -110,6 +121,7 @@ def compile_step(
         cache_dir=cache_dir,
         jobs=jobs,
         progress=lambda done, total: stages.within(0.2 + 0.7 * done / max(total, 1)),
+        choices=choices,
     )
     stages.enter("link", 0.9)
     return CompiledStep(
@@ -123,7 +135,26 @@ def compile_step(
         optimizer=_optimizer(spec.optimizer),
         threads=threads,
         stage_ms=stages.ms,
+        choices=choices,
     )
+
+
+def measured_choices(
+    programs: Iterable[Program], tuning: TuningTable, target: Target, threads: int
+) -> Mapping[str, Choice]:
+    """The schedules that measurements chose for kernels of these programs, by signature.
+
+    Raises: TuningError if a kernel cannot be scheduled as the table says.
+    """
+    decided = tuning.choices(target=target.name, version=code_version(), threads=threads)
+    specs = {signature(call.spec): call.spec for program in programs for call in program.calls} if decided else {}
+    chosen = {name: decided[name] for name in specs if name in decided}
+    for name, choice in chosen.items():
+        if choice not in choices_of(specs[name], target, threads):
+            raise TuningError(
+                f"kernel {name[:16]} has no schedule {choice.text!r}", where="tuning", hint="measure again"
+            )
+    return chosen
 
 
 def derive_training_step(forward: Graph, plan: UpdatePlan, spec: TrainingSpec) -> TrainingGraph:
@@ -170,7 +201,7 @@ def _only_logits(forward: Graph, logits: str) -> Graph:
 
 def state_tensors(forward: Graph, training: TrainingGraph, programs: tuple[Program, ...]) -> tuple[StateTensor, ...]:
     """Every parameter of the model, optimizer state, and the constants that some call reads."""
-    read = {root_of(program, name) for program in programs for call in program.calls for name in call.inputs}
+    read = {program.root(name) for program in programs for call in program.calls for name in call.inputs}
     tensors = [
         StateTensor(
             name, forward.types[name], "parameter", own.file_shape, own.view_shape, own.perm, name in training.updates

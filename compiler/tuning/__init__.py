@@ -1,0 +1,1 @@
+"""Schedules chosen by measurement: what can be measured, with which binary, and what measurements have decided."""
