@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from compiler.aliases import Alias, Aliases, root_of
 from compiler.errors import CompileError
 from compiler.fusion.expressions import substitute_refs
 from compiler.graph import Array, Graph, Node, TensorType
@@ -16,17 +17,15 @@ from compiler.program import KernelCall
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Kernel calls in graph order. `aliases[v]` is the value whose storage v shares (views, in-place updates)."""
+    """Kernel calls in graph order. `aliases[v]` is the storage that v shares (views, in-place updates)."""
 
     calls: tuple[KernelCall, ...]
     types: Mapping[str, TensorType]
-    aliases: Mapping[str, str]
+    aliases: Aliases
 
     def root(self, value: str) -> str:
         """The value that owns the storage of `value`."""
-        while value in self.aliases:
-            value = self.aliases[value]
-        return value
+        return root_of(self.aliases, value)
 
 
 def lower(graph: Graph) -> Lowered:
@@ -36,7 +35,7 @@ def lower(graph: Graph) -> Lowered:
     """
     scalars = {name: array for name, array in graph.arrays.items() if array.size == 1 and name not in graph.parameters}
     calls: list[KernelCall] = []
-    aliases: dict[str, str] = {}
+    aliases: dict[str, Alias] = {}
     for node in graph.nodes:
         record = OPERATORS[node.op]
         inputs = tuple(graph.types[name] for name in node.inputs)
@@ -47,9 +46,10 @@ def lower(graph: Graph) -> Lowered:
             problem.where = problem.where or node.origin or node.op
             raise
         if isinstance(spec, View):
-            aliases[node.output] = node.inputs[0]
+            aliases[node.output] = Alias(node.inputs[0])
             continue
-        aliases.update({node.outputs[o]: node.inputs[i] for o, i in record.in_place.items() if o < len(node.outputs)})
+        in_place = {o: i for o, i in record.in_place.items() if o < len(node.outputs)}
+        aliases.update({node.outputs[o]: Alias(node.inputs[i]) for o, i in in_place.items()})
         calls.append(_call(node, spec, inputs, outputs, scalars))
     return Lowered(tuple(calls), graph.types, aliases)
 

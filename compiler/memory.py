@@ -11,6 +11,7 @@ from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from compiler.aliases import Alias, storage_of
 from compiler.errors import DoesNotFit
 from compiler.fusion.affine import is_identity
 from compiler.kernel_spec import MapSpec
@@ -64,13 +65,6 @@ def plan_memory(
     plan = MemoryPlan(placements, workspaces, live, weights_bytes, optimizer_bytes, arena_bytes)
     _check_limit(plan, limit_bytes)
     return programs, plan
-
-
-def root_of(program: Program, value: str) -> str:
-    """The value that owns the storage of `value`."""
-    while value in program.aliases:
-        value = program.aliases[value]
-    return value
 
 
 def peak_bytes(blocks: Sequence[Block]) -> int:
@@ -141,14 +135,14 @@ def _stack(state: Sequence[StateTensor], roles: tuple[str, ...]) -> tuple[dict[s
 def _blocks(
     program: Program, fixed: Mapping[str, Placement], workspace_bytes: Callable[[KernelCall], int]
 ) -> list[Block]:
-    spans: dict[str, tuple[int, int]] = {root_of(program, name): (-1, -1) for name in program.inputs}
+    spans: dict[str, tuple[int, int]] = {program.root(name): (-1, -1) for name in program.inputs}
     for position, call in enumerate(program.calls):
         for name in (*call.inputs, *call.outputs):
-            root = root_of(program, name)
+            root = program.root(name)
             first = spans.get(root, (position, position))[0]
             spans[root] = (first, position)
     for name in program.outputs:
-        root = root_of(program, name)
+        root = program.root(name)
         spans[root] = (spans[root][0], len(program.calls))
     blocks = [
         Block((program.name, root), _aligned(program.types[root].size_bytes), first, last)
@@ -169,10 +163,11 @@ def _place_aliases(
         placements[program.name, name] = place
     used = {name for call in program.calls for name in (*call.inputs, *call.outputs)} | set(program.outputs)
     for name in used:
-        root = root_of(program, name)
-        if root != name and (program.name, root) in placements:
-            owner = placements[program.name, root]
-            placements[program.name, name] = replace(owner, size_bytes=program.types[name].size_bytes)
+        shared = storage_of(program.aliases, name)
+        owner = placements.get((program.name, shared.value))
+        if shared.value != name and owner is not None:
+            start = owner.offset_bytes + shared.offset_bytes
+            placements[program.name, name] = Placement(owner.region, start, program.types[name].size_bytes)
 
 
 def _check_limit(plan: MemoryPlan, limit_bytes: int | None) -> None:
@@ -189,18 +184,19 @@ def _reuse_in_place(program: Program, state: Sequence[StateTensor]) -> Program:
     """Let a map write over an input that dies in it."""
     aliases = dict(program.aliases)
     program = replace(program, aliases=aliases)
-    persistent = {tensor.name for tensor in state} | {root_of(program, name) for name in program.outputs}
+    persistent = {tensor.name for tensor in state} | {program.root(name) for name in program.outputs}
     last_use: dict[str, int] = {}
     for position, call in enumerate(program.calls):
         for name in call.inputs:
-            last_use[root_of(program, name)] = position
+            last_use[program.root(name)] = position
     for position, call in enumerate(program.calls):
         source = _reusable_input(program, call, position, last_use, persistent)
         if source is None:
             continue
         output = call.outputs[0]
-        aliases[output] = source
-        last_use[source] = max(position, last_use.get(output, position))
+        aliases[output] = Alias(source)
+        root = program.root(source)
+        last_use[root] = max(position, last_use.get(output, position))
     return program
 
 
@@ -212,10 +208,10 @@ def _reusable_input(
         return None
     if call.outputs[0] in persistent or not is_identity(spec.outputs[0], spec.extents):
         return None
-    roots = [root_of(program, name) for name in call.inputs]
-    for root, access in zip(roots, spec.inputs, strict=True):
+    roots = [program.root(name) for name in call.inputs]
+    for name, root, access in zip(call.inputs, roots, spec.inputs, strict=True):
         same_size = access.type.size_bytes == spec.outputs[0].type.size_bytes
         dies = last_use.get(root) == position and root not in persistent and root not in program.inputs
         if same_size and dies and roots.count(root) == 1 and is_identity(access, spec.extents):
-            return root
+            return name
     return None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from compiler.aliases import Aliases, root_of
 from compiler.graph import Parameter, Phase, TensorType
 from compiler.kernel_spec import KernelSpec
 
@@ -48,7 +49,7 @@ class StateTensor:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Kernel calls in execution order over values; `aliases` maps a value to the value whose storage it shares."""
+    """Kernel calls in execution order over values; `aliases` maps a value to the storage that it shares."""
 
     name: ProgramName
     calls: tuple[KernelCall, ...]
@@ -57,7 +58,11 @@ class Program:
     """Data inputs in the model's order, then (train) the label input, then `hyper.*` scalars."""
     outputs: tuple[str, ...]
     """train: the loss, then the logits; forward: the logits."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    aliases: Aliases = field(default_factory=dict)
+
+    def root(self, value: str) -> str:
+        """The value that owns the storage of `value`."""
+        return root_of(self.aliases, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def dependencies(lowered: Lowered) -> Edges:
 def _maker_name(lowered: Lowered, makers: dict[str, int], name: str) -> str:
     """The value along a chain of views that a call wrote."""
     while name not in makers and name in lowered.aliases:
-        name = lowered.aliases[name]
+        name = lowered.aliases[name].value
     return name
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from compiler.aliases import storage_of
 from compiler.codegen.cache import CompiledKernel
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
@@ -83,16 +84,20 @@ class _Tables:
 
     def _place(self, program: Program, value: str) -> int:
         placements = self.image.plan.placements
-        root = value
-        while (program.name, root) not in placements:
-            if root not in program.aliases:
-                raise InternalError(f"the memory plan has no place for {value!r}", where=f"{program.name} program")
-            root = program.aliases[root]
-        return self._absolute(placements[program.name, root], program.types[value].size_bytes, value)
+        size_bytes = program.types[value].size_bytes
+        own = placements.get((program.name, value))
+        if own is not None:
+            return self._absolute(own, size_bytes, value)
+        shared = storage_of(program.aliases, value)
+        owner = placements.get((program.name, shared.value))
+        if owner is None:
+            raise InternalError(f"the memory plan has no place for {value!r}", where=f"{program.name} program")
+        rest = Placement(owner.region, owner.offset_bytes + shared.offset_bytes, owner.size_bytes - shared.offset_bytes)
+        return self._absolute(rest, size_bytes, value)
 
     def _place_or_nowhere(self, program: Program, value: str) -> str:
         """Where the runtime writes an input; nowhere if the plan leaves it out because no call reads it."""
-        placed = (program.name, _root(program, value)) in self.image.plan.placements
+        placed = (program.name, program.root(value)) in self.image.plan.placements
         if value not in program.inputs or not (placed or _is_read(program, value)):
             return NOWHERE
         return str(self._place(program, value))
@@ -281,21 +286,15 @@ _HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt")
 _OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2")
 
 
-def _root(program: Program, value: str) -> str:
-    while value in program.aliases:
-        value = program.aliases[value]
-    return value
-
-
 def _is_read(program: Program, value: str) -> bool:
-    return any(_root(program, operand) == value for call in program.calls for operand in call.inputs)
+    return any(program.root(operand) == value for call in program.calls for operand in call.inputs)
 
 
 def _same_bytes_as(program: Program, value: str) -> str:
     """The value that `value` is a mere view of; an in-place result shares storage too, but not its contents."""
     made = {output for call in program.calls for output in call.outputs}
     while value in program.aliases and value not in made:
-        value = program.aliases[value]
+        value = program.aliases[value].value
     return value
 
 

@@ -14,7 +14,7 @@ from compiler.errors import DoesNotFit, PlanError
 from compiler.evaluate import evaluate_graph
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
-from compiler.memory import Block, pack, peak_bytes, plan_memory, root_of
+from compiler.memory import Block, pack, peak_bytes, plan_memory
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
 from compiler.plan import resolve_plan
@@ -113,7 +113,7 @@ def test_no_two_live_values_overlap(case: str) -> None:
         spans = [
             (memory.live[key], memory.placements[key])
             for key in memory.live
-            if key[0] == program.name and root_of(program, key[1]) == key[1]
+            if key[0] == program.name and program.root(key[1]) == key[1]
         ]
         spans += [((i, i), place) for (owner, i), place in memory.workspaces.items() if owner == program.name]
         for (life, place), (other_life, other) in combinations(spans, 2):
@@ -142,7 +142,7 @@ def test_gradients_die_at_once() -> None:
     training = derive_training_step(forward, resolve_plan(forward, _plan("full")), SGD)
     programs, state = make_programs(forward, training)
     programs, memory = plan_memory(programs, state, lambda call: 0, None)
-    lives = [memory.live["train", root_of(programs[0], value)] for value in training.gradients.values()]
+    lives = [memory.live["train", programs[0].root(value)] for value in training.gradients.values()]
     lives = [life for life in lives if life[1] > life[0]]
     alive = max(sum(first <= i <= last for first, last in lives) for i in range(len(programs[0].calls)))
     assert alive < len(lives) / 4

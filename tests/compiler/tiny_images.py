@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler import targets
+from compiler.aliases import Alias
 from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.link import RUNTIME, cache_folder, link_binary
 from compiler.graph import TensorType
@@ -108,7 +109,7 @@ def state(name: str, role: str, file_shape: tuple[int, ...], perm: tuple[int, ..
 
 def classifier_programs() -> tuple[Program, Program]:
     momentum = ("optimizer.momentum.w", "optimizer.momentum.b")
-    aliases = {f"{name}'": name for name in ("w", "b", *momentum)}
+    aliases = {f"{name}'": Alias(name) for name in ("w", "b", *momentum)}
     linear = call("linear", ("x", "w", "b"), ("logits",), "forward", 'fully connected "é"')
     calls = (
         linear,
@@ -181,7 +182,7 @@ def table_programs() -> tuple[Program, Program]:
         call("scatter", ("tokens", "d_y"), ("d_table",), "backward"),
         call("adamw", ("table", "d_table", *moments, *hyper), ("table'", "m'", "v'"), "update"),
     )
-    aliases = {"table'": "table", "m'": moments[0], "v'": moments[1]}
+    aliases = {"table'": Alias("table"), "m'": Alias(moments[0]), "v'": Alias(moments[1])}
     train = Program("train", calls, TABLE_TYPES, ("tokens", "labels", *hyper), ("loss", "logits"), aliases)
     return train, Program("forward", (look_up,), TABLE_TYPES, ("tokens",), ("logits",), {})
 

@@ -1,0 +1,32 @@
+"""Values that share storage: views, results written in place, and the parts of a value that is made in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """The storage of `value` from `offset_bytes` on; `value` may itself be an alias."""
+
+    value: str
+    offset_bytes: int = 0
+
+
+Aliases = Mapping[str, Alias]
+"""A value that owns its storage has no entry."""
+
+
+def storage_of(aliases: Aliases, value: str) -> Alias:
+    """The owner of the storage of `value`, and where in it the value begins."""
+    offset_bytes = 0
+    while value in aliases:
+        offset_bytes += aliases[value].offset_bytes
+        value = aliases[value].value
+    return Alias(value, offset_bytes)
+
+
+def root_of(aliases: Aliases, value: str) -> str:
+    """The value that owns the storage of `value`."""
+    return storage_of(aliases, value).value
