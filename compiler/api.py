@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 
 from compiler import targets
-from compiler.bundle import REPORT, REPORT_SCHEMA, STEP, TRAINING, WEIGHTS, Bundle, make_bundle, sha256_of, to_json
+from compiler.bundle import (
+    KERNELS,
+    REPORT,
+    REPORT_SCHEMA,
+    STEP,
+    TRAINING,
+    WEIGHTS,
+    Bundle,
+    make_bundle,
+    sha256_of,
+    to_json,
+)
 from compiler.checkpoint import write_checkpoint
 from compiler.codegen.api import code_version
 from compiler.codegen.choice import DEFAULT, Choice
@@ -26,6 +37,7 @@ from compiler.program import BinaryImage, KernelCall, Program, ProgramName
 from compiler.spec import SparsePlan, TrainingSpec
 from compiler.targets import Target
 from compiler.training import LABELS
+from compiler.tuning.catalogue import catalogue_of
 from compiler.tuning.table import NO_TUNING, TuningTable, choices_digest
 
 MAX_STEP_BYTES = 2_000_000
@@ -72,6 +84,9 @@ def compile_training(
         WEIGHTS: initial_checkpoint(step),
         TRAINING: export_training(step.training),
         REPORT: report,
+        KERNELS: catalogue_of(
+            step.programs["train"].calls, board, threads=step.threads, version=code_version()
+        ).to_json(),
     }
     bundle = make_bundle(_manifest(step, plan, spec, board, digests), files)
     if progress is not None:

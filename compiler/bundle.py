@@ -12,11 +12,12 @@ from typing import Any
 
 SCHEMA = "pockfarm.bundle/1"
 REPORT_SCHEMA = "pockfarm.compile-report/1"
-STEP, WEIGHTS, TRAINING, REPORT, MANIFEST = (
+STEP, WEIGHTS, TRAINING, REPORT, KERNELS, MANIFEST = (
     "bin/step",
     "weights.safetensors",
     "training.onnx",
     "report.json",
+    "kernels.json",
     "manifest.json",
 )
 

@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 """(kernels done, kernels in all)."""
 
 _PACKAGE = Path(__file__).parent
-_NOT_IN_OBJECTS = frozenset({"api.py", "cache.py", "link.py", "tables.py", "testing.py", "worker.py"})
+_NOT_IN_OBJECTS = frozenset({"api.py", "cache.py", "link.py", "tables.py", "testing.py", "trials.py", "worker.py"})
 """Files of this package whose text does not change a kernel's object."""
 
 

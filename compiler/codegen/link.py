@@ -19,7 +19,9 @@ from pathlib import Path
 
 from compiler import targets
 from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.choice import Variant
 from compiler.codegen.tables import table_source
+from compiler.codegen.trials import Trial, pool_bytes, trial_source
 from compiler.errors import BuildError
 from compiler.program import BinaryImage
 from compiler.targets import Target
@@ -38,14 +40,39 @@ def link_binary(image: BinaryImage, kernels: Mapping[str, CompiledKernel], targe
     `kernels` is keyed by `signature(call.spec)`; `work_dir` is an existing folder for intermediate files.
     Raises: InternalError if the image contradicts itself, BuildError if the compiler or linker fails.
     """
-    source = table_source(image, kernels)
-    runtime = runtime_objects(target.zig_triple)
+    sources = {"tables": table_source(image, kernels)}
+    return _link(sources, runtime_objects(target.zig_triple), kernels.values(), target, work_dir)
+
+
+def link_tuner(
+    trials: Sequence[Trial], kernels: Mapping[Variant, CompiledKernel], target: Target, *, threads: int, work_dir: Path
+) -> bytes:
+    """The executable that times the variants of each trial: same trials and kernels, same bytes. Raises: BuildError."""
+    sources = {
+        "trials": trial_source(trials, kernels, threads=threads, pool_bytes=pool_bytes(target)),
+        "tuner": (RUNTIME / "tuner" / "tuner.c").read_text(),
+    }
+    runtime = [path for path in runtime_objects(target.zig_triple) if path.stem != "main"]
+    return _link(sources, runtime, kernels.values(), target, work_dir)
+
+
+def _link(
+    sources: Mapping[str, str],
+    runtime: Iterable[Path],
+    kernels: Iterable[CompiledKernel],
+    target: Target,
+    work_dir: Path,
+) -> bytes:
+    """Compile the sources and link them with the runtime's objects and the kernels."""
+    triple, include = target.zig_triple, ["-I", str(RUNTIME), "-I", str(RUNTIME / "tuner")]
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="link-") as name:
         folder = Path(name)
-        (folder / "tables.c").write_text(source)
         objects = _write_kernels(folder, kernels)
-        _zig_cc(target.zig_triple, ["-I", str(RUNTIME), "-c", "tables.c", "-o", "tables.o"], folder)
-        _zig_cc(target.zig_triple, [*LINK_FLAGS, "-o", "step", *map(str, runtime), "tables.o", *objects], folder)
+        for stem, source in sources.items():
+            (folder / f"{stem}.c").write_text(source)
+            _zig_cc(triple, [*include, "-c", f"{stem}.c", "-o", f"{stem}.o"], folder)
+        own = [f"{stem}.o" for stem in sources]
+        _zig_cc(triple, [*LINK_FLAGS, "-o", "step", *map(str, runtime), *own, *objects], folder)
         return (folder / "step").read_bytes()
 
 
@@ -81,9 +108,9 @@ def cache_folder() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "pockfarm"
 
 
-def _write_kernels(folder: Path, kernels: Mapping[str, CompiledKernel]) -> list[str]:
+def _write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:
     """One object file per symbol, named and ordered by symbol so that links repeat."""
-    objects = {kernel.symbol: kernel.object_bytes for kernel in kernels.values()}
+    objects = {kernel.symbol: kernel.object_bytes for kernel in kernels}
     for symbol, content in objects.items():
         (folder / f"{symbol}.o").write_bytes(content)
     return [f"{symbol}.o" for symbol in sorted(objects)]

@@ -1,0 +1,97 @@
+"""What a bundle says of its kernels, so that they can be measured and tuned without the model: `kernels.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from compiler.codegen.kernels.family import choices_of
+from compiler.errors import TuningError
+from compiler.kernel_spec import KernelSpec, canonical, signature
+from compiler.program import KernelCall
+from compiler.targets import Target
+from compiler.tuning.spec_text import parse_spec
+
+SCHEMA = "pockfarm.kernels/1"
+_FLOPS_PER_BYTE = 8
+"""A byte that moves takes about as long as this many operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueKernel:
+    """A kernel that can be scheduled in several ways, with what all its calls in a step do together."""
+
+    spec: KernelSpec
+    name: str
+    """Of its first call."""
+    calls: int
+    flops: int
+    bytes_moved: int
+
+    @property
+    def cost(self) -> float:
+        """Grows with the time that a step spends in it."""
+        return float(self.flops + _FLOPS_PER_BYTE * self.bytes_moved)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """A step's kernels that can be scheduled in several ways, the costliest first.
+
+    `version` is that of the kernel generator (`codegen.api.code_version`).
+    """
+
+    version: str
+    threads: int
+    kernels: tuple[CatalogueKernel, ...]
+
+    def to_json(self) -> bytes:
+        """The file. Same catalogue, same bytes."""
+        rows = [
+            {"spec": canonical(one.spec), "name": one.name, "calls": one.calls, "flops": one.flops,
+             "bytes_moved": one.bytes_moved}
+            for one in self.kernels
+        ]  # fmt: skip
+        body = {"schema": SCHEMA, "version": self.version, "threads": self.threads, "kernels": rows}
+        return (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Catalogue:
+        """The catalogue in a file. Raises: TuningError."""
+        try:
+            body = json.loads(data)
+            rows = [(row, parse_spec(row["spec"])) for row in body["kernels"]]
+            kernels = tuple(
+                CatalogueKernel(spec, str(row["name"]), int(row["calls"]), int(row["flops"]), int(row["bytes_moved"]))
+                for row, spec in rows
+            )
+            if body["schema"] != SCHEMA:
+                raise ValueError(f"schema {body['schema']!r:.60}")
+            return cls(str(body["version"]), int(body["threads"]), kernels)
+        except (ValueError, TypeError, KeyError, RecursionError) as problem:
+            raise TuningError(f"not a list of kernels: {problem!r:.200}", where="kernels.json") from None
+
+
+def catalogue_of(calls: Iterable[KernelCall], target: Target, *, threads: int, version: str) -> Catalogue:
+    """The kernels of a step that can be scheduled in several ways."""
+    found: dict[str, CatalogueKernel] = {}
+    for call in calls:
+        name, moved = signature(call.spec), call.bytes_read + call.bytes_written
+        known = found.get(name)
+        if known is None:
+            found[name] = CatalogueKernel(call.spec, call.origin, 1, call.flops, moved)
+        else:
+            found[name] = replace(
+                known, calls=known.calls + 1, flops=known.flops + call.flops, bytes_moved=known.bytes_moved + moved
+            )
+    return Catalogue(version, threads, heaviest_first(_with_choices(found, target, threads)))
+
+
+def heaviest_first(kernels: Mapping[str, CatalogueKernel]) -> tuple[CatalogueKernel, ...]:
+    """By cost, then by signature."""
+    return tuple(kernels[name] for name in sorted(kernels, key=lambda name: (-kernels[name].cost, name)))
+
+
+def _with_choices(kernels: Mapping[str, CatalogueKernel], target: Target, threads: int) -> dict[str, CatalogueKernel]:
+    return {name: one for name, one in kernels.items() if len(choices_of(one.spec, target, threads)) > 1}
