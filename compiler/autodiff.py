@@ -33,7 +33,7 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
     for node in reversed(graph.nodes):
         if node.outputs[0] not in pending or node.outputs[0] not in active:
             continue
-        d_output = _total(b, pending.pop(node.output))
+        d_output = _total(b, pending.pop(node.outputs[0]))
         _propagate(b, node, d_output, active, pending)
     gradients = {}
     for name, part in plan.items():

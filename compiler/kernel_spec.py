@@ -275,7 +275,35 @@ class GatherSpec:
     dtype: Literal["f32", "i64", "i32"] = "f32"
 
 
-KernelSpec = MapSpec | ReduceSpec | RowSpec | MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | GatherSpec
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """Scaled dot-product attention per head, which never writes the scores to memory.
+
+    forward:  q[B,T,H,D], k[B,S,G,D], v[B,S,G,E], mask? -> y[B,T,H,E], lse[B,H,T].
+              scores = scale q k' + mask, y = softmax(scores) v, lse = log sum exp of a row of scores.
+    backward: q, k, v, y, lse, d_y, mask? -> those of d_q, d_k, d_v that `wanted` names, in this order.
+    H query heads share G key/value heads (H a multiple of G): query head h reads key head h // (H / G).
+    `causal`: query t sees keys up to t + S - T only. A row that sees nothing (all scores -inf) gives y = 0 and
+    lse = +inf. `mask`: None, or the shape [B or 1, H or 1, T or 1, S or 1] of an additive f32 mask.
+    """
+
+    kind: Literal["forward", "backward"]
+    batch: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+    scale: float
+    causal: bool = False
+    mask: tuple[int, int, int, int] | None = None
+    wanted: tuple[bool, bool, bool] = (True, True, True)
+
+
+KernelSpec = (
+    MapSpec | ReduceSpec | RowSpec | MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | GatherSpec | AttentionSpec
+)
 CONTRACTIONS = (MatmulSpec, ConvSpec, DepthwiseSpec)
 
 

@@ -8,6 +8,7 @@ from compiler.errors import InternalError
 from compiler.graph import TensorType
 from compiler.kernel_spec import (
     Access,
+    AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
     GatherSpec,
@@ -45,6 +46,8 @@ def operand_types(spec: KernelSpec) -> OperandTypes:
             return _pool(spec)
         case GatherSpec():
             return _gather(spec)
+        case AttentionSpec():
+            return _attention(spec)
     raise InternalError(f"no operand rule for {type(spec).__name__}")
 
 
@@ -100,3 +103,16 @@ def _gather(spec: GatherSpec) -> OperandTypes:
     if spec.kind == "gather":
         return OperandTypes((table, index), (picked,))
     return OperandTypes((index, picked), (table,))
+
+
+def _attention(spec: AttentionSpec) -> OperandTypes:
+    q = _f32(spec.batch, spec.queries, spec.heads, spec.width)
+    k = _f32(spec.batch, spec.keys, spec.groups, spec.width)
+    v = _f32(spec.batch, spec.keys, spec.groups, spec.value_width)
+    y = _f32(spec.batch, spec.queries, spec.heads, spec.value_width)
+    lse = _f32(spec.batch, spec.heads, spec.queries)
+    mask = () if spec.mask is None else (_f32(*spec.mask),)
+    if spec.kind == "forward":
+        return OperandTypes((q, k, v, *mask), (y, lse))
+    outputs = tuple(operand for operand, wanted in zip((q, k, v), spec.wanted, strict=True) if wanted)
+    return OperandTypes((q, k, v, y, lse, y, *mask), outputs)

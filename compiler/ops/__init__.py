@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from compiler.ops.attention import ATTENTION
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.matmul import MATMUL
@@ -15,6 +16,6 @@ from compiler.ops.record import Operator
 from compiler.ops.reduction import REDUCTION
 from compiler.ops.rows import ROWS
 
-FAMILIES = (ELEMENTWISE, MOVEMENT, REDUCTION, MATMUL, CONVOLUTION, POOLING, ROWS, OPTIMIZERS)
+FAMILIES = (ELEMENTWISE, MOVEMENT, REDUCTION, MATMUL, CONVOLUTION, POOLING, ROWS, ATTENTION, OPTIMIZERS)
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType({record.name: record for family in FAMILIES for record in family})

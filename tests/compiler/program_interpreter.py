@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from compiler.codegen.operands import operand_types
 from compiler.fusion.epilogues import output_extents
 from compiler.graph import NUMPY_DTYPE, Array
 from compiler.kernel_spec import (
     Access,
+    AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
     GatherSpec,
@@ -102,6 +104,8 @@ def run_spec(spec: KernelSpec, inputs: Sequence[Array]) -> list[Array]:
     wide = [array.astype(np.float64) if array.dtype.kind == "f" else array for array in inputs]
     if isinstance(spec, GatherSpec):
         return [_gather(spec, wide)]
+    if isinstance(spec, AttentionSpec):
+        return _attention(spec, wide)
     count = len(wide) - len(spec.epilogue_inputs)
     extents = output_extents(spec)
     assert extents is not None
@@ -164,3 +168,12 @@ def _gather(spec: GatherSpec, inputs: Sequence[Array]) -> Array:
     result = np.zeros((spec.rows, spec.outer, spec.inner))
     np.add.at(result, index.reshape(-1), d_y.reshape(spec.outer, spec.count, spec.inner).transpose(1, 0, 2))
     return result.transpose(1, 0, 2)
+
+
+def _attention(spec: AttentionSpec, inputs: Sequence[Array]) -> list[Array]:
+    attrs: dict[str, Any] = {"scale": spec.scale, "causal": spec.causal}
+    if spec.kind == "backward":
+        attrs["wanted"] = spec.wanted
+    operands = [array.reshape(t.shape) for array, t in zip(inputs, operand_types(spec).inputs, strict=True)]
+    name = "attention" if spec.kind == "forward" else "attention_grad"
+    return list(OPERATORS[name].evaluate(operands, attrs))

@@ -8,6 +8,7 @@ from typing import Protocol, cast, runtime_checkable
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.errors import InternalError
 from compiler.kernel_spec import (
+    AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
     GatherSpec,
@@ -29,6 +30,7 @@ FAMILIES: dict[type, str] = {
     DepthwiseSpec: "depthwise",
     PoolSpec: "pool",
     GatherSpec: "gather",
+    AttentionSpec: "attention",
 }
 
 
