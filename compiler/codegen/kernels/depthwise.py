@@ -33,7 +33,7 @@ def workspace_bytes(spec: DepthwiseSpec, target: Target, threads: int) -> int:
     """Partial sums of the weight gradient, one set per thread."""
     if spec.kind != "weight_grad":
         return 0
-    return 4 * slots(spec, threads) * spec.kernel[0] * spec.kernel[1] * spec.c
+    return 4 * slots(spec, threads) * (spec.kernel[0] * spec.kernel[1] + spec.sums) * spec.c
 
 
 def emit(spec: DepthwiseSpec, target: Target, threads: int) -> PrimFunc:

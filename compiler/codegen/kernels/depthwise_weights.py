@@ -1,9 +1,11 @@
 """Weight gradient of a depth-wise convolution: for each row of the output gradient and each vector of channels, the
-taps' sums are in registers; rows are shared out among threads, whose sums a second phase adds."""
+taps' sums (and the bias gradient, the sum of d_y itself, if it is wanted) are in registers; rows are shared out among
+threads, whose sums a second phase adds."""
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
+from operator import add
 
 from tvm import tirx
 
@@ -20,6 +22,8 @@ _FEWEST_COLUMNS, _MOST_COLUMNS = 3, 6
 Taps = tuple[tuple[int, int], ...]
 Sums = dict[tuple[int, int], Buffer]
 """(kernel row, kernel column) -> its accumulator."""
+_D_Y = (-1, -1)
+"""The key among `Sums` of the sums of d_y itself (the bias gradient), if they are wanted."""
 
 
 class DepthwiseWeights:
@@ -28,18 +32,19 @@ class DepthwiseWeights:
     def __init__(self, spec: DepthwiseSpec, operands: Operands, target: Target, slots: int, *, ahead: bool) -> None:
         self.spec, self.slots, self.lanes, self.ahead = spec, slots, target.lanes, ahead
         self.x, self.d_y, *extra = operands.inputs
-        self.d_w, self.workspace = operands.outputs[0], operands.workspace
+        self.d_w, *self.d_bias = operands.outputs
+        self.workspace = operands.workspace
         self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 3)
         self.rows, self.columns = forward_axis(spec, 0), forward_axis(spec, 1)
-        self.taps = spec.kernel[0] * spec.kernel[1]
-        self.all_rows_at_once = self.taps <= target.vector_registers - 5
+        self.sums = sums_of(spec)
+        self.all_rows_at_once = len(self.sums) <= target.vector_registers - 5
 
     def emit(self, block: Block) -> None:
         """Both phases."""
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
-            sums = body.let(slot * (self.taps * self.spec.c), "sums")
-            zero_run(body, self.workspace, sums, self.taps * self.spec.c, self.lanes)
+            sums = body.let(slot * (len(self.sums) * self.spec.c), "sums")
+            zero_run(body, self.workspace, sums, len(self.sums) * self.spec.c, self.lanes)
             body.loop(end - first, lambda b, i: self._row(b, b.let(first + i, "unit"), sums), name="row")
 
         share_out(block, self.slots, self.spec.n * self.spec.oh, slot_body)
@@ -51,11 +56,7 @@ class DepthwiseWeights:
         whole = self.spec.c // self.lanes
 
         def channels(body: Block, c: Value, lanes: int) -> None:
-            accumulators = {
-                (row, column): body.local(lanes, name="acc")
-                for row in range(self.spec.kernel[0])
-                for column in range(self.spec.kernel[1])
-            }
+            accumulators = {key: body.local(lanes, name="acc") for key in self.sums}
             if self.all_rows_at_once:
                 self._in_registers(body, image, q, c, lanes, accumulators, sums)
             else:
@@ -85,8 +86,9 @@ class DepthwiseWeights:
 
     def _edge(self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums) -> None:
         def sweep(row: tuple[int, int], body: Block) -> None:
-            self._sweep(body, image, q, c, lanes, accumulators, (row,))
+            self._sweep(body, image, q, c, lanes, _of_row(accumulators, row[0]), (row,))
 
+        self._sweep(block, image, q, c, lanes, _of_row(accumulators, _D_Y[0]), ())
         for tap, offset in self.rows.taps:
             block.when(self._row_exists(q, offset), partial(sweep, (tap, offset)))
 
@@ -95,15 +97,16 @@ class DepthwiseWeights:
     ) -> None:
         """One sweep for each kernel row: for kernels with more taps than registers."""
 
-        def sweep(row: tuple[int, int], body: Block) -> None:
-            own = {key: buffer for key, buffer in accumulators.items() if key[0] == row[0]}
+        def sweep(rows: Taps, own: Sums, body: Block) -> None:
             for buffer in own.values():
                 body.store(buffer, 0, literal(0.0, "float32", lanes))
-            self._sweep(body, image, q, c, lanes, own, (row,))
+            self._sweep(body, image, q, c, lanes, own, rows)
             self._add(body, own, sums, c, lanes)
 
+        sweep((), _of_row(accumulators, _D_Y[0]), block)
         for tap, offset in self.rows.taps:
-            block.when(self._row_exists(q, offset), partial(sweep, (tap, offset)))
+            exists = self._row_exists(q, offset)
+            block.when(exists, partial(sweep, ((tap, offset),), _of_row(accumulators, tap)))
 
     def _row_exists(self, q: Value, offset: int) -> Value:
         place = q * self.rows.input_step + offset
@@ -113,6 +116,8 @@ class DepthwiseWeights:
         self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums, rows: Taps
     ) -> None:
         """Along one row of d_y, for some kernel rows."""
+        if not accumulators:
+            return
         low, high = self.columns.interior
         d_y = block.let(wide((image * self.spec.oh + q) * (self.spec.ow * self.spec.c) + c), "dy_base")
         x = {
@@ -149,11 +154,14 @@ class DepthwiseWeights:
         step = self.columns.input_step
         start = block.let(wide(first * c), "first")
         x_start = block.let(wide(first * (step * c)), "x_first")
-        if self.ahead:
+        if self.ahead and x:
             self._fetch_ahead(block, d_y + start, x[max(x)] + x_start, width)
         loaded: dict[tuple[int, int], Value] = {}
         for column in range(width):
             gradient = block.let(load_wide(self.d_y, d_y + start + wide(column * c), lanes), "dy")
+            if _D_Y in accumulators:
+                total = accumulators[_D_Y]
+                block.store(total, 0, load(total, 0, lanes) + gradient)
             for row, base in x.items():
                 for tap, offset in taps:
                     key = (row, column * step + offset)
@@ -172,28 +180,38 @@ class DepthwiseWeights:
                 prefetch(block, self.x, x + wide((row * spec.w + column) * spec.c))
 
     def _add(self, block: Block, accumulators: Sums, sums: Value, c: Value, lanes: int) -> None:
-        for (row, column), buffer in accumulators.items():
-            place = sums + c + (row * self.spec.kernel[1] + column) * self.spec.c
+        for key, buffer in accumulators.items():
+            place = sums + c + self.sums.index(key) * self.spec.c
             block.store(self.workspace, place, load(self.workspace, place, lanes) + load(buffer, 0, lanes))
 
     def _combine(self, block: Block) -> None:
         """Add the sums of all threads."""
         c_count, whole = self.spec.c, self.spec.c // self.lanes
 
-        def piece(body: Block, row: int, column: int, c: Value, lanes: int) -> None:
-            place = c + (row * self.spec.kernel[1] + column) * c_count
-            total = load(self.workspace, place, lanes)
-            for slot in range(1, self.slots):
-                total = total + load(self.workspace, place + slot * self.taps * c_count, lanes)
-            point = Point((index(row), index(column), c))
-            point = point.vector(2, lanes) if lanes > 1 else point
-            body.store(self.d_w, place, self.epilogue.apply(body, body.let(total, "sum"), point))
+        def total(c: Value, number: int, lanes: int) -> Value:
+            parts = (slot * len(self.sums) + number for slot in range(self.slots))
+            return reduce(add, (load(self.workspace, c + part * c_count, lanes) for part in parts))
 
         def taps(body: Block, c: Value, lanes: int) -> None:
-            for row in range(self.spec.kernel[0]):
-                for column in range(self.spec.kernel[1]):
-                    piece(body, row, column, c, lanes)
+            for number, (row, column) in enumerate(self.sums):
+                value = body.let(total(c, number, lanes), "sum")
+                if (row, column) == _D_Y:
+                    body.store(self.d_bias[0], c, value)
+                    continue
+                point = Point((index(row), index(column), c))
+                point = point.vector(2, lanes) if lanes > 1 else point
+                body.store(self.d_w, c + number * c_count, self.epilogue.apply(body, value, point))
 
         block.loop(whole, lambda b, i: taps(b, b.let(i * self.lanes, "c"), self.lanes), name="channels")
         for start, lanes in vector_pieces(c_count - whole * self.lanes, self.lanes):
             taps(block, index(whole * self.lanes + start), lanes)
+
+
+def sums_of(spec: DepthwiseSpec) -> tuple[tuple[int, int], ...]:
+    """The keys of `Sums`: every tap in the order of the weights, then `_D_Y` if the spec wants it."""
+    taps = tuple((row, column) for row in range(spec.kernel[0]) for column in range(spec.kernel[1]))
+    return (*taps, _D_Y) if spec.sums else taps
+
+
+def _of_row(accumulators: Sums, row: int) -> Sums:
+    return {key: buffer for key, buffer in accumulators.items() if key[0] == row}

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from compiler.codegen.testing import Kernel, native_target
 from compiler.kernel_spec import Binary, Ref
+from compiler.targets import load
 from tests.compiler.codegen.contractions import (
     RELU6,
     Kind,
@@ -66,6 +68,17 @@ def test_epilogues(kind: Kind) -> None:
     inputs = (identity(*shape), picked((spec.c,), last), picked((shape[1],), 1))
     expr = Binary("add", Binary("mul", RELU6, Ref(1)), Binary("mul", Ref(2), Ref(3)))
     check(dataclasses.replace(spec, epilogue=expr, epilogue_inputs=inputs))
+
+
+@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("target", ["x86-64-v3", native_target()])
+def test_bias_gradient(case: str, target: str) -> None:
+    """The sums of d_y beside the weight gradient, with and without registers for all taps."""
+    spec = dataclasses.replace(depthwise("weight_grad", *CASES[case]), sums=True)
+    inputs = random_inputs(spec)
+    d_w, d_bias = Kernel(spec, load(target), 2).run(*inputs)
+    assert distance(d_w, expected(spec, inputs)) <= 6e-7
+    assert distance(d_bias, inputs[1].astype("float64").sum((0, 1, 2))) <= 6e-7
 
 
 def test_long_sums_are_as_accurate_as_pytorch() -> None:
