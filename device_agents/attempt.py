@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from device_agents import retry
-from device_agents.bundle import UnpackedBundle, make_executable, unpack
+from device_agents.bundle import Trial, UnpackedBundle, make_executable, unpack
 from device_agents.dataset import DataFiles, split_npz
 from device_agents.describe import Device
 from device_agents.errors import AttemptError, BadBundle, EnrolmentError, FarmError, Stopped
@@ -25,7 +25,7 @@ from device_agents.execute import file_digest
 from device_agents.farm import FarmClient, as_attempt_error
 from device_agents.findings import Findings
 from device_agents.heartbeat import Heartbeat
-from device_agents.job import Execution, Job
+from device_agents.job import DEFAULT_TUNE_S, Execution, Job
 from device_agents.protocol import (
     HEARTBEAT_INTERVAL_S,
     REPORT_TYPE,
@@ -70,6 +70,7 @@ class Attempt:
         self._findings = Findings(1, description.cores)
         self._heartbeat = Heartbeat(station.client, assignment.lease_token, interval_s=station.heartbeat_interval_s)
         self._events = EventSender(station.client, assignment.lease_token)
+        self._trials: tuple[Trial, ...] | None = None
         self._phase = "verify"
         self._steps_done = 0
         self._told_at_s = 0.0
@@ -189,8 +190,10 @@ class Attempt:
             threads=assignment.threads,
             data=data,
             weights=weights,
+            tune_s=assignment.tune_s or DEFAULT_TUNE_S,
             limits=assignment.limits,
         )
+        self._trials = bundle.trials
         execution = Execution(
             job,
             station.device,
@@ -261,6 +264,7 @@ class Attempt:
             transfer_s=self._transfer_s,
             isolation_level=station.sandbox.level,
             environment={**description.environment, "agent": description.agent_version},
+            trials=self._trials,
         )
         exported = self._findings.exported
         if exported is None:

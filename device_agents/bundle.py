@@ -32,6 +32,16 @@ CHUNK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
+class Trial:
+    """One kernel of a tuning bundle. `choices`: the schedule of each of its variants, the default (empty) first."""
+
+    kernel: str
+    name: str
+    calls: int
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class UnpackedBundle:
     """A checked bundle on disk, and what its manifest says that a run needs."""
 
@@ -43,6 +53,8 @@ class UnpackedBundle:
     required_features: tuple[str, ...]
     threads: int | None
     """Default (and most) threads of the binary; None when the manifest does not say."""
+    trials: tuple[Trial, ...] | None = None
+    """What a tuning bundle measures; None for a bundle that trains."""
 
     @property
     def step(self) -> Path:
@@ -178,9 +190,14 @@ def _describe(manifest: Mapping[str, Any], folder: Path) -> UnpackedBundle:
             batch=_batch(manifest),
             required_features=tuple(map(str, manifest.get("required_features") or ())),
             threads=threads if isinstance(threads, int) and threads > 0 else None,
+            trials=tuple(map(_trial, manifest["trials"])) if manifest.get("kind") == "tuning" else None,
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise BadBundle("bundle.invalid", f"{MANIFEST}: field missing or ill-typed: {error!r:.200}") from None
+
+
+def _trial(row: Mapping[str, Any]) -> Trial:
+    return Trial(str(row["kernel"]), str(row["name"]), int(row["calls"]), tuple(map(str, row["choices"])))
 
 
 def _batch(manifest: Mapping[str, Any]) -> int:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from device_agents.bundle import UnpackedBundle, make_executable, unpack
+from device_agents.bundle import Trial, UnpackedBundle, make_executable, unpack
 from device_agents.dataset import DataFiles, split_npz
 from device_agents.describe import describe_device
 from device_agents.errors import AttemptError, BadData
 from device_agents.findings import Findings
-from device_agents.job import OUT, Execution, Job, JobMode, Notify, StopCheck
+from device_agents.job import DEFAULT_TUNE_S, OUT, Execution, Job, JobMode, Notify, StopCheck
 from device_agents.protocol import Limits, Outcome, Report
 from device_agents.sandbox import probe
 
@@ -39,6 +39,7 @@ def run_bundle(
     seed: int = 0,
     learning_rate: float | None = None,
     threads: int | None = None,
+    tune_s: float = DEFAULT_TUNE_S,
     weights: Path | None = None,
     save: Path | None = None,
     export: Path | None = None,
@@ -66,9 +67,12 @@ def run_bundle(
         folder = Path(temporary)
         error: AttemptError | None = None
         findings = Findings(1, device.description.cores)
+        trials: tuple[Trial, ...] | None = None
         try:
             bundle = unpack(path, folder / "bundle", max_total_bytes=limits.disk_bytes)
-            options: dict[str, Any] = {"steps": steps, "warmup": warmup, "seed": seed, "threads": threads}
+            trials = bundle.trials
+            options: dict[str, Any] = {"steps": steps, "warmup": warmup, "seed": seed, "threads": threads,
+                                       "tune_s": tune_s}  # fmt: skip
             job = Job(
                 folder, bundle, mode, learning_rate=learning_rate, limits=limits, **options,
                 data=_local_data(data, mode, folder, bundle, limits), weights=_local_weights(weights, folder),
@@ -87,6 +91,7 @@ def run_bundle(
             measurement_class=device.description.measurement_class,
             started_at=started_at, finished_at=time.time(), transfer_s=0.0,
             isolation_level=sandbox.level, environment=device.description.environment,
+            trials=trials,
         )  # fmt: skip
     return LocalResult(report, error)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from device_agents.bundle import Trial
 from device_agents.measurement import judge, measure
 from device_agents.protocol import (
     Block,
@@ -20,9 +21,12 @@ from device_agents.protocol import (
     Mode,
     Outcome,
     Report,
+    Tuning,
+    VariantTime,
     Verdict,
 )
 from device_agents.sampler import EnergyUse
+from device_agents.tuning import tuned
 
 
 @dataclass
@@ -44,6 +48,8 @@ class Findings:
     run_s: float = 0.0
     trained: Path | None = None
     """Checkpoint with optimizer state, to go on from."""
+    variants: dict[tuple[int, int], VariantTime] = field(default_factory=dict)
+    """By (trial, variant), as numbered in the bundle."""
     exported: Path | None = None
     """Parameters only: what is uploaded."""
 
@@ -75,6 +81,16 @@ class Findings:
             rows.append(KernelTime(index, last.name, last.phase, us, last.flops, last.bytes_read, last.bytes_written))
         return tuple(rows)
 
+    def tuning(self, trials: Sequence[Trial] | None) -> Tuning | None:
+        """What was measured of a tuning bundle's trials; None for another bundle."""
+        if trials is None:
+            return None
+        measured: dict[int, list[VariantTime]] = {}
+        for (trial, _), variant in sorted(self.variants.items()):
+            measured.setdefault(trial, []).append(variant)
+        rows = tuple(tuned(trials[index], variants) for index, variants in measured.items())
+        return Tuning(self.threads, rows)
+
     def report(
         self,
         outcome: Outcome,
@@ -90,6 +106,7 @@ class Findings:
         transfer_s: float,
         isolation_level: int,
         environment: Mapping[str, str],
+        trials: Sequence[Trial] | None = None,
     ) -> Report:
         """The report of the attempt; `weights` is filled in by whoever uploads them."""
         return Report(
@@ -113,6 +130,7 @@ class Findings:
             energy=self.energy(),
             device_states=self.states,
             verdict=self.verdict(),
+            tuning=self.tuning(trials),
             isolation_level=isolation_level,
             environment=environment,
         )

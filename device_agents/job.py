@@ -1,4 +1,4 @@
-"""One job of an unpacked bundle on this device: profile, train, eval or infer. Knows nothing of a farm."""
+"""One job of an unpacked bundle on this device: profile, train, eval, infer or tune. Knows nothing of a farm."""
 
 from __future__ import annotations
 
@@ -22,18 +22,22 @@ from device_agents.protocol import (
     Evaluation,
     KernelTime,
     Limits,
+    VariantTime,
 )
 from device_agents.sampler import Sampler
 from device_agents.sandbox import Sandbox, job_rlimits
 from device_agents.step import Ending, Event, Process, check, run_process
 
-JobMode = Literal["profile", "train", "eval", "infer"]
+JobMode = Literal["profile", "train", "eval", "infer", "tune"]
 Notify = Callable[..., None]
 """`notify(kind, **fields)`: kinds and fields of `protocol.Event`."""
 StopCheck = Callable[[], Optional[Stopped]]
 
 WANTED_BLOCKS = 5
 MIN_BLOCK_STEPS = 4
+DEFAULT_TUNE_S = 60.0
+TUNE_SHARE = 0.8
+"""Of the run's time limit, at most: the last kernel's rounds may pass the end of the measuring time."""
 OUT = "out"
 
 
@@ -52,6 +56,8 @@ class Job:
     data: DataFiles | None = None
     weights: Path | None = None
     """Starting weights; tensors it lacks (constants) come from the bundle's own."""
+    tune_s: float = DEFAULT_TUNE_S
+    """Seconds that measuring schedules may take; mode tune only."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -81,7 +87,13 @@ class Execution:
         out.mkdir(exist_ok=True)
         if self.sandbox.uid is not None:
             os.chown(out, self.sandbox.uid, self.sandbox.uid)
-        modes = {"profile": self._profile, "train": self._train, "eval": self._evaluate_only, "infer": self._infer}
+        modes = {
+            "profile": self._profile,
+            "train": self._train,
+            "eval": self._evaluate_only,
+            "infer": self._infer,
+            "tune": self._tune,
+        }
         self._deadline_s = time.monotonic() + self._run_limit_s
         with self._confined(), self._sampler:
             try:
@@ -124,6 +136,28 @@ class Execution:
     def _infer(self) -> None:
         data = self._data(labels=False)
         self._run("infer", [*self._weights(), *data, "--out", f"{OUT}/logits.npy"], lambda _: None)
+
+    def _tune(self) -> None:
+        trials = self.job.bundle.trials or ()
+
+        def on_event(event: Event) -> None:
+            if event["event"] != "variant":
+                return
+            trial, variant = event["trial"], event["variant"]
+            self.findings.variants[trial, variant] = VariantTime(
+                choice=trials[trial].choices[variant],
+                rounds=event["rounds"],
+                median_us=float(event["median_us"]),
+                low_us=float(event["low_us"]),
+                high_us=float(event["high_us"]),
+                difference=event["difference"],
+            )
+            if variant == 0:
+                self._notify("progress", fraction=(trial + 1) / len(trials))
+
+        self._notify("phase", message="tune")
+        seconds = min(self.job.tune_s, TUNE_SHARE * self._run_limit_s)
+        self._run("tune", ["--seconds", repr(seconds)], on_event)
 
     def _evaluate(self, moment: str, weights: Sequence[str]) -> Evaluation:
         found: list[Evaluation] = []
@@ -221,12 +255,8 @@ class Execution:
         memory = self.findings.memory
         if event["event"] == "start":
             self.findings.threads = event["threads"]
-            self.findings.memory = replace(
-                memory,
-                arena_bytes=event["arena_bytes"],
-                weights_bytes=event["weights_bytes"],
-                optimizer_bytes=event["optimizer_bytes"],
-            )
+            sizes = {name: event.get(name) for name in ("arena_bytes", "weights_bytes", "optimizer_bytes")}
+            self.findings.memory = replace(memory, **sizes)
         elif event["event"] in ("done", "stopped") and event.get("peak_rss_bytes"):
             peak_bytes = max(memory.peak_rss_bytes or 0, event["peak_rss_bytes"])
             self.findings.memory = replace(memory, peak_rss_bytes=peak_bytes)
@@ -274,7 +304,10 @@ def check_fits(job: Job, device: Device) -> None:
     if missing:
         message = f"the binary needs CPU features that this device lacks: {', '.join(missing)}"
         raise BadBundle("bundle.features", message, cause="user")
-    if job.data is None and job.mode != "profile":
+    if (job.bundle.trials is not None) != (job.mode == "tune"):
+        kind = "trains" if job.bundle.trials is None else "measures schedules"
+        raise BadBundle("bundle.kind", f"mode {job.mode} does not go with a bundle that {kind}", cause="user")
+    if job.data is None and job.mode not in ("profile", "tune"):
         raise BadData("data.missing", f"mode {job.mode} needs a data set")
     if job.mode in ("profile", "train") and job.steps < 1:
         raise BadData("steps.missing", f"mode {job.mode} needs at least one step")

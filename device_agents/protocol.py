@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
+from device_agents.tuning_report import KernelTuning, Tuning, VariantTime
 from device_agents.wire import ProtocolError, dumps, from_json, loads, to_json
 
 PROTOCOL = "pockfarm.agent/1"
@@ -60,7 +61,7 @@ KEY_TYPE = "application/vnd.pockfarm.key"
 """What an old server key signs to introduce a new one: `pae(KEY_TYPE, key_message(...))`."""
 
 MeasurementClass = Literal["hardware", "host", "emulated", "simulated"]
-Mode = Literal["profile", "train", "eval"]
+Mode = Literal["profile", "train", "eval", "tune"]
 Cause = Literal["model", "compiler", "limits", "device", "infra", "service", "user", "policy"]
 OutcomeState = Literal["succeeded", "failed", "cancelled", "inconclusive"]
 VerdictKind = Literal["valid", "noisy", "throttled", "disturbed", "drifting"]
@@ -71,6 +72,7 @@ MAX_LONG_POLL_S = 60.0
 EMULATION_TIME_FACTOR = 10.0
 MAX_STEPS = 100_000
 """Steps of one run: all of their losses and times are in its report."""
+MAX_TUNE_S = 86_400.0
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
@@ -297,7 +299,7 @@ class Assignment:
     bundle: Blob
     mode: Mode
     steps: int
-    """Measured or training steps; ignored by eval."""
+    """Measured or training steps; ignored by eval and tune."""
     warmup: int = 3
     """Steps before measuring; profile only."""
     seed: int = 0
@@ -309,6 +311,8 @@ class Assignment:
     """npz with the model's inputs by name (or `x`) and labels `y`. Null for profile only (synthetic data)."""
     weights: Optional[Blob] = None
     """Starting weights (safetensors); null: the bundle's."""
+    tune_s: Optional[float] = None
+    """Mode tune: seconds that the measuring may take."""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -318,6 +322,7 @@ class Assignment:
         _check(0 <= self.warmup <= MAX_STEPS, "warmup", f"0 to {MAX_STEPS:,}")
         _check(0 <= self.seed < 1 << 63, "seed", "0 to 2^63 - 1")
         _check(self.threads is None or 1 <= self.threads <= 1024, "threads", "1 to 1024")
+        _check(self.tune_s is None or 0 < self.tune_s <= MAX_TUNE_S, "tune_s", f"above 0, at most {MAX_TUNE_S:,.0f}")
 
 
 @dataclass(frozen=True)
@@ -515,7 +520,7 @@ class Report:
     run_s: float
     """Wall-clock time of the binary's processes."""
     measurement: Optional[Measurement] = None
-    """Null for eval and for failures before a step was timed. For train: the training steps, as one block."""
+    """Null for eval and tune, and for failures before a step was timed. For train: the training steps, as one block."""
     kernels: tuple[KernelTime, ...] = ()
     losses: tuple[Optional[float], ...] = ()
     """Loss of each step in order; null where not finite. Of a profile: its first block (each starts afresh)."""
@@ -533,6 +538,8 @@ class Report:
     isolation_level: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     schema: str = "pockfarm.report/1"
+    tuning: Optional[Tuning] = None
+    """Mode tune only."""
 
 
 @dataclass(frozen=True)
@@ -581,12 +588,12 @@ def _base64(where: str, text: str) -> bytes:
 __all__ = [
     "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "DATASET_PATH", "DIGEST_HEADER",
     "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH", "KEY_TYPE",
-    "LEASE_PATH", "LEASE_S", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "MAX_STEPS", "PROTOCOL", "PROTOCOL_HEADER",
-    "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause", "Challenge",
-    "ChallengeRequest", "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest", "EnrolResponse",
-    "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest", "HeartbeatResponse",
-    "KernelTime", "LeaseRequest", "Limits", "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome",
-    "OutcomeState", "ProtocolError", "RenewRequest", "Report", "ReportResponse", "ServerKey", "Signature",
-    "Statement", "Verdict", "VerdictKind", "attempt_path", "challenge_message", "dumps", "from_json", "key_message",
-    "loads", "pae", "to_json",
+    "LEASE_PATH", "LEASE_S", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "MAX_STEPS", "MAX_TUNE_S", "PROTOCOL",
+    "PROTOCOL_HEADER", "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob", "Block",
+    "Cause", "Challenge", "ChallengeRequest", "Credential", "DeviceDescription", "DeviceState", "Energy",
+    "EnrolRequest", "EnrolResponse", "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse",
+    "HeartbeatRequest", "HeartbeatResponse", "KernelTime", "KernelTuning", "LeaseRequest", "Limits", "Measurement",
+    "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "ProtocolError", "RenewRequest", "Report",
+    "ReportResponse", "ServerKey", "Signature", "Statement", "Tuning", "VariantTime", "Verdict", "VerdictKind",
+    "attempt_path", "challenge_message", "dumps", "from_json", "key_message", "loads", "pae", "to_json",
 ]  # fmt: skip

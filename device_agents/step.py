@@ -185,7 +185,7 @@ def _take_event(line: bytes, ending: Ending, on_event: Callable[[Event], None]) 
         ending.error = event
     try:
         on_event(event)
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         ending.bad_output = f"event {name!r:.40} lacks what it should hold: {error!r:.120}"
 
 
