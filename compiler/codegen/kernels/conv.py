@@ -10,8 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from compiler.codegen.choice import DEFAULT, Choice, choose
+from compiler.codegen.kernels import winograd
 from compiler.codegen.kernels.taps import AxisPhase, axis_phases, forward_axis
 from compiler.codegen.kernels.tiling import Columns, columns, slots_of, tile_shape
+from compiler.codegen.kernels.winograd_points import SIZES
 from compiler.kernel_spec import ConvSpec, Ref
 from compiler.targets import Target
 
@@ -143,20 +146,45 @@ def panel_floats(spec: ConvSpec, chosen: ConvPlan) -> int:
     return spec.kernel[0] * spec.kernel[1] * chosen.band.channels * chosen.columns.padded
 
 
-def workspace_bytes(spec: ConvSpec, target: Target, threads: int) -> int:
+def method_of(spec: ConvSpec, target: Target, threads: int, choice: Choice | None) -> int:
+    """Outputs of a Winograd tile along one axis; 0: direct."""
+    if choice is not None and choice.parameters:
+        return choice.integer("winograd", 0)
+    return 0
+
+
+def choices(spec: ConvSpec, target: Target, threads: int) -> tuple[Choice, ...]:
+    """Direct and Winograd with each size of tile, where the latter applies."""
+    if not winograd.applies(spec):
+        return (DEFAULT,)
+    return (DEFAULT, *(choose(winograd=size) for size in (0, *SIZES)))
+
+
+def workspace_bytes(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
     """Packed weights, partial sums, and one band for each thread."""
+    outputs = method_of(spec, target, threads, choice)
+    if outputs:
+        return 4 * winograd.layout(spec, winograd.plan(spec, target, threads, outputs)).floats
     chosen = plan(spec, target, threads)
     return 4 * (panel_floats(spec, chosen) + chosen.sums * weight_floats(spec) + chosen.slots * chosen.band.floats)
 
 
-def emit(spec: ConvSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:
     """TIR of a convolution."""
     from compiler.codegen import tir
     from compiler.codegen.kernels.conv_taps import ConvTaps
     from compiler.codegen.kernels.conv_weights import ConvWeights
+    from compiler.codegen.kernels.winograd_data import WinogradData
+    from compiler.codegen.kernels.winograd_weights import WinogradWeights
 
-    operands = tir.declare(spec, workspace_bytes(spec, target, threads))
+    operands = tir.declare(spec, workspace_bytes(spec, target, threads, choice))
     body = tir.Block()
+    outputs = method_of(spec, target, threads, choice)
+    if outputs:
+        cut = winograd.plan(spec, target, threads, outputs)
+        kernel = WinogradWeights if spec.kind == "weight_grad" else WinogradData
+        kernel(spec, cut, operands, target.lanes).emit(body)
+        return tir.finish(spec, operands, body)
     chosen = plan(spec, target, threads)
     if spec.kind == "weight_grad":
         ConvWeights(spec, chosen, operands, target.lanes).emit(body)

@@ -1,0 +1,183 @@
+"""Winograd convolutions F(2|4|6, 3): when they pay, and how one is cut into tiles, blocks and threads.
+
+A kernel goes over blocks of output tiles. In each, threads first share out the tiles and transform their inputs
+[product, tile, channel]; then they share out column tiles (output channels): weights are transformed into a panel
+that stays in the thread's cache, multiplied, and the results transformed back, finished by the epilogue and stored.
+Nothing of this goes through memory: a block is cut so that its inputs fit the last-level cache. The weight
+gradient multiplies transformed inputs with transformed output gradients over the tiles of a block in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.codegen.kernels.tiling import Columns, columns, slots_of, tile_shape
+from compiler.codegen.kernels.winograd_points import TAPS, Winograd, winograd
+from compiler.kernel_spec import ConvSpec, Ref
+from compiler.targets import Target
+
+CHANNELS = 16
+"""Channel counts must be multiples of this."""
+_LINE_FLOATS = 16
+SUM_STEPS = 64
+"""Products that one accumulator sums before they are added up: keeps the error near that of direct convolution."""
+_TILES = 64
+"""Tiles that share one transformed panel of weights, at most (results wait in the cache until they are whole)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """One image side of the transform: positions read [images, height, width, channels] for outputs [rows, columns].
+
+    Output (y, x) reads inputs from (y - top, x - left) on.
+    """
+
+    images: int
+    height: int
+    width: int
+    channels: int
+    rows: int
+    columns: int
+    top: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradPlan:
+    """Sizes of one kernel, in elements. `block` tiles are transformed at a time, `blocks` times."""
+
+    slots: int
+    outputs: int
+    geometry: Geometry
+    tiles_down: int
+    tiles_across: int
+    blocks: int
+    block: int
+    part: int
+    """Tiles that are multiplied at a time (data kernels); parts cover the block."""
+    steps: int
+    """Input channels of one panel of weights (data kernels) or rows of one piece of the result (weight gradient)."""
+    rows: int
+    columns: Columns
+
+    @property
+    def matrices(self) -> Winograd:
+        """The transforms."""
+        return winograd(self.outputs)
+
+    @property
+    def tiles(self) -> int:
+        """Output tiles of all images."""
+        return self.geometry.images * self.tiles_down * self.tiles_across
+
+    @property
+    def parts(self) -> int:
+        """Parts of a block."""
+        return -(-self.block // self.part)
+
+
+def odd_lines(floats: int) -> int:
+    """At least `floats`, as an odd number of cache lines: rows that far apart do not fall on the same cache set."""
+    lines = -(-floats // _LINE_FLOATS)
+    return (lines | 1) * _LINE_FLOATS
+
+
+def applies(spec: ConvSpec) -> bool:
+    """Whether there is such a kernel at all."""
+    plain = spec.kernel == (TAPS, TAPS) and spec.strides == (1, 1) and spec.dilations == (1, 1)
+    return plain and spec.c % CHANNELS == 0 and spec.k % CHANNELS == 0 and max(spec.pads) < TAPS
+
+
+def geometry_of(spec: ConvSpec) -> Geometry:
+    """What is transformed as input. An input gradient is a convolution of d_y with turned weights and other pads."""
+    if spec.kind == "input_grad":
+        top, left = TAPS - 1 - spec.pads[0], TAPS - 1 - spec.pads[1]
+        return Geometry(spec.n, spec.oh, spec.ow, spec.k, spec.h, spec.w, top, left)
+    return Geometry(spec.n, spec.h, spec.w, spec.c, spec.oh, spec.ow, spec.pads[0], spec.pads[1])
+
+
+def plan(spec: ConvSpec, target: Target, threads: int, outputs: int) -> WinogradPlan:
+    """The plan from the target's figures, for tiles of `outputs` x `outputs`."""
+    flops = 2.0 * spec.n * spec.oh * spec.ow * spec.c * spec.k * TAPS**2 / outputs
+    slots = slots_of(flops, threads)
+    geometry = geometry_of(spec)
+    down, across = -(-geometry.rows // outputs), -(-geometry.columns // outputs)
+    products, tiles = (outputs + TAPS - 1) ** 2, spec.n * down * across
+    weights = spec.kind == "weight_grad"
+    tile_floats = products * (spec.c + spec.k if weights else geometry.channels)
+    budget = max(target.l3_bytes // 4, target.l2_bytes // 2) // 4
+    blocks = -(-tiles // max(budget // tile_floats, 16))
+    if weights:
+        steps = _divisor(spec.c, 2 * SUM_STEPS)
+        block = -(-tiles // blocks)
+        rows, vectors = tile_shape(target, rows=steps, count=-(-spec.k // slots), steps=block)
+        cut = columns(spec.k, vectors, target.lanes, padded=False)
+        return WinogradPlan(slots, outputs, geometry, down, across, blocks, block, block, steps, rows, cut)
+    count = spec.k if spec.kind == "forward" else spec.c
+    steps = _divisor(geometry.channels, SUM_STEPS)
+    if geometry.channels > 2 * steps:
+        blocks = max(blocks, -(-tiles // (2 * _TILES)))
+    block = -(-tiles // blocks)
+    part = block if geometry.channels > 2 * steps else -(-block // -(-block // _TILES))
+    rows, vectors = tile_shape(target, rows=part, count=-(-count // slots), steps=steps)
+    cut = columns(count, vectors, target.lanes, padded=False)
+    return WinogradPlan(slots, outputs, geometry, down, across, blocks, block, part, steps, rows, cut)
+
+
+def _divisor(extent: int, high: int) -> int:
+    """The largest divisor of `extent`, at most `high`, that is a multiple of `CHANNELS` (as `extent` is)."""
+    return max(size for size in range(CHANNELS, high + 1, CHANNELS) if extent % size == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where things lie in the workspace, in elements.
+
+    inputs [product, tile of the block, channel]; gradients the same of d_y (weight gradient only); sums [kh, kw, c, k]
+    (weight gradient in several blocks); then for each thread: panel [product, step, column], results [product, tile or
+    row, column], patch [a tile's inputs at the border of the image].
+    """
+
+    row: int
+    plane: int
+    gradients: int
+    gradient_row: int
+    gradient_plane: int
+    sums: int
+    private: int
+    private_floats: int
+    panel_plane: int
+    panel_part: int
+    results: int
+    result_plane: int
+    patch: int
+    floats: int
+
+
+def layout(spec: ConvSpec, chosen: WinogradPlan) -> Layout:
+    """The workspace of a kernel."""
+    products, width = chosen.matrices.products, chosen.columns.tile.width
+    weights = spec.kind == "weight_grad"
+    row = odd_lines(chosen.geometry.channels)
+    plane = odd_lines(row * chosen.block)
+    gradient_row = odd_lines(spec.k) if weights else 0
+    gradient_plane = odd_lines(gradient_row * chosen.block) if weights else 0
+    gradients = products * plane
+    sums = gradients + products * gradient_plane
+    private = sums + (TAPS * TAPS * spec.c * spec.k if weights and needs_sums(spec, chosen) else 0)
+    panel_plane = 0 if weights else odd_lines(chosen.steps * width)
+    panel_part = products * panel_plane
+    kept = 1 if chosen.parts == 1 else chosen.geometry.channels // chosen.steps
+    results = panel_part * kept
+    result_plane = odd_lines((chosen.steps if weights else chosen.part) * width)
+    patch = results + products * result_plane
+    channels = max(chosen.geometry.channels, spec.k) if weights else chosen.geometry.channels
+    private_floats = odd_lines(patch + products * channels)
+    floats = private + chosen.slots * private_floats
+    return Layout(row, plane, gradients, gradient_row, gradient_plane, sums, private, private_floats, panel_plane,
+                  panel_part, results, result_plane, patch, floats)  # fmt: skip
+
+
+def needs_sums(spec: ConvSpec, chosen: WinogradPlan) -> bool:
+    """Weight gradient: whether blocks are added up in the workspace (not in the output, nor all in one block)."""
+    return chosen.blocks > 1 and spec.epilogue != Ref(0)

@@ -1,0 +1,200 @@
+"""TIR of Winograd weight gradients."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from compiler.codegen.kernels.packing import zero_run
+from compiler.codegen.kernels.register_tile import Epilogue, RegisterTile, Scalars, Vectors, load_wide, wide
+from compiler.codegen.kernels.share import share_out
+from compiler.codegen.kernels.tiling import ColumnTile
+from compiler.codegen.kernels.winograd import SUM_STEPS, WinogradPlan, layout, needs_sums
+from compiler.codegen.kernels.winograd_points import TAPS, Rows, transposed_rows
+from compiler.codegen.kernels.winograd_tiles import Picture, place_of, put_tile, spread, store_wide, with_square
+from compiler.codegen.kernels.winograd_transform import transform
+from compiler.codegen.tir import Block, Operands, Point, Value, divide, index, load
+from compiler.kernel_spec import ConvSpec
+
+
+class WinogradWeights:
+    """One kernel: products of transformed x [tile, c] and transformed d_y [tile, k], summed over tiles."""
+
+    def __init__(self, spec: ConvSpec, plan: WinogradPlan, operands: Operands, lanes: int) -> None:
+        self.spec, self.plan, self.lanes = spec, plan, lanes
+        x, d_y, *extra = operands.inputs
+        self.d_w, self.workspace = operands.outputs[0], operands.workspace
+        self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 4)
+        self.matrices, self.layout = plan.matrices, layout(spec, plan)
+        g = plan.geometry
+        self.x = Picture(x, g.height, g.width, g.channels, g.top, g.left, self.matrices.inputs)
+        self.d_y = Picture(d_y, g.rows, g.columns, spec.k, 0, 0, plan.outputs)
+        self.tiles = plan.columns.full + (1 if plan.columns.tail else 0)
+        self.pieces = spec.c // plan.steps
+
+    def emit(self, block: Block) -> None:
+        """Block after block of tiles: transforms, then products, which blocks after the first add."""
+        block.loop(self.plan.blocks, self._block, name="block")
+        if needs_sums(self.spec, self.plan):
+            self._finish(block)
+
+    def _block(self, block: Block, number: Value) -> None:
+        plan = self.plan
+        first = block.let(number * plan.block, "first")
+
+        def inputs(body: Block, slot: Value, begin: Value, end: Value) -> None:
+            patch = body.let(self._private(slot) + self.layout.patch, "patch")
+            body.loop(end - begin, lambda b, i: self._tile(b, first, b.let(begin + i, "tile"), patch), name="tile")
+
+        def products(body: Block, slot: Value, begin: Value, end: Value) -> None:
+            base = body.let(self._private(slot) + self.layout.results, "results")
+            body.loop(end - begin, lambda b, i: self._unit(b, number, base, b.let(begin + i, "unit")), name="unit")
+
+        share_out(block, plan.slots, plan.block, inputs)
+        share_out(block, plan.slots, self.pieces * self.tiles, products)
+
+    def _private(self, slot: Value) -> Value:
+        return slot * self.layout.private_floats + self.layout.private
+
+    # --------------------------------------------------------------------------------------------------- transforms
+
+    def _tile(self, block: Block, first: Value, tile: Value, patch: Value) -> None:
+        """Transform one tile of x and of d_y; the last block is filled up with zeros."""
+        plan, at = self.plan, self.layout
+        x, d_y = block.let(tile * at.row, "x"), block.let(tile * at.gradient_row + at.gradients, "d_y")
+
+        def one(body: Block, picture: Picture, rows: Rows, out: Value, plane: int) -> None:
+            with_square(
+                body, plan, picture, place_of(body, plan, first + tile), (self.workspace, patch),
+                lambda b, square: spread(b, rows, square, picture.channels, self.lanes, (self.workspace, out, plane)),
+            )  # fmt: skip
+
+        def both(body: Block) -> None:
+            one(body, self.x, self.matrices.b, x, at.plane)
+            one(body, self.d_y, self.matrices.a, d_y, at.gradient_plane)
+
+        def zeros(body: Block) -> None:
+            def plane(b: Block, p: Value) -> None:
+                zero_run(b, self.workspace, x + p * at.plane, self.spec.c, self.lanes)
+                zero_run(b, self.workspace, d_y + p * at.gradient_plane, self.spec.k, self.lanes)
+
+            body.loop(self.matrices.products, plane, name="product")
+
+        if plan.block * plan.blocks == plan.tiles:
+            both(block)
+        else:
+            block.when(tirx.LT(first + tile, index(plan.tiles)), both, zeros)
+
+    # ----------------------------------------------------------------------------------------------------- products
+
+    def _unit(self, block: Block, number: Value, results: Value, unit: Value) -> None:
+        """Some input channels and one column tile."""
+        cut = self.plan.columns
+        column, piece = divide(block, unit, self.pieces)
+        c = block.let(piece * self.plan.steps, "c")
+
+        def columns(body: Block, tile: ColumnTile) -> None:
+            k = body.let(column * cut.tile.width, "k")
+            body.loop(self.matrices.products, lambda b, p: self._product(b, p, c, k, results, tile), name="product")
+            body.loop(
+                self.plan.steps,
+                lambda b, i: self._results(b, number, c + i, k, results + i * tile.width, tile),
+                name="c",
+            )
+
+        if not cut.tail or not cut.full:
+            columns(block, cut.tail or cut.tile)
+            return
+        tail = cut.tail
+        block.when(tirx.LT(column, index(cut.full)), lambda b: columns(b, cut.tile), lambda b: columns(b, tail))
+
+    def _product(self, block: Block, p: Value, c: Value, k: Value, results: Value, tile: ColumnTile) -> None:
+        plan, at = self.plan, self.layout
+        full, rest = divmod(plan.steps, plan.rows)
+
+        def row_tile(body: Block, m: Value, height: int) -> None:
+            total = RegisterTile(body, height, tile)
+            a = Scalars(self.workspace, p * at.plane + c + m, 1, at.row)
+            b = Vectors(self.workspace, p * at.gradient_plane + at.gradients + k, at.gradient_row)
+            self._sum(body, total, a, b)
+            place = body.let(wide(results + p * at.result_plane + m * tile.width), "place")
+            put_tile(body, total, self.workspace, place, tile.width, add=False)
+
+        block.loop(full, lambda b, i: row_tile(b, b.let(i * plan.rows, "m"), plan.rows), name="row_tile")
+        if rest:
+            row_tile(block, index(full * plan.rows), rest)
+
+    def _sum(self, block: Block, total: RegisterTile, a: Scalars, b: Vectors) -> None:
+        """All tiles of the block, a limited number in one accumulator."""
+        steps = self.plan.block
+        turns = -(-steps // SUM_STEPS)
+        if turns == 1:
+            total.run(block, a, b, steps)
+            return
+        each = -(-steps // turns)
+
+        def part(body: Block, position: Value, count: int) -> None:
+            inner = RegisterTile(body, total.rows, total.columns)
+            inner.run(body, a.at(position * a.step_stride), b.at(position * b.step_stride), count)
+            total.add(body, inner)
+
+        block.loop(steps // each, lambda body, i: part(body, i * each, each), name="sum")
+        if steps % each:
+            part(block, index(steps - steps % each), steps % each)
+
+    # ------------------------------------------------------------------------------------------------------ results
+
+    def _results(self, block: Block, number: Value, c: Value, k: Value, source: Value, tile: ColumnTile) -> None:
+        """Transform the results of one input channel back, and store or add them."""
+        spec, at, lanes = self.spec, self.layout, self.lanes
+        summed = needs_sums(spec, self.plan)
+        buffer, base = (self.workspace, at.sums) if summed else (self.d_w, 0)
+
+        def vector(body: Block, i: Value) -> None:
+            start = body.let(wide(source + i * lanes), "start")
+            column = body.let(k + i * lanes, "column")
+            out = body.let(wide(c * spec.k + column + base), "out")
+            taps: list[tuple[int, int, Value]] = []
+            transform(
+                body, transposed_rows(self.matrices.g),
+                lambda b, i, j: load_wide(
+                    self.workspace, start + wide((i * self.matrices.inputs + j) * at.result_plane), lanes),
+                lambda b, i, j, value: taps.append((i, j, value)),
+            )  # fmt: skip
+
+            def store(b: Block, *, add: bool) -> None:
+                for i, j, value in taps:
+                    flat = out + wide((i * TAPS + j) * (spec.c * spec.k))
+                    if add:
+                        value = load_wide(buffer, flat, lanes) + value
+                    elif not summed:
+                        point = Point((index(i), index(j), c, column)).vector(3, lanes)
+                        value = self.epilogue.apply(b, value, point)
+                    store_wide(b, buffer, flat, value, lanes)
+
+            if self.plan.blocks == 1:
+                store(body, add=False)
+                return
+            body.when(tirx.EQ(number, index(0)), lambda b: store(b, add=False), lambda b: store(b, add=True))
+
+        block.loop(tile.width // lanes, vector, name="k")
+
+    def _finish(self, block: Block) -> None:
+        """The epilogue over the sums, row by row of [kh, kw, c]."""
+        spec, lanes = self.spec, self.lanes
+
+        def one_row(body: Block, row: Value) -> None:
+            tap, c = divide(body, row, spec.c)
+            kh, kw = divide(body, tap, TAPS)
+
+            def vector(b: Block, i: Value) -> None:
+                k = b.let(i * lanes, "k")
+                total = b.let(load(self.workspace, row * spec.k + k + self.layout.sums, lanes), "sum")
+                point = Point((kh, kw, c, k)).vector(3, lanes)
+                b.store(self.d_w, row * spec.k + k, self.epilogue.apply(b, total, point))
+
+            body.loop(spec.k // lanes, vector, name="k")
+
+        def slot_body(body: Block, _slot: Value, first: Value, end: Value) -> None:
+            body.loop(end - first, lambda b, i: one_row(b, b.let(first + i, "row")), name="row")
+
+        share_out(block, self.plan.slots, TAPS * TAPS * spec.c, slot_body)
