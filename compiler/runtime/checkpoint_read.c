@@ -1,6 +1,5 @@
 /* checkpoint_read.c: the safetensors header is hostile until checked; no byte of a tensor moves before all of it is. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +7,9 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "checkpoint_load.h"
 #include "failure.h"
 #include "files.h"
-#include "layout.h"
 #include "scan.h"
 
 enum { MAX_HEADER_BYTES = 16 << 20, MIN_ENTRY_BYTES = 32, MAX_NAME_BYTES = 2048, MAX_FILE_RANK = 32 };
@@ -216,40 +215,14 @@ static pf_status check_entries(reader *file) {
     return PF_OK;
 }
 
-static pf_status check_finite(const reader *file, const pf_state *state, const float *values, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(values[i]))
-            return pf_fail(PF_WEIGHTS, "weights.not_finite", "%s: tensor '%s' holds NaN or Inf", file->path, state->file_name);
-    return PF_OK;
-}
-
-static pf_status load_state(const reader *file, unsigned char *memory, const pf_state *state, int64_t begin) {
-    pf_walk walk;
-    size_t item_bytes = pf_item_bytes(state->dtype);
-    int64_t step = (int64_t)(PF_STAGING_BYTES / item_bytes);
-    uint64_t offset = file->data_offset + (uint64_t)begin;
-    pf_walk_start(&walk, state);
-    for (int64_t done = 0; done < state->count; done += step) {
-        int64_t now = state->count - done < step ? state->count - done : step;
-        PF_TRY(pf_read_at(PF_WEIGHTS, file->path, file->descriptor, pf_staging, (size_t)now * item_bytes,
-                          offset + (uint64_t)done * item_bytes));
-        if (state->dtype == PF_F32) PF_TRY(check_finite(file, state, (const float *)(const void *)pf_staging, now));
-        if (state->permuted) pf_walk_scatter(&walk, item_bytes, memory + state->offset, pf_staging, now);
-        else memcpy(memory + state->offset + (size_t)done * item_bytes, pf_staging, (size_t)now * item_bytes);
-    }
-    return PF_OK;
-}
-
 static pf_status load_all(reader *file, unsigned char *memory, bool *found, int64_t *steps) {
     int64_t file_steps = -1;
     PF_TRY(read_header(file));
     PF_TRY(scan_header(file, &file_steps));
     PF_TRY(check_entries(file));
-    for (uint32_t i = 0; i < pf_image_data.state_count; i++) {
-        if (file->state_begin[i] < 0) continue;
-        PF_TRY(load_state(file, memory, &pf_image_data.states[i], file->state_begin[i]));
-        found[i] = true;
-    }
+    pf_checkpoint_tensors tensors = {file->path, file->descriptor, memory, file->data_offset, file->state_begin};
+    PF_TRY(pf_checkpoint_load(&tensors));
+    for (uint32_t i = 0; i < pf_image_data.state_count; i++) found[i] |= file->state_begin[i] >= 0;
     if (file_steps >= 0) *steps = file_steps;
     return PF_OK;
 }

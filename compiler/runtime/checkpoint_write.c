@@ -1,5 +1,4 @@
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -7,6 +6,7 @@
 #include "events.h"
 #include "failure.h"
 #include "files.h"
+#include "finite.h"
 #include "layout.h"
 
 /* The header is written twice: once to count its bytes, once to the file, through the staging buffer. */
@@ -80,11 +80,9 @@ static pf_status write_header(pf_new_file *file, pf_save_set what, int64_t steps
 }
 
 static pf_status check_finite(const pf_state *state, const float *values, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(values[i]))
-            return pf_fail(PF_USER, "train.diverged", "'%s' holds NaN or Inf after training; lower the learning rate",
-                           state->file_name);
-    return PF_OK;
+    if (pf_all_finite(values, count)) return PF_OK;
+    return pf_fail(PF_USER, "train.diverged", "'%s' holds NaN or Inf after training; lower the learning rate",
+                   state->file_name);
 }
 
 static pf_status write_state(pf_new_file *file, const unsigned char *memory, const pf_state *state) {

@@ -4,7 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static pf_error last_error;
+/* Each thread has its own: one that fails in a parallel loop does not write over another. */
+static _Thread_local pf_error last_error;
 
 const pf_error *pf_last_error(void) { return &last_error; }
 

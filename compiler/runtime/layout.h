@@ -1,4 +1,4 @@
-/* layout.h: walks a tensor in file order and tells where each element is in memory. */
+/* layout.h: a tensor's elements between file order and memory's order; see `pf_state`. */
 #ifndef POCKFARM_LAYOUT_H
 #define POCKFARM_LAYOUT_H
 
@@ -13,8 +13,14 @@ typedef struct {
 /* Start at the first element: file = view order; memory = view.transpose(perm), row-major. */
 void pf_walk_start(pf_walk *walk, const pf_state *state);
 
-/* Copy the next `count` elements, in file order, from memory to `file` or back. */
+/* Copy the next `count` elements, in file order, from memory to `file`. */
 void pf_walk_gather(pf_walk *walk, size_t item_bytes, const void *memory, void *file, int64_t count);
-void pf_walk_scatter(pf_walk *walk, size_t item_bytes, void *memory, const void *file, int64_t count);
+
+/* Elements of one row of the file's outermost axis that is longer than one. */
+int64_t pf_row_elements(const pf_state *state);
+
+/* Copy `count` elements of the file, from element `first` on, from `file` to their places in `memory`. Fast for whole
+ * rows. */
+void pf_rows_scatter(const pf_state *state, int64_t first, int64_t count, const void *file, void *memory);
 
 #endif

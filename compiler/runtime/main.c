@@ -22,15 +22,15 @@ static void catch_signals(void) {
     sigaction(SIGINT, &action, NULL);
 }
 
-/* VmHWM of /proc/self/status, in bytes; 0 if the system does not tell. */
-static int64_t peak_rss_bytes(void) {
+/* A figure in kB of a file in /proc, in bytes; 0 if the system does not tell. */
+static int64_t bytes_of(const char *path, const char *key) {
     char text[4096];
-    int descriptor = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t length = descriptor < 0 ? 0 : read(descriptor, text, sizeof text - 1);
     if (descriptor >= 0) close(descriptor);
     text[length > 0 ? length : 0] = 0;
-    const char *line = strstr(text, "VmHWM:");
-    return line ? strtoll(line + 6, NULL, 10) * 1024 : 0;
+    const char *line = strstr(text, key);
+    return line ? strtoll(line + strlen(key), NULL, 10) * 1024 : 0;
 }
 
 void pf_event_start(const pf_step *step) {
@@ -39,13 +39,17 @@ void pf_event_start(const pf_step *step) {
     pf_integer("arena_bytes", (int64_t)sizes.arena_bytes);
     pf_integer("weights_bytes", (int64_t)sizes.weights_bytes);
     pf_integer("optimizer_bytes", (int64_t)sizes.optimizer_bytes);
-    pf_integer("threads", step->threads);
+    pf_integer("threads", step->placement.threads);
+    pf_array("pinned_cores");
+    for (int i = 0; i < step->placement.count; i++) pf_element(step->placement.cores[i]);
+    pf_array_end();
     pf_event_end();
 }
 
 void pf_event_finish(int64_t steps) {
     pf_event(pf_stop_requested ? "stopped" : "done");
-    pf_integer("peak_rss_bytes", peak_rss_bytes());
+    pf_integer("peak_rss_bytes", bytes_of("/proc/self/status", "VmHWM:"));
+    pf_integer("huge_page_bytes", bytes_of("/proc/self/smaps_rollup", "AnonHugePages:"));
     pf_integer("steps", steps);
     pf_event_end();
 }
@@ -78,7 +82,8 @@ static pf_status run(int count, char **arguments) {
     pf_step *step;
     PF_TRY(pf_options_parse(&options, count, arguments));
     if (options.command == PF_INFO) return pf_command_info(), PF_OK;
-    PF_TRY(pf_create((int)options.threads, &step));
+    pf_settings settings = {(int)options.threads, options.pin ? options.pin : "auto", options.spare_core};
+    PF_TRY(pf_create(settings, &step));
     pf_status status = run_with_step(&options, step);
     pf_destroy(step);
     return status;

@@ -8,6 +8,7 @@
 
 #include "failure.h"
 #include "files.h"
+#include "finite.h"
 
 enum { MAX_HEADER_BYTES = 8192 };
 static const int64_t MAX_EXTENT = INT64_MAX / 100;
@@ -176,17 +177,51 @@ static pf_status bad_value(const pf_npy *file, int64_t sample, int64_t element, 
                    "%s: sample %" PRId64 ", element %" PRId64 " is %s; clean the data", file->path, sample, element, what);
 }
 
-pf_status pf_npy_read(const pf_npy *file, int64_t sample, int64_t first, int64_t count, pf_dtype to, void *out) {
+static pf_status read_elements(const pf_npy *file, int64_t sample, int64_t element, int64_t count, void *to) {
+    size_t item_bytes = (size_t)file->item_bytes;
+    uint64_t offset = file->data_offset + (uint64_t)(sample * file->sample_count + element) * item_bytes;
+    return pf_read_at(PF_DATA, file->path, file->descriptor, to, (size_t)count * item_bytes, offset);
+}
+
+/* Convert one after the other; names the first that does not fit. */
+static pf_status convert_all(const pf_npy *file, int64_t sample, int64_t element, int64_t count, pf_dtype to,
+                             const unsigned char *from, char *out) {
     size_t item_bytes = (size_t)file->item_bytes, out_bytes = pf_item_bytes(to);
+    for (int64_t i = 0; i < count; i++)
+        if (!convert(file, from + (size_t)i * item_bytes, to, out + (size_t)i * out_bytes))
+            return bad_value(file, sample, element + i, to);
+    return PF_OK;
+}
+
+/* Elements that need no conversion go straight to their place. */
+static pf_status read_as_is(const pf_npy *file, int64_t sample, int64_t first, int64_t count, pf_dtype to, void *out) {
+    PF_TRY(read_elements(file, sample, first, count, out));
+    if (to != PF_F32 || pf_all_finite(out, count)) return PF_OK;
+    return convert_all(file, sample, first, count, to, out, out);
+}
+
+static void bytes_to_floats(const unsigned char *from, int64_t count, char *out) {
+    for (int64_t i = 0; i < count; i++) {
+        float value = from[i];
+        memcpy(out + 4 * i, &value, 4);
+    }
+}
+
+static bool is_same(const pf_npy *file, pf_dtype to) {
+    return (to == PF_F32 && file->kind == 'f' && file->item_bytes == 4) ||
+           (to == PF_I64 && file->kind == 'i' && file->item_bytes == 8) ||
+           (to == PF_I32 && file->kind == 'i' && file->item_bytes == 4);
+}
+
+pf_status pf_npy_read(const pf_npy *file, int64_t sample, int64_t first, int64_t count, pf_dtype to, void *out) {
     int64_t step = PF_STAGING_BYTES / file->item_bytes;
+    if (is_same(file, to)) return read_as_is(file, sample, first, count, to, out);
     for (int64_t done = 0; done < count; done += step) {
-        int64_t now = count - done < step ? count - done : step, element = first + done;
-        uint64_t offset = file->data_offset + (uint64_t)(sample * file->sample_count + element) * item_bytes;
-        PF_TRY(pf_read_at(PF_DATA, file->path, file->descriptor, pf_staging, (size_t)now * item_bytes, offset));
-        for (int64_t i = 0; i < now; i++) {
-            char *place = (char *)out + (size_t)(done + i) * out_bytes;
-            if (!convert(file, pf_staging + (size_t)i * item_bytes, to, place)) return bad_value(file, sample, element + i, to);
-        }
+        int64_t now = count - done < step ? count - done : step;
+        char *place = (char *)out + (size_t)done * pf_item_bytes(to);
+        PF_TRY(read_elements(file, sample, first + done, now, pf_staging));
+        if (file->item_bytes == 1 && to == PF_F32) bytes_to_floats(pf_staging, now, place);
+        else PF_TRY(convert_all(file, sample, first + done, now, to, pf_staging, place));
     }
     return PF_OK;
 }

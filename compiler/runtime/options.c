@@ -10,12 +10,14 @@
 
 const char pf_usage[] =
     "step info\n"
-    "step profile --weights W [data] [--steps N] [--warmup K] [--threads T] [--order O] [--batch-seed S]\n"
-    "step train   --weights W data --steps N [--batch-seed S] [--order O] [--learning-rate R] [--save F] [--threads T]\n"
-    "step eval    --weights W data [--threads T]\n"
-    "step infer   --weights W data --out F.npy [--threads T]\n"
+    "step profile --weights W [data] [--steps N] [--warmup K] [--order O] [--batch-seed S] [cores]\n"
+    "step train   --weights W data --steps N [--batch-seed S] [--order O] [--learning-rate R] [--save F] [cores]\n"
+    "step eval    --weights W data [cores]\n"
+    "step infer   --weights W data --out F.npy [cores]\n"
     "step export  --weights W --out F\n"
     "data: --input NAME=FILE.npy (once per model input) --labels FILE.npy (not for infer)\n"
+    "cores: [--threads T] [--pin auto|off|LIST] [--spare-core]: auto keeps to the fastest cores where cores differ,\n"
+    "       a LIST such as 4-7 or 0,2 gives each thread its own; --spare-core leaves one core to the rest of the system\n"
     "--weights may be repeated: a tensor comes from the last file that has it. --order is shuffled or sequential.\n";
 
 static const char *const command_names[] = {"info", "profile", "train", "eval", "infer", "export"};
@@ -32,6 +34,7 @@ typedef struct {
     const char *name;
     unsigned commands;
     pf_status (*take)(pf_options *options, const char *name, const char *value);
+    bool is_flag; /* stands alone, without a value */
 } option;
 
 static pf_status usage(const char *format, const char *what, const char *more) {
@@ -87,6 +90,16 @@ static pf_status take_threads(pf_options *options, const char *name, const char 
     return integer(&options->threads, name, value, 1, pf_image_data.threads);
 }
 
+static pf_status take_pin(pf_options *options, const char *name, const char *value) {
+    return once(&options->pin, name, value);
+}
+
+static pf_status take_spare(pf_options *options, const char *name, const char *value) {
+    (void)name, (void)value;
+    options->spare_core = true;
+    return PF_OK;
+}
+
 static pf_status take_seed(pf_options *options, const char *name, const char *value) {
     int64_t seed = 0;
     PF_TRY(integer(&seed, name, value, 0, INT64_MAX));
@@ -108,26 +121,32 @@ static pf_status take_order(pf_options *options, const char *name, const char *v
 }
 
 static const option all_options[] = {
-    {"--weights", LOADS, take_weights},
-    {"--input", RUNS, take_input},
-    {"--labels", STEPS | ON(PF_EVAL), take_labels},
-    {"--steps", STEPS, take_steps},
-    {"--warmup", ON(PF_PROFILE), take_warmup},
-    {"--threads", RUNS, take_threads},
-    {"--batch-seed", STEPS, take_seed},
-    {"--order", STEPS, take_order},
-    {"--learning-rate", ON(PF_TRAIN_COMMAND), take_rate},
-    {"--save", ON(PF_TRAIN_COMMAND), take_save},
-    {"--out", ON(PF_INFER) | ON(PF_EXPORT), take_out},
+    {"--weights", LOADS, take_weights, false},
+    {"--input", RUNS, take_input, false},
+    {"--labels", STEPS | ON(PF_EVAL), take_labels, false},
+    {"--steps", STEPS, take_steps, false},
+    {"--warmup", ON(PF_PROFILE), take_warmup, false},
+    {"--threads", RUNS, take_threads, false},
+    {"--pin", RUNS, take_pin, false},
+    {"--spare-core", RUNS, take_spare, true},
+    {"--batch-seed", STEPS, take_seed, false},
+    {"--order", STEPS, take_order, false},
+    {"--learning-rate", ON(PF_TRAIN_COMMAND), take_rate, false},
+    {"--save", ON(PF_TRAIN_COMMAND), take_save, false},
+    {"--out", ON(PF_INFER) | ON(PF_EXPORT), take_out, false},
 };
 
-static pf_status take_option(pf_options *options, const char *name, const char *value) {
+/* Take the option at `arguments[0]`; `*taken` becomes how many words it has. */
+static pf_status take_option(pf_options *options, char **arguments, int left, int *taken) {
+    const char *name = arguments[0];
     for (size_t i = 0; i < sizeof all_options / sizeof *all_options; i++) {
-        if (strcmp(all_options[i].name, name) != 0) continue;
-        if (!(all_options[i].commands & ON(options->command)))
+        const option *known = &all_options[i];
+        if (strcmp(known->name, name) != 0) continue;
+        if (!(known->commands & ON(options->command)))
             return usage("`%s` has no option %s", command_names[options->command], name);
-        if (!value) return usage("%s needs a value%s", name, "");
-        return all_options[i].take(options, name, value);
+        *taken = known->is_flag ? 1 : 2;
+        if (*taken > left) return usage("%s needs a value%s", name, "");
+        return known->take(options, name, known->is_flag ? NULL : arguments[1]);
     }
     return usage("no option '%.80s'%s", name, "; `step --help` lists them");
 }
@@ -158,7 +177,6 @@ pf_status pf_options_parse(pf_options *options, int count, char **arguments) {
     while (command < COMMANDS && strcmp(arguments[1], command_names[command]) != 0) command++;
     if (command == COMMANDS) return usage("no command '%.80s'%s", arguments[1], "; `step --help` lists them");
     options->command = (pf_command)command;
-    for (int i = 2; i < count; i += 2)
-        PF_TRY(take_option(options, arguments[i], i + 1 < count ? arguments[i + 1] : NULL));
+    for (int i = 2, taken = 0; i < count; i += taken) PF_TRY(take_option(options, arguments + i, count - i, &taken));
     return need_all(options);
 }

@@ -13,10 +13,10 @@ typedef struct {
     const char *weights[PF_MAX_WEIGHTS];
     int weights_count;
     const char *inputs[PF_MAX_INPUTS]; /* by model input; NULL: not given */
-    const char *labels, *save, *out;
+    const char *labels, *save, *out, *pin;
     int64_t steps, warmup, threads; /* 0, -1, 0: not given */
     uint64_t seed;
-    bool sequential;
+    bool sequential, spare_core;
     double learning_rate; /* negative: the build's */
 } pf_options;
 

@@ -4,7 +4,7 @@
  * `pf_create`; nothing is allocated afterwards. Not thread-safe: call from one thread (kernels use the pool).
  *
  *     pf_step *step;
- *     if (pf_create(0, &step) || pf_load(step, paths, 1)) return report(pf_last_error());
+ *     if (pf_create((pf_settings){0}, &step) || pf_load(step, paths, 1)) return report(pf_last_error());
  *     for (;;) {
  *         pf_bind_input(step, PF_TRAIN, 0, images, image_bytes);
  *         pf_bind_label(step, labels, label_bytes);
@@ -60,11 +60,19 @@ typedef struct {
 
 typedef struct pf_step pf_step;
 
-/* What failed last in this process. */
+/* What failed last in the calling thread. */
 const pf_error *pf_last_error(void);
 
-/* Map the planned memory and start `threads` threads (0: the build's default, which is also the most). */
-pf_status pf_create(int threads, pf_step **step);
+/* How a step uses the machine's cores; all zero is a good choice for an app. */
+typedef struct {
+    int threads;     /* 0: the build's number (also the most), or one per core that the process may use if those are fewer */
+    const char *pin; /* NULL or "off": as the system decides; "auto": on the fastest cores where cores differ; or a list of
+                      * cores, one thread each: "4-7" or "0,2". The calling thread is the first; `pf_destroy` frees it. */
+    int spare_core;  /* nonzero: leave one core to the rest of the system */
+} pf_settings;
+
+/* Map the planned memory and start the threads. */
+pf_status pf_create(pf_settings settings, pf_step **step);
 void pf_destroy(pf_step *step);
 
 /* Load safetensors checkpoints; a tensor is taken from the last file that has it. Parameters and constants must all be

@@ -2,11 +2,14 @@
 #ifndef POCKFARM_SESSION_H
 #define POCKFARM_SESSION_H
 
+#include "cores.h"
 #include "image.h"
 
 struct pf_step {
     unsigned char *memory; /* weights, optimizer state, arena */
-    int threads;
+    void *mapping;         /* what `memory` lies in, from its first huge page on */
+    size_t mapped_bytes;
+    pf_placement placement; /* of the threads on cores */
     int64_t steps_done;
     double learning_rate;
 };

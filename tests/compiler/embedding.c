@@ -21,8 +21,8 @@ int main(int count, char **arguments) {
     int64_t labels[16];
     const char *paths[] = {arguments[1]};
     if (count != 3 || pf_input_count() != 1 || pf_input(0)->count > 64 || pf_label()->count > 16) return 2;
-    if (pf_create(0, &step) || pf_load(step, paths, 1)) return fail();
-    if (pf_create(0, &second) != PF_INTERNAL) return 3; /* one step per process */
+    if (pf_create((pf_settings){0}, &step) || pf_load(step, paths, 1)) return fail();
+    if (pf_create((pf_settings){0}, &second) != PF_INTERNAL) return 3; /* one step per process */
     fill(x, labels);
     if (pf_bind_input(step, PF_TRAIN, 0, x, 3) != PF_DATA) return 4; /* wrong size */
     if (pf_bind_input(step, PF_TRAIN, 9, x, 3) != PF_USER) return 5; /* no such input */
@@ -38,7 +38,7 @@ int main(int count, char **arguments) {
     if (pf_save(step, arguments[2], PF_SAVE_ALL)) return fail();
     printf("%g %g %lld\n", first, loss, (long long)score.correct);
     pf_destroy(step);
-    if (pf_create(1, &step) || pf_load(step, paths, 1)) return fail(); /* again, in the same process */
+    if (pf_create((pf_settings){.threads = 1}, &step) || pf_load(step, paths, 1)) return fail(); /* again, in the same process */
     pf_destroy(step);
     return 0;
 }

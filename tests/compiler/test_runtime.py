@@ -257,7 +257,13 @@ def test_profile_reports_steps_then_kernels(binary: Path, weights: Path, data: D
     for source in ((), data.arguments):
         done = run(binary, "profile", "--weights", weights, *source, "--steps", 5, "--warmup", 1)
         calls = tiny_images.classifier().programs["train"].calls
-        assert [event["event"] for event in done.events] == ["start", *["step"] * 5, *["kernel"] * len(calls), "done"]
+        assert [event["event"] for event in done.events] == [
+            "start",
+            *["step"] * 5,
+            *["kernel"] * len(calls),
+            "overhead",
+            "done",
+        ]
         assert [event["name"] for event in done.all("kernel")] == [call.origin for call in calls]
         assert all(event["us"] > 0 for event in done.all("step"))
         assert done.all("kernel")[0]["flops"] == 10

@@ -1,0 +1,65 @@
+#include "checkpoint_load.h"
+
+#include "failure.h"
+#include "files.h"
+#include "finite.h"
+#include "layout.h"
+#include "threads.h"
+
+enum { CHUNK_BYTES = 256 << 10 };
+
+/* A run of a tensor's elements in file order: whole rows of its outermost axis if memory's layout is another. */
+typedef struct {
+    const pf_state *state;
+    uint64_t file_offset;
+    int64_t first, count;
+} chunk;
+
+static pf_status read_chunk(const pf_checkpoint_tensors *tensors, const chunk *part, void *to) {
+    size_t item_bytes = pf_item_bytes(part->state->dtype);
+    PF_TRY(pf_read_at(PF_WEIGHTS, tensors->path, tensors->descriptor, to, (size_t)part->count * item_bytes,
+                      part->file_offset + (uint64_t)part->first * item_bytes));
+    if (part->state->dtype != PF_F32 || pf_all_finite(to, part->count)) return PF_OK;
+    return pf_fail(PF_WEIGHTS, "weights.not_finite", "%s: tensor '%s' holds NaN or Inf", tensors->path,
+                   part->state->file_name);
+}
+
+static pf_status load_chunk(const pf_checkpoint_tensors *tensors, const chunk *part) {
+    _Alignas(64) unsigned char staging[CHUNK_BYTES];
+    const pf_state *state = part->state;
+    unsigned char *memory = tensors->memory + state->offset;
+    if (!state->permuted) return read_chunk(tensors, part, memory + (size_t)part->first * pf_item_bytes(state->dtype));
+    PF_TRY(read_chunk(tensors, part, staging));
+    pf_rows_scatter(state, part->first, part->count, staging, memory);
+    return PF_OK;
+}
+
+static int64_t chunk_elements(const pf_state *state) {
+    int64_t most = (int64_t)(CHUNK_BYTES / pf_item_bytes(state->dtype)), row = pf_row_elements(state);
+    return !state->permuted || row > most ? most : most / row * row;
+}
+
+/* Chunks task, task + tasks, task + 2 tasks ... of all tensors. */
+static pf_status load_share(const pf_checkpoint_tensors *tensors, int task, int tasks) {
+    int64_t number = 0;
+    for (uint32_t i = 0; i < pf_image_data.state_count; i++) {
+        const pf_state *state = &pf_image_data.states[i];
+        if (tensors->begins[i] < 0) continue;
+        uint64_t offset = tensors->data_offset + (uint64_t)tensors->begins[i];
+        int64_t step = chunk_elements(state);
+        for (int64_t first = 0; first < state->count; first += step, number++) {
+            int64_t count = state->count - first < step ? state->count - first : step;
+            if (number % tasks == task) PF_TRY(load_chunk(tensors, &(chunk){state, offset, first, count}));
+        }
+    }
+    return PF_OK;
+}
+
+static int load_task(int task, pf_parallel_env *env, void *closure) {
+    return load_share(closure, task, env->num_task) != PF_OK;
+}
+
+pf_status pf_checkpoint_load(const pf_checkpoint_tensors *tensors) {
+    if (pf_threads_run(load_task, (void *)tensors, 0) == 0) return PF_OK;
+    return load_share(tensors, 0, 1); /* again, alone and in order: the same failure is told whatever the threads did */
+}

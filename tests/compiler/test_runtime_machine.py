@@ -1,0 +1,232 @@
+"""How the runtime uses the machine: cores, denormals, huge pages, and weights that many threads load."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from compiler.codegen.link import RUNTIME
+from compiler.graph import TensorType
+from compiler.program import BinaryImage, Placement, StateTensor
+from tests.compiler import tiny_images
+from tests.compiler.step_process import (
+    QEMU,
+    Data,
+    classifier_data,
+    classifier_state,
+    refused,
+    run,
+    write_weights,
+)
+
+pytestmark = pytest.mark.xdist_group("runtime")
+ALLOWED = sorted(os.sched_getaffinity(0))
+THREADS = 8
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_images.build(tiny_images.classifier(threads=THREADS), tmp_path_factory.mktemp("machine") / "step")
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    return write_weights(tmp_path / "weights.safetensors", classifier_state())
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Data:
+    return classifier_data(tmp_path / "data")
+
+
+# ------------------------------------------------------------------------------------------------------------- cores
+
+
+@pytest.fixture(scope="module")
+def choose(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that prints what `pf_cores_choose` answers."""
+    program = tmp_path_factory.mktemp("cores") / "choose"
+    sources = [Path(__file__).parent / "cores.c", RUNTIME / "cores.c", RUNTIME / "failure.c"]
+    command = [sys.executable, "-m", "ziglang", "cc", "-std=c11", "-D_GNU_SOURCE", "-I", str(RUNTIME)]
+    subprocess.run([*command, *map(str, sources), "-o", str(program)], check=True, capture_output=True)
+    return program
+
+
+def chosen(program: Path, system: Path, pin: str = "auto", threads: int = 0, spare: str = "no") -> list[int]:
+    arguments = [str(program), str(system), pin, str(threads), str(THREADS), spare]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    return [int(word) for word in done.stdout.split()]
+
+
+def machine(folder: Path, figures: Mapping[int, int], name: str = "cpu_capacity") -> Path:
+    """A folder as Linux fills /sys/devices/system/cpu."""
+    for core, figure in figures.items():
+        file = folder / f"cpu{core}" / name
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{figure}\n")
+    return folder
+
+
+@pytest.mark.skipif(len(ALLOWED) < 2, reason="cores of two kinds need two cores")
+@pytest.mark.parametrize("name", ["cpu_capacity", "cpufreq/cpuinfo_max_freq"])
+def test_threads_keep_to_the_fastest_cores(choose: Path, tmp_path: Path, name: str) -> None:
+    slow, *fast = ALLOWED
+    system = machine(tmp_path / "cpu", {slow: 446, **dict.fromkeys(fast, 1024)}, name)
+    assert chosen(choose, system, threads=1) == [1, *fast]
+    assert chosen(choose, system, threads=len(ALLOWED)) == [len(ALLOWED)], "all cores are needed: nothing to choose"
+    assert chosen(choose, system, "off", threads=1) == [1]
+
+
+def test_equal_or_undescribed_cores_are_left_to_the_system(choose: Path, tmp_path: Path) -> None:
+    alike = machine(tmp_path / "cpu", dict.fromkeys(ALLOWED, 1024))
+    assert chosen(choose, alike, threads=1) == [1]
+    assert chosen(choose, tmp_path / "nowhere", threads=1) == [1]
+
+
+def test_no_more_threads_than_cores_unless_asked_for(choose: Path, tmp_path: Path) -> None:
+    assert chosen(choose, tmp_path) == [min(THREADS, len(ALLOWED))]
+    assert chosen(choose, tmp_path, threads=THREADS) == [THREADS]
+    assert chosen(choose, tmp_path, spare="spare") == [max(1, min(THREADS, len(ALLOWED) - 1))]
+    assert chosen(choose, tmp_path, threads=1, spare="spare") == [1]
+
+
+def cores_of_threads(pid: int) -> set[str]:
+    status = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return {line.split(":")[1].strip() for text in status for line in text.splitlines() if "Cpus_allowed_list" in line}
+
+
+def test_a_list_pins_each_thread_to_its_core(binary: Path, weights: Path, data: Data) -> None:
+    cores = ALLOWED[::-1][:2]
+    command = [binary, "train", "--weights", weights, *data.arguments, "--steps", "1000000000",
+               "--pin", ",".join(map(str, cores)), "--threads", str(len(cores))]  # fmt: skip
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        start = json.loads(process.stdout.readline())
+        deadline_s = time.monotonic() + 20
+        while (found := cores_of_threads(process.pid)) != set(map(str, cores)) and time.monotonic() < deadline_s:
+            time.sleep(0.01)  # a thread settles when it first runs
+        process.kill()
+    assert start["pinned_cores"] == cores
+    assert found == set(map(str, cores))
+
+
+@pytest.mark.parametrize("pin", ["", "fast", "0-", "-1", "3-2", "0,0", "0;1", " 0", "99999", str(max(ALLOWED) + 1)])
+def test_a_bad_list_is_told(binary: Path, weights: Path, data: Data, pin: str) -> None:
+    done = run(binary, "train", "--weights", weights, *data.arguments, "--steps", 1, "--pin", pin, "--threads", 1)
+    assert refused(done) == (2, "user", "user.usage")
+
+
+def test_a_list_with_fewer_cores_than_threads_is_told(binary: Path, weights: Path, data: Data) -> None:
+    only = ("--pin", ALLOWED[0])
+    done = run(binary, "train", "--weights", weights, *data.arguments, "--steps", 1, *only, "--threads", 2)
+    assert refused(done) == (2, "user", "user.usage")
+    assert run(binary, "train", "--weights", weights, *data.arguments, "--steps", 1, *only).one("start")["threads"] == 1
+
+
+def test_spare_core_takes_no_value(binary: Path, weights: Path, data: Data) -> None:
+    done = run(binary, "train", "--spare-core", "--weights", weights, *data.arguments, "--steps", 1)
+    assert done.one("start")["threads"] == max(1, min(THREADS, len(ALLOWED) - 1))
+
+
+def test_a_profile_tells_what_the_runtime_costs(binary: Path, weights: Path) -> None:
+    """Of the classifier's six kernels two have a parallel loop."""
+    events = {threads: run(binary, "profile", "--weights", weights, "--steps", 3, "--threads", threads).one("overhead")
+              for threads in (1, 2)}  # fmt: skip
+    assert [events[threads]["launches"] for threads in (1, 2)] == [0, 2]
+    for event in events.values():
+        assert event["calls"] == 6
+        assert event["call_us"] > 0
+        assert event["launch_us"] >= 0
+        assert 0 < event["share"] < 1
+
+
+# ------------------------------------------------------------------------------------------------------------ memory
+
+
+@pytest.mark.parametrize(("target", "runner"), [("x86-64-v3", ()), ("raspberry-pi-4", QEMU)], ids=["x86", "aarch64"])
+def test_denormals_are_flushed_in_every_thread(
+    tmp_path: Path, data: Data, target: str, runner: tuple[str, ...]
+) -> None:
+    """With a learning rate of zero nothing but the flush changes a weight."""
+    step = tiny_images.build(tiny_images.classifier(), tmp_path / "step", target)
+    state = classifier_state()
+    state["w"][0] = np.float32(1e-40)
+    state["w"][1] = np.finfo(np.float32).tiny
+    start, saved = write_weights(tmp_path / "w.safetensors", state), tmp_path / "saved.safetensors"
+    run(step, "train", "--weights", start, *data.arguments, "--steps", 1, "--learning-rate", 0, "--save", saved,
+        runner=runner)  # fmt: skip
+    after = load_file(saved)["w"]
+    assert (after[0] == 0).all()
+    np.testing.assert_array_equal(after[1:], state["w"][1:])
+
+
+@pytest.mark.skipif(
+    "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(), reason="huge pages are switched off"
+)
+def test_memory_lies_in_huge_pages(tmp_path: Path, data: Data) -> None:
+    spare = np.ones(8 << 20, "f4")
+    weights = write_weights(tmp_path / "w.safetensors", {**classifier_state(), "constant.spare": spare})
+    step = tiny_images.build(tiny_images.classifier(spare_elements=spare.size), tmp_path / "step")
+    done = run(step, "train", "--weights", weights, *data.arguments, "--steps", 1).one("done")
+    assert 2 << 20 <= done["huge_page_bytes"] <= done["peak_rss_bytes"]
+
+
+# ----------------------------------------------------------------------------------------------------------- weights
+
+LAYOUTS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "dense": ((700, 300), (1, 0)),
+    "convolution": ((37, 21, 3, 3), (2, 3, 1, 0)),
+    "depth-wise": ((1, 50, 1, 3), (1, 3, 2, 0)),
+    "long rows": ((3, 2, 90_000), (2, 1, 0)),
+    "whole": ((500, 400), (0, 1)),
+    "one element": ((1, 1), (1, 0)),
+}
+
+
+def with_parameters(layouts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> BinaryImage:
+    """The classifier with more parameters, which no kernel reads."""
+    image = tiny_images.classifier()
+    plan = image.plan
+    states, places, end = list(image.state), dict(plan.placements), plan.weights_bytes
+    for name, (shape, perm) in layouts.items():
+        inside = TensorType("f32", tuple(shape[axis] for axis in perm))
+        states.append(StateTensor(name, inside, "parameter", shape, shape, perm))
+        size_bytes = -(-inside.size_bytes // 64) * 64
+        places["train", name] = places["forward", name] = Placement("weights", end, size_bytes)
+        end += size_bytes
+    return replace(image, state=tuple(states), plan=replace(plan, placements=places, weights_bytes=end))
+
+
+@pytest.mark.parametrize(("target", "runner"), [("x86-64-v3", ()), ("raspberry-pi-4", QEMU)], ids=["x86", "aarch64"])
+def test_weights_of_every_layout_come_back_bit_for_bit(tmp_path: Path, target: str, runner: tuple[str, ...]) -> None:
+    """Loading goes by threads, chunks and memory's order; saving walks one by one in the file's: they must agree."""
+    step = tiny_images.build(with_parameters(LAYOUTS), tmp_path / "step", target)
+    random = np.random.default_rng(0)
+    extra = {name: random.normal(size=shape).astype("f4") for name, (shape, _) in LAYOUTS.items()}
+    start = write_weights(tmp_path / "w.safetensors", {**classifier_state(), **extra})
+    out = tmp_path / "out.safetensors"
+    assert run(step, "export", "--weights", start, "--out", out, runner=runner).code == 0
+    exported = load_file(out)
+    for name, array in extra.items():
+        np.testing.assert_array_equal(exported[name], array, err_msg=name)
+
+
+def test_the_first_bad_tensor_is_named_whatever_the_threads_do(tmp_path: Path) -> None:
+    step = tiny_images.build(with_parameters(LAYOUTS), tmp_path / "step")
+    extra = {name: np.ones(shape, "f4") for name, (shape, _) in LAYOUTS.items()}
+    for name in ("dense", "long rows", "whole"):
+        extra[name].flat[-1] = np.inf
+    start = write_weights(tmp_path / "w.safetensors", {**classifier_state(), **extra})
+    done = run(step, "export", "--weights", start, "--out", tmp_path / "out.safetensors")
+    assert refused(done) == (3, "weights", "weights.not_finite")
+    assert "'dense'" in done.one("error")["message"]
