@@ -1,0 +1,181 @@
+"""Rewrites a program so that groups of calls run part by part of the batch.
+
+Rewrites: the calls of a group are repeated once per part, on ranges of their operands; then follow, in their old
+order, the sums of what the parts summed over the batch, and the calls that cannot be cut or depend on such sums
+(updates of parameters). Requires: calls in execution order. Ensures: the same values, sums over the batch in another
+order. Why: what a part hands on is small enough to stay in the cache, and its bytes serve the next part again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from compiler.aliases import Alias
+from compiler.fusion.maps import fuse_into_reader
+from compiler.graph import TensorType
+from compiler.kernel_spec import MapSpec
+from compiler.program import KernelCall, Program
+from compiler.slicing.cut import Part
+from compiler.slicing.flow import Group, cut_values, parts_of
+
+
+def slice_program(program: Program, groups: Sequence[Group]) -> Program:
+    """The program with each group's calls run part by part; groups are disjoint and in order."""
+    if not groups:
+        return program
+    slicer = _Slicer.of(program, tuple(groups))
+    calls: list[KernelCall] = []
+    position = 0
+    for group in groups:
+        calls += program.calls[position : group.first]
+        calls += slicer.calls_of(group)
+        position = group.end
+    calls += program.calls[position:]
+    aliases, types = {**program.aliases, **slicer.aliases}, {**program.types, **slicer.types}
+    return replace(program, calls=tuple(calls), aliases=aliases, types=types)
+
+
+@dataclass(slots=True)
+class _Slicer:
+    program: Program
+    parts: dict[int, tuple[Group, Part]]
+    apart: frozenset[str]
+    """Values that only parts of one count make and read: each range is a value of its own, with its own short life."""
+    types: dict[str, TensorType] = field(default_factory=dict)
+    aliases: dict[str, Alias] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program, groups: tuple[Group, ...]) -> _Slicer:
+        parts = dict(parts_of(program, groups))
+        return cls(program, parts, _values_apart(program, parts))
+
+    def calls_of(self, group: Group) -> list[KernelCall]:
+        """The group's calls: all parts, then what had to wait for the last."""
+        members = [position for position in range(group.first, group.end) if position in self.parts]
+        calls = [self._part(position, j) for j in range(group.parts) for position in members]
+        late: list[KernelCall] = []
+        for position in range(group.first, group.end):
+            if position in self.parts:
+                late += self._sums(position)
+            else:
+                late.append(self.program.calls[position])
+        return calls + self._fused_sums(late)
+
+    def _part(self, position: int, j: int) -> KernelCall:
+        call, (group, part) = self.program.calls[position], self.parts[position]
+        inputs = tuple(
+            self._range(name, j, group.parts) if cut else name for name, cut in zip(call.inputs, part.cut, strict=False)
+        )
+        outputs = tuple(
+            self._term(name, j, group.parts) if part.sums else self._range(name, j, group.parts)
+            for name in call.outputs
+        )
+        whole_bytes = sum(
+            self.program.types[name].size_bytes for name, cut in zip(call.inputs, part.cut, strict=False) if not cut
+        )
+        return replace(
+            call,
+            spec=part.spec,
+            inputs=inputs,
+            outputs=outputs,
+            origin=f"{call.origin} [{j + 1}/{group.parts}]",
+            flops=call.flops // group.parts,
+            bytes_read=max(0, call.bytes_read - whole_bytes) // group.parts + min(whole_bytes, call.bytes_read),
+            bytes_written=call.bytes_written if part.sums else call.bytes_written // group.parts,
+        )
+
+    def _range(self, name: str, j: int, parts: int) -> str:
+        """The j-th range of a value."""
+        root = self.program.root(name)
+        own, whole = f"{root} [{j + 1}/{parts}]", self.program.types[root]
+        if own not in self.types:
+            self.types[own] = TensorType(whole.dtype, _range_shape(whole.shape, parts))
+            if root not in self.apart:
+                self.aliases[own] = Alias(root, j * (whole.size_bytes // parts))
+        return own
+
+    def _term(self, name: str, j: int, parts: int) -> str:
+        """What part j adds to a value that sums over the batch."""
+        own = f"{name} (term {j + 1}/{parts})"
+        self.types[own] = self.program.types[name]
+        return own
+
+    def _sums(self, position: int) -> list[KernelCall]:
+        call, (group, part) = self.program.calls[position], self.parts[position]
+        sums = []
+        for output, spec in zip(call.outputs, part.sums, strict=False):
+            terms = tuple(self._term(output, j, group.parts) for j in range(group.parts))
+            extra = call.inputs[len(part.cut) :] if len(spec.inputs) > group.parts else ()
+            size_bytes = sum(access.type.size_bytes for access in spec.inputs)
+            sums.append(
+                replace(
+                    call,
+                    spec=spec,
+                    inputs=terms + extra,
+                    outputs=(output,),
+                    origin=f"{call.origin} [sum of {group.parts}]",
+                    flops=self.program.types[output].size * (group.parts - 1),
+                    bytes_read=size_bytes,
+                    bytes_written=self.program.types[output].size_bytes,
+                )
+            )
+        return sums
+
+    def _fused_sums(self, late: list[KernelCall]) -> list[KernelCall]:
+        """Let the one map that reads a sum (an update, as a rule) add the terms itself."""
+        result: list[KernelCall | None] = list(late)
+        for position, total in enumerate(late):
+            readers = self._readers(total.outputs[0]) if " [sum of " in total.origin else []
+            if len(readers) != 1 or self.program.root(total.outputs[0]) in map(self.program.root, self.program.outputs):
+                continue
+            reader = next(
+                (i for i, call in enumerate(result) if call is not None and call.outputs == readers[0].outputs), None
+            )
+            consumer = result[reader] if reader is not None else None
+            if reader is None or consumer is None or not isinstance(consumer.spec, MapSpec):
+                continue
+            root = self.program.root(total.outputs[0])
+            reads = frozenset(i for i, name in enumerate(consumer.inputs) if self.program.root(name) == root)
+            fused = fuse_into_reader(total, consumer, reads)
+            if fused is not None:
+                result[position], result[reader] = None, fused
+        return [call for call in result if call is not None]
+
+    def _readers(self, value: str) -> list[KernelCall]:
+        root = self.program.root(value)
+        return [call for call in self.program.calls if any(self.program.root(name) == root for name in call.inputs)]
+
+
+def _range_shape(shape: tuple[int, ...], parts: int) -> tuple[int, ...]:
+    leading = next((d for d, size in enumerate(shape) if size > 1), 0)
+    if shape[leading] % parts == 0:
+        return (*shape[:leading], shape[leading] // parts, *shape[leading + 1 :])
+    size = 1
+    for extent in shape:
+        size *= extent
+    return (size // parts,)
+
+
+def _values_apart(program: Program, parts: dict[int, tuple[Group, Part]]) -> frozenset[str]:
+    counts: dict[str, set[int]] = {}
+    touched_whole = {program.root(name) for name in program.outputs}
+    for position, call in enumerate(program.calls):
+        group, part = parts.get(position, (None, None))
+        names = (*call.inputs, *call.outputs)
+        cut: list[str] = []
+        if group is not None and part is not None:
+            cut = list(cut_values(call, part))
+            for name in cut:
+                counts.setdefault(program.root(name), set()).add(group.parts)
+        touched_whole |= {program.root(name) for name in _rest(names, cut)}
+    made = {program.root(name) for call in program.calls for name in call.outputs}
+    return frozenset(root for root, found in counts.items() if len(found) == 1 and root in made - touched_whole)
+
+
+def _rest(names: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """`names` less `taken`, each as often as it stands there."""
+    left = list(names)
+    for name in taken:
+        left.remove(name)
+    return left

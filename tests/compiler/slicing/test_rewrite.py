@@ -1,0 +1,91 @@
+"""A sliced program means what the whole one means, on exactly the planned bytes, however its calls are grouped."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from compiler.frontend.importer import import_model
+from compiler.memory import plan_memory
+from compiler.passes import FORWARD_PASSES, run_passes
+from compiler.pipeline import derive_training_step, make_programs
+from compiler.plan import resolve_plan
+from compiler.program import Program
+from compiler.slicing.flow import Group, parts_of
+from compiler.slicing.rewrite import slice_program
+from compiler.spec import SparsePlan, TrainingSpec
+from examples.models import MODELS
+from tests.compiler.program_interpreter import Machine
+
+BATCH = 4
+SGD = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01}
+ADAMW = {"kind": "adamw", "learning_rate": 0.01}
+RATIO = SparsePlan.parse("{update: [{parameters: ['*.weight'], ratio: 0.4}, {parameters: ['*'], kind: bias}]}")
+FULL = SparsePlan.of_preset("full")
+CASES = {
+    "digits": ("small_cnn", {}, FULL, ADAMW),
+    "mcunet": ("mcunet", {"resolution": 32}, FULL, SGD),
+    "mcunet-ratio": ("mcunet", {"resolution": 32}, RATIO, SGD),
+    "resnet18": ("resnet18", {"resolution": 32, "width": 8, "classes": 5}, FULL, SGD),
+    "encoder": ("transformer_encoder", {"tokens": 11, "positions": 8, "width": 16, "heads": 2}, FULL, ADAMW),
+}
+Results = dict[str, np.ndarray]
+
+
+def random_groups(program: Program, seed: int) -> list[Group]:
+    """Runs of random length, each whole or in 2 or 4 parts."""
+    draw = random.Random(seed)
+    groups, position = [], 0
+    while position < len(program.calls):
+        end = min(len(program.calls), position + draw.randint(1, 40))
+        parts = draw.choice((1, 2, 4, 4))
+        if parts > 1:
+            groups.append(Group(position, end, parts))
+        position = end
+    return groups
+
+
+def feeds_of(program: Program) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    feeds: dict[str, np.ndarray] = {}
+    for name in program.inputs:
+        tensor = program.types[name]
+        if name.startswith("hyper."):
+            feeds[name] = np.asarray({"learning_rate": 0.05}.get(name.removeprefix("hyper."), 0.1), np.float32)
+        elif tensor.dtype == "i64":
+            feeds[name] = rng.integers(0, 2, tensor.shape)
+        else:
+            feeds[name] = rng.normal(size=tensor.shape).astype(np.float32)
+    return feeds
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_any_grouping_keeps_the_meaning(case: str) -> None:
+    name, options, preset, optimizer = CASES[case]
+    spec = TrainingSpec.parse({"batch": BATCH, "optimizer": optimizer})
+    graph = import_model(MODELS[name](**options), input_shapes={}, batch=BATCH, batch_norm="fold")
+    forward = run_passes(graph, FORWARD_PASSES)
+    training = derive_training_step(forward, resolve_plan(forward, preset), spec)
+    programs, state = make_programs(forward, training)
+    arrays = {**forward.arrays, **training.graph.arrays}
+
+    def results(programs: tuple[Program, ...]) -> tuple[Results, int]:
+        placed, memory = plan_memory(programs, state, lambda call: 192, None)
+        machine = Machine(memory, state, arrays)
+        machine.load_state(placed[0])
+        found = {f"infer {key}": array for key, array in machine.run(placed[1], feeds_of(placed[1])).items()}
+        found |= machine.run(placed[0], feeds_of(placed[0]))
+        return found | {s.name: machine.view(placed[0], s.name).copy() for s in state}, memory.arena_bytes
+
+    whole, _ = results(programs)
+    cut_calls = 0
+    for seed in range(3):
+        groups = [random_groups(program, seed) for program in programs]
+        cut_calls += sum(len(parts_of(p, tuple(own))) for p, own in zip(programs, groups, strict=True))
+        sliced, _ = results(tuple(slice_program(p, own) for p, own in zip(programs, groups, strict=True)))
+        for key, want in whole.items():
+            scale = max(1e-3, float(np.abs(want).max()))
+            np.testing.assert_allclose(sliced[key], want, rtol=1e-4, atol=1e-5 * scale, err_msg=f"{key}, seed {seed}")
+    assert cut_calls > len(programs[0].calls) / 4
