@@ -183,7 +183,7 @@ def _apply_binary(block: Block, op: str, x: Value, y: Value) -> Value:
     if op in ("max", "min"):
         return extreme(op, x, y)
     if base(x) == "float32":
-        return tirx.Div(x, y) if op == "div" else scalar_math.power(block, x, y)
+        return scalar_math.quotient(x, y) if op == "div" else scalar_math.power(block, x, y)
     if op == "div":
         return tirx.truncdiv(x, y)
     raise InternalError(f"{op} of integers")

@@ -4,8 +4,9 @@ TVM's LLVM back end turns `exp`, `log`, `tanh`, `erf`, ... into one libm call pe
 instructions instead. Largest errors over the whole range, in units in the last place (ulp) against float64, as the
 tests measure them: exp 1.0, log 1.0, sigmoid 2.5, tanh 2.0, erf 1.5, sin and cos 1.5 (|x| <= 1e9), pow 1.0.
 
-Special values are those of C: exp(-inf) = 0, log(0) = -inf, log(x < 0) = NaN, NaN in, NaN out. Subnormal results are
-produced where the processor does not flush them. Nothing here converts a float to an integer (undefined in LLVM for
+Special values are those of C: exp(-inf) = 0, log(0) = -inf, log(x < 0) = NaN, NaN in, NaN out. Powers of e below
+2**-125 (exp, and sigmoid far below zero) are 0; other subnormal results are produced where the processor does not flush
+them. Nothing here converts a float to an integer (undefined in LLVM for
 NaN): rounding adds a large constant, after which the integer is in the low bits.
 """
 
@@ -56,9 +57,14 @@ def is_nan(x: Value) -> Value:
     return tirx.Not(tirx.EQ(x, x))
 
 
+def _at_most(x: Value, high: float) -> Value:
+    """`x`, or the bound where `x` is above it; NaN stays."""
+    return tirx.Select(tirx.LT(_like(high, x), x), _like(high, x), x)
+
+
 def _clamp(x: Value, low: float, high: float) -> Value:
     """`x` within bounds; NaN stays."""
-    above = tirx.Select(tirx.LT(_like(high, x), x), _like(high, x), x)
+    above = _at_most(x, high)
     return tirx.Select(tirx.LT(x, _like(low, x)), _like(low, x), above)
 
 
@@ -70,16 +76,30 @@ def _scale(block: Block, x: Value, power: Value) -> Value:
     return block.let(tirx.Mul(tirx.Mul(x, first), second), "scaled")
 
 
+_HALF_POWER = _ROUND_F32 + 126.0
+"""Added to a whole number n, its low bits are the exponent field of 2**(n - 1)."""
+_EXP = (0.002762893394, 0.016737560876, 0.08333678842, 0.3333304022, 0.9999998682, 2.0, 2.0)
+"""2 e**r for |r| <= ln 2 / 2, highest power first; relative error 3e-9."""
+
+
+def _exp_within(block: Block, x: Value, *, low_bits: bool = True) -> Value:
+    """e**x for x in [-87.3, 89.4]: x = n ln 2 + r, then 2 e**r times 2**(n - 1).
+
+    That factor covers the largest results (2**128 has no exponent field of its own, but overflows as a product) at the
+    price of results below 2**-125, where it is 0. `low_bits`: r is exact for large |n| too.
+    """
+    shifted = block.let(_fma(x, _like(1 / _LN2, x), _like(_HALF_POWER, x)), "t")
+    n = block.let(tirx.Sub(shifted, _like(_HALF_POWER, x)), "n")
+    r = block.let(_fma(n, _like(-0.693145752 if low_bits else -_LN2, x), x), "r")
+    if low_bits:
+        r = block.let(_fma(n, _like(-1.42860677e-6, x), r), "r")
+    factor = _float(tirx.shift_left(_bits(shifted), _int(23, x)))
+    return block.let(tirx.Mul(_horner(block, r, _EXP), factor), "exp")
+
+
 def exp(block: Block, x: Value) -> Value:
-    """e**x: x = n ln 2 + r, |r| <= ln 2 / 2, polynomial of degree 7 in r, times 2**n."""
-    x = block.let(_clamp(x, -104.0, 89.0), "x")
-    shifted = block.let(_fma(x, _like(1 / _LN2, x), _like(_ROUND_F32, x)), "t")
-    n = block.let(tirx.Sub(shifted, _like(_ROUND_F32, x)), "n")
-    r = block.let(_fma(n, _like(-0.693145752, x), x), "r")
-    r = block.let(_fma(n, _like(-1.42860677e-6, x), r), "r")
-    p = _horner(block, r, [1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0])
-    power = block.let(tirx.Sub(_bits(shifted), literal(0x4B400000, "int32", lanes_of(x))), "n")
-    return _scale(block, p, power)
+    """e**x; 0 below x = -87 (2**-125), infinite above 88.72."""
+    return _exp_within(block, block.let(_clamp(x, -87.3, 89.4), "x"))
 
 
 def _split(block: Block, x: Value) -> tuple[Value, Value]:
@@ -116,11 +136,13 @@ def log(block: Block, x: Value) -> Value:
 
 
 def sigmoid(block: Block, x: Value) -> Value:
-    """1 / (1 + e**-x), as e**x / (1 + e**x) for negative x, so that nothing overflows."""
-    e = exp(block, block.let(tirx.Sub(_like(0.0, x), tirx.abs(x)), "x"))
-    top = tirx.Select(tirx.LT(x, _like(0.0, x)), e, _like(1.0, x))
-    value = tirx.Div(top, tirx.Add(_like(1.0, x), e))
-    return block.let(value, "sigmoid")
+    """1 / (1 + e**-x): where e**-x overflows, 1 / inf is the right 0."""
+    e = exp(block, block.let(_negated(x), "x"))
+    return block.let(tirx.Div(_like(1.0, x), tirx.Add(_like(1.0, x), e)), "sigmoid")
+
+
+def _negated(x: Value) -> Value:
+    return tirx.Mul(x, _like(-1.0, x))
 
 
 def _with_sign_of(x: Value, magnitude: Value) -> Value:
@@ -134,7 +156,7 @@ def tanh(block: Block, x: Value) -> Value:
     s = block.let(tirx.Mul(x, x), "s")
     p = _horner(block, s, [-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1])
     near = block.let(_fma(tirx.Mul(p, s), x, x), "near")
-    e = exp(block, block.let(tirx.Add(size, size), "x"))
+    e = _exp_within(block, block.let(_at_most(tirx.Add(size, size), 20.0), "x"), low_bits=False)
     far = tirx.Sub(_like(1.0, x), tirx.Div(_like(2.0, x), tirx.Add(e, _like(1.0, x))))
     far = block.let(_with_sign_of(x, block.let(far, "far")), "far")
     return block.let(tirx.Select(tirx.LT(size, _like(0.625, x)), near, far), "tanh")
@@ -150,14 +172,14 @@ def erf(block: Block, x: Value) -> Value:
         [-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1],
     )
     near = block.let(_fma(p, x, x), "near")
-    t = block.let(_clamp(size, 0.0, 4.0), "t")
+    t = block.let(_at_most(size, 4.0), "t")
     q = _horner(
         block,
         t,
         [-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1],
     )
-    q = block.let(_fma(q, t, tirx.Sub(_like(0.0, x), t)), "q")
-    far = block.let(tirx.Sub(_like(1.0, x), exp(block, q)), "far")
+    q = block.let(_fma(q, t, _negated(t)), "q")
+    far = block.let(tirx.Sub(_like(1.0, x), _exp_within(block, q, low_bits=False)), "far")
     far = block.let(_with_sign_of(x, far), "far")
     return block.let(tirx.Select(tirx.LT(size, _like(0.927734375, x)), near, far), "erf")
 
@@ -216,6 +238,14 @@ def _general_power(block: Block, x: Value, y: Value) -> Value:
     p = _horner(block, r, [1 / math.factorial(k) for k in range(11, -1, -1)])
     power = tirx.Cast(dtype("int32", lanes_of(x)), tirx.reinterpret(dtype("int64", lanes_of(x)), shifted))
     return _scale(block, block.let(tirx.Cast(dtype("float32", lanes_of(x)), p), "p"), block.let(power, "n"))
+
+
+def quotient(x: Value, y: Value) -> Value:
+    """x / y; by an ordinary constant, a product with its reciprocal (within 1.5 ulp, a tenth of the time)."""
+    known = _constant(y)
+    if known is None or not 1e-30 < abs(known) < 1e30:
+        return tirx.Div(x, y)
+    return tirx.Mul(x, _like(1.0 / known, x))
 
 
 def power(block: Block, x: Value, y: Value) -> Value:
