@@ -146,11 +146,11 @@ def panel_floats(spec: ConvSpec, chosen: ConvPlan) -> int:
     return spec.kernel[0] * spec.kernel[1] * chosen.band.channels * chosen.columns.padded
 
 
-def method_of(spec: ConvSpec, target: Target, threads: int, choice: Choice | None) -> int:
+def method_of(spec: ConvSpec, target: Target, choice: Choice | None) -> int:
     """Outputs of a Winograd tile along one axis; 0: direct."""
     if choice is not None and choice.parameters:
         return choice.integer("winograd", 0)
-    return 0
+    return winograd.default_outputs(spec, target.lanes)
 
 
 def choices(spec: ConvSpec, target: Target, threads: int) -> tuple[Choice, ...]:
@@ -162,7 +162,7 @@ def choices(spec: ConvSpec, target: Target, threads: int) -> tuple[Choice, ...]:
 
 def workspace_bytes(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
     """Packed weights, partial sums, and one band for each thread."""
-    outputs = method_of(spec, target, threads, choice)
+    outputs = method_of(spec, target, choice)
     if outputs:
         return 4 * winograd.layout(spec, winograd.plan(spec, target, threads, outputs)).floats
     chosen = plan(spec, target, threads)
@@ -179,7 +179,7 @@ def emit(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = N
 
     operands = tir.declare(spec, workspace_bytes(spec, target, threads, choice))
     body = tir.Block()
-    outputs = method_of(spec, target, threads, choice)
+    outputs = method_of(spec, target, choice)
     if outputs:
         cut = winograd.plan(spec, target, threads, outputs)
         kernel = WinogradWeights if spec.kind == "weight_grad" else WinogradData

@@ -21,6 +21,15 @@ CHANNELS = 16
 _LINE_FLOATS = 16
 SUM_STEPS = 64
 """Products that one accumulator sums before they are added up: keeps the error near that of direct convolution."""
+_ACCURATE = (2, 4)
+"""Tiles whose error stays within twice that of direct convolution at any number of channels."""
+_LEAST_CHANNELS = 32
+_WORTH = 1.25
+"""Times faster that a Winograd kernel must be by this estimate: it takes more memory and loses some accuracy."""
+_PRODUCT_RATE = 0.9
+"""Vector multiply-adds a cycle in products."""
+_TRANSFORM = 14.0
+"""Cycles a transform spends on each vector it reads or writes, most of them waiting for the cache (measured)."""
 _TILES = 64
 """Tiles that share one transformed panel of weights, at most (results wait in the cache until they are whole)."""
 
@@ -86,6 +95,25 @@ def applies(spec: ConvSpec) -> bool:
     """Whether there is such a kernel at all."""
     plain = spec.kernel == (TAPS, TAPS) and spec.strides == (1, 1) and spec.dilations == (1, 1)
     return plain and spec.c % CHANNELS == 0 and spec.k % CHANNELS == 0 and max(spec.pads) < TAPS
+
+
+def default_outputs(spec: ConvSpec, lanes: int) -> int:
+    """Outputs of a tile along one axis that take the least time, or 0 where direct convolution is as good."""
+    if not applies(spec) or min(spec.c, spec.k) < _LEAST_CHANNELS:
+        return 0
+    multiplies = spec.n * spec.oh * spec.ow * spec.c * spec.k * TAPS**2 / lanes
+    costs = {size: _cost(spec, lanes, size) for size in _ACCURATE}
+    best = min(costs, key=costs.__getitem__)
+    return best if costs[best] * _WORTH <= multiplies / _PRODUCT_RATE else 0
+
+
+def _cost(spec: ConvSpec, lanes: int, outputs: int) -> float:
+    """Cycles: vector multiply-adds of the products, and transforms of inputs, outputs and weights by vector."""
+    products = (outputs + TAPS - 1) ** 2
+    geometry = geometry_of(spec)
+    tiles = spec.n * -(-geometry.rows // outputs) * -(-geometry.columns // outputs)
+    vectors = tiles * (spec.c + spec.k) / lanes + spec.c * spec.k / lanes
+    return products * (tiles * spec.c * spec.k / lanes / _PRODUCT_RATE + _TRANSFORM * vectors)
 
 
 def geometry_of(spec: ConvSpec) -> Geometry:
