@@ -1,90 +1,79 @@
-"""`make bench`: our training step beside PyTorch eager, same model, data, plan and cores, interleaved in one run.
+"""`make bench`: our training step beside every framework, same weights, data, plan and cores, interleaved in one run.
 
-Each side runs in its own process, A B A B ...; a table of medians and of the ratio pair by pair, and
-`build/bench.json`, come out. These machines drift: quote ratios of one run, never times of two.
+    python -m benchmarks                                          everything (an hour or two; resumes where it ended)
+    python -m benchmarks --models mobilenet_v2_b8 --plans full sparse --rounds 3
+    python -m benchmarks --only roofline page
+
+These machines drift: quote ratios of one run, never times of two. Results: `build/bench/`, and `docs/benchmarks.md`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import statistics
-from pathlib import Path
+import signal
+import sys
+from types import FrameType
 
-from benchmarks.sides import Measurement, Side, ours, pytorch
+from benchmarks import machine
+from benchmarks.compare import compare, path_of, save, table
+from benchmarks.models import WORKLOADS
+from benchmarks.prepare import PLANS, prepare
+from benchmarks.sides import NAMES
 
-PLANS = ("full", "sparse", "bias-only")
+PARTS = ("compare",)
 
 
-def main() -> None:
-    """Build, interleave, print, store."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--resolution", type=int, default=224)
-    parser.add_argument("--rounds", type=int, default=5, help="how often each side runs")
-    parser.add_argument("--steps", type=int, default=8, help="timed steps per run, after 3 warm-up steps")
-    parser.add_argument("--plans", nargs="+", default=list(PLANS), choices=PLANS)
-    parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
-    arguments = parser.parse_args()
-    results = {}
-    for plan in arguments.plans:
-        size = (arguments.batch, arguments.resolution)
-        sides = [ours(plan, *size), pytorch(plan, *size, tuned=False), pytorch(plan, *size, tuned=True)]
-        results[plan] = interleave(sides, arguments.rounds, arguments.steps)
-        _print_plan(plan, results[plan])
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    machine = {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()}
-    arguments.out.write_text(
-        json.dumps({"machine": machine, "arguments": _plain(arguments), "results": _rows(results)}, indent=1)
+def main() -> int:
+    """Measure what is asked for; 1 if some side did other work than ours."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    print(f"\nraw samples: {arguments.out}")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="WORKLOAD")
+    parser.add_argument("--plans", nargs="+", choices=PLANS, default=list(PLANS))
+    parser.add_argument("--sides", nargs="+", choices=NAMES, default=list(NAMES), metavar="SIDE")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps in a turn")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 3 steps")
+    parser.add_argument("--again", action="store_true", help="measure also what an earlier run already did")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.steps = 2, 3
+    signal.signal(signal.SIGTERM, _stop)
+    good = compare_all(arguments) if "compare" in arguments.only else True
+    return 0 if good else 1
 
 
-def interleave(sides: list[Side], rounds: int, steps: int) -> dict[str, list[Measurement]]:
-    """Every side once per round, so that a slow minute hits all of them."""
-    found: dict[str, list[Measurement]] = {side.name: [] for side in sides}
-    for number in range(rounds):
-        for side in sides:
-            measurement = side.run(steps)
-            found[side.name].append(measurement)
-            median = statistics.median(measurement.step_ms)
-            print(
-                f"  round {number + 1}/{rounds}  {side.name:<40} {median:8.1f} ms  last loss {measurement.loss:.5f}",
-                flush=True,
+def compare_all(arguments: argparse.Namespace) -> bool:
+    """Every workload and plan that is not there yet. False if losses differ."""
+    good = True
+    for name in arguments.models:
+        for plan in arguments.plans:
+            if path_of(name, plan).exists() and not arguments.again:
+                print(f"{name} {plan}: {path_of(name, plan)} is there (--again measures anew)", flush=True)
+                continue
+            print(f"{name} {plan}", flush=True)
+            found = compare(
+                prepare(name, WORKLOADS[name]),
+                plan,
+                arguments.sides,
+                rounds=arguments.rounds,
+                steps=arguments.steps,
+                threads=arguments.threads,
+                machine=machine.describe(),
             )
-    return found
+            save(found)
+            print(f"\n{table(found)}\n", flush=True)
+            good = good and not found.differing()
+    return good
 
 
-def _print_plan(plan: str, found: dict[str, list[Measurement]]) -> None:
-    names = list(found)
-    mine = [statistics.median(one.step_ms) for one in found[names[0]]]
-    print(f"\nplan {plan}\n{'side':<42}{'median ms':>10}{'min':>9}{'max':>9}{'peak MB':>9}{'ours is faster by':>19}")
-    for name in names:
-        medians = [statistics.median(one.step_ms) for one in found[name]]
-        ratio = statistics.median(other / own for other, own in zip(medians, mine, strict=True))
-        peak = max(one.peak_rss_bytes for one in found[name]) / 1e6
-        print(
-            f"{name:<42}{statistics.median(medians):>10.1f}{min(medians):>9.1f}{max(medians):>9.1f}{peak:>9.0f}{ratio:>18.2f}x"
-        )
-    print()
-
-
-def _rows(results: dict[str, dict[str, list[Measurement]]]) -> dict[str, object]:
-    return {
-        plan: {name: [one.to_json() for one in runs] for name, runs in found.items()} for plan, found in results.items()
-    }
-
-
-def _plain(arguments: argparse.Namespace) -> dict[str, object]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in vars(arguments).items()}
-
-
-def _cpu() -> str:
-    lines = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return lines[0].split(":", 1)[1].strip() if lines else platform.processor()
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Unwind, so that every process we stopped is ended."""
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,67 +1,65 @@
-"""The two sides of a comparison: a compiled bundle, and PyTorch eager on the same ONNX weights and data."""
+"""The sides of a comparison: our binary and each variant of each framework, as command lines."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-import subprocess
-import sys
 import tarfile
-import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
+from benchmarks.environments import python_of
+from benchmarks.frameworks.steps import MANY_STEPS, MOMENTUM
+from benchmarks.prepare import BENCH, Prepared, plan_of
 from compiler.api import compile_training
-from compiler.spec import SparsePlan, TrainingSpec
-from examples.models import MODELS
+from compiler.spec import TrainingSpec
 
-WARMUP_STEPS = 3
-CLASSES = 1000
-LEARNING_RATE, MOMENTUM = 0.001, 0.9
-PLANS_FOLDER = Path(__file__).parent.parent / "examples" / "plans"
+FRAMEWORKS = Path(__file__).parent / "frameworks"
 KEEP_FREED_MEMORY = {
     name: str(1 << 34) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
 }
-"""glibc settings that spare PyTorch a page fault per reused byte; the fair setting for it."""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One process: time of each timed step, loss of the last, peak resident bytes."""
-
-    step_ms: list[float]
-    loss: float
-    peak_rss_bytes: int
-
-    def to_json(self) -> dict[str, object]:
-        """Plain data."""
-        return asdict(self)
+"""glibc settings that spare a framework a page fault per reused byte; the fair setting for it."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Something that trains: `run(steps)` measures that many steps in a fresh process."""
+    """One process that trains and prints its steps. `compared_losses`: how many of them must equal ours."""
 
     name: str
-    run: Callable[[int], Measurement]
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    compared_losses: int = 5
+    build_s: float = 0.0
+    """What it took to compile ours, before any process starts."""
 
 
-def plan_of(name: str) -> SparsePlan:
-    """The example plan of that name for MobileNetV2."""
-    return SparsePlan.parse((PLANS_FOLDER / f"mobilenet_v2-{name}.yaml").read_text())
+@dataclass(frozen=True)
+class Variant:
+    """A framework's side, before it is bound to a workload."""
+
+    framework: str
+    script: str
+    tuned_allocator: bool
+    options: Mapping[str, object]
+    only_table: bool = False
+    compared_losses: int = 5
 
 
-def workload(batch: int, resolution: int) -> tuple[bytes, Path]:
-    """The model's bytes and a folder with one batch of seeded data."""
-    folder = Path(tempfile.mkdtemp(prefix="pockfarm-bench-"))
-    rng = np.random.default_rng(0)
-    np.save(folder / "x.npy", rng.normal(size=(batch, 3, resolution, resolution)).astype(np.float32))
-    np.save(folder / "y.npy", rng.integers(0, CLASSES, batch))
-    return MODELS["mobilenet_v2"](resolution=resolution, classes=CLASSES), folder
+OURS = "PockFarm"
+VARIANTS: Mapping[str, Variant] = {
+    "PyTorch plain": Variant("torch", "torch_side.py", False, {"fused": False}),
+    "PyTorch channels-last": Variant("torch", "torch_side.py", False, {"channels_last": True}),
+    "PyTorch tuned": Variant("torch", "torch_side.py", True, {"channels_last": True}),
+    "torch.compile": Variant("torch", "torch_side.py", True, {"channels_last": True, "compile": True}),
+    "TensorFlow": Variant("tensorflow", "tensorflow_side.py", True, {}, only_table=True),
+    "JAX": Variant("jax", "jax_side.py", True, {}, only_table=True),
+    # Its SGD has no momentum: the third loss already differs.
+    "ONNX Runtime": Variant("onnxruntime", "ort_side.py", True, {}, only_table=True, compared_losses=2),
+}
+NAMES = (OURS, *VARIANTS)
 
 
 def native_target() -> str:
@@ -69,48 +67,80 @@ def native_target() -> str:
     return "x86-64-v4" if "avx512vl" in Path("/proc/cpuinfo").read_text() else "x86-64-v3"
 
 
-def ours(plan: str, batch: int, resolution: int) -> Side:
-    """Compile the step and measure its binary."""
-    model, folder = workload(batch, resolution)
-    threads = os.cpu_count() or 1
-    optimizer = {"kind": "sgd", "learning_rate": LEARNING_RATE, "momentum": MOMENTUM}
+def has_side(prepared: Prepared, name: str) -> bool:
+    """False for frameworks that are compared on the models of the table only."""
+    return name == OURS or prepared.workload.in_table or not VARIANTS[name].only_table
+
+
+def side_of(prepared: Prepared, plan: str, name: str, threads: int) -> Side:
+    """Make one side. Raises: CompileError (ours), EnvironmentFailed (a framework that cannot be installed)."""
+    if name == OURS:
+        return ours(prepared, plan, threads)
+    variant = VARIANTS[name]
+    options = {
+        "channels_last": False,
+        "fused": True,
+        "compile": False,
+        "model": prepared.workload.model,
+        "state": str(prepared.state_path),
+        "onnx": str(prepared.onnx_path),
+        "inputs": _inputs(prepared),
+        "learning_rate": prepared.definition.learning_rate,
+        **variant.options,
+    }
+    if not prepared.definition.is_image:
+        options["channels_last"] = False
+    script = str(FRAMEWORKS / variant.script)
+    command = (
+        str(python_of(variant.framework)), script, str(prepared.folder), plan, str(threads), json.dumps(options),
+    )  # fmt: skip
+    environment = {
+        "OMP_NUM_THREADS": str(threads),
+        "TORCHINDUCTOR_CACHE_DIR": str((BENCH / "inductor").resolve()),
+        **(KEEP_FREED_MEMORY if variant.tuned_allocator else {}),
+    }
+    return Side(name, command, environment, variant.compared_losses)
+
+
+def ours(prepared: Prepared, plan: str, threads: int, batch: int | None = None) -> Side:
+    """Compile the step into the workload's folder, and run its binary."""
+    folder, build_s = build_step(prepared, plan, threads, batch or prepared.workload.batch)
+    command = [str(folder / "bin/step"), "train", "--weights", str(folder / "weights.safetensors")]
+    command += ["--order", "sequential", "--threads", str(threads), "--steps", str(MANY_STEPS), *_data(prepared)]
+    return Side(OURS, tuple(command), {}, build_s=build_s)
+
+
+def build_step(prepared: Prepared, plan: str, threads: int, batch: int) -> tuple[Path, float]:
+    """(folder of the unpacked bundle, seconds of compiling); kernels are cached between builds."""
+    rate = prepared.definition.learning_rate
+    optimizer = {"kind": "sgd", "learning_rate": rate, "momentum": MOMENTUM}
     spec = TrainingSpec.parse({"batch": batch, "threads": threads, "optimizer": optimizer})
-    cache = Path(".cache/kernels")
+    cache = BENCH / "kernels"
     cache.mkdir(parents=True, exist_ok=True)
-    bundle = compile_training(model, plan=plan_of(plan), spec=spec, target=native_target(), cache_dir=cache)
+    started = time.perf_counter()
+    bundle = compile_training(
+        prepared.onnx_path.read_bytes(),
+        plan=plan_of(prepared.workload.model, plan),
+        spec=spec,
+        target=native_target(),
+        cache_dir=cache,
+        jobs=os.cpu_count() or 1,
+    )
+    build_s = time.perf_counter() - started
+    folder = prepared.folder / f"step-{plan}-b{batch}-t{threads}"
     with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
         archive.extractall(folder, filter="data")
-    command = [
-        str(folder / "bin/step"),
-        "train",
-        "--weights",
-        str(folder / "weights.safetensors"),
-        "--order",
-        "sequential",
-    ]
-    command += ["--input", f"input={folder / 'x.npy'}", "--labels", str(folder / "y.npy")]
-
-    def run(steps: int) -> Measurement:
-        done = subprocess.run(
-            [*command, "--steps", str(steps + WARMUP_STEPS)], capture_output=True, text=True, check=True
-        )
-        events = [json.loads(line) for line in done.stdout.splitlines()]
-        timed = [event for event in events if event["event"] == "step"][WARMUP_STEPS:]
-        peak = next(event["peak_rss_bytes"] for event in events if event["event"] == "done")
-        return Measurement([event["us"] / 1e3 for event in timed], timed[-1]["loss"], peak)
-
-    return Side(f"PockFarm {plan}", run)
+    return folder, build_s
 
 
-def pytorch(plan: str, batch: int, resolution: int, *, tuned: bool) -> Side:
-    """PyTorch eager, channels-last, fused SGD; `tuned` tells glibc to keep freed memory."""
-    model, folder = workload(batch, resolution)
-    (folder / "model.onnx").write_bytes(model)
-    environment = {**os.environ, **(KEEP_FREED_MEMORY if tuned else {})}
+def _inputs(prepared: Prepared) -> Sequence[str]:
+    """Input names in the model's order."""
+    names: Sequence[str] = json.loads((prepared.folder / "inputs.json").read_text())
+    return names
 
-    def run(steps: int) -> Measurement:
-        command = [sys.executable, "-m", "benchmarks.torch_side", str(folder), plan, str(steps), str(WARMUP_STEPS)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        return Measurement(**json.loads(done.stdout.splitlines()[-1]))
 
-    return Side(f"PyTorch eager channels-last{', tuned malloc' if tuned else ''}", run)
+def _data(prepared: Prepared) -> list[str]:
+    arguments = ["--labels", str(prepared.folder / "labels.npy")]
+    for name in _inputs(prepared):
+        arguments += ["--input", f"{name}={prepared.folder / f'{name}.npy'}"]
+    return arguments

@@ -1,0 +1,212 @@
+"""What the inner loops of a model's contractions can reach on a board's core, by its scheduling model: no board needed.
+
+    python -m benchmarks.inner_loops --target raspberry-pi-4 [--model mobilenet_v2 | FILE.onnx] [--batch 1]
+                                     [--variants] [--json FILE]
+
+Every distinct matrix product, convolution, depth-wise convolution and attention of the full training step is compiled
+for the target. `llvm-mca` (Debian package llvm-19) runs the loop with most multiply-adds of each on its model of the
+core, and tells the cycles of a turn; the peak is what the same model makes of independent multiply-adds. Memory is
+taken to answer from the first-level cache: this is the bound of the instructions, not of the kernel. A loop without
+vectors on the stack has no spills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from benchmarks.assembly import hottest_loop, multiply_adds
+from compiler.codegen.choice import DEFAULT, Choice
+from compiler.codegen.kernels.family import choices_of, emit_kernel
+from compiler.frontend.importer import import_model
+from compiler.kernel_spec import AttentionSpec, ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec
+from compiler.limits import DEFAULT_LIMITS
+from compiler.passes import FORWARD_PASSES, run_passes
+from compiler.pipeline import derive_training_step, make_programs
+from compiler.plan import resolve_plan
+from compiler.spec import SparsePlan, TrainingSpec
+from compiler.targets import Target, load
+
+ANALYSED = (MatmulSpec, ConvSpec, DepthwiseSpec, AttentionSpec)
+GOAL = 0.8
+"""Of the core's peak, for matrix products and dense convolutions."""
+ITERATIONS = 200
+
+CORES = {
+    "raspberry-pi-4": "cortex-a72",
+    "raspberry-pi-5": "neoverse-n1",
+    "jetson-orin-nano": "neoverse-n1",
+    "jetson-agx-orin": "neoverse-n1",
+    "snapdragon-8-gen-2": "neoverse-n2",
+    "x86-64-v3": "znver3",
+    "x86-64-v4": "znver4",
+}
+"""LLVM's scheduling model for each target. LLVM has none of its own for the Cortex-A76, A78AE and A710: it takes the
+A57's. Neoverse N1 is the A76's design for servers, and N2 the A710's; the A78AE's two vector pipes are the N1's too."""
+_INDEPENDENT = {
+    "aarch64": "fmla v{0}.4s, v30.4s, v31.s[0]",
+    "x86-64-v3": "vfmadd231ps %ymm14, %ymm15, %ymm{0}",
+    "x86-64-v4": "vfmadd231ps %zmm30, %zmm31, %zmm{0}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The hottest loop of one kernel. `peak_fraction` is of the core's multiply-adds per cycle."""
+
+    kernel: str
+    family: str
+    choice: str
+    calls: int
+    fmas: int
+    loads: int
+    spills: int
+    cycles: float
+    peak_fraction: float
+
+
+def main() -> None:
+    """Parse the command line, print one line per kernel and the worst of each family."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.inner_loops", description=__doc__)
+    parser.add_argument("--target", default="raspberry-pi-4", choices=sorted(CORES))
+    parser.add_argument("--model", default="mobilenet_v2", help="a name of examples.models, or an .onnx file")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--variants", action="store_true", help="every schedule that a family offers, not its default")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    target = load(arguments.target)
+    found = list(analyse(contractions(model_bytes(arguments.model), arguments.batch), target, arguments.variants))
+    _print_summary(target, found)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
+
+
+def model_bytes(name: str) -> bytes:
+    """A model of `examples.models` by name, or a file."""
+    if name.endswith(".onnx"):
+        return Path(name).read_bytes()
+    from examples.models import MODELS
+
+    return MODELS[name]()
+
+
+def contractions(model: bytes, batch: int) -> dict[KernelSpec, int]:
+    """The contractions of a full training step and how often it calls each."""
+    spec = TrainingSpec.parse({"batch": batch, "optimizer": {"kind": "sgd", "learning_rate": 0.01, "momentum": 0.9}})
+    graph = import_model(model, input_shapes={}, batch=batch, batch_norm=spec.batch_norm, limits=DEFAULT_LIMITS)
+    forward = run_passes(graph, FORWARD_PASSES)
+    training = derive_training_step(forward, resolve_plan(forward, SparsePlan.parse("full")), spec)
+    counts: dict[KernelSpec, int] = {}
+    for call in make_programs(forward, training)[0][0].calls:
+        if isinstance(call.spec, ANALYSED):
+            counts[call.spec] = counts.get(call.spec, 0) + 1
+    return counts
+
+
+def analyse(specs: Mapping[KernelSpec, int], target: Target, variants: bool = False) -> Iterator[Finding]:
+    """A finding per kernel (and schedule), printed as it comes."""
+    print(f"{target.name}: {CORES[target.name]} model, {peak(target):.1f} multiply-adds a cycle at most", flush=True)
+    for spec, calls in specs.items():
+        for choice in choices_of(spec, target, target.cores) if variants else (DEFAULT,):
+            finding = examine(spec, calls, target, choice)
+            if finding is not None:
+                _print(finding)
+                yield finding
+
+
+def examine(spec: KernelSpec, calls: int, target: Target, choice: Choice) -> Finding | None:
+    """The hottest loop of one kernel on the target's core; None if it has no loop that multiplies."""
+    loop = hottest_loop(kernel_assembly(spec, target, choice))
+    if loop is None:
+        return None
+    cycles = cycles_of(loop.instructions, CORES[target.name], target.triple)
+    family = type(spec).__name__.removesuffix("Spec").lower()
+    kind = getattr(spec, "kind", "")
+    fraction = loop.multiply_adds / (cycles * peak(target))
+    return Finding(
+        title(spec), f"{family} {kind}".strip(), choice.text, calls, loop.fma_instructions, loop.loads, loop.spills,
+        cycles, fraction,
+    )  # fmt: skip
+
+
+def kernel_assembly(spec: KernelSpec, target: Target, choice: Choice = DEFAULT) -> str:
+    """The kernel's assembly, as LLVM writes it for the target."""
+    from compiler.codegen.compile import assembly
+
+    return assembly(emit_kernel(spec, target, target.cores, choice), target)  # type: ignore[arg-type]
+
+
+def peak(target: Target) -> float:
+    """f32 multiply-adds per cycle of independent vector instructions, by the core's model."""
+    return _peak(target.name)
+
+
+@cache
+def _peak(name: str) -> float:
+    target = load(name)
+    form = _INDEPENDENT.get(target.name) or _INDEPENDENT[target.architecture]
+    # More accumulators than latency times pipes, fewer than registers.
+    lines = tuple("\t" + form.format(register) for register in range(min(24, target.vector_registers - 2)))
+    return sum(map(multiply_adds, lines)) / cycles_of(lines, CORES[target.name], target.triple)
+
+
+def cycles_of(instructions: Iterable[str], core: str, triple: str) -> float:
+    """Cycles of one turn of a loop in the steady state. Raises: SystemExit if llvm-mca is missing or refuses."""
+    program = shutil.which("llvm-mca-19") or shutil.which("llvm-mca")
+    if program is None:
+        sys.exit("llvm-mca is not installed: apt-get install llvm-19")
+    command = [program, f"-mtriple={triple}", f"-mcpu={core}", f"-iterations={ITERATIONS}"]
+    # A branch ends the block; llvm-mca needs its label to exist.
+    text = "\n".join(re.sub(r"\.L\w+", "0", line) for line in instructions) + "\n"
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    total = re.search(r"^Total Cycles:\s+(\d+)", done.stdout, re.MULTILINE)
+    if total is None:
+        sys.exit(f"llvm-mca for {core}: {done.stderr.strip()[:500]}")
+    return int(total[1]) / ITERATIONS
+
+
+def title(spec: KernelSpec) -> str:
+    """A kernel in a few words."""
+    match spec:
+        case MatmulSpec():
+            turned = f"{'A' if spec.a_transposed else ''}{'B' if spec.b_transposed else ''}"
+            batch = f"{spec.batch}x" if spec.batch > 1 else ""
+            return f"{batch}{spec.m}x{spec.n}x{spec.k}" + (f" transposed {turned}" if turned else "")
+        case ConvSpec():
+            return f"{spec.h}x{spec.w}x{spec.c}->{spec.k} {spec.kernel[0]}x{spec.kernel[1]}/{spec.strides[0]}"
+        case DepthwiseSpec():
+            return f"{spec.h}x{spec.w}x{spec.c} {spec.kernel[0]}x{spec.kernel[1]}/{spec.strides[0]}"
+        case AttentionSpec():
+            return f"{spec.batch}x{spec.heads} heads, {spec.queries}x{spec.keys}x{spec.width}"
+    return type(spec).__name__
+
+
+def _print(one: Finding) -> None:
+    mark = " SPILLS" if one.spills else ""
+    print(
+        f"{one.peak_fraction:6.1%} {one.fmas:4} fma {one.loads:4} loads {one.spills:3} stack {one.cycles:7.1f} cycles  "
+        f"x{one.calls:<3} {one.family:<22} {one.kernel} {one.choice}{mark}",
+        flush=True,
+    )
+
+
+def _print_summary(target: Target, found: list[Finding]) -> None:
+    print(f"\n{target.name} ({CORES[target.name]})   lowest   median   loops   below {GOAL:.0%}   with spills")
+    for family in sorted({one.family for one in found}):
+        own = sorted((one for one in found if one.family == family), key=lambda one: one.peak_fraction)
+        low = sum(one.peak_fraction < GOAL for one in own)
+        spilling = sum(one.spills > 0 for one in own)
+        middle = own[len(own) // 2].peak_fraction
+        print(f"{family:<30} {own[0].peak_fraction:8.1%} {middle:8.1%} {len(own):7} {low:11} {spilling:13}")
+
+
+if __name__ == "__main__":
+    main()

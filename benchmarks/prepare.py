@@ -1,0 +1,139 @@
+"""What the sides of a comparison share on disk: the exported model, one batch of data, and a portable form of both.
+
+build/bench/models/NAME/       model.onnx, state.pt (PyTorch), stamp
+build/bench/work/NAME/         NAME.npy of each input, labels.npy, inputs.json, learned-PLAN.json,
+                               graph.json + arrays/ (TensorFlow and JAX)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import models
+from benchmarks.models import MODELS, Model, Workload
+from compiler.frontend.importer import import_model
+from compiler.frontend.naming import folded_weights
+from compiler.frontend.source import parse_model
+from compiler.graph import Graph
+from compiler.passes import FORWARD_PASSES, run_passes
+from compiler.plan import resolve_plan
+from compiler.spec import SparsePlan
+from tests.models import export
+
+BENCH = Path("build/bench")
+PLANS = ("full", "sparse", "bias-only", "last-layer")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A workload on disk. `folder` holds data and the portable graph, `model` the ONNX bytes."""
+
+    name: str
+    workload: Workload
+    folder: Path
+    onnx_path: Path
+    state_path: Path
+
+    @property
+    def definition(self) -> Model:
+        """The model's definition."""
+        return MODELS[self.workload.model]
+
+    def learned_path(self, plan: str) -> Path:
+        """JSON list of what learns under `plan`: names in the PyTorch module, and in the ONNX file."""
+        return self.folder / f"learned-{plan}.json"
+
+
+def prepare(name: str, workload: Workload) -> Prepared:
+    """Export, draw and write whatever is not there yet."""
+    onnx_path, state_path = export_once(workload.model)
+    folder = BENCH / "work" / name
+    prepared = Prepared(name, workload, folder, onnx_path, state_path)
+    stamp = folder / "stamp"
+    wanted = hashlib.sha256(onnx_path.read_bytes() + Path(__file__).read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_work(prepared)
+        stamp.write_text(wanted)
+    return prepared
+
+
+def plan_of(model: str, plan: str) -> SparsePlan:
+    """The plan of that name for a bench model."""
+    if plan != "sparse":
+        return SparsePlan.of_preset(plan)
+    rules = [{"parameters": list(globs), "kind": kind} for globs, kind in MODELS[model].sparse]
+    return SparsePlan.parse({"name": "sparse", "update": rules})
+
+
+def export_once(name: str) -> tuple[Path, Path]:
+    """(model.onnx, state.pt) of a bench model, exported by PyTorch's dynamo exporter at opset 18."""
+    folder = BENCH / "models" / name
+    onnx_path, state_path, stamp = folder / "model.onnx", folder / "state.pt", folder / "stamp"
+    wanted = hashlib.sha256(Path(models.__file__).read_bytes() + torch.__version__.encode()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return onnx_path, state_path
+    folder.mkdir(parents=True, exist_ok=True)
+    module = models.build(name)
+    feeds = MODELS[name].draw(np.random.default_rng(0), 2)
+    inputs = tuple(torch.from_numpy(array) for array in feeds.values())
+    onnx_path.write_bytes(export(module, inputs, input_names=tuple(feeds)))
+    torch.save(module.state_dict(), state_path)
+    stamp.write_text(wanted)
+    return onnx_path, state_path
+
+
+def _write_work(prepared: Prepared) -> None:
+    rng = np.random.default_rng(0)
+    model, batch = prepared.definition, prepared.workload.batch
+    feeds = model.draw(rng, batch)
+    for input_name, array in feeds.items():
+        np.save(prepared.folder / f"{input_name}.npy", array)
+    (prepared.folder / "inputs.json").write_text(json.dumps(list(feeds)))
+    np.save(prepared.folder / "labels.npy", rng.integers(0, model.labels_below, (batch, *model.label_shape)))
+    data = prepared.onnx_path.read_bytes()
+    graph = run_passes(import_model(data, input_shapes={}, batch=batch, batch_norm="fold"), FORWARD_PASSES)
+    in_file = _names_in_file(data)
+    for plan in PLANS:
+        learned = list(resolve_plan(graph, plan_of(prepared.workload.model, plan)))
+        sides = {"module": learned, "file": [in_file.get(name, name) for name in learned]}
+        prepared.learned_path(plan).write_text(json.dumps(sides))
+    if prepared.workload.in_table:
+        write_portable(graph, prepared.folder)
+
+
+def _names_in_file(model: bytes) -> dict[str, str]:
+    """Parameter -> its initializer, where the exporter renamed it."""
+    return {known.source: name for name, known in folded_weights(parse_model(model), tied=()).items()}
+
+
+def write_portable(graph: Graph, folder: Path) -> None:
+    """The forward graph as JSON and `.npy` files, for processes that have neither ONNX nor the compiler."""
+    arrays = folder / "arrays"
+    arrays.mkdir(exist_ok=True)
+    files = {}
+    for index, (name, array) in enumerate(graph.arrays.items()):
+        files[name] = f"{index}.npy"
+        np.save(arrays / files[name], array)
+    nodes = [
+        {"op": node.op, "inputs": node.inputs, "output": node.output, "attrs": _plain(node.attrs)} for node in graph
+    ]
+    body = {
+        "inputs": graph.inputs,
+        "output": graph.outputs[0],
+        "parameters": list(graph.parameters),
+        "arrays": files,
+        "nodes": nodes,
+    }
+    (folder / "graph.json").write_text(json.dumps(body))
+
+
+def _plain(attrs: Any) -> dict[str, object]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in attrs.items()}
