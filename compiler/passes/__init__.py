@@ -7,6 +7,7 @@ from collections.abc import Callable
 from compiler.errors import InternalError
 from compiler.graph import Graph
 from compiler.ops import OPERATORS
+from compiler.passes.attention import fuse_attention
 from compiler.passes.eliminate_common import eliminate_common
 from compiler.passes.eliminate_dead import eliminate_dead
 from compiler.passes.fold_constants import fold_constants
@@ -17,7 +18,15 @@ from compiler.passes.simplify import simplify
 Pass = Callable[[Graph], Graph]
 
 CLEAN_UP: tuple[Pass, ...] = (fold_constants, simplify, eliminate_common, eliminate_dead)
-FORWARD_PASSES: tuple[Pass, ...] = (*CLEAN_UP, sink_transposes, *CLEAN_UP, *CLEAN_UP)
+FORWARD_PASSES: tuple[Pass, ...] = (
+    *CLEAN_UP,
+    sink_transposes,
+    *CLEAN_UP,
+    *CLEAN_UP,
+    fuse_attention,
+    *CLEAN_UP,
+    *CLEAN_UP,
+)
 TRAINING_PASSES: tuple[Pass, ...] = (*CLEAN_UP, narrow_gradients, *CLEAN_UP, *CLEAN_UP)
 
 

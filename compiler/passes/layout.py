@@ -1,13 +1,14 @@
 """Sinks transposes through the graph until they cancel, so that images stay NHWC from the first convolution on.
 
-Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice and row-wise operators.
-Requires: importers that wrap each convolution in NCHW <-> NHWC transposes. Ensures: a transpose is left only where an
-operator fixes its axes (reshape, matmul, graph output).
+Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice and row-wise operators,
+and for a reshape that splits axes or merges neighbours. Requires: importers that wrap each convolution in
+NCHW <-> NHWC transposes. Ensures: a transpose is left only where an operator fixes its axes (matmul, graph output).
 Why: a convolutional net imported from NCHW would otherwise copy every activation twice.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -184,16 +185,56 @@ def _rows(b: Sinker, node: Node) -> bool:
 
 
 def _reshape(b: Sinker, node: Node) -> bool:
-    """A transpose that only moved unit axes did not move elements."""
+    """A reshape that splits axes, or merges axes which lie side by side in the base too, can come first."""
     lazy = b.pending(node.inputs[0])
     if lazy is None:
         return False
-    shape = b.shape(lazy.base)
-    moved = [axis for axis in lazy.perm if shape[axis] != 1]
-    if moved != sorted(moved):
+    shape = b.shape(node.output)
+    lead = next((axis for axis, extent in enumerate(shape) if extent != 1), 0)
+    groups = _regrouped(b.shape(lazy.base), lazy.perm, shape[lead:])
+    if groups is None:
         return False
-    b.plain[node.output] = b.emit("reshape", lazy.base, shape=b.shape(node.output))
+    order = sorted(range(len(groups)), key=lambda number: groups[number][0])
+    base_shape = shape[:lead] + tuple(extent for number in order for extent in groups[number][1])
+    starts, position = {}, lead
+    for number in order:
+        starts[number], position = position, position + len(groups[number][1])
+    moved = (starts[number] + i for number, (_, extents) in enumerate(groups) for i in range(len(extents)))
+    perm = (*range(lead), *moved)
+    base = lazy.base if b.shape(lazy.base) == base_shape else b.emit("reshape", lazy.base, shape=base_shape)
+    b.defer(node.output, base, perm)
     return True
+
+
+def _regrouped(
+    base: tuple[int, ...], perm: tuple[int, ...], shape: tuple[int, ...]
+) -> list[tuple[int, tuple[int, ...]]] | None:
+    """How a reshape to `shape` groups the axes of transpose(base, perm): (place in the base, new extents) per group.
+
+    Axes of extent 1 do not count. None where a group's axes do not lie side by side in the base.
+    """
+    places = {axis: place for place, axis in enumerate(axis for axis, extent in enumerate(base) if extent != 1)}
+    axes = [axis for axis in perm if axis in places]
+    groups: list[tuple[int, tuple[int, ...]]] = []
+    left = list(shape)
+    while axes:
+        members, extents = [axes.pop(0)], [left.pop(0)] if left else []
+        have, want = base[members[0]], extents[0] if extents else 1
+        while have != want:
+            if have < want and axes:
+                members.append(axes.pop(0))
+                have *= base[members[-1]]
+            elif have > want and left:
+                extents.append(left.pop(0))
+                want *= extents[-1]
+            else:
+                return None
+        if any(places[after] != places[before] + 1 for before, after in itertools.pairwise(members)):
+            return None
+        while left and left[0] == 1:
+            extents.append(left.pop(0))
+        groups.append((places[members[0]], tuple(extents)))
+    return groups if groups and not left else None
 
 
 RULES: Mapping[str, Rule] = {

@@ -1,0 +1,128 @@
+"""Recognises scaled dot-product attention, so that its scores are never written.
+
+Rewrites: softmax(scale q k' + mask) v over [batch, heads, positions, width], in the forms that exporters write it, to
+`attention` over [batch, positions, heads, width] between transposes, which cancel against those of the model.
+Forms: scaling of q, k or the scores; an additive mask, or `where` with a large negative number; a guard that turns
+NaN rows (no key seen) into zeros; key/value heads repeated for, or broadcast over, groups of query heads.
+Requires: nothing else reads the scores and weights; the mask depends on no parameter (it would get no gradient).
+Ensures: the same values wherever a query sees a key. A query that sees none (padding) gives zeros where it would have
+given NaN, and spreads over earlier keys where it would have spread over all, if a causal mask hides the later ones.
+Why: time (the transposes, and the scores' trips to memory) and memory (weights saved for the backward pass).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.builder import GraphBuilder
+from compiler.graph import Array, Graph
+from compiler.passes.attention_match import HIDDEN, Finder, MaskPart, Match, Source, mask_shape
+
+
+def fuse_attention(graph: Graph) -> Graph:
+    """The graph with every attention that is recognised as one node."""
+    finder = Finder(graph)
+    b = GraphBuilder(prefix="attention")
+    b.types.update(graph.types)
+    b.arrays.update(graph.arrays)
+    for node in graph.nodes:
+        match = finder.match(node)
+        b.origin, b.phase = node.origin, node.phase
+        if match is None:
+            b.nodes.append(node)
+        else:
+            _write(b, finder, match, node.output)
+    return replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays)
+
+
+def _write(b: GraphBuilder, finder: Finder, match: Match, output: str) -> None:
+    """Append the attention, its operands' transposes before and the output's after it."""
+    q_shape, k_shape, v_shape = (finder.matrices(source) for source in (match.q, match.k, match.v))
+    whole = (*q_shape[:-1], k_shape[-2])
+    mask, causal = _mask(b, finder, match.mask, whole)
+    q = _by_position(b, match.q, q_shape)
+    k, v = (_by_position(b, _unrepeated(finder, source), None) for source in (match.k, match.v))
+    names = (b.fresh(), b.fresh())
+    operands = (q, k, v, mask) if mask else (q, k, v)
+    y, _ = b.emit_many("attention", operands, names=names, scale=match.scale, causal=causal)
+    batch, *heads, queries, _ = q_shape
+    split = y if len(heads) == 1 else b.emit("reshape", y, shape=(batch, queries, *heads, v_shape[-1]))
+    perm = (0, *range(2, 2 + len(heads)), 1, 2 + len(heads))
+    b.emit("transpose", split, perm=perm, name=output)
+
+
+def _unrepeated(finder: Finder, source: Source) -> Source:
+    """Key/value heads before they were repeated for their groups: [B, G, 1, S, D] instead of [B, G R, S, D]."""
+    node = finder.maker(source.name, "reshape")
+    spread = finder.maker(node.inputs[0], "broadcast_to") if node is not None else None
+    if spread is None or len(source.perm) != 4:
+        return source
+    inner, outer = finder.shape(spread.inputs[0]), finder.shape(spread.output)
+    # The repeated axis is merged with the one before it; every other axis is left alone.
+    for axis in range(1, 4):
+        merged = (*outer[:axis], outer[axis] * outer[axis + 1], *outer[axis + 2 :]) if len(outer) == 5 else ()
+        kept = (*outer[: axis + 1], 1, *outer[axis + 2 :])
+        if merged == finder.shape(source.name) and inner == kept and source.perm[1] == axis:
+            places = tuple(place + (place > axis) for place in source.perm)
+            return Source(spread.inputs[0], (*places[:2], axis + 1, *places[2:]))
+    return source
+
+
+def _by_position(b: GraphBuilder, source: Source, shape: tuple[int, ...] | None) -> str:
+    """[B, heads, T, D] (or with groups of heads) -> [B, T, heads, D]."""
+    order = (0, 2, 1, 3) if len(source.perm) == 4 else (0, 3, 1, 2, 4)
+    perm = tuple(source.perm[axis] for axis in order)
+    moved = source.name if perm == tuple(range(len(perm))) else b.emit("transpose", source.name, perm=perm)
+    batch, positions, *heads, width = b.shape(moved)
+    if len(heads) == 1:
+        return moved
+    return b.emit("reshape", moved, shape=(batch, positions, heads[0] * heads[1], width))
+
+
+def _mask(b: GraphBuilder, finder: Finder, parts: tuple[MaskPart, ...], whole: tuple[int, ...]) -> tuple[str, bool]:
+    """(additive mask over [batch, heads, queries, keys] or "", whether it hides every later key)."""
+    queries, keys = whole[-2:]
+    later = np.triu(np.ones((queries, keys), bool), keys - queries + 1)
+    constants, names, causal = [np.zeros((1, 1, 1, 1), np.float32)], [], False
+    for part in parts:
+        shape = mask_shape(finder.shape(part.added or part.seen), whole)
+        array = _known(finder, part)
+        assert shape is not None
+        if array is not None:
+            constants.append(array.reshape(shape))
+            continue
+        seen = finder.surely_hidden(part)
+        causal = causal or (seen is not None and _covers(seen, later))
+        name = part.added or b.emit("where", part.seen, b.constant(0.0), b.constant(part.hidden_by))
+        names.append(name if b.shape(name) == shape else b.emit("reshape", name, shape=shape))
+    known = _settled(np.asarray(sum(constants)))
+    if _covers(known == -np.inf, later):
+        causal = True
+        known = np.where(later, np.float32(0), known)
+    if known.any():
+        names.append(b.constant(np.ascontiguousarray(known, np.float32)))
+    mask = names[0] if names else ""
+    for name in names[1:]:
+        mask = b.emit("add", mask, name)
+    return mask, causal
+
+
+def _known(finder: Finder, part: MaskPart) -> Array | None:
+    """A mask that is known now, as what it adds."""
+    array = finder.constant(part.added or part.seen)
+    if array is None or part.added:
+        return array
+    return np.where(array, np.float32(0), np.float32(part.hidden_by))
+
+
+def _settled(known: Array) -> Array:
+    """-inf for large negative numbers, where every row still sees a key."""
+    hidden = known <= HIDDEN
+    return known if hidden.all(axis=-1).any() else np.where(hidden, np.float32(-np.inf), known)
+
+
+def _covers(hidden: Array, later: Array) -> bool:
+    """Whether every later key is hidden."""
+    return bool(np.broadcast_to(hidden, (*hidden.shape[:-2], *later.shape))[..., later].all())

@@ -1,0 +1,229 @@
+"""Reads scaled dot-product attention off a graph: see `compiler.passes.attention` for the forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.graph import Array, Graph, Node
+from compiler.ops.record import flag, ints
+
+HIDDEN = -1e9
+"""A mask of at most this hides: next to a score of ordinary size its exponential is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A value as `scale * transpose(name, perm)`."""
+
+    name: str
+    perm: tuple[int, ...]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPart:
+    """Something added to the scores: `added`, or `hidden_by` where the condition `seen` does not hold."""
+
+    added: str = ""
+    seen: str = ""
+    hidden_by: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One attention: operands are [batch, heads, positions, width], or have an axis of groups before the heads."""
+
+    q: Source
+    k: Source
+    v: Source
+    scale: float
+    mask: tuple[MaskPart, ...]
+
+
+class Finder:
+    """Reads the pattern off a graph, from the product with v towards the product of q and k."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.makers = graph.producers()
+        self.readers = graph.consumers()
+        self.learned = _learned(graph)
+
+    def maker(self, name: str, *ops: str) -> Node | None:
+        """The node that makes a value, if it is one of `ops`."""
+        node = self.makers.get(name)
+        return node if node is not None and node.op in ops else None
+
+    def constant(self, name: str) -> Array | None:
+        """The array of a constant."""
+        return None if name in self.graph.parameters else self.graph.arrays.get(name)
+
+    def number(self, name: str) -> float | None:
+        """The one number that a constant holds everywhere."""
+        array = self.constant(name)
+        if array is None or not array.size or array.dtype.kind != "f" or (array != array.flat[0]).any():
+            return None
+        return float(array.flat[0])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a value."""
+        return self.graph.types[name].shape
+
+    def match(self, node: Node) -> Match | None:
+        """The attention that ends in `node`."""
+        if node.op != "matmul" or flag(node.attrs, "transpose_a") or len(self.shape(node.output)) not in (4, 5):
+            return None
+        softmax = self._softmax(node.inputs[0])
+        found = self._scores(softmax.inputs[0]) if softmax is not None else None
+        if found is None:
+            return None
+        product, scale, mask = found
+        q = self._source(product.inputs[0], flag(product.attrs, "transpose_a"))
+        k = self._source(product.inputs[1], not flag(product.attrs, "transpose_b"))
+        v = self._source(node.inputs[1], flag(node.attrs, "transpose_b"))
+        match = Match(q, k, v, scale * q.scale * k.scale, mask)
+        return match if v.scale == 1.0 and self._fits(match) else None
+
+    def _private(self, name: str) -> bool:
+        return len(self.readers.get(name, ())) == 1 and name not in self.graph.outputs
+
+    def _softmax(self, weights: str) -> Node | None:
+        """The softmax behind the weights, perhaps guarded against rows without a key."""
+        if not self._private(weights):
+            return None
+        guard = self.maker(weights, "where")
+        if guard is None:
+            return self.maker(weights, "softmax")
+        condition, replacement, kept = guard.inputs
+        test = self.maker(condition, "is_nan")
+        if test is None or test.inputs != (kept,) or self.number(replacement) != 0.0 or not self._private(condition):
+            return None
+        return self.maker(kept, "softmax") if self.readers[kept] == [test, guard] else None
+
+    def _scores(self, scores: str) -> tuple[Node, float, tuple[MaskPart, ...]] | None:
+        """(product of q and k, its scale, masks) behind the softmax's operand; masks come after scaling."""
+        shape, scale = self.shape(scores), 1.0
+        mask: list[MaskPart] = []
+        while self._private(scores) and self.shape(scores) == shape:
+            node = self.makers.get(scores)
+            if node is None or node.op == "matmul":
+                return None if node is None else (node, scale, tuple(mask))
+            scaled = self._scaled(node)
+            masked = self._masked(node) if scaled is None and scale == 1.0 else None
+            if scaled is not None:
+                scores, factor = scaled
+                scale *= factor
+            elif masked is not None:
+                scores, part = masked
+                mask.append(part)
+            else:
+                return None
+        return None
+
+    def _scaled(self, node: Node) -> tuple[str, float] | None:
+        """(operand, factor) of a product with, or quotient by, a number."""
+        if node.op not in ("mul", "div"):
+            return None
+        left, right = node.inputs
+        factor = self.number(right)
+        if factor is not None and self.shape(left) == self.shape(node.output):
+            return left, factor if node.op == "mul" else 1.0 / factor
+        factor = self.number(left) if node.op == "mul" else None
+        return (right, factor) if factor is not None and self.shape(right) == self.shape(node.output) else None
+
+    def _masked(self, node: Node) -> tuple[str, MaskPart] | None:
+        """(scores, mask) of an addition, or of a `where` that hides scores."""
+        if node.op == "where":
+            number = self.number(node.inputs[2])
+            learned = node.inputs[0] in self.learned
+            if number is None or number > HIDDEN or learned:
+                return None
+            return node.inputs[1], MaskPart(seen=node.inputs[0], hidden_by=number)
+        if node.op != "add":
+            return None
+        for scores, mask in (node.inputs, node.inputs[::-1]):
+            if mask not in self.learned and self._holds_product(scores):
+                return scores, MaskPart(added=mask)
+        return None
+
+    def _holds_product(self, name: str) -> bool:
+        """Whether scaling and masking lead from a product to this value."""
+        node = self.maker(name, "matmul", "mul", "div", "add", "where")
+        if node is None or node.op == "matmul":
+            return node is not None
+        operands = {"mul": node.inputs, "div": node.inputs[:1], "add": node.inputs, "where": node.inputs[1:2]}[node.op]
+        return any(self._holds_product(operand) for operand in operands)
+
+    def _source(self, name: str, swapped: bool) -> Source:
+        """An operand [..., positions, width] (the other way round if `swapped`) behind transposes and scaling."""
+        rank, scale = len(self.shape(name)), 1.0
+        perm: tuple[int, ...] = (*range(rank - 2), rank - 1, rank - 2) if swapped else tuple(range(rank))
+        while True:
+            node = self.maker(name, "mul", "div", "transpose")
+            if node is None:
+                return Source(name, perm, scale)
+            if node.op == "transpose":
+                inner = ints(node.attrs, "perm")
+                name, perm = node.inputs[0], tuple(inner[axis] for axis in perm)
+                continue
+            scaled = self._scaled(node)
+            if scaled is None:
+                return Source(name, perm, scale)
+            name, scale = scaled[0], scale * scaled[1]
+
+    def _fits(self, match: Match) -> bool:
+        """Whether the operands broadcast over nothing but groups of heads, and the mask over what a mask may."""
+        q, k, v = (self.matrices(source) for source in (match.q, match.k, match.v))
+        if not len(q) == len(k) == len(v):
+            return False
+        shared = len(q) == 5 and k[2] == v[2] == 1
+        if len(q) == 5 and not shared:
+            return False
+        heads = q[:2] if shared else q[:-2]
+        whole = (*q[:-1], k[-2])
+        parts = [self.shape(part.added or part.seen) for part in match.mask]
+        return k[: len(heads)] == v[: len(heads)] == heads and all(mask_shape(part, whole) for part in parts)
+
+    def matrices(self, source: Source) -> tuple[int, ...]:
+        """The shape of an operand."""
+        shape = self.shape(source.name)
+        return tuple(shape[axis] for axis in source.perm)
+
+    def surely_hidden(self, part: MaskPart) -> Array | None:
+        """Where a mask that is computed at run time hides whatever the inputs are, as far as constants tell."""
+        if part.seen:
+            return self._surely_false(part.seen)
+        node = self.maker(part.added, "where")
+        low = self.number(node.inputs[2]) if node is not None else None
+        return self._surely_false(node.inputs[0]) if node is not None and low is not None and low <= HIDDEN else None
+
+    def _surely_false(self, condition: str) -> Array | None:
+        known = self.constant(condition)
+        if known is not None:
+            return np.logical_not(known)
+        both = self.maker(condition, "and")
+        found = [self._surely_false(name) for name in both.inputs] if both is not None else []
+        parts = [part for part in found if part is not None]
+        return np.asarray(np.logical_or.reduce(np.broadcast_arrays(*parts))) if parts else None
+
+
+def _learned(graph: Graph) -> set[str]:
+    """Every value that depends on a parameter."""
+    learned = set(graph.parameters)
+    for node in graph.nodes:
+        if any(name in learned for name in node.inputs):
+            learned.update(node.outputs)
+    return learned
+
+
+def mask_shape(shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...] | None:
+    """A mask's shape over [batch, heads, queries, keys], beside scores of shape `whole`; None if it has none."""
+    padded = (1,) * (len(whole) - len(shape)) + shape
+    if len(whole) == 4 or len(padded) != 5:
+        return padded if len(padded) == 4 else None
+    batch, groups, shared, *rest = padded
+    if (groups, shared) in ((1, 1), whole[1:3]):
+        return (batch, groups * shared, *rest)
+    return None

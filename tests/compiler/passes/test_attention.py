@@ -1,0 +1,174 @@
+"""Recognising attention: every form that exporters write becomes one node and keeps its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from compiler.builder import GraphBuilder
+from compiler.evaluate import evaluate_graph
+from compiler.graph import Graph, Parameter, TensorType
+from compiler.passes.attention import fuse_attention
+
+BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 5, 7, 3
+Build = Callable[[GraphBuilder], str]
+
+
+def builder_with(**shapes: tuple[int, ...]) -> GraphBuilder:
+    b = GraphBuilder()
+    b.types.update({name: TensorType("f32", shape) for name, shape in shapes.items()})
+    return b
+
+
+def graph_of(b: GraphBuilder, output: str, *inputs: str) -> Graph:
+    return Graph(tuple(b.nodes), inputs, (output,), b.types, b.arrays)
+
+
+def heads_first(b: GraphBuilder, name: str) -> str:
+    return b.emit("transpose", name, perm=(0, 2, 1, 3))
+
+
+def operands() -> GraphBuilder:
+    return builder_with(q=(BATCH, QUERIES, HEADS, WIDTH), k=(BATCH, KEYS, HEADS, WIDTH), v=(BATCH, KEYS, HEADS, WIDTH))
+
+
+def product(b: GraphBuilder) -> str:
+    return b.emit("matmul", heads_first(b, "q"), heads_first(b, "k"), transpose_a=False, transpose_b=True)
+
+
+def weighted(b: GraphBuilder, scores: str, *, guard: bool = False) -> str:
+    weights = b.emit("softmax", scores)
+    if guard:
+        weights = b.emit("where", b.emit("is_nan", weights), b.constant(0.0), weights)
+    return heads_first(b, b.emit("matmul", weights, heads_first(b, "v"), transpose_a=False, transpose_b=False))
+
+
+def plain(b: GraphBuilder) -> str:
+    return weighted(b, product(b))
+
+
+def scaled_operands(b: GraphBuilder) -> str:
+    q, k = b.emit("mul", heads_first(b, "q"), b.constant(0.5)), b.emit("div", "k", b.constant(3.0))
+    across = b.emit("transpose", k, perm=(0, 2, 3, 1))
+    return weighted(b, b.emit("matmul", q, across, transpose_a=False, transpose_b=False))
+
+
+def guarded_mask(b: GraphBuilder) -> str:
+    b.types["seen"] = TensorType("bool", (BATCH, 1, 1, KEYS))
+    mask = b.emit("where", "seen", b.constant(0.0), b.constant(-np.inf))
+    return weighted(b, b.emit("add", b.emit("mul", product(b), b.constant(0.3)), mask), guard=True)
+
+
+def causal(b: GraphBuilder) -> str:
+    lower = b.constant(np.tril(np.ones((QUERIES, KEYS), bool), KEYS - QUERIES))
+    b.types["seen"] = TensorType("bool", (BATCH, 1, 1, KEYS))
+    mask = b.emit("where", b.emit("and", lower, "seen"), b.constant(0.0), b.constant(-np.inf))
+    return weighted(b, b.emit("add", mask, product(b)), guard=True)
+
+
+def hidden_scores(b: GraphBuilder) -> str:
+    lower = b.constant(np.tril(np.ones((QUERIES, KEYS), bool), KEYS - QUERIES))
+    return weighted(b, b.emit("where", lower, product(b), b.constant(-1e9)))
+
+
+def nothing_hidden(b: GraphBuilder) -> str:
+    return weighted(b, b.emit("add", product(b), b.constant(np.zeros((BATCH, 1, QUERIES, KEYS), np.float32))))
+
+
+CASES: dict[str, tuple[Build, int, bool]] = {
+    "plain": (plain, 3, False),
+    "scaled operands": (scaled_operands, 3, False),
+    "guarded mask": (guarded_mask, 4, False),
+    "causal and padding": (causal, 4, True),
+    "hidden scores": (hidden_scores, 3, True),
+    "nothing hidden": (nothing_hidden, 3, False),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_form_becomes_one_node_with_the_same_values(name: str) -> None:
+    build, count, is_causal = CASES[name]
+    b = operands()
+    output = build(b)
+    graph = graph_of(b, output, *(name for name in ("q", "k", "v", "seen") if name in b.types))
+    fused = fuse_attention(graph)
+    (node,) = [node for node in fused.nodes if node.op == "attention"]
+    assert (len(node.inputs), node.attrs["causal"]) == (count, is_causal)
+    check_same(graph, fused)
+
+
+def feeds_of(graph: Graph) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    feeds = {name: rng.normal(size=graph.types[name].shape) for name in graph.inputs}
+    if "seen" in feeds:
+        feeds["seen"] = rng.random(graph.types["seen"].shape) < 0.7
+        feeds["seen"][0] = False  # nobody sees anything in the first sample
+        feeds["seen"][1, ..., 0] = True
+    return feeds
+
+
+def check_same(graph: Graph, fused: Graph) -> None:
+    feeds = feeds_of(graph)
+    with np.errstate(invalid="ignore"):
+        want = evaluate_graph(graph, feeds)[graph.outputs[0]]
+    np.testing.assert_allclose(evaluate_graph(fused, feeds)[graph.outputs[0]], want, rtol=1e-6, atol=1e-7)
+
+
+def test_repeated_key_heads_are_read_once() -> None:
+    groups, repeats = 2, HEADS // 2
+    b = builder_with(q=(BATCH, QUERIES, HEADS, WIDTH), k=(BATCH, KEYS, groups, WIDTH), v=(BATCH, KEYS, groups, WIDTH))
+
+    def repeated(name: str) -> str:
+        first = b.emit("reshape", heads_first(b, name), shape=(BATCH, groups, 1, KEYS, WIDTH))
+        spread = b.emit("broadcast_to", first, shape=(BATCH, groups, repeats, KEYS, WIDTH))
+        return b.emit("reshape", spread, shape=(BATCH, HEADS, KEYS, WIDTH))
+
+    scores = b.emit("matmul", heads_first(b, "q"), repeated("k"), transpose_a=False, transpose_b=True)
+    y = b.emit("matmul", b.emit("softmax", scores), repeated("v"), transpose_a=False, transpose_b=False)
+    graph = graph_of(b, y, "q", "k", "v")
+    fused = fuse_attention(graph)
+    (node,) = [node for node in fused.nodes if node.op == "attention"]
+    assert fused.types[node.inputs[1]].shape == (BATCH, KEYS, groups, WIDTH)
+    check_same(graph, fused)
+
+
+def test_key_heads_that_broadcast_over_groups() -> None:
+    groups, shared = 2, 2
+    b = builder_with(
+        q=(BATCH, groups, shared, QUERIES, WIDTH), k=(BATCH, groups, 1, KEYS, WIDTH), v=(BATCH, groups, 1, KEYS, WIDTH)
+    )
+    scores = b.emit("matmul", "q", "k", transpose_a=False, transpose_b=True)
+    y = b.emit("matmul", b.emit("softmax", scores), "v", transpose_a=False, transpose_b=False)
+    graph = graph_of(b, y, "q", "k", "v")
+    fused = fuse_attention(graph)
+    assert [node.op for node in fused.nodes].count("attention") == 1
+    check_same(graph, fused)
+
+
+def test_a_learned_bias_on_the_scores_is_left_alone() -> None:
+    b = operands()
+    b.types["bias"] = TensorType("f32", (1, HEADS, QUERIES, KEYS))
+    b.arrays["bias"] = np.zeros((1, HEADS, QUERIES, KEYS), np.float32)
+    graph = graph_of(b, weighted(b, b.emit("add", product(b), "bias")), "q", "k", "v")
+    shape = graph.types["bias"].shape
+    learned = Parameter("bias", shape, shape, (0, 1, 2, 3), "weight", "layer")
+    with_parameter = Graph(graph.nodes, graph.inputs, graph.outputs, graph.types, graph.arrays, {"bias": learned})
+    assert fuse_attention(with_parameter).nodes == with_parameter.nodes
+
+
+def test_weights_that_the_model_returns_are_left_alone() -> None:
+    b = operands()
+    weights = b.emit("softmax", product(b))
+    y = b.emit("matmul", weights, heads_first(b, "v"), transpose_a=False, transpose_b=False)
+    graph = Graph(tuple(b.nodes), ("q", "k", "v"), (y, weights), b.types, b.arrays)
+    assert fuse_attention(graph).nodes == graph.nodes
+
+
+def test_a_soft_mask_between_two_scalings_is_left_alone() -> None:
+    b = operands()
+    b.types["mask"] = TensorType("f32", (KEYS,))
+    scores = b.emit("mul", b.emit("add", product(b), "mask"), b.constant(0.5))
+    graph = graph_of(b, weighted(b, scores), "q", "k", "v", "mask")
+    assert fuse_attention(graph).nodes == graph.nodes
