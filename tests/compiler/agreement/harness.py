@@ -27,7 +27,7 @@ Batch = tuple[dict[str, np.ndarray], np.ndarray]
 MAX_LOSS_ERROR = 1e-5
 GRADIENT_FACTOR = 3.0
 GRADIENT_FLOOR = 2e-6
-"""Sixteen roundings: two correct orders of evaluation differ by this much where a small gradient is a sum that cancels."""
+"""Sixteen roundings: correct orders of evaluation differ by this much where a small gradient is a sum that cancels."""
 KINK_MARGIN = 2e-6
 MAX_DRAWS = 40
 
