@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: help demo test up down check format golden bench screenshots test-224 soak set-up set-up-test clean
+.PHONY: inner-loops help demo test up down check format golden bench screenshots test-224 soak set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -35,6 +35,9 @@ golden: set-up       ## renew the kept descriptions (openapi.json), to be read i
 
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks
+
+inner-loops: set-up-test  ## what inner loops can reach on the boards' cores, by llvm-mca (apt-get install llvm-19)
+	@for target in raspberry-pi-4 raspberry-pi-5; do $(BIN)/python -m benchmarks.inner_loops --target $$target; done
 
 screenshots: set-up-test  ## every dashboard page as PNG in build/screenshots
 	$(BIN)/python -m tests.dashboard.screenshots

@@ -86,9 +86,7 @@ def innermost_loops(assembly: str) -> list[Loop]:
         elif (match := _BRANCH.match(line)) and match[1] in labels:
             loops.append((labels[match[1]], number, match[1]))
     inner = [loop for loop in loops if not any(_holds(loop, other) for other in loops)]
-    return [
-        Loop(label, _instructions(lines[first + 1 : last + 1]), label in framed) for first, last, label in inner
-    ]
+    return [Loop(label, _instructions(lines[first + 1 : last + 1]), label in framed) for first, last, label in inner]
 
 
 def hottest_loop(assembly: str) -> Loop | None:

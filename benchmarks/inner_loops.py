@@ -141,7 +141,7 @@ def kernel_assembly(spec: KernelSpec, target: Target, choice: Choice = DEFAULT) 
     """The kernel's assembly, as LLVM writes it for the target."""
     from compiler.codegen.compile import assembly
 
-    return assembly(emit_kernel(spec, target, target.cores, choice), target)  # type: ignore[arg-type]
+    return assembly(emit_kernel(spec, target, target.cores, choice), target)
 
 
 def peak(target: Target) -> float:

@@ -1,0 +1,64 @@
+"""Register tiles for AArch64 stay in registers: what the innermost loops of matrix products and convolutions hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.assembly import hottest_loop, innermost_loops
+from benchmarks.inner_loops import kernel_assembly
+from compiler.kernel_spec import MatmulSpec
+from compiler.targets import load
+from tests.compiler.codegen.contractions import Contraction, conv
+
+PADS = (1, 1, 1, 1)
+SPECS: dict[str, Contraction] = {
+    "few steps": MatmulSpec(1, 3136, 144, 24),
+    "few steps, b transposed": MatmulSpec(1, 12544, 32, 16, b_transposed=True),
+    "forward": MatmulSpec(1, 196, 384, 64),
+    "input gradient": MatmulSpec(1, 196, 96, 576, b_transposed=True),
+    "weight gradient": MatmulSpec(1, 320, 1280, 49, a_transposed=True),
+    "convolution": conv("forward", (1, 56, 56, 64), 64, (3, 3), (2, 2), PADS),
+    "convolution, input gradient": conv("input_grad", (1, 56, 56, 64), 64, (3, 3), (2, 2), PADS),
+    "convolution, weight gradient": conv("weight_grad", (1, 56, 56, 64), 64, (3, 3), (2, 2), PADS),
+}
+
+
+@pytest.mark.parametrize("target", ["raspberry-pi-4", "raspberry-pi-5"])
+@pytest.mark.parametrize("name", list(SPECS))
+def test_the_hottest_loop_is_multiply_adds_from_registers(name: str, target: str) -> None:
+    loop = hottest_loop(kernel_assembly(SPECS[name], load(target)))
+    assert loop is not None
+    assert loop.spills == 0, "\n".join(loop.instructions)
+    assert loop.scalar_fmas == 0
+    assert loop.multiply_adds == 4 * loop.fma_instructions, "every multiply-add fills its vector"
+    assert loop.fma_instructions >= 2 * loop.loads, "an A76 starts as many loads as multiply-adds in a cycle"
+    assert loop.fma_instructions >= 0.55 * len(loop.instructions)
+
+
+NESTED = """
+kernel:
+\tadd\tx29, sp, #16
+.LBB0_1:
+\tmov\tw1, #8
+.LBB0_2:
+\tldr\tq0, [x0], #16
+\tldr\tq9, [{base}, #32]
+\tfmla\tv1.4s, v0.4s, v9.s[0]
+\tfmadd\ts2, s3, s4, s2
+\tsubs\tw1, w1, #1
+\tb.ne\t.LBB0_2
+\tcbnz\tw2, .LBB0_1
+"""
+
+
+@pytest.mark.parametrize(("base", "spills"), [("sp", 1), ("x29", 1), ("x9", 0)])
+def test_loops_are_read_as_written(base: str, spills: int) -> None:
+    (loop,) = innermost_loops(NESTED.format(base=base))
+    assert (loop.label, len(loop.instructions)) == (".LBB0_2", 6)
+    assert (loop.multiply_adds, loop.fma_instructions, loop.scalar_fmas) == (5, 2, 1)
+    assert (loop.loads, loop.spills) == (2, spills)
+
+
+def test_a_frame_pointer_that_is_none_is_a_register() -> None:
+    (loop,) = innermost_loops(NESTED.format(base="x29").replace("\tadd\tx29, sp, #16\n", ""))
+    assert loop.spills == 0
