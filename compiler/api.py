@@ -37,8 +37,9 @@ from compiler.program import BinaryImage, KernelCall, Program, ProgramName
 from compiler.spec import SparsePlan, TrainingSpec
 from compiler.targets import Target
 from compiler.training import LABELS
+from compiler.tuning.build import build_tuning
 from compiler.tuning.catalogue import catalogue_of
-from compiler.tuning.table import NO_TUNING, TuningTable, choices_digest
+from compiler.tuning.table import NO_TUNING, TuningEntry, TuningTable, choices_digest
 
 MAX_STEP_BYTES = 2_000_000
 
@@ -241,3 +242,9 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
             f"{len(created)} parameters that the exporter had dropped or merged were created, such as {created[0]}"
         )
     return notes
+
+
+__all__ = [
+    "MAX_STEP_BYTES", "NO_TUNING", "TuningEntry", "TuningTable", "build_tuning", "compile_report", "compile_training",
+    "compiler_version", "initial_checkpoint", "make_image",
+]  # fmt: skip

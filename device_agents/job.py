@@ -147,9 +147,10 @@ class Execution:
             self.findings.variants[trial, variant] = VariantTime(
                 choice=trials[trial].choices[variant],
                 rounds=event["rounds"],
-                median_us=float(event["median_us"]),
-                low_us=float(event["low_us"]),
-                high_us=float(event["high_us"]),
+                median_us=float(event["us"][1]),
+                ratio_low=float(event["ratio"][0]),
+                ratio=float(event["ratio"][1]),
+                ratio_high=float(event["ratio"][2]),
                 difference=event["difference"],
             )
             if variant == 0:

@@ -1,7 +1,7 @@
 """Which schedule a kernel should get, from the times of its variants: pure functions.
 
-A schedule replaces the default only if it is faster by more than noise: its median is lower by `MIN_GAIN`, and even its
-slower half of times (up to the third quartile) lies below the default's faster ones (down to the first quartile).
+A schedule replaces the default only if it is faster by more than noise. Times are compared round by round, since the
+schedules of a kernel take turns: half of the rounds must show `MIN_GAIN`, and three quarters of them any gain at all.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def winner(variants: Sequence[VariantTime]) -> str:
     default = next((variant for variant in variants if not variant.choice), None)
     if default is None or default.rounds < MIN_ROUNDS:
         return ""
-    better = [variant for variant in variants if variant.choice and _is_better(variant, default)]
-    return min(better, key=lambda variant: (variant.median_us, variant.choice)).choice if better else ""
+    better = [variant for variant in variants if variant.choice and _is_better(variant)]
+    return min(better, key=lambda variant: (variant.ratio, variant.choice)).choice if better else ""
 
 
-def _is_better(variant: VariantTime, default: VariantTime) -> bool:
+def _is_better(variant: VariantTime) -> bool:
     return (
         variant.rounds >= MIN_ROUNDS
         and variant.difference is not None
         and variant.difference <= MAX_DIFFERENCE
-        and variant.median_us <= default.median_us * (1 - MIN_GAIN)
-        and variant.high_us < default.low_us
+        and variant.ratio <= 1 - MIN_GAIN
+        and variant.ratio_high < 1
     )

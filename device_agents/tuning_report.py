@@ -12,9 +12,10 @@ class VariantTime:
     """The schedule's parameters; empty for the default, which comes first."""
     rounds: int
     median_us: float
-    low_us: float
-    high_us: float
-    """Quartiles."""
+    ratio_low: float
+    ratio: float
+    ratio_high: float
+    """Quartiles of its time divided by the default's in the same round."""
     difference: Optional[float]
     """Largest difference of its outputs from the default's, relative to the largest value; null when not finite."""
 

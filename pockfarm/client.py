@@ -41,7 +41,7 @@ from pockfarm.values import (
     text,
 )
 
-Mode = Literal["profile", "train", "eval"]
+Mode = Literal["profile", "train", "eval", "tune"]
 Watched = TypeVar("Watched", Job, Run)
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 ATTEMPTS = 3
@@ -110,6 +110,10 @@ class Farm:
         answer = self._send("POST", "/compile", data=fields, files={"model": (file_name, data)})
         return job_of(_json(answer))
 
+    def tune(self, bundle_digest: str) -> Job:
+        """Ask for the bundle that measures the schedules of another bundle's kernels, to be run in mode tune."""
+        return job_of(_json(self._send("POST", "/tune", json_body={"bundle": bundle_digest})))
+
     def job(self, job_id: str) -> Job:
         """The job as it is now."""
         return job_of(self._get(f"/jobs/{job_id}"))
@@ -159,6 +163,7 @@ class Farm:
         learning_rate: float | None = None,
         seed: int | None = None,
         threads: int | None = None,
+        tune_s: float | None = None,
     ) -> Run:
         """Ask for a run on a device, on one of a class, or on any that fits the bundle. `weights` is the digest of what
         an earlier run trained; what is left out takes the farm's default."""
@@ -174,6 +179,7 @@ class Farm:
             "learning_rate": learning_rate,
             "seed": seed,
             "threads": threads,
+            "tune_s": tune_s,
         }
         given = {name: value for name, value in body.items() if value is not None}
         return run_of(_json(self._send("POST", "/runs", json_body=given)))

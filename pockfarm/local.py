@@ -8,17 +8,23 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from compiler import targets
 from compiler.errors import CompileError
 from pockfarm.errors import Failed, UsageError
 
+if TYPE_CHECKING:
+    from compiler.api import TuningEntry, TuningTable
+
 Progress = Callable[[str, float], None]
-Mode = Literal["profile", "train", "eval", "infer"]
+Mode = Literal["profile", "train", "eval", "infer", "tune"]
+MEASURED = ("hardware", "host")
+"""Measurement classes whose times decide: an emulator's say nothing of the board."""
 CAUSES_OF_THE_USER = {"user", "model", "limits"}
 
 
@@ -29,6 +35,14 @@ class Built:
     data: bytes
     digest: str
     manifest: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a measuring run found (`device_agents.protocol.Report`), and how many decisions were kept."""
+
+    report: Mapping[str, Any]
+    kept: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,7 @@ class ExecOptions:
     seed: int = 0
     learning_rate: float | None = None
     threads: int | None = None
+    tune_s: float = 60.0
     weights: Path | None = None
     save: Path | None = None
     export: Path | None = None
@@ -51,10 +66,13 @@ class ExecOptions:
     device_class: str | None = None
 
 
-def build(model: Path, plan: str | bytes, spec: str | bytes, target: str, progress: Progress) -> Built:
+def build(
+    model: Path, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *, tuning: Path | None = None
+) -> Built:
     """Compile a training bundle on this machine.
 
-    `plan` and `spec` are JSON or YAML text; `target` is a target's name or `host`.
+    `plan` and `spec` are JSON or YAML text; `target` is a target's name or `host`; `tuning` is a table of measured
+    schedules (one that does not exist is empty).
     Raises: UsageError for what the caller can change; Failed for what the compiler could not do.
     """
     from compiler.api import compile_training
@@ -68,6 +86,7 @@ def build(model: Path, plan: str | bytes, spec: str | bytes, target: str, progre
             target=resolve_target(target),
             cache_dir=cache_folder(),
             progress=progress,
+            tuning=read_tuning(tuning),
         )
     except CompileError as problem:
         raise _translated(problem) from None
@@ -110,6 +129,72 @@ def cache_folder() -> Path:
     """Where compiled kernels are kept between builds, the farm's on this machine included."""
     named = os.environ.get("POCKFARM_CACHE_DIR")
     return Path(named) if named else Path.home() / ".cache" / "pockfarm"
+
+
+def tuning_file() -> Path:
+    """The table of schedules measured on this machine, which its builds use."""
+    return cache_folder() / "tuning.json"
+
+
+def read_tuning(path: Path | None) -> TuningTable:
+    """The table in a file; empty without one. Raises: UsageError."""
+    from compiler.api import TuningTable
+
+    if path is None or not path.exists():
+        return TuningTable()
+    try:
+        return TuningTable.parse(read(path))
+    except CompileError as problem:
+        raise UsageError(f"{path}: {problem}") from None
+
+
+def tune(bundle: Path, *, seconds: float, table: Path, progress: Progress, threads: int | None = None) -> Tuned:
+    """Measure the schedules of a bundle's kernels on this machine and add the winners to `table`.
+
+    Raises: UsageError for a file that does not fit; Failed when the measuring ends without success.
+    """
+    from compiler.api import TuningTable, build_tuning
+
+    known = read_tuning(table)
+    try:
+        built = build_tuning(read(bundle), cache_dir=cache_folder(), progress=progress)
+    except CompileError as problem:
+        raise _translated(problem) from None
+    with tempfile.TemporaryDirectory(prefix="pockfarm-tune-") as folder:
+        path = Path(folder) / "tuning.pfb"
+        path.write_bytes(built.data)
+        options = ExecOptions("tune", tune_s=seconds, threads=threads)
+        report = execute(path, options, progress=lambda line: None)
+    entries = _entries(report, built.manifest)
+    if entries:
+        table.parent.mkdir(parents=True, exist_ok=True)
+        table.write_text(known.merged(TuningTable.of({entry.key: entry for entry in entries})).to_json())
+    return Tuned(report, len(entries))
+
+
+def _entries(report: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[TuningEntry]:
+    """The decisions of a tuning report, if they can be kept: measured on a real machine with the build's threads."""
+    from compiler.api import TuningEntry
+
+    tuning = report["tuning"]
+    if report["measurement_class"] not in MEASURED or tuning["threads"] != manifest["threads"]:
+        return []
+    entries = []
+    for row in tuning["kernels"]:
+        times = {variant["choice"]: variant["median_us"] for variant in row["variants"]}
+        entries.append(
+            TuningEntry(
+                kernel=row["kernel"],
+                target=manifest["target"],
+                version=manifest["version"],
+                threads=tuning["threads"],
+                choice=row["winner"],
+                default_us=times[""],
+                tuned_us=times[row["winner"]],
+                device_class=manifest["device_class"],
+            )
+        )
+    return entries
 
 
 def read(path: Path) -> bytes:

@@ -138,3 +138,20 @@ def _facts(report: Json) -> list[tuple[str, str]]:
         ("before", evaluation_text(report, "evaluation_before")),
         ("after", evaluation_text(report, "evaluation_after")),
     ]
+
+
+def tuning_text(report: Json) -> str:
+    """What a tuning run measured: a row per kernel, and what the winners save in a step."""
+    kernels = parts(part(report, "tuning"), "kernels")
+    if not kernels:
+        return "nothing was measured in the time given"
+    rows, before_us, after_us = [], 0.0, 0.0
+    for kernel in kernels:
+        times = {text(one, "choice"): optional_number(one, "median_us") or 0.0 for one in parts(kernel, "variants")}
+        winner, calls = text(kernel, "winner"), optional_number(kernel, "calls") or 0.0
+        before_us, after_us = before_us + calls * times.get("", 0.0), after_us + calls * times.get(winner, 0.0)
+        figures = (figure(calls, 0), str(len(times)), figure(times.get("")), figure(times.get(winner)))
+        rows.append((text(kernel, "name"), *figures, winner or "default"))
+    header = ("kernel", "calls", "schedules", "default us", "winner us", "winner")
+    saved = f"these calls of a step: {milliseconds(before_us)} ms by default, {milliseconds(after_us)} ms with winners"
+    return f"{text_table(header, rows)}\n\n{saved}"

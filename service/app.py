@@ -25,12 +25,14 @@ from service.runs import endpoints as runs
 from service.schemas import PROBLEMS, Problem
 from service.settings import Settings
 from service.sweeper import Sweeper
+from service.tunings import endpoints as tunings
 
 ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
     bundles.router,
     datasets.router,
     runs.router,
+    tunings.router,
     devices.router,
     keys.router,
     agents.router,

@@ -1,6 +1,7 @@
 """The process that compiles: `python -m workers.compile_child FOLDER`, confined, one job, then gone.
 
-FOLDER holds `order.json` (an `Order`) and `model.onnx`. It writes JSON lines to the standard output that it was given:
+FOLDER holds `order.json` (an `Order`) and `source` (the model, or the bundle to be tuned). It writes JSON lines to the
+standard output that it was given:
 `{"event": "confined", "no_network": …}`, `{"event": "progress", "stage": …, "fraction": …}`, and last either
 `{"event": "done", "digest": …}` with the bundle in `bundle.pfb`, or `{"event": "failed", "cause": …, "code": …,
 "message": …, "where": …, "hint": …}`. Whatever else prints goes to the standard error.
@@ -20,13 +21,13 @@ from typing import Any, TextIO
 
 from workers.limits import ChildLimits, confine
 
-ORDER, MODEL, BUNDLE = "order.json", "model.onnx", "bundle.pfb"
+ORDER, SOURCE, BUNDLE = "order.json", "source", "bundle.pfb"
 Say = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to compile. `function` is `module:name` of the compiler."""
+    """What to build. `function` is `module:name` of the compiler."""
 
     function: str
     plan_json: str
@@ -36,6 +37,10 @@ class Order:
     memory_bytes: int
     cpu_s: int
     file_bytes: int
+    is_tuning: bool = False
+    """The source is a bundle, and the module's `build_tuning` makes the one that measures its kernels."""
+    tuning_json: str = ""
+    """Measured schedules to compile with (`pockfarm.tuning/1`); empty: none."""
 
     def write(self, folder: Path) -> None:
         """Leave the order in the child's folder."""
@@ -76,20 +81,31 @@ def _take_stdout() -> TextIO:
 
 
 def _compile(order: Order, folder: Path, say: Say) -> str:
-    from compiler.spec import SparsePlan, TrainingSpec
-
     module, _, name = order.function.partition(":")
-    compile_training: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    bundle = compile_training(
-        (folder / MODEL).read_bytes(),
-        plan=SparsePlan.parse(order.plan_json),
-        spec=TrainingSpec.parse(order.spec_json),
-        target=order.target,
+    function: Callable[..., Any] = getattr(importlib.import_module(module), "build_tuning" if order.is_tuning else name)
+    bundle = function(
+        (folder / SOURCE).read_bytes(),
         cache_dir=Path(order.cache_folder),
         progress=lambda stage, fraction: say("progress", stage=str(stage), fraction=float(fraction)),
+        **({} if order.is_tuning else _recipe(order)),
     )
     (folder / BUNDLE).write_bytes(bundle.data)
     return str(bundle.digest)
+
+
+def _recipe(order: Order) -> dict[str, Any]:
+    from compiler.spec import SparsePlan, TrainingSpec
+
+    recipe: dict[str, Any] = {
+        "plan": SparsePlan.parse(order.plan_json),
+        "spec": TrainingSpec.parse(order.spec_json),
+        "target": order.target,
+    }
+    if order.tuning_json:
+        from compiler.api import TuningTable
+
+        recipe["tuning"] = TuningTable.parse(order.tuning_json)
+    return recipe
 
 
 def _failure(error: BaseException, order: Order) -> dict[str, str]:

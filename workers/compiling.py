@@ -24,7 +24,7 @@ from service.database.engine import Database
 from service.jobs import work
 from service.settings import Settings
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage
-from workers.compile_child import BUNDLE, MODEL, Order
+from workers.compile_child import BUNDLE, SOURCE, Order
 
 LOG = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,9 +81,9 @@ class Compile:
         settings = self.settings
         settings.cache_folder.mkdir(parents=True, exist_ok=True)
         (folder / "home").mkdir()
-        with (folder / MODEL).open("wb") as model:
-            for chunk in self.storage.read(self.claim.model_digest):
-                model.write(chunk)
+        with (folder / SOURCE).open("wb") as source:
+            for chunk in self.storage.read(self.claim.source_digest or self.claim.model_digest):
+                source.write(chunk)
         Order(
             function=settings.compile_function,
             plan_json=self.claim.plan_json,
@@ -93,6 +93,8 @@ class Compile:
             memory_bytes=settings.compile_memory_bytes,
             cpu_s=int(settings.compile_s * (os.cpu_count() or 1)),
             file_bytes=settings.compile_file_bytes,
+            is_tuning=self.claim.source_digest is not None,
+            tuning_json=self.claim.tuning_json,
         ).write(folder)
 
     @contextlib.contextmanager

@@ -27,6 +27,13 @@ def add_build(subparsers: argparse._SubParsersAction[Any]) -> None:
     add_recipe_options(command)
     command.add_argument("--target", default="host", help="see `pockfarm targets` (default: host, this machine)")
     command.add_argument("--out", type=Path, required=True, metavar="FILE.pfb")
+    command.add_argument(
+        "--tuning",
+        type=Path,
+        metavar="FILE",
+        help="measured schedules (default: what `pockfarm tune` kept here)",
+    )
+    command.add_argument("--no-tuning", action="store_true", help="default schedules only")
     command.set_defaults(run=_build)
 
 
@@ -104,7 +111,7 @@ def compile_progress(started_s: float) -> Callable[[str, float], None]:
 
 
 def _build(options: argparse.Namespace) -> int:
-    local = _local()
+    local = load_local()
     started_s = time.monotonic()
     built = local.build(
         options.model,
@@ -112,6 +119,7 @@ def _build(options: argparse.Namespace) -> int:
         source(options.spec, "--spec"),
         options.target,
         compile_progress(started_s),
+        tuning=None if options.no_tuning else options.tuning or local.tuning_file(),
     )
     try:
         options.out.write_bytes(built.data)
@@ -122,8 +130,8 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _exec(options: argparse.Namespace) -> int:
-    local = _local()
-    names = list(local.ExecOptions.__dataclass_fields__)
+    local = load_local()
+    names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
     chosen = local.ExecOptions(**{name: getattr(options, name) for name in names})
     report = local.execute(options.bundle, chosen, progress=lambda line: print(line, file=sys.stderr, flush=True))
     print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
@@ -131,13 +139,13 @@ def _exec(options: argparse.Namespace) -> int:
 
 
 def _targets(_: argparse.Namespace) -> int:
-    local = _local()
+    local = load_local()
     print(text_table(("target", "what it is", "architecture", "cores", "vector bits"), local.target_rows()))
     print(f"\nhost is {local.resolve_target('host')} here")
     return 0
 
 
-def _local() -> ModuleType:
+def load_local() -> ModuleType:
     """`pockfarm.local`, which needs the compiler and the agent installed."""
     try:
         return importlib.import_module("pockfarm.local")

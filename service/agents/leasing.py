@@ -32,7 +32,7 @@ from service.settings import Settings
 
 CANDIDATES = 50
 CLOCK_SKEW_S = 300.0
-_MODES: dict[str, Mode] = {"profile": "profile", "train": "train", "eval": "eval"}
+_MODES: dict[str, Mode] = {"profile": "profile", "train": "train", "eval": "eval", "tune": "tune"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,7 @@ def lease(session: Session, farm: Farm, agent: Agent, run_id: str) -> Assignment
         threads=run.threads,
         dataset=Blob(dataset.digest, dataset.size_bytes, attempt_path(DATASET_PATH, token)) if dataset else None,
         weights=weights,
+        tune_s=run.tune_s,
         limits=limits,
     )
 

@@ -36,6 +36,7 @@ from service.runs import attempts
 from service.runs.summary import summarise
 from service.signing import verify
 from service.storage import StoredFile
+from service.tunings import service as tunings
 
 MAX_EVENTS_PER_ATTEMPT = 100_000
 """Later ones are counted and dropped: the report holds every loss anyway."""
@@ -214,6 +215,9 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
     if run.state in OPEN_RUN_STATES:
         return False
     summarise(run, report)
+    if run.state == "succeeded" and run.mode == "tune":
+        kept = tunings.keep(session, run, report)
+        events.add(session, run.id, "log", message=f"{kept} decisions on schedules kept")
     return True
 
 

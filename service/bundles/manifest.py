@@ -32,5 +32,15 @@ def required_features(manifest: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(map(str, manifest.get("required_features", ())))
 
 
+def is_tuning(manifest: Mapping[str, Any]) -> bool:
+    """Whether the bundle measures schedules instead of training."""
+    return manifest.get("kind") == "tuning"
+
+
+def trial_choices(manifest: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The schedules that a tuning bundle offers, by kernel signature."""
+    return {str(row["kernel"]): tuple(map(str, row["choices"])) for row in manifest.get("trials", ())}
+
+
 def _spec(entry: Mapping[str, Any]) -> InputSpec:
     return InputSpec(str(entry["name"]), str(entry["dtype"]), tuple(int(extent) for extent in entry["shape"]))

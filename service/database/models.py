@@ -37,6 +37,7 @@ NAMING = {
 }
 JOB_STATES = ("queued", "compiling", "succeeded", "failed", "cancelled", "expired")
 RUN_STATES = ("queued", "leased", "running", "succeeded", "failed", "cancelled", "expired", "inconclusive")
+RUN_MODES = ("profile", "train", "eval", "tune")
 ATTEMPT_STATES = ("leased", "running", "succeeded", "failed", "cancelled", "inconclusive", "lost")
 DEVICE_STATES = ("active", "quarantined", "removed")
 OPEN_JOB_STATES = ("queued", "compiling")
@@ -185,6 +186,10 @@ class Job(Base):
     plan_json: Mapped[str] = mapped_column(Text)
     spec_digest: Mapped[str] = mapped_column(Digest)
     spec_json: Mapped[str] = mapped_column(Text)
+    source_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("bundles.digest"))
+    """The bundle whose kernels are to be measured: the job makes a tuning bundle of it. Null: it compiles the model."""
+    tuning_json: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Measured schedules of the target when the job was submitted (`pockfarm.tuning/1`); empty: none."""
     target: Mapped[str] = mapped_column(String(100))
     compiler_version: Mapped[str] = mapped_column(String(100))
     stage: Mapped[str] = mapped_column(String(100), default="")
@@ -300,7 +305,7 @@ class Run(Base):
     __tablename__ = "runs"
     __table_args__ = (
         _one_of("state", "state", RUN_STATES),
-        _one_of("mode", "mode", ("profile", "train", "eval")),
+        _one_of("mode", "mode", RUN_MODES),
         Index("ix_runs_state_created_at", "state", "created_at"),
     )
 
@@ -321,6 +326,8 @@ class Run(Base):
     dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"))
     weights_digest: Mapped[str | None] = mapped_column(Digest)
     """Starting weights; null: the bundle's."""
+    tune_s: Mapped[float | None]
+    """Seconds of measuring; mode tune only."""
 
     device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"), index=True)
     """The device of the newest attempt."""
@@ -406,3 +413,27 @@ class Result(Base):
     """The DSSE envelope as received, so that anyone can verify the number later."""
     report: Mapped[dict[str, Any]]
     recorded_at: Mapped[float] = mapped_column(default=time.time)
+
+
+class Tuning(Base):
+    """The schedule that won when a kernel was measured on a board; compiles for its target use it.
+
+    `choice` is empty where the default won. `version` is that of the kernel generator: another one builds other code.
+    """
+
+    __tablename__ = "tunings"
+    __table_args__ = (UniqueConstraint("target", "version", "kernel", "threads"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("tun"))
+    target: Mapped[str] = mapped_column(String(100))
+    version: Mapped[str] = mapped_column(String(64))
+    kernel: Mapped[str] = mapped_column(String(64))
+    """The kernel's signature."""
+    threads: Mapped[int]
+    choice: Mapped[str] = mapped_column(String(500))
+    default_us: Mapped[float]
+    tuned_us: Mapped[float]
+    device_class: Mapped[str] = mapped_column(String(100))
+    run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"))
+    """The run that measured it: its report holds every variant's times."""
+    measured_at: Mapped[float] = mapped_column(default=time.time)

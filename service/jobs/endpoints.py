@@ -12,7 +12,7 @@ from service.events.stream import EVENT_STREAM, After, LastEventId, respond
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.jobs import service
 from service.jobs.form import COMPILE_BODY, CompileForm
-from service.jobs.schemas import JobView, job_view
+from service.jobs.schemas import JobView, TuneCreate, job_view
 from service.pages import Cursor, Limit, Page
 from service.watching import Wait, watch
 
@@ -42,6 +42,27 @@ def compile_model(form: CompileForm, farm: FarmDep, principal: PrincipalDep, key
                 service.submit(session, form, api_key_id=principal.key_id, settings=farm.settings)
             ),
         )  # fmt: skip
+    return answer.response()
+
+
+@router.post("/tune", status_code=202, response_model=JobView,
+             responses={200: {"model": JobView, "description": "Built before: the bundle is there"}})  # fmt: skip
+def tune_bundle(body: TuneCreate, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
+    """Make the bundle that measures the schedules of another bundle's kernels; a run of mode tune runs it.
+
+    202 and the job's `Location`. The same bundle again: the same job (200 once it succeeded).
+    """
+    with farm.database.transaction() as session:
+        answer = once(
+            session,
+            api_key_id=principal.key_id,
+            key=key,
+            payload=fingerprint("POST /tune", body.bundle),
+            lifetime_s=farm.settings.idempotency_s,
+            act=lambda: _answer(
+                service.submit_tuning(session, body.bundle, api_key_id=principal.key_id, settings=farm.settings)
+            ),
+        )
     return answer.response()
 
 

@@ -25,6 +25,8 @@ class CompileRequest:
     spec: TrainingSpec
     target: str
     compiler_version: str
+    tuning_json: str = ""
+    """Measured schedules of the target (`pockfarm.tuning/1`); empty: none."""
 
     @property
     def digest(self) -> str:
@@ -36,6 +38,8 @@ class CompileRequest:
             "target": self.target,
             "compiler": self.compiler_version,
         }
+        if self.tuning_json:
+            parts["tuning"] = digest_of(self.tuning_json.encode())
         return digest_of(json.dumps(parts, sort_keys=True).encode())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from service.database.models import Job
-from service.schemas import Ending, Timestamp, View
+from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
 
 
 class ModelRef(View):
@@ -31,6 +31,12 @@ class JobLinks(View):
     bundle: str | None
 
 
+class TuneCreate(RequestBody):
+    """Which training bundle's kernels to measure."""
+
+    bundle: DigestText
+
+
 class JobView(View):
     """A compile job."""
 
@@ -43,6 +49,8 @@ class JobView(View):
     model: ModelRef
     plan: PlanRef
     spec_digest: str
+    source_digest: str | None
+    """The bundle whose kernels the job's bundle measures; null for a compile."""
     target: str
     compiler_version: str
     bundle_digest: str | None

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.database.models import OPEN_JOB_STATES, Job
+from service.bundles.manifest import is_tuning
+from service.database.models import OPEN_JOB_STATES, Bundle, Job
 from service.database.paging import newest_first
 from service.events import service as events
-from service.jobs.request import CompileRequest
+from service.identifiers import digest_of
+from service.jobs.request import CompileRequest, compiler_version
 from service.outbox import ring_after_commit
-from service.problems import NotFound, TooMany
+from service.problems import Invalid, NotFound, TooMany
 from service.queue import COMPILE_TASK
 from service.settings import Settings
+from service.tunings import service as tunings
+from service.tunings.schemas import table_view
 
 RETRY_AFTER_S = 30
 
@@ -24,18 +30,36 @@ RETRY_AFTER_S = 30
 def submit(session: Session, request: CompileRequest, *, api_key_id: str, settings: Settings) -> Job:
     """The job of `request`: a new one, or the one that is already open or has already succeeded.
 
+    It compiles with the schedules that measurements have chosen for the target so far.
     Raises: TooMany when the key has too many open jobs.
     """
-    current = _current(session, request.digest)
+    rows = tunings.newest(session, request.target)
+    if rows:
+        request = replace(request, tuning_json=table_view(rows).model_dump_json(by_alias=True))
+    return _submit(session, _new_job(request, api_key_id, settings), settings)
+
+
+def submit_tuning(session: Session, bundle_digest: str, *, api_key_id: str, settings: Settings) -> Job:
+    """The job that makes the tuning bundle of a bundle. Raises: NotFound, Invalid (not a training bundle), TooMany."""
+    bundle = session.get(Bundle, bundle_digest)
+    if bundle is None:
+        raise NotFound("bundle.unknown", f"no bundle {bundle_digest}", where="bundle", hint="POST /compile makes one")
+    if is_tuning(bundle.manifest):
+        raise Invalid("bundle.kind", "this bundle already measures schedules", where="bundle",
+                      hint="run it in mode tune, or name the training bundle that it was made of")  # fmt: skip
+    return _submit(session, _tuning_job(session, bundle, api_key_id, settings), settings)
+
+
+def _submit(session: Session, job: Job, settings: Settings) -> Job:
+    current = _current(session, job.request_digest)
     if current is not None:
         return current
-    _check_quota(session, api_key_id, settings)
-    job = _new_job(request, api_key_id, settings)
+    _check_quota(session, job.api_key_id, settings)
     try:
         with session.begin_nested():
             session.add(job)
     except IntegrityError:  # the same request, at the same time, was first
-        winner = _current(session, request.digest)
+        winner = _current(session, job.request_digest)
         assert winner is not None
         return winner
     events.add(session, job.id, "state", state="queued")
@@ -70,6 +94,29 @@ def _new_job(request: CompileRequest, api_key_id: str, settings: Settings) -> Jo
         spec_json=request.spec.canonical_json(),
         target=request.target,
         compiler_version=request.compiler_version,
+        tuning_json=request.tuning_json,
+        queue_deadline_at=time.time() + settings.queue_s,
+    )
+
+
+def _tuning_job(session: Session, bundle: Bundle, api_key_id: str, settings: Settings) -> Job:
+    """Model, plan and spec are those of the source; what is built follows from the source alone."""
+    origin = session.scalars(select(Job).where(Job.bundle_digest == bundle.digest).limit(1)).first()
+    version = compiler_version(settings)
+    return Job(
+        api_key_id=api_key_id,
+        request_digest=digest_of(json.dumps({"compiler": version, "tune": bundle.digest}, sort_keys=True).encode()),
+        model_name=bundle.model_name,
+        model_digest=bundle.model_digest,
+        model_bytes=origin.model_bytes if origin else 0,
+        plan_name=bundle.plan_name,
+        plan_digest=bundle.plan_digest,
+        plan_json=origin.plan_json if origin else "",
+        spec_digest=bundle.spec_digest,
+        spec_json=origin.spec_json if origin else "",
+        source_digest=bundle.digest,
+        target=bundle.target,
+        compiler_version=version,
         queue_deadline_at=time.time() + settings.queue_s,
     )
 

@@ -36,6 +36,8 @@ class Claim:
     plan_json: str
     spec_json: str
     target: str
+    source_digest: str | None
+    tuning_json: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ def claim(session: Session, job_id: str, *, lease_s: float) -> Claim | None:
         return None
     events.add(session, job_id, "state", state="compiling", attempt=attempt)
     job = session.get_one(Job, job_id)
-    return Claim(job_id, claim_hash, attempt, job.model_digest, job.plan_json, job.spec_json, job.target)
+    return Claim(job_id, claim_hash, attempt, job.model_digest, job.plan_json, job.spec_json, job.target,
+                 job.source_digest, job.tuning_json)  # fmt: skip
 
 
 def _mine(session: Session, claim: Claim) -> Job:

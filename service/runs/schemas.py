@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from device_agents.protocol import MAX_STEPS
+from device_agents.protocol import MAX_STEPS, MAX_TUNE_S
 from service.database.models import Attempt, Bundle, Run
 from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
 
-Mode = Literal["profile", "train", "eval"]
+Mode = Literal["profile", "train", "eval", "tune"]
 
 
 class RunCreate(RequestBody):
@@ -21,13 +21,16 @@ class RunCreate(RequestBody):
     device_class: str | None = Field(default=None, max_length=100, description="Any device of this class")
     target: str | None = Field(default=None, max_length=100, description="The bundle's target, as a check")
     mode: Mode = "profile"
-    steps: int = Field(default=20, ge=0, le=MAX_STEPS, description="Steps to train or to measure; ignored by eval")
+    steps: int = Field(
+        default=20, ge=0, le=MAX_STEPS, description="Steps to train or measure; ignored by eval and tune"
+    )
     warmup: int = Field(default=3, ge=0, le=10_000, description="Steps before measuring; profile only")
     dataset: DigestText | None = Field(default=None, description="Needed by train and eval; profile can do without")
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     weights: DigestText | None = Field(default=None, description="Starting weights: trained ones of an earlier run")
     learning_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    tune_s: float = Field(default=60.0, gt=0, le=MAX_TUNE_S, description="Seconds of measuring; tune only")
 
 
 class AttemptView(View):
@@ -87,6 +90,8 @@ class RunView(View):
     seed: int
     learning_rate: float | None
     threads: int | None
+    tune_s: float | None
+    """Seconds of measuring; null unless the mode is tune."""
     dataset_digest: str | None
     weights_digest: str | None
     """Starting weights."""

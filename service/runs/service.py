@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from service.bundles.manifest import is_tuning
 from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Result, Run
 from service.database.paging import newest_first
 from service.datasets import service as datasets
@@ -20,6 +21,8 @@ from service.settings import Settings
 from service.storage import Storage
 
 RETRY_AFTER_S = 30
+TUNE_SHARE = 0.8
+"""Of a run's time, at most: measuring ends after the rounds that have begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ def create(session: Session, body: RunCreate, *, api_key_id: str, settings: Sett
     bundle = session.get(Bundle, body.bundle)
     if bundle is None:
         raise NotFound("bundle.unknown", f"no bundle {body.bundle}", where="bundle", hint="POST /compile makes one")
+    _check_kind(body, bundle, settings)
     _check_place(session, body, bundle)
     _check_data(session, body, bundle)
     _check_weights(session, body, bundle, storage)
@@ -63,11 +67,12 @@ def create(session: Session, body: RunCreate, *, api_key_id: str, settings: Sett
         wanted_device_id=body.device,
         wanted_device_class=body.device_class,
         mode=body.mode,
-        steps=0 if body.mode == "eval" else body.steps,
+        steps=0 if body.mode in ("eval", "tune") else body.steps,
         warmup=body.warmup if body.mode == "profile" else 0,
         seed=body.seed,
         learning_rate=body.learning_rate,
         threads=body.threads,
+        tune_s=body.tune_s if body.mode == "tune" else None,
         dataset_digest=body.dataset,
         weights_digest=body.weights,
         queue_deadline_at=time.time() + settings.queue_s,
@@ -76,6 +81,16 @@ def create(session: Session, body: RunCreate, *, api_key_id: str, settings: Sett
     session.flush()
     events.add(session, run.id, "state", state="queued")
     return run
+
+
+def _check_kind(body: RunCreate, bundle: Bundle, settings: Settings) -> None:
+    if is_tuning(bundle.manifest) != (body.mode == "tune"):
+        kind = "measures schedules: its mode is tune" if is_tuning(bundle.manifest) else "trains"
+        raise Invalid("run.mode", f"the bundle {kind}", where="mode",
+                      hint="POST /tune makes the bundle that measures another's schedules")  # fmt: skip
+    if body.mode == "tune" and body.tune_s > TUNE_SHARE * settings.run_s:
+        raise Invalid("run.tune-time", f"{body.tune_s:.0f} s, a run may measure for {TUNE_SHARE * settings.run_s:.0f}",
+                      where="tune_s", hint="ask for less; what was measured before is kept")  # fmt: skip
 
 
 def _check_place(session: Session, body: RunCreate, bundle: Bundle) -> None:
@@ -104,7 +119,7 @@ def _check_device(device: Device, bundle: Bundle) -> None:
 
 def _check_data(session: Session, body: RunCreate, bundle: Bundle) -> None:
     if body.dataset is None:
-        if body.mode != "profile":
+        if body.mode not in ("profile", "tune"):
             raise Invalid("run.dataset", f"{body.mode} needs a data set", where="dataset",
                           hint="send one with POST /datasets")  # fmt: skip
         return

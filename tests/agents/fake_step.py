@@ -46,8 +46,8 @@ if command == "tune":
     say("start", threads=int(given.get("--threads", 1)))
     for trial in range(2):
         for variant, us in enumerate((100.0, 80.0, 98.0)):
-            say("variant", trial=trial, variant=variant, rounds=9, median_us=us, low_us=us - 1, high_us=us + 1,
-                difference=None if trial and variant == 1 else 1e-6)
+            say("variant", trial=trial, variant=variant, rounds=9, us=[us - 1, us, us + 1],
+                ratio=[us / 100 - 0.01, us / 100, us / 100 + 0.01], difference=None if trial and variant else 1e-6)
     say("done", trials=2)
     sys.exit(0)
 weight = float(open(given["--weights"][-1]).read())

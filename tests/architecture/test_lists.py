@@ -20,7 +20,7 @@ from compiler.passes import FORWARD_PASSES, TRAINING_PASSES
 from device_agents.devices import DEVICE_KINDS, DeviceKind
 from examples.models import MODELS
 from pockfarm import cli
-from pockfarm.commands import farm, local, machine
+from pockfarm.commands import farm, local, machine, tune
 from service.app import ROUTERS
 from service.queue import TASKS
 from tests.architecture.sources import ROOT, python_files
@@ -105,7 +105,7 @@ def test_every_task_has_a_name_and_every_name_a_task() -> None:
 def test_every_command_is_offered() -> None:
     written = [
         function
-        for module in (machine, local, farm)
+        for module in (machine, local, farm, tune)
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if name.startswith("add_") and function.__module__ == module.__name__ and name != "add_recipe_options"
     ]

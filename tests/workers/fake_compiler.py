@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -13,16 +14,24 @@ from pathlib import Path
 
 from compiler.errors import DoesNotFit, UnsupportedOperator
 from compiler.spec import SparsePlan, TrainingSpec
+from compiler.tuning.table import NO_TUNING, TuningTable
 from tests.service.bundles import MadeBundle, make_bundle, make_manifest
 
 Progress = Callable[[str, float], None]
 
 
 def compile_training(
-    model: bytes, *, plan: SparsePlan, spec: TrainingSpec, target: str, cache_dir: Path, progress: Progress
+    model: bytes,
+    *,
+    plan: SparsePlan,
+    spec: TrainingSpec,
+    target: str,
+    cache_dir: Path,
+    progress: Progress,
+    tuning: TuningTable = NO_TUNING,
 ) -> MadeBundle:
     """Like `compiler.api.compile_training`. `model` is `<behaviour>` or `<behaviour> <folder>`, plus anything after a
-    line end."""
+    line end. The manifest says which measured schedules it got."""
     words = model.split(b"\n")[0].decode().split()
     progress("import", 0.1)
     print("a library talks on the standard output")
@@ -30,10 +39,19 @@ def compile_training(
     BEHAVIOURS[words[0]](Path(words[1]) if len(words) > 1 else Path("."), progress)
     progress("codegen", 0.9)
     manifest = make_manifest(target=target, plan_digest=plan.digest, spec_digest=spec.digest)
+    if tuning != NO_TUNING:
+        manifest["schedules"] = [entry.choice for entry in tuning.entries]
     made = make_bundle(manifest, step=b"not a program" if words[0] == "no-elf" else b"\x7fELF" + b"\0" * 60)
     if words[0] == "wrong-digest":
         return MadeBundle(made.data, "sha256:" + "0" * 64, made.manifest)
     return made
+
+
+def build_tuning(bundle: bytes, *, cache_dir: Path, progress: Progress) -> MadeBundle:
+    """Like `compiler.api.build_tuning`."""
+    progress("kernels", 0.5)
+    digest = "sha256:" + hashlib.sha256(bundle).hexdigest()
+    return make_bundle({**make_manifest(source=digest), "kind": "tuning", "trials": []})
 
 
 def fine(_: Path, progress: Progress) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from service.database.models import Tuning
 from service.jobs import work
 from service.settings import Settings
 from tests.service.farms import TestFarm, open_test_farm
@@ -58,6 +59,32 @@ def test_compile_gives_the_bundle_and_its_progress(farm: TestFarm) -> None:
     assert [event["body"]["stage"] for event in events if event["kind"] == "progress"]
     info = farm.http.get(f"/bundles/{job['bundle_digest']}/info").json()
     assert (info["model_name"], info["summary"]["memory"]["arena_bytes"]) == ("net", 4096)
+
+
+def test_a_tuning_job_makes_the_bundle_that_measures_another(farm: TestFarm) -> None:
+    source = compile_now(farm, "fine")["bundle_digest"]
+    job = farm.http.post("/tune", json={"bundle": source}).json()
+    assert (job["source_digest"], job["model"]["name"], job["target"]) == (source, "net", "x86-64-v3")
+    run_compile(farm, job["id"])
+    made = show(farm, job["id"])
+    assert made["state"] == "succeeded", made["ending"]
+    manifest = farm.http.get(f"/bundles/{made['bundle_digest']}/manifest").json()
+    assert (manifest["kind"], manifest["digests"]["source"]) == ("tuning", source)
+
+
+def test_a_compile_gets_the_schedules_that_were_measured_before_it_was_asked_for(farm: TestFarm) -> None:
+    plain = compile_now(farm, "fine")
+    with farm.farm.database.transaction() as session:
+        run = farm.run(bundle=plain["bundle_digest"])
+        session.add(
+            Tuning(target="x86-64-v3", version="b" * 64, kernel="a" * 64, threads=2, choice="rows=6", default_us=2.0,
+                   tuned_us=1.0, device_class="x86-64", run_id=run["id"])
+        )  # fmt: skip
+    tuned = compile_now(farm, "fine")
+    assert tuned["id"] != plain["id"]
+    manifest = farm.http.get(f"/bundles/{tuned['bundle_digest']}/manifest").json()
+    assert manifest["schedules"] == ["rows=6"]
+    assert farm.compile(b"fine").json()["id"] == tuned["id"], "as long as nothing else is measured"
 
 
 @pytest.mark.parametrize(

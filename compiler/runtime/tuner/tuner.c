@@ -176,19 +176,31 @@ static pf_status run_rounds(pf_bench *bench, double deadline_us) {
     return PF_OK;
 }
 
-/* Quartiles by the nearest rank. */
+/* Median and quartiles (by the nearest rank) as an array; sorts the values. */
+static void put_quartiles(const char *key, float *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, ascending);
+    pf_array(key);
+    pf_number(NULL, values[(count - 1) / 4]);
+    pf_number(NULL, count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2);
+    pf_number(NULL, values[count - 1 - (count - 1) / 4]);
+    pf_array_end();
+}
+
+/* Ratios are to the default in the same round: what slows the machine down for a while is in both. */
 static void put_variant(pf_bench *bench, uint32_t trial, uint32_t variant) {
-    float *times = bench->times[variant];
+    float times[MAX_ROUNDS], ratios[MAX_ROUNDS];
     int count = bench->rounds[variant];
     if (count == 0) return;
-    qsort(times, (size_t)count, sizeof *times, ascending);
+    for (int round = 0; round < count; round++) {
+        times[round] = bench->times[variant][round];
+        ratios[round] = times[round] / bench->times[0][round];
+    }
     pf_event("variant");
     pf_integer("trial", trial);
     pf_integer("variant", variant);
     pf_integer("rounds", count);
-    pf_number("median_us", count % 2 ? times[count / 2] : (times[count / 2 - 1] + times[count / 2]) / 2);
-    pf_number("low_us", times[(count - 1) / 4]);
-    pf_number("high_us", times[count - 1 - (count - 1) / 4]);
+    put_quartiles("us", times, count);
+    put_quartiles("ratio", ratios, count);
     pf_number("difference", bench->difference[variant]);
     pf_event_end();
 }

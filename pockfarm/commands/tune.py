@@ -1,0 +1,90 @@
+"""`pockfarm tune`: measure the schedules of a bundle's kernels, on this machine or on a device of a farm."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pockfarm.client import Farm
+from pockfarm.commands.local import compile_progress, load_local, positive
+from pockfarm.errors import UsageError
+from pockfarm.summary import tuning_text
+
+DEFAULT_BUDGET_S = 60.0
+LOCAL = "local"
+
+
+def add_tune(subparsers: argparse._SubParsersAction[Any]) -> None:
+    text = "measure the schedules of a bundle's kernels on a device; later builds for its target use what wins"
+    command = subparsers.add_parser("tune", help=text, description=text)
+    command.add_argument("bundle", metavar="BUNDLE", help="a .pfb file; for a farm's device also its digest, sha256:…")
+    command.add_argument("--device", default=LOCAL, metavar="D", help="local (default), or the id of a farm's device")
+    command.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class of the farm")
+    command.add_argument("--budget", type=_seconds, default=DEFAULT_BUDGET_S, metavar="SECONDS", help="default: 60")
+    command.add_argument("--threads", type=positive)
+    command.add_argument("--table", type=Path, metavar="FILE", help="where winners are kept (local only)")
+    command.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    command.set_defaults(run=_tune)
+
+
+def _seconds(word: str) -> float:
+    value = float(word)
+    if not 0 < value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{word} is not between 0 and 86400 seconds")
+    return value
+
+
+def _tune(options: argparse.Namespace) -> int:
+    is_local = options.device == LOCAL and options.device_class is None
+    report, kept = _tune_here(options) if is_local else _tune_on_farm(options)
+    print(json.dumps(report, indent=2) if options.json else f"{tuning_text(report)}\n\n{kept}")
+    return 0
+
+
+def _tune_here(options: argparse.Namespace) -> tuple[Any, str]:
+    local = load_local()
+    table = options.table or local.tuning_file()
+    tuned = local.tune(
+        Path(options.bundle),
+        seconds=options.budget,
+        table=table,
+        threads=options.threads,
+        progress=compile_progress(time.monotonic()),
+    )
+    if not tuned.kept:
+        return tuned.report, "nothing kept: not measured with the build's threads on a real machine"
+    return tuned.report, f"{tuned.kept} decisions kept in {table}; `pockfarm build` uses them"
+
+
+def _tune_on_farm(options: argparse.Namespace) -> tuple[Any, str]:
+    with Farm.connect() as farm:
+        show = compile_progress(time.monotonic())
+        job = farm.wait_for_job(
+            farm.tune(_digest(options.bundle)).id, on_look=lambda job: show(job.stage or job.state, job.fraction)
+        )
+        assert job.bundle_digest is not None  # wait_for_job refuses a job without
+        run = farm.start_run(
+            job.bundle_digest,
+            mode="tune",
+            device=None if options.device == LOCAL else options.device,
+            device_class=options.device_class,
+            tune_s=options.budget,
+            threads=options.threads,
+        )
+        print(f"run {run.id}", file=sys.stderr)
+        ended = farm.wait_for_run(run.id)
+        return farm.report(ended.id), f"run {ended.id}; later compiles of {ended.target} on this farm use the winners"
+
+
+def _digest(bundle: str) -> str:
+    if bundle.startswith("sha256:"):
+        return bundle
+    try:
+        return f"sha256:{hashlib.sha256(Path(bundle).read_bytes()).hexdigest()}"
+    except OSError as problem:
+        raise UsageError(f"{bundle}: {problem.strerror}") from None

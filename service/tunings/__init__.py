@@ -1,0 +1,1 @@
+"""Schedules that measurements on boards chose."""
