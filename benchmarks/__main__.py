@@ -2,7 +2,7 @@
 
     python -m benchmarks                                          everything (an hour or two; resumes where it ended)
     python -m benchmarks --models mobilenet_v2_b8 --plans full sparse --rounds 3
-    python -m benchmarks --only roofline page
+    python -m benchmarks --only roofline --plans full
 
 These machines drift: quote ratios of one run, never times of two. Results: `build/bench/`, and `docs/benchmarks.md`.
 """
@@ -15,13 +15,14 @@ import signal
 import sys
 from types import FrameType
 
-from benchmarks import machine
+from benchmarks import machine, page, roofline, scaling
 from benchmarks.compare import compare, path_of, save, table
 from benchmarks.models import WORKLOADS
 from benchmarks.prepare import PLANS, prepare
 from benchmarks.sides import NAMES
 
-PARTS = ("compare",)
+PROFILED_STEPS = 12
+PARTS = ("compare", "roofline", "scaling")
 
 
 def main() -> int:
@@ -29,7 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="nothing: only renew the page")
     parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="WORKLOAD")
     parser.add_argument("--plans", nargs="+", choices=PLANS, default=list(PLANS))
     parser.add_argument("--sides", nargs="+", choices=NAMES, default=list(NAMES), metavar="SIDE")
@@ -43,6 +44,12 @@ def main() -> int:
         arguments.rounds, arguments.steps = 2, 3
     signal.signal(signal.SIGTERM, _stop)
     good = compare_all(arguments) if "compare" in arguments.only else True
+    if "roofline" in arguments.only:
+        prepared = [prepare(name, WORKLOADS[name]) for name in arguments.models]
+        roofline.measure_all(prepared, arguments.plans[:1], arguments.threads, PROFILED_STEPS)
+    if "scaling" in arguments.only:
+        scaling.save(scaling.measure(threads=arguments.threads, rounds=arguments.rounds, steps=arguments.steps))
+    page.write()
     return 0 if good else 1
 
 
@@ -65,6 +72,7 @@ def compare_all(arguments: argparse.Namespace) -> bool:
                 machine=machine.describe(),
             )
             save(found)
+            page.write()
             print(f"\n{table(found)}\n", flush=True)
             good = good and not found.differing()
     return good

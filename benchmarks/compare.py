@@ -36,6 +36,8 @@ class SideResult:
     peak_rss_bytes: int = 0
     start_ms: float = 0.0
     build_s: float = 0.0
+    flops: int = 0
+    """Floating-point operations of a step of ours; 0 for the others, who are shown to do the same by their losses."""
     error: str = ""
 
     @property
@@ -67,7 +69,7 @@ class Comparison:
 
     def fastest_other(self) -> SideResult | None:
         """The framework variant with the smallest median."""
-        others = [side for side in self.sides if side.name != OURS and side.rounds_ms]
+        others = [side for side in self.sides if side.name in VARIANTS and side.rounds_ms]
         return min(others, key=lambda side: side.median_ms, default=None)
 
     def differing(self) -> list[SideResult]:
@@ -101,7 +103,7 @@ def compare(
     found = Comparison(prepared.name, plan, prepared.workload.batch, threads, [], machine)
     with ExitStack() as stack:
         running = []
-        for name in (name for name in names if has_side(prepared, name)):
+        for name in (name for name in names if has_side(prepared, plan, name)):
             result = SideResult(name)
             found.sides.append(result)
             process = _start(stack, prepared, plan, result, threads)
@@ -123,7 +125,7 @@ def _start(stack: ExitStack, prepared: Prepared, plan: str, result: SideResult, 
         result.error = str(problem)
         print(f"  {result.name:<24} does not run: {problem}", flush=True)
         return None
-    result.start_ms, result.build_s = process.start_ms, side.build_s
+    result.start_ms, result.build_s, result.flops = process.start_ms, side.build_s, side.flops
     print(f"  {result.name:<24} first step after {process.start_ms:9.0f} ms", flush=True)
     return process
 
@@ -141,7 +143,7 @@ def _measure(running: Sequence[tuple[RunningSide, SideResult]], rounds: int, ste
 def _compare_losses(found: Comparison) -> None:
     mine = found.side(OURS)
     for side in found.sides:
-        if mine is None or side is mine or not side.losses:
+        if mine is None or side.name not in VARIANTS or not side.losses:
             continue
         count = VARIANTS[side.name].compared_losses
         pairs = zip(side.losses[:count], mine.losses[:count], strict=False)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -18,3 +23,45 @@ def describe() -> dict[str, object]:
         "system": platform.platform(),
         "python": platform.python_version(),
     }
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Measured limits: GFLOP/s of multiply-adds by number of threads, GB/s of copying by footprint in bytes."""
+
+    fma_gflop_s: Mapping[int, float]
+    copy_gb_s: Mapping[int, float]
+
+    def cache_gb_s(self, footprint_bytes: int) -> float:
+        """Bandwidth at a footprint, as if the data were where data of that size stay."""
+        sizes = [size for size in self.copy_gb_s if size >= footprint_bytes]
+        return self.copy_gb_s[min(sizes)] if sizes else self.memory_gb_s
+
+    @property
+    def memory_gb_s(self) -> float:
+        """Bandwidth of memory: the largest footprint."""
+        return self.copy_gb_s[max(self.copy_gb_s)]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {"fma_gflop_s": dict(self.fma_gflop_s), "copy_gb_s": dict(self.copy_gb_s)}
+
+    def best(self, other: Limits) -> Limits:
+        """The better of two measurements, figure by figure: a limit is what the machine can do."""
+        return Limits(
+            {key: max(value, other.fma_gflop_s[key]) for key, value in self.fma_gflop_s.items()},
+            {key: max(value, other.copy_gb_s[key]) for key, value in self.copy_gb_s.items()},
+        )
+
+
+def measure_limits(threads: int) -> Limits:
+    """Build and run the C program beside this file; about 3 s. Raises: CalledProcessError."""
+    program = Path("build/bench/limits")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    source = Path(__file__).with_name("limits.c")
+    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        command = [sys.executable, "-m", "ziglang", "cc", "-O3", "-march=native", "-ffp-contract=fast", "-pthread"]
+        subprocess.run([*command, "-o", str(program), str(source)], check=True)
+    done = subprocess.run([str(program), str(threads)], capture_output=True, text=True, check=True)
+    body = json.loads(done.stdout)
+    return Limits(*({int(key): float(value) for key, value in body[name].items()} for name in body))

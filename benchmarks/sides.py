@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from benchmarks.environments import python_of
 from benchmarks.frameworks.steps import MANY_STEPS, MOMENTUM
 from benchmarks.prepare import BENCH, Prepared, plan_of
 from compiler.api import compile_training
-from compiler.spec import TrainingSpec
+from compiler.spec import SparsePlan, TrainingSpec
 
 FRAMEWORKS = Path(__file__).parent / "frameworks"
 KEEP_FREED_MEMORY = {
@@ -34,6 +33,8 @@ class Side:
     compared_losses: int = 5
     build_s: float = 0.0
     """What it took to compile ours, before any process starts."""
+    flops: int = 0
+    """Floating-point operations of a step of ours."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Variant:
     compared_losses: int = 5
 
 
-OURS = "PockFarm"
+OURS, OURS_FULL = "PockFarm", "PockFarm full"
+"""Our step under the plan, and (beside other plans) under the full one."""
 VARIANTS: Mapping[str, Variant] = {
     "PyTorch plain": Variant("torch", "torch_side.py", False, {"fused": False}),
     "PyTorch channels-last": Variant("torch", "torch_side.py", False, {"channels_last": True}),
@@ -59,7 +61,7 @@ VARIANTS: Mapping[str, Variant] = {
     # Its SGD has no momentum: the third loss already differs.
     "ONNX Runtime": Variant("onnxruntime", "ort_side.py", True, {}, only_table=True, compared_losses=2),
 }
-NAMES = (OURS, *VARIANTS)
+NAMES = (OURS, OURS_FULL, *VARIANTS)
 
 
 def native_target() -> str:
@@ -67,15 +69,18 @@ def native_target() -> str:
     return "x86-64-v4" if "avx512vl" in Path("/proc/cpuinfo").read_text() else "x86-64-v3"
 
 
-def has_side(prepared: Prepared, name: str) -> bool:
-    """False for frameworks that are compared on the models of the table only."""
+def has_side(prepared: Prepared, plan: str, name: str) -> bool:
+    """False for frameworks that are compared on the models of the table only, and for the full plan a second time."""
+    if name == OURS_FULL:
+        return plan != "full"
     return name == OURS or prepared.workload.in_table or not VARIANTS[name].only_table
 
 
 def side_of(prepared: Prepared, plan: str, name: str, threads: int) -> Side:
     """Make one side. Raises: CompileError (ours), EnvironmentFailed (a framework that cannot be installed)."""
-    if name == OURS:
-        return ours(prepared, plan, threads)
+    if name in (OURS, OURS_FULL):
+        own = plan_of(prepared.workload.model, plan if name == OURS else "full")
+        return ours(prepared, own, threads, prepared.workload.batch)
     variant = VARIANTS[name]
     options = {
         "channels_last": False,
@@ -102,15 +107,17 @@ def side_of(prepared: Prepared, plan: str, name: str, threads: int) -> Side:
     return Side(name, command, environment, variant.compared_losses)
 
 
-def ours(prepared: Prepared, plan: str, threads: int, batch: int | None = None) -> Side:
-    """Compile the step into the workload's folder, and run its binary."""
-    folder, build_s = build_step(prepared, plan, threads, batch or prepared.workload.batch)
+def ours(prepared: Prepared, plan: SparsePlan, threads: int, batch: int) -> Side:
+    """Compile the step into the workload's folder, and run its binary. Raises: CompileError."""
+    folder, build_s = build_step(prepared, plan, threads, batch)
     command = [str(folder / "bin/step"), "train", "--weights", str(folder / "weights.safetensors")]
-    command += ["--order", "sequential", "--threads", str(threads), "--steps", str(MANY_STEPS), *_data(prepared)]
-    return Side(OURS, tuple(command), {}, build_s=build_s)
+    command += ["--order", "sequential", "--threads", str(threads), "--steps", str(MANY_STEPS)]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    flops = sum(kernel["flops"] for kernel in manifest["kernels"])
+    return Side(OURS, (*command, *data_arguments(prepared)), {}, build_s=build_s, flops=flops)
 
 
-def build_step(prepared: Prepared, plan: str, threads: int, batch: int) -> tuple[Path, float]:
+def build_step(prepared: Prepared, plan: SparsePlan, threads: int, batch: int) -> tuple[Path, float]:
     """(folder of the unpacked bundle, seconds of compiling); kernels are cached between builds."""
     rate = prepared.definition.learning_rate
     optimizer = {"kind": "sgd", "learning_rate": rate, "momentum": MOMENTUM}
@@ -119,15 +126,10 @@ def build_step(prepared: Prepared, plan: str, threads: int, batch: int) -> tuple
     cache.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     bundle = compile_training(
-        prepared.onnx_path.read_bytes(),
-        plan=plan_of(prepared.workload.model, plan),
-        spec=spec,
-        target=native_target(),
-        cache_dir=cache,
-        jobs=os.cpu_count() or 1,
+        prepared.onnx_path.read_bytes(), plan=plan, spec=spec, target=native_target(), cache_dir=cache
     )
     build_s = time.perf_counter() - started
-    folder = prepared.folder / f"step-{plan}-b{batch}-t{threads}"
+    folder = prepared.folder / f"step-{plan.name}-b{batch}-t{threads}"
     with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
         archive.extractall(folder, filter="data")
     return folder, build_s
@@ -139,7 +141,8 @@ def _inputs(prepared: Prepared) -> Sequence[str]:
     return names
 
 
-def _data(prepared: Prepared) -> list[str]:
+def data_arguments(prepared: Prepared) -> list[str]:
+    """The workload's batch, as options of the binary."""
     arguments = ["--labels", str(prepared.folder / "labels.npy")]
     for name in _inputs(prepared):
         arguments += ["--input", f"{name}={prepared.folder / f'{name}.npy'}"]
