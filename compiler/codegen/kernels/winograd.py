@@ -10,6 +10,7 @@ gradient multiplies transformed inputs with transformed output gradients over th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from compiler.codegen.kernels.tiling import Columns, columns, slots_of, tile_shape
 from compiler.codegen.kernels.winograd_points import TAPS, Winograd, winograd
@@ -62,6 +63,8 @@ class WinogradPlan:
     tiles_across: int
     blocks: int
     block: int
+    split: Literal["tiles", "columns"]
+    """Each thread has its own blocks, or all threads share the columns (and input channels) of one block."""
     part: int
     """Tiles that are multiplied at a time (data kernels); parts cover the block."""
     steps: int
@@ -132,24 +135,33 @@ def plan(spec: ConvSpec, target: Target, threads: int, outputs: int) -> Winograd
     down, across = -(-geometry.rows // outputs), -(-geometry.columns // outputs)
     products, tiles = (outputs + TAPS - 1) ** 2, spec.n * down * across
     weights = spec.kind == "weight_grad"
+    split = _split(spec, target, tiles, slots)
+    shares = slots if split == "tiles" else 1
     tile_floats = products * (spec.c + spec.k if weights else geometry.channels)
-    budget = max(target.l3_bytes // 4, target.l2_bytes // 2) // 4
+    budget = max(target.l3_bytes // 4, target.l2_bytes // 2) // 4 // shares
     blocks = -(-tiles // max(budget // tile_floats, 16))
-    if weights:
-        steps = _divisor(spec.c, 2 * SUM_STEPS)
-        block = -(-tiles // blocks)
-        rows, vectors = tile_shape(target, rows=steps, count=-(-spec.k // slots), steps=block)
-        cut = columns(spec.k, vectors, target.lanes, padded=False)
-        return WinogradPlan(slots, outputs, geometry, down, across, blocks, block, block, steps, rows, cut)
-    count = spec.k if spec.kind == "forward" else spec.c
-    steps = _divisor(geometry.channels, SUM_STEPS)
-    if geometry.channels > 2 * steps:
+    count = spec.c if spec.kind == "input_grad" else spec.k
+    steps = _divisor(geometry.channels, 2 * SUM_STEPS if weights else SUM_STEPS)
+    many = not weights and geometry.channels > 2 * steps
+    if many:
         blocks = max(blocks, -(-tiles // (2 * _TILES)))
+    blocks = -(-blocks // shares) * shares
     block = -(-tiles // blocks)
-    part = block if geometry.channels > 2 * steps else -(-block // -(-block // _TILES))
-    rows, vectors = tile_shape(target, rows=part, count=-(-count // slots), steps=steps)
+    part = block if weights or many else -(-block // -(-block // _TILES))
+    reach = -(-count // (slots // shares))
+    if weights:
+        rows, vectors = tile_shape(target, rows=steps, count=reach, steps=block)
+    else:
+        rows, vectors = tile_shape(target, rows=part, count=reach, steps=steps)
     cut = columns(count, vectors, target.lanes, padded=False)
-    return WinogradPlan(slots, outputs, geometry, down, across, blocks, block, part, steps, rows, cut)
+    return WinogradPlan(slots, outputs, geometry, down, across, blocks, block, split, part, steps, rows, cut)
+
+
+def _split(spec: ConvSpec, target: Target, tiles: int, slots: int) -> Literal["tiles", "columns"]:
+    """Threads that share nothing transform the same weights; that pays where each has many tiles."""
+    many = slots > 1 and 2 * tiles >= _TILES * slots
+    sums_bytes = 4 * TAPS**2 * spec.c * spec.k if spec.kind == "weight_grad" else 0
+    return "tiles" if many and sums_bytes <= target.l2_bytes else "columns"
 
 
 def _divisor(extent: int, high: int) -> int:
@@ -163,7 +175,7 @@ class Layout:
 
     inputs [product, tile of the block, channel]; gradients the same of d_y (weight gradient only); sums [kh, kw, c, k]
     (weight gradient in several blocks); then for each thread: panel [product, step, column], results [product, tile or
-    row, column], patch [a tile's inputs at the border of the image].
+    row, column], patch [a tile's inputs at the border of the image], taps [kh * kw, step, column].
     """
 
     row: int
@@ -173,7 +185,9 @@ class Layout:
     gradient_plane: int
     sums: int
     private: int
-    private_floats: int
+    stride: int
+    taps: int
+    tap_plane: int
     panel_plane: int
     panel_part: int
     results: int
@@ -200,12 +214,15 @@ def layout(spec: ConvSpec, chosen: WinogradPlan) -> Layout:
     result_plane = odd_lines((chosen.steps if weights else chosen.part) * width)
     patch = results + products * result_plane
     channels = max(chosen.geometry.channels, spec.k) if weights else chosen.geometry.channels
-    private_floats = odd_lines(patch + products * channels)
-    floats = private + chosen.slots * private_floats
-    return Layout(row, plane, gradients, gradient_row, gradient_plane, sums, private, private_floats, panel_plane,
-                  panel_part, results, result_plane, patch, floats)  # fmt: skip
+    taps = patch + products * channels
+    tap_plane = 0 if weights else odd_lines(chosen.steps * width)
+    own = odd_lines(taps + TAPS * TAPS * tap_plane)
+    stride = own if chosen.split == "columns" else private + own
+    floats = private + own + (chosen.slots - 1) * stride
+    return Layout(row, plane, gradients, gradient_row, gradient_plane, sums, private, stride, taps, tap_plane,
+                  panel_plane, panel_part, results, result_plane, patch, floats)  # fmt: skip
 
 
 def needs_sums(spec: ConvSpec, chosen: WinogradPlan) -> bool:
     """Weight gradient: whether blocks are added up in the workspace (not in the output, nor all in one block)."""
-    return chosen.blocks > 1 and spec.epilogue != Ref(0)
+    return chosen.split == "tiles" or (chosen.blocks > 1 and spec.epilogue != Ref(0))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from tvm import tirx
 
 from compiler.codegen.kernels.packing import transposed
 from compiler.codegen.kernels.register_tile import (
-    LINE_FLOATS,
     Epilogue,
     RegisterTile,
     Scalars,
@@ -18,19 +14,22 @@ from compiler.codegen.kernels.register_tile import (
     prefetch,
     wide,
 )
-from compiler.codegen.kernels.share import share_out
 from compiler.codegen.kernels.tiling import ColumnTile
 from compiler.codegen.kernels.winograd import WinogradPlan, layout
 from compiler.codegen.kernels.winograd_points import TAPS, transposed_rows
-from compiler.codegen.kernels.winograd_tiles import Picture, place_of, put_tile, spread, store_wide, with_square
-from compiler.codegen.kernels.winograd_transform import Get, transform
+from compiler.codegen.kernels.winograd_tiles import (
+    Picture,
+    Turn,
+    each_turn,
+    place_of,
+    put_tile,
+    spread,
+    store_wide,
+    with_square,
+)
+from compiler.codegen.kernels.winograd_transform import transform
 from compiler.codegen.tir import Block, Operands, Point, Value, divide, index, load
 from compiler.kernel_spec import ConvSpec
-
-OneVector = Callable[[Block, int, Value, Get], None]
-"""(block, first column of the tile, step, taps of a vector of columns)."""
-_STEPS_AHEAD = 8
-"""Weights of each step lie far apart, so they are asked for this many steps before they are transformed."""
 
 
 class WinogradData:
@@ -48,35 +47,31 @@ class WinogradData:
         self.tiles = plan.columns.full + (1 if plan.columns.tail else 0)
 
     def emit(self, block: Block) -> None:
-        """Block after block: transformed inputs by all threads, then products."""
-        block.loop(self.plan.blocks, self._block, name="block")
+        """Block after block: transformed inputs, then products."""
+        each_turn(block, self.plan, self.layout, self._turn)
 
-    def _block(self, block: Block, number: Value) -> None:
-        plan = self.plan
-        first = block.let(number * plan.block, "first")
+    def _turn(self, block: Block, turn: Turn) -> None:
+        at = self.layout
 
         def inputs(body: Block, slot: Value, begin: Value, end: Value) -> None:
-            patch = body.let(self._private(slot) + self.layout.patch, "patch")
-            body.loop(end - begin, lambda b, i: self._inputs(b, first, b.let(begin + i, "tile"), patch), name="tile")
+            patch = body.let(slot * at.stride + (at.private + at.patch), "patch")
+            body.loop(end - begin, lambda b, i: self._inputs(b, turn, b.let(begin + i, "tile"), patch), name="tile")
 
         def products(body: Block, slot: Value, begin: Value, end: Value) -> None:
-            base = body.let(self._private(slot), "private")
-            body.loop(end - begin, lambda b, i: self._unit(b, first, base, b.let(begin + i, "unit"), i), name="unit")
+            base = body.let(slot * at.stride + at.private, "private")
+            body.loop(end - begin, lambda b, i: self._unit(b, turn, base, b.let(begin + i, "unit"), i), name="unit")
 
-        share_out(block, plan.slots, plan.block, inputs)
-        share_out(block, plan.slots, plan.parts * self.tiles, products)
+        turn.share(block, self.plan.block, inputs)
+        turn.share(block, self.plan.parts * self.tiles, products)
 
-    def _private(self, slot: Value) -> Value:
-        return slot * self.layout.private_floats + self.layout.private
-
-    def _inputs(self, block: Block, first: Value, tile: Value, patch: Value) -> None:
+    def _inputs(self, block: Block, turn: Turn, tile: Value, patch: Value) -> None:
         """Transform one tile's inputs."""
         plan, at = self.plan, self.layout
 
         def existing(body: Block) -> None:
-            out = body.let(tile * at.row, "out")
+            out = body.let(turn.inputs + tile * at.row, "out")
             with_square(
-                body, plan, self.picture, place_of(body, plan, first + tile), (self.workspace, patch),
+                body, plan, self.picture, place_of(body, plan, turn.first + tile), (self.workspace, patch),
                 lambda b, square: spread(b, self.matrices.b, square, self.picture.channels, self.lanes,
                                          (self.workspace, out, at.plane)),
             )  # fmt: skip
@@ -84,18 +79,18 @@ class WinogradData:
         if plan.block * plan.blocks == plan.tiles:
             existing(block)
         else:
-            block.when(tirx.LT(first + tile, index(plan.tiles)), existing)
+            block.when(tirx.LT(turn.first + tile, index(plan.tiles)), existing)
 
     # ----------------------------------------------------------------------------------------------------- products
 
-    def _unit(self, block: Block, first: Value, base: Value, unit: Value, turn: Value) -> None:
-        """One part of the block's tiles and one column tile."""
+    def _unit(self, block: Block, turn: Turn, base: Value, unit: Value, done: Value) -> None:
+        """One part of the block's tiles and one column tile; `done` units came before it."""
         cut = self.plan.columns
         number, part = divide(block, unit, self.plan.parts)
-        fresh = tirx.Or(tirx.EQ(turn, index(0)), tirx.EQ(part, index(0)))
+        fresh = tirx.Or(tirx.EQ(done, index(0)), tirx.EQ(part, index(0)))
 
         def columns(body: Block, tile: ColumnTile) -> None:
-            self._columns(body, first, base, part, number, tile, fresh)
+            self._columns(body, turn, base, part, number, tile, fresh)
 
         if not cut.tail or not cut.full:
             columns(block, cut.tail or cut.tile)
@@ -104,54 +99,56 @@ class WinogradData:
         block.when(tirx.LT(number, index(cut.full)), lambda b: columns(b, cut.tile), lambda b: columns(b, tail))
 
     def _columns(
-        self, block: Block, first: Value, base: Value, part: Value, number: Value, tile: ColumnTile, fresh: Value
+        self, block: Block, turn: Turn, base: Value, part: Value, number: Value, tile: ColumnTile, fresh: Value
     ) -> None:
         plan, at = self.plan, self.layout
         column = block.let(number * plan.columns.tile.width, "column")
-        turns = plan.geometry.channels // plan.steps
+        panels = plan.geometry.channels // plan.steps
         kept = plan.parts > 1
 
-        def steps(body: Block, turn: Value) -> None:
-            step = body.let(turn * plan.steps, "step")
-            panel = body.let(base + turn * at.panel_part, "panel") if kept else base
+        def steps(body: Block, piece: Value) -> None:
+            step = body.let(piece * plan.steps, "step")
+            panel = body.let(base + piece * at.panel_part, "panel") if kept else base
             if kept:
-                body.when(fresh, lambda b: self._weights(b, panel, step, column, tile))
+                body.when(fresh, lambda b: self._weights(b, base, panel, step, column, tile))
             else:
-                self._weights(body, panel, step, column, tile)
-            self._products(body, part, step, panel, base + at.results, tile, turn, turns)
+                self._weights(body, base, panel, step, column, tile)
+            inputs = body.let(turn.inputs + part * (plan.part * at.row) + step, "inputs")
+            add = tirx.LT(index(0), piece) if panels > 1 else None
+            self._products(body, inputs, panel, base + at.results, tile, add)
 
-        block.loop(turns, steps, name="steps")
+        block.loop(panels, steps, name="steps")
         start = block.let(part * plan.part, "start")
-        count = block.let(tirx.min(index(plan.part), tirx.min(index(plan.block), plan.tiles - first) - start), "count")
+        count = block.let(
+            tirx.min(index(plan.part), tirx.min(index(plan.block), plan.tiles - turn.first) - start), "count"
+        )
         block.loop(
             count,
-            lambda b, t: self._results(b, b.let(first + start + t, "tile"), base + at.results + t * tile.width,
+            lambda b, t: self._results(b, b.let(turn.first + start + t, "tile"), base + at.results + t * tile.width,
                                        column, tile),
             name="tile",
         )  # fmt: skip
 
     def _products(
-        self, block: Block, part: Value, step: Value, panel: Value, results: Value, tile: ColumnTile,
-        turn: Value, turns: int,
-    ) -> None:  # fmt: skip
-        """Multiply all tiles of a part by one panel: the first panel's results are stored, others are added."""
+        self, block: Block, inputs: Value, panel: Value, results: Value, tile: ColumnTile, add: Value | None
+    ) -> None:
+        """Multiply all tiles of a part by one panel; results are stored, or added if `add` holds."""
         plan, at = self.plan, self.layout
         full, rest = divmod(plan.part, plan.rows)
 
         def row_tile(body: Block, p: Value, m: Value, height: int) -> None:
             total = RegisterTile(body, height, tile)
-            a = p * at.plane + (part * plan.part + m) * at.row + step
-            b = panel + p * at.panel_plane
-            total.run(body, Scalars(self.workspace, a, at.row, 1), Vectors(self.workspace, b, tile.width), plan.steps)
+            a = Scalars(self.workspace, inputs + p * at.plane + m * at.row, at.row, 1)
+            total.run(body, a, Vectors(self.workspace, panel + p * at.panel_plane, tile.width), plan.steps)
             place = body.let(wide(results + p * at.result_plane + m * tile.width), "place")
-            if turns == 1:
-                put_tile(body, total, self.workspace, place, tile.width, add=False)
-                return
-            body.when(
-                tirx.EQ(turn, index(0)),
-                lambda c: put_tile(c, total, self.workspace, place, tile.width, add=False),
-                lambda c: put_tile(c, total, self.workspace, place, tile.width, add=True),
-            )
+
+            def put(inner: Block, *, more: bool) -> None:
+                put_tile(inner, total, self.workspace, place, tile.width, add=more)
+
+            if add is None:
+                put(body, more=False)
+            else:
+                body.when(add, lambda b: put(b, more=True), lambda b: put(b, more=False))
 
         def product(body: Block, p: Value) -> None:
             body.loop(full, lambda b, i: row_tile(b, p, b.let(i * plan.rows, "m"), plan.rows), name="row_tile")
@@ -162,69 +159,57 @@ class WinogradData:
 
     # ------------------------------------------------------------------------------------------------------ weights
 
-    def _weights(self, block: Block, panel: Value, step: Value, column: Value, tile: ColumnTile) -> None:
-        """Transform the weights of some steps and one column tile to a panel."""
-        plane, inputs = self.layout.panel_plane, self.matrices.inputs
+    def _weights(self, block: Block, base: Value, panel: Value, step: Value, column: Value, tile: ColumnTile) -> None:
+        """Transform the weights of some steps and one column tile to a panel.
 
-        def vector(body: Block, start: int, s: Value, get: Get) -> None:
-            out = body.let(wide(panel + s * tile.width + start), "out")
+        Their taps are first copied side by side, one after the other: in the weights they lie so far apart (a power
+        of two, as a rule) that together they would throw each other out of the cache.
+        """
+        lanes, plane = self.lanes, self.layout.tap_plane
+        taps = block.let(base + self.layout.taps, "taps")
 
-            def put(b: Block, i: int, j: int, value: Value) -> None:
-                store_wide(b, self.workspace, out + wide((i * inputs + j) * plane), value, self.lanes)
-
-            transform(body, self.matrices.g, get, put)
-
-        if self.spec.kind == "forward":
-            self._straight_weights(block, step, column, tile, vector)
-        else:
-            self._turned_weights(block, step, column, tile, vector)
-
-    def _straight_weights(self, block: Block, step: Value, column: Value, tile: ColumnTile, vector: OneVector) -> None:
-        tap_floats = self.spec.c * self.spec.k
+        def copy(body: Block, tap: Value, number: Value) -> None:
+            place = body.let(taps + tap * plane + number * (lanes * tile.width), "place")
+            for start in range(0, tile.width, lanes):
+                self._copy_square(body, tap, step + number * lanes, column + start, place + start, tile.width)
 
         def one(body: Block, s: Value) -> None:
-            source = body.let(wide((step + s) * self.spec.k + column), "source")
+            row = body.let(s * tile.width, "row")
+            for start in range(0, tile.width, lanes):
+                self._vector(
+                    body, body.let(wide(taps + row + start), "from"), body.let(wide(panel + row + start), "to")
+                )
 
-            def get(b: Block, i: int, j: int, start: int) -> Value:
-                return load_wide(self.w, source + wide((i * TAPS + j) * tap_floats + start), self.lanes)
-
-            for tap in range(TAPS * TAPS):
-                for line in range(0, tile.width, LINE_FLOATS):
-                    prefetch(body, self.w, source + wide(tap * tap_floats + _STEPS_AHEAD * self.spec.k + line))
-            for start in range(0, tile.width, self.lanes):
-                vector(body, start, s, partial(get, start=start))
-
+        squares = self.plan.steps // lanes
+        block.loop(TAPS * TAPS, lambda b, tap: b.loop(squares, lambda c, i: copy(c, tap, i), name="square"), name="tap")
         block.loop(self.plan.steps, one, name="step")
 
-    def _turned_weights(self, block: Block, step: Value, column: Value, tile: ColumnTile, vector: OneVector) -> None:
-        """Steps are the weights' last axis: squares of vectors are transposed first; taps are taken in reverse."""
-        lanes, tap_floats = self.lanes, self.spec.c * self.spec.k
-        square, last = lanes * lanes, TAPS * TAPS - 1
+    def _copy_square(self, block: Block, tap: Value, step: Value, column: Value, place: Value, stride: int) -> None:
+        """One tap's weights of some steps and columns, and ask for the next steps' (an input gradient's steps are the
+        last axis of the weights)."""
+        spec, lanes = self.spec, self.lanes
+        forward = spec.kind == "forward"
+        first = step * spec.k + column if forward else column * spec.k + step
+        source = block.let(tap * (spec.c * spec.k) + first, "source")
+        for i in range(lanes):
+            prefetch(block, self.w, wide(source + (i * spec.k + (lanes * spec.k if forward else lanes))))
+        rows = [block.let(load(self.w, source + i * spec.k, lanes), "row") for i in range(lanes)]
+        for i, vector in enumerate(rows if forward else transposed(block, rows)):
+            block.store(self.workspace, place + i * stride, vector)
 
-        def squares(body: Block, number: Value, start: int) -> None:
-            first = body.let((column + start) * self.spec.k + step + number * lanes, "first")
-            turned = body.local(TAPS * TAPS * square, name="turned")
+    def _vector(self, block: Block, source: Value, out: Value) -> None:
+        """Transform the taps of one step; an input gradient's are turned by half a circle."""
+        at, lanes, inputs = self.layout, self.lanes, self.matrices.inputs
+        source, out = block.let(wide(source), "source"), block.let(wide(out), "out")
 
-            def tap(b: Block, t: Value) -> None:
-                source = b.let(t * tap_floats + first, "source")
-                rows = [b.let(load(self.w, source + c * self.spec.k, lanes), "row") for c in range(lanes)]
-                for s, turned_row in enumerate(transposed(b, rows)):
-                    b.store(turned, t * square + s * lanes, turned_row)
+        def get(_: Block, i: int, j: int) -> Value:
+            tap = i * TAPS + j if self.spec.kind == "forward" else TAPS * TAPS - 1 - i * TAPS - j
+            return load_wide(self.workspace, source + wide(tap * at.tap_plane), lanes)
 
-            def one(b: Block, s: Value) -> None:
-                def get(_: Block, i: int, j: int) -> Value:
-                    return load(turned, s * lanes + (last - i * TAPS - j) * square, lanes)
+        def put(body: Block, i: int, j: int, value: Value) -> None:
+            store_wide(body, self.workspace, out + wide((i * inputs + j) * at.panel_plane), value, lanes)
 
-                vector(b, start, number * lanes + s, get)
-
-            body.loop(TAPS * TAPS, tap, name="tap")
-            body.loop(lanes, one, name="step")
-
-        def step_squares(body: Block, number: Value) -> None:
-            for start in range(0, tile.width, lanes):
-                squares(body, number, start)
-
-        block.loop(self.plan.steps // lanes, step_squares, name="square")
+        transform(block, self.matrices.g, get, put)
 
     # ------------------------------------------------------------------------------------------------------ results
 

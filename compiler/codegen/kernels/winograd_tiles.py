@@ -9,10 +9,52 @@ from tvm import tirx
 
 from compiler.codegen.kernels.packing import copy_run, zero_run
 from compiler.codegen.kernels.register_tile import RegisterTile, load_wide, wide
-from compiler.codegen.kernels.winograd import WinogradPlan
+from compiler.codegen.kernels.share import share_out
+from compiler.codegen.kernels.winograd import Layout, WinogradPlan
 from compiler.codegen.kernels.winograd_points import Rows
 from compiler.codegen.kernels.winograd_transform import transform
 from compiler.codegen.tir import Block, Buffer, Value, divide, index
+
+SlotBody = Callable[[Block, Value, Value, Value], None]
+"""(block, slot, first unit, end of units)."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One block of tiles: its first tile, which of those that are summed up together it is, where its transformed
+    inputs lie, and how its work is shared out."""
+
+    first: Value
+    number: Value
+    inputs: Value
+    share: Callable[[Block, int, SlotBody], None]
+
+
+def each_turn(block: Block, plan: WinogradPlan, at: Layout, body: Callable[[Block, Turn], None]) -> None:
+    """Block after block by all threads together, or each thread its own blocks."""
+    if plan.split == "columns":
+
+        def together(inner: Block, units: int, work: SlotBody) -> None:
+            share_out(inner, plan.slots, units, work)
+
+        def turn(inner: Block, number: Value) -> None:
+            body(inner, Turn(inner.let(number * plan.block, "first"), number, index(0), together))
+
+        block.loop(plan.blocks, turn, name="block")
+        return
+
+    def slot_body(outer: Block, slot: Value, begin: Value, end: Value) -> None:
+        inputs = outer.let(slot * at.stride, "inputs")
+
+        def alone(inner: Block, units: int, work: SlotBody) -> None:
+            work(inner, slot, index(0), index(units))
+
+        def turn(inner: Block, number: Value) -> None:
+            body(inner, Turn(inner.let((begin + number) * plan.block, "first"), number, inputs, alone))
+
+        outer.loop(end - begin, turn, name="block")
+
+    share_out(block, plan.slots, plan.blocks, slot_body)
 
 
 @dataclass(frozen=True)
@@ -101,7 +143,12 @@ def _copy(block: Block, picture: Picture, base: Value, y: Value, x: Value, patch
 
 
 def spread(
-    block: Block, rows: Rows, square: Square, channels: int, lanes: int, target: tuple[Buffer, Value, int]
+    block: Block,
+    rows: Rows,
+    square: Square,
+    channels: int,
+    lanes: int,
+    target: tuple[Buffer, Value, int],
 ) -> None:
     """Transform all channels of a square; element (i, j) of the result goes to plane `i * n + j` of `target`
     (buffer, first element, distance of planes)."""

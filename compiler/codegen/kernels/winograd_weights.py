@@ -10,7 +10,16 @@ from compiler.codegen.kernels.share import share_out
 from compiler.codegen.kernels.tiling import ColumnTile
 from compiler.codegen.kernels.winograd import SUM_STEPS, WinogradPlan, layout, needs_sums
 from compiler.codegen.kernels.winograd_points import TAPS, Rows, transposed_rows
-from compiler.codegen.kernels.winograd_tiles import Picture, place_of, put_tile, spread, store_wide, with_square
+from compiler.codegen.kernels.winograd_tiles import (
+    Picture,
+    Turn,
+    each_turn,
+    place_of,
+    put_tile,
+    spread,
+    store_wide,
+    with_square,
+)
 from compiler.codegen.kernels.winograd_transform import transform
 from compiler.codegen.tir import Block, Operands, Point, Value, divide, index, load
 from compiler.kernel_spec import ConvSpec
@@ -33,38 +42,35 @@ class WinogradWeights:
 
     def emit(self, block: Block) -> None:
         """Block after block of tiles: transforms, then products, which blocks after the first add."""
-        block.loop(self.plan.blocks, self._block, name="block")
+        each_turn(block, self.plan, self.layout, self._turn)
         if needs_sums(self.spec, self.plan):
             self._finish(block)
 
-    def _block(self, block: Block, number: Value) -> None:
-        plan = self.plan
-        first = block.let(number * plan.block, "first")
+    def _turn(self, block: Block, turn: Turn) -> None:
+        at = self.layout
 
         def inputs(body: Block, slot: Value, begin: Value, end: Value) -> None:
-            patch = body.let(self._private(slot) + self.layout.patch, "patch")
-            body.loop(end - begin, lambda b, i: self._tile(b, first, b.let(begin + i, "tile"), patch), name="tile")
+            patch = body.let(slot * at.stride + (at.private + at.patch), "patch")
+            body.loop(end - begin, lambda b, i: self._tile(b, turn, b.let(begin + i, "tile"), patch), name="tile")
 
         def products(body: Block, slot: Value, begin: Value, end: Value) -> None:
-            base = body.let(self._private(slot) + self.layout.results, "results")
-            body.loop(end - begin, lambda b, i: self._unit(b, number, base, b.let(begin + i, "unit")), name="unit")
+            base = body.let(slot * at.stride + (at.private + at.results), "results")
+            body.loop(end - begin, lambda b, i: self._unit(b, turn, base, b.let(begin + i, "unit")), name="unit")
 
-        share_out(block, plan.slots, plan.block, inputs)
-        share_out(block, plan.slots, self.pieces * self.tiles, products)
-
-    def _private(self, slot: Value) -> Value:
-        return slot * self.layout.private_floats + self.layout.private
+        turn.share(block, self.plan.block, inputs)
+        turn.share(block, self.pieces * self.tiles, products)
 
     # --------------------------------------------------------------------------------------------------- transforms
 
-    def _tile(self, block: Block, first: Value, tile: Value, patch: Value) -> None:
+    def _tile(self, block: Block, turn: Turn, tile: Value, patch: Value) -> None:
         """Transform one tile of x and of d_y; the last block is filled up with zeros."""
         plan, at = self.plan, self.layout
-        x, d_y = block.let(tile * at.row, "x"), block.let(tile * at.gradient_row + at.gradients, "d_y")
+        x = block.let(turn.inputs + tile * at.row, "x")
+        d_y = block.let(turn.inputs + tile * at.gradient_row + at.gradients, "d_y")
 
         def one(body: Block, picture: Picture, rows: Rows, out: Value, plane: int) -> None:
             with_square(
-                body, plan, picture, place_of(body, plan, first + tile), (self.workspace, patch),
+                body, plan, picture, place_of(body, plan, turn.first + tile), (self.workspace, patch),
                 lambda b, square: spread(b, rows, square, picture.channels, self.lanes, (self.workspace, out, plane)),
             )  # fmt: skip
 
@@ -82,11 +88,11 @@ class WinogradWeights:
         if plan.block * plan.blocks == plan.tiles:
             both(block)
         else:
-            block.when(tirx.LT(first + tile, index(plan.tiles)), both, zeros)
+            block.when(tirx.LT(turn.first + tile, index(plan.tiles)), both, zeros)
 
     # ----------------------------------------------------------------------------------------------------- products
 
-    def _unit(self, block: Block, number: Value, results: Value, unit: Value) -> None:
+    def _unit(self, block: Block, turn: Turn, results: Value, unit: Value) -> None:
         """Some input channels and one column tile."""
         cut = self.plan.columns
         column, piece = divide(block, unit, self.pieces)
@@ -94,10 +100,14 @@ class WinogradWeights:
 
         def columns(body: Block, tile: ColumnTile) -> None:
             k = body.let(column * cut.tile.width, "k")
-            body.loop(self.matrices.products, lambda b, p: self._product(b, p, c, k, results, tile), name="product")
+            body.loop(
+                self.matrices.products,
+                lambda b, p: self._product(b, p, turn.inputs + c, turn.inputs + k, results, tile),
+                name="product",
+            )
             body.loop(
                 self.plan.steps,
-                lambda b, i: self._results(b, number, c + i, k, results + i * tile.width, tile),
+                lambda b, i: self._results(b, turn, c + i, k, results + i * tile.width, tile),
                 name="c",
             )
 
@@ -143,11 +153,11 @@ class WinogradWeights:
 
     # ------------------------------------------------------------------------------------------------------ results
 
-    def _results(self, block: Block, number: Value, c: Value, k: Value, source: Value, tile: ColumnTile) -> None:
+    def _results(self, block: Block, turn: Turn, c: Value, k: Value, source: Value, tile: ColumnTile) -> None:
         """Transform the results of one input channel back, and store or add them."""
         spec, at, lanes = self.spec, self.layout, self.lanes
         summed = needs_sums(spec, self.plan)
-        buffer, base = (self.workspace, at.sums) if summed else (self.d_w, 0)
+        buffer, base = (self.workspace, turn.inputs + at.sums) if summed else (self.d_w, 0)
 
         def vector(body: Block, i: Value) -> None:
             start = body.let(wide(source + i * lanes), "start")
@@ -174,13 +184,14 @@ class WinogradWeights:
             if self.plan.blocks == 1:
                 store(body, add=False)
                 return
-            body.when(tirx.EQ(number, index(0)), lambda b: store(b, add=False), lambda b: store(b, add=True))
+            body.when(tirx.EQ(turn.number, index(0)), lambda b: store(b, add=False), lambda b: store(b, add=True))
 
         block.loop(tile.width // lanes, vector, name="k")
 
     def _finish(self, block: Block) -> None:
         """The epilogue over the sums, row by row of [kh, kw, c]."""
-        spec, lanes = self.spec, self.lanes
+        spec, at, lanes = self.spec, self.layout, self.lanes
+        sets = self.plan.slots if self.plan.split == "tiles" else 1
 
         def one_row(body: Block, row: Value) -> None:
             tap, c = divide(body, row, spec.c)
@@ -188,9 +199,12 @@ class WinogradWeights:
 
             def vector(b: Block, i: Value) -> None:
                 k = b.let(i * lanes, "k")
-                total = b.let(load(self.workspace, row * spec.k + k + self.layout.sums, lanes), "sum")
+                first = b.let(row * spec.k + k + at.sums, "first")
+                total = load(self.workspace, first, lanes)
+                for number in range(1, sets):
+                    total = total + load(self.workspace, first + number * at.stride, lanes)
                 point = Point((kh, kw, c, k)).vector(3, lanes)
-                b.store(self.d_w, row * spec.k + k, self.epilogue.apply(b, total, point))
+                b.store(self.d_w, row * spec.k + k, self.epilogue.apply(b, b.let(total, "sum"), point))
 
             body.loop(spec.k // lanes, vector, name="k")
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.operands import operand_types
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import Array
@@ -99,15 +100,24 @@ def random_inputs(spec: Contraction, seed: int = 0) -> list[Array]:
     return [random.standard_normal(t.shape, dtype=np.float32) for t in operand_types(spec).inputs]
 
 
-def run_native(spec: Contraction, inputs: list[Array], threads: int, target: str | None = None) -> Array:
+def run_native(
+    spec: Contraction, inputs: list[Array], threads: int, target: str | None = None, choice: Choice = DEFAULT
+) -> Array:
     """The kernel's output on this machine."""
-    (got,) = Kernel(spec, load(target or native_target()), threads).run(*inputs)
+    (got,) = Kernel(spec, load(target or native_target()), threads, choice).run(*inputs)
     return got
 
 
-def check(spec: Contraction, *, threads: int = 2, target: str | None = None, tolerance: float = 6e-7) -> None:
+def check(
+    spec: Contraction,
+    *,
+    threads: int = 2,
+    target: str | None = None,
+    tolerance: float = 6e-7,
+    choice: Choice = DEFAULT,
+) -> None:
     """Build, run and compare; every operand is checked for writes outside it."""
     inputs = random_inputs(spec)
-    got = run_native(spec, inputs, threads, target)
+    got = run_native(spec, inputs, threads, target, choice)
     error = distance(got, expected(spec, inputs))
     assert error <= tolerance, f"relative error {error:.2e} of {spec}"
