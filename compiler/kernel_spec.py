@@ -301,8 +301,34 @@ class AttentionSpec:
     wanted: tuple[bool, bool, bool] = (True, True, True)
 
 
+@dataclass(frozen=True, slots=True)
+class NormGradSpec:
+    """Gradient of y = n(x) weight + bias per row, n = (x - mean) / sqrt(variance + epsilon); mean 0 if not `centred`.
+
+    inputs: x, weight, d_y, epilogue_inputs -> those of d_x, d_weight, d_bias that `wanted` names, in this order.
+    x, d_y, d_x: [rows, width]; weight, d_weight, d_bias: [width]. The epilogue is d_x's, over (rows, width).
+    """
+
+    rows: int
+    width: int
+    epsilon: float
+    centred: bool
+    wanted: tuple[bool, bool, bool] = (True, True, True)
+    epilogue: Expr = Ref(0)
+    epilogue_inputs: tuple[Access, ...] = ()
+
+
 KernelSpec = (
-    MapSpec | ReduceSpec | RowSpec | MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | GatherSpec | AttentionSpec
+    MapSpec
+    | ReduceSpec
+    | RowSpec
+    | MatmulSpec
+    | ConvSpec
+    | DepthwiseSpec
+    | PoolSpec
+    | GatherSpec
+    | AttentionSpec
+    | NormGradSpec
 )
 CONTRACTIONS = (MatmulSpec, ConvSpec, DepthwiseSpec)
 

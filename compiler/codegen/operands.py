@@ -15,6 +15,7 @@ from compiler.kernel_spec import (
     KernelSpec,
     MapSpec,
     MatmulSpec,
+    NormGradSpec,
     PoolSpec,
     ReduceSpec,
     RowSpec,
@@ -48,6 +49,8 @@ def operand_types(spec: KernelSpec) -> OperandTypes:
             return _gather(spec)
         case AttentionSpec():
             return _attention(spec)
+        case NormGradSpec():
+            return _norm_grad(spec)
     raise InternalError(f"no operand rule for {type(spec).__name__}")
 
 
@@ -116,3 +119,9 @@ def _attention(spec: AttentionSpec) -> OperandTypes:
         return OperandTypes((q, k, v, *mask), (y, lse))
     outputs = tuple(operand for operand, wanted in zip((q, k, v), spec.wanted, strict=True) if wanted)
     return OperandTypes((q, k, v, y, lse, y, *mask), outputs)
+
+
+def _norm_grad(spec: NormGradSpec) -> OperandTypes:
+    x, weight = _f32(spec.rows, spec.width), _f32(spec.width)
+    outputs = tuple(operand for operand, wanted in zip((x, weight, weight), spec.wanted, strict=True) if wanted)
+    return OperandTypes((x, weight, x, *_types(spec.epilogue_inputs)), outputs)

@@ -10,6 +10,7 @@ from compiler.fusion.maps import MAX_OPERANDS
 from compiler.kernel_spec import (
     Access,
     Affine,
+    AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
     Expr,
@@ -17,6 +18,7 @@ from compiler.kernel_spec import (
     KernelSpec,
     MapSpec,
     MatmulSpec,
+    NormGradSpec,
     PoolSpec,
     ReduceSpec,
     Ref,
@@ -27,7 +29,7 @@ from compiler.program import KernelCall
 MAX_TILE_WORK = 12
 """A register tile is unrolled: a transcendental function in it would be copied into every vector of the tile."""
 
-WithEpilogue = MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | ReduceSpec
+WithEpilogue = MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | ReduceSpec | NormGradSpec
 
 
 def output_extents(spec: KernelSpec) -> tuple[int, ...] | None:
@@ -46,6 +48,8 @@ def output_extents(spec: KernelSpec) -> tuple[int, ...] | None:
         )
     if isinstance(spec, RowSpec):
         return _row_extents(spec)
+    if isinstance(spec, NormGradSpec):
+        return (spec.rows, spec.width) if spec.wanted[0] else None
     return None
 
 
@@ -65,11 +69,11 @@ def _row_extents(spec: RowSpec) -> tuple[int, ...] | None:
 def fuse_epilogue(producer: KernelCall, consumer: KernelCall, reads: frozenset[int]) -> KernelCall | None:
     """The producer with the consumer's arithmetic applied to its result before it is written.
 
-    `reads` are the consumer's operands that are the producer's output; nothing else reads that output.
+    `reads` are the consumer's operands that are the producer's first output; nothing else reads that output.
     """
     spec, source = consumer.spec, producer.spec
     groups = output_extents(source)
-    if groups is None or isinstance(source, GatherSpec | MapSpec) or not isinstance(spec, MapSpec):
+    if groups is None or isinstance(source, GatherSpec | MapSpec | AttentionSpec) or not isinstance(spec, MapSpec):
         return None
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents) or uses_position(spec.exprs[0]):
         return None
@@ -90,10 +94,10 @@ def fuse_epilogue(producer: KernelCall, consumer: KernelCall, reads: frozenset[i
         producer,
         spec=fused,
         inputs=(*producer.inputs, *(consumer.inputs[position] for position in others)),
-        outputs=consumer.outputs,
+        outputs=(*consumer.outputs, *producer.outputs[1:]),
         flops=producer.flops + consumer.flops,
         bytes_read=producer.bytes_read + moved,
-        bytes_written=consumer.bytes_written,
+        bytes_written=producer.bytes_written,
     )
 
 

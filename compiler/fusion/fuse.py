@@ -158,5 +158,8 @@ def _fuse_epilogues(graph: CallGraph) -> tuple[KernelCall, ...]:
 
 
 def _feeds_only(graph: CallGraph, root: str, position: int, producer: KernelCall) -> bool:
-    only = graph.readers.get(root, []) == [position]
-    return only and graph.is_private(root) and len(producer.outputs) == 1
+    """True if the call at `position` alone reads `root`, and the producer (with all it makes) may move there."""
+    if graph.readers.get(root, []) != [position] or not graph.is_private(root) or producer.outputs[0] != root:
+        return False
+    others = (graph.lowered.root(name) for name in producer.outputs[1:])
+    return all(reader > position for name in others for reader in graph.readers.get(name, []))

@@ -10,12 +10,13 @@ from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.matmul import MATMUL
 from compiler.ops.movement import MOVEMENT
+from compiler.ops.normalization import NORMALIZATION
 from compiler.ops.optimizer import OPTIMIZERS
 from compiler.ops.pooling import POOLING
 from compiler.ops.record import Operator
 from compiler.ops.reduction import REDUCTION
 from compiler.ops.rows import ROWS
 
-FAMILIES = (ELEMENTWISE, MOVEMENT, REDUCTION, MATMUL, CONVOLUTION, POOLING, ROWS, ATTENTION, OPTIMIZERS)
+FAMILIES = (ELEMENTWISE, MOVEMENT, REDUCTION, MATMUL, CONVOLUTION, POOLING, ROWS, NORMALIZATION, ATTENTION, OPTIMIZERS)
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType({record.name: record for family in FAMILIES for record in family})

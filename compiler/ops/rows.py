@@ -176,13 +176,14 @@ LOG_SOFTMAX_GRAD = Operator(
 # ----------------------------------------------------------------------------------------------------- normalisation
 
 
-def _moments(x: Array, attrs: Attrs, centred: bool) -> tuple[Array, Array]:
+def moments(x: Array, attrs: Attrs, centred: bool) -> tuple[Array, Array]:
+    """(mean or 0, reciprocal standard deviation) of every row."""
     mean = x.mean(axis=-1, keepdims=True) if centred else np.zeros_like(x[..., :1])
     variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
     return mean, np.asarray(1 / np.sqrt(variance + number(attrs, "epsilon")))
 
 
-def _norm_stages(width: int, epsilon: float, centred: bool) -> tuple[tuple[Stage, ...], Expr, Expr]:
+def norm_stages(width: int, epsilon: float, centred: bool) -> tuple[tuple[Stage, ...], Expr, Expr]:
     """Stages, then the centred value and its scale as expressions of Ref(0)."""
     share = Const(1.0 / width)
     value: Expr = sub(Ref(0), mul(Stat(0), share)) if centred else Ref(0)
@@ -192,13 +193,13 @@ def _norm_stages(width: int, epsilon: float, centred: bool) -> tuple[tuple[Stage
 
 
 def _norm_lower(inputs: Types, outputs: Types, attrs: Attrs, centred: bool) -> RowSpec:
-    stages, value, scale = _norm_stages(outputs[0].shape[-1], number(attrs, "epsilon"), centred)
+    stages, value, scale = norm_stages(outputs[0].shape[-1], number(attrs, "epsilon"), centred)
     return _rows(inputs, outputs[0], stages, mul(value, scale))
 
 
 def _norm_grad_evaluate(inputs: Sequence[Array], attrs: Attrs, centred: bool) -> tuple[Array, ...]:
     x, d_y = inputs
-    mean, scale = _moments(x, attrs, centred)
+    mean, scale = moments(x, attrs, centred)
     y = (x - mean) * scale
     offset = d_y.mean(axis=-1, keepdims=True) if centred else 0
     return (scale * (d_y - offset - y * (d_y * y).mean(axis=-1, keepdims=True)),)
@@ -206,7 +207,7 @@ def _norm_grad_evaluate(inputs: Sequence[Array], attrs: Attrs, centred: bool) ->
 
 def _norm_grad_lower(inputs: Types, outputs: Types, attrs: Attrs, centred: bool) -> RowSpec:
     width = outputs[0].shape[-1]
-    stages, value, scale = _norm_stages(width, number(attrs, "epsilon"), centred)
+    stages, value, scale = norm_stages(width, number(attrs, "epsilon"), centred)
     share, y = Const(1.0 / width), mul(value, scale)
     first = len(stages)
     stages += (("sum", mul(Ref(1), y)),) + ((("sum", Ref(1)),) if centred else ())
@@ -216,7 +217,7 @@ def _norm_grad_lower(inputs: Types, outputs: Types, attrs: Attrs, centred: bool)
     return _rows(inputs, outputs[0], stages, mul(scale, rest))
 
 
-def _norm_onnx(out: OnnxWriter, x: str, epsilon: float, centred: bool) -> tuple[str, str]:
+def norm_onnx(out: OnnxWriter, x: str, epsilon: float, centred: bool) -> tuple[str, str]:
     """(normalised value, scale)."""
     axes = out.ints(-1)
     value = out.add("Sub", x, out.add("ReduceMean", x, axes, keepdims=1)) if centred else x
@@ -227,7 +228,7 @@ def _norm_onnx(out: OnnxWriter, x: str, epsilon: float, centred: bool) -> tuple[
 
 def _norm_forward_onnx(node: Node, centred: bool) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
-    y, _ = _norm_onnx(out, node.inputs[0], number(node.attrs, "epsilon"), centred)
+    y, _ = norm_onnx(out, node.inputs[0], number(node.attrs, "epsilon"), centred)
     out.add("Identity", y, output=node.output)
     return out.nodes
 
@@ -235,7 +236,7 @@ def _norm_forward_onnx(node: Node, centred: bool) -> Sequence[OnnxNode]:
 def _norm_grad_onnx(node: Node, centred: bool) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x, d_y = node.inputs
-    y, scale = _norm_onnx(out, x, number(node.attrs, "epsilon"), centred)
+    y, scale = norm_onnx(out, x, number(node.attrs, "epsilon"), centred)
     along = out.add("ReduceMean", out.add("Mul", d_y, y), out.ints(-1), keepdims=1)
     rest = out.add("Sub", d_y, out.add("Mul", y, along))
     if centred:
@@ -246,7 +247,7 @@ def _norm_grad_onnx(node: Node, centred: bool) -> Sequence[OnnxNode]:
 
 def _normalization(name: str, centred: bool) -> tuple[Operator, Operator]:
     def evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
-        mean, scale = _moments(inputs[0], attrs, centred)
+        mean, scale = moments(inputs[0], attrs, centred)
         return ((inputs[0] - mean) * scale,)
 
     def grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:

@@ -13,6 +13,7 @@ from compiler.passes.eliminate_dead import eliminate_dead
 from compiler.passes.fold_constants import fold_constants
 from compiler.passes.layout import sink_transposes
 from compiler.passes.narrow_gradients import narrow_gradients
+from compiler.passes.normalization import join_norms
 from compiler.passes.simplify import simplify
 
 Pass = Callable[[Graph], Graph]
@@ -24,6 +25,7 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     *CLEAN_UP,
     *CLEAN_UP,
     fuse_attention,
+    join_norms,
     *CLEAN_UP,
     *CLEAN_UP,
 )

@@ -24,6 +24,7 @@ from compiler.kernel_spec import (
     KernelSpec,
     MapSpec,
     MatmulSpec,
+    NormGradSpec,
     PoolSpec,
     ReduceSpec,
     RowSpec,
@@ -108,6 +109,8 @@ def run_spec(spec: KernelSpec, inputs: Sequence[Array]) -> list[Array]:
         return _attention(spec, wide)
     count = len(wide) - len(spec.epilogue_inputs)
     extents = output_extents(spec)
+    if isinstance(spec, NormGradSpec):
+        return _norm_grad(spec, wide)
     assert extents is not None
     base = _contraction(spec, wide[:count]).reshape(extents)
     extra = [
@@ -177,3 +180,17 @@ def _attention(spec: AttentionSpec, inputs: Sequence[Array]) -> list[Array]:
     operands = [array.reshape(t.shape) for array, t in zip(inputs, operand_types(spec).inputs, strict=True)]
     name = "attention" if spec.kind == "forward" else "attention_grad"
     return list(OPERATORS[name].evaluate(operands, attrs))
+
+
+def _norm_grad(spec: NormGradSpec, inputs: Sequence[Array]) -> list[Array]:
+    attrs: dict[str, Any] = {"epsilon": spec.epsilon, "centred": spec.centred, "wanted": spec.wanted}
+    extents = (spec.rows, spec.width)
+    x, weight, d_y = inputs[0].reshape(extents), inputs[1].reshape(-1), inputs[2].reshape(extents)
+    results = list(OPERATORS["layer_norm_grad"].evaluate([x, weight, d_y], attrs))
+    if spec.wanted[0]:
+        extra = [
+            reference.reading(access, _shaped(array, access), extents)
+            for access, array in zip(spec.epilogue_inputs, inputs[3:], strict=True)
+        ]
+        results[0] = reference.value(spec.epilogue, [results[0], *extra], extents=extents)
+    return results

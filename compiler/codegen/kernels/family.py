@@ -15,6 +15,7 @@ from compiler.kernel_spec import (
     KernelSpec,
     MapSpec,
     MatmulSpec,
+    NormGradSpec,
     PoolSpec,
     ReduceSpec,
     RowSpec,
@@ -31,6 +32,7 @@ FAMILIES: dict[type, str] = {
     PoolSpec: "pool",
     GatherSpec: "gather",
     AttentionSpec: "attention",
+    NormGradSpec: "normalization",
 }
 
 

@@ -1,0 +1,76 @@
+"""Joining norms with their scale and shift keeps the values, in every spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from compiler.builder import GraphBuilder
+from compiler.evaluate import evaluate_graph
+from compiler.graph import Graph, TensorType
+from compiler.passes.normalization import join_norms
+
+SHAPE, WIDTH = (2, 3, 8), (8,)
+
+
+def layer_norm(b: GraphBuilder) -> str:
+    return b.emit("add", b.emit("mul", b.emit("normalize", "x", epsilon=1e-5), "weight"), "bias")
+
+
+def scale_first(b: GraphBuilder) -> str:
+    return b.emit("add", "bias", b.emit("mul", "weight", b.emit("normalize", "x", epsilon=1e-5)))
+
+
+def root_mean_square(b: GraphBuilder) -> str:
+    return b.emit("mul", b.emit("rms_normalize", "x", epsilon=1e-5), "weight")
+
+
+def _inside(b: GraphBuilder) -> str:
+    return b.emit("add", b.emit("reduce_mean", b.emit("mul", "x", "x"), axes=(2,), keepdims=True), b.constant(1e-5))
+
+
+def spelled_out(b: GraphBuilder) -> str:
+    return b.emit("mul", "weight", b.emit("mul", "x", b.emit("reciprocal", b.emit("sqrt", _inside(b)))))
+
+
+def reciprocal_root(b: GraphBuilder) -> str:
+    return b.emit("mul", b.emit("mul", b.emit("rsqrt", _inside(b)), "x"), "weight")
+
+
+def divided(b: GraphBuilder) -> str:
+    return b.emit("mul", b.emit("div", "x", b.emit("sqrt", _inside(b))), "weight")
+
+
+FORMS: list[Callable[[GraphBuilder], str]] = [
+    layer_norm, scale_first, root_mean_square, spelled_out, reciprocal_root, divided,
+]  # fmt: skip
+
+
+def graph_of(form: Callable[[GraphBuilder], str], *more: str) -> Graph:
+    b = GraphBuilder()
+    b.types.update(x=TensorType("f32", SHAPE), weight=TensorType("f32", WIDTH), bias=TensorType("f32", WIDTH))
+    output = form(b)
+    return Graph(tuple(b.nodes), ("x", "weight", "bias"), (output, *more), b.types, b.arrays)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_a_norm_becomes_one_node(form: Callable[[GraphBuilder], str]) -> None:
+    whole = graph_of(lambda b: b.emit("exp", form(b)))
+    joined = join_norms(whole)
+    last = {name: node for node in joined.nodes for name in node.outputs}[joined.nodes[-1].inputs[0]]
+    assert last.op == "layer_norm"
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.normal(size=whole.types[name].shape) for name in whole.inputs}
+    (output,) = whole.outputs
+    np.testing.assert_allclose(evaluate_graph(joined, feeds)[output], evaluate_graph(whole, feeds)[output], rtol=1e-6)
+
+
+def test_a_normalised_value_that_is_read_elsewhere_stays() -> None:
+    b = GraphBuilder()
+    b.types.update(x=TensorType("f32", SHAPE), weight=TensorType("f32", WIDTH))
+    n = b.emit("normalize", "x", epsilon=1e-5)
+    y = b.emit("mul", n, "weight")
+    graph = Graph(tuple(b.nodes), ("x", "weight"), (y, n), b.types, b.arrays)
+    assert [node.op for node in join_norms(graph).nodes] == ["normalize", "mul"]
