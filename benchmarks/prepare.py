@@ -22,12 +22,15 @@ from compiler.frontend.importer import import_model
 from compiler.frontend.naming import folded_weights
 from compiler.frontend.source import parse_model
 from compiler.graph import Graph
-from compiler.passes import FORWARD_PASSES, run_passes
+from compiler.passes import CLEAN_UP, FORWARD_PASSES, run_passes
+from compiler.passes.layout import sink_transposes
 from compiler.plan import resolve_plan
 from compiler.spec import SparsePlan
 from tests.models import export
 
 BENCH = Path("build/bench")
+PLAIN_PASSES = (*CLEAN_UP, sink_transposes, *CLEAN_UP, *CLEAN_UP)
+"""Without our fusions: other frameworks get plain operators, and fuse them as they can."""
 PLANS = ("full", "sparse", "bias-only", "last-layer")
 
 
@@ -99,14 +102,15 @@ def _write_work(prepared: Prepared) -> None:
     (prepared.folder / "inputs.json").write_text(json.dumps(list(feeds)))
     np.save(prepared.folder / "labels.npy", rng.integers(0, model.labels_below, (batch, *model.label_shape)))
     data = prepared.onnx_path.read_bytes()
-    graph = run_passes(import_model(data, input_shapes={}, batch=batch, batch_norm="fold"), FORWARD_PASSES)
+    imported = import_model(data, input_shapes={}, batch=batch, batch_norm="fold")
+    graph = run_passes(imported, FORWARD_PASSES)
     in_file = _names_in_file(data)
     for plan in PLANS:
         learned = list(resolve_plan(graph, plan_of(prepared.workload.model, plan)))
         sides = {"module": learned, "file": [in_file.get(name, name) for name in learned]}
         prepared.learned_path(plan).write_text(json.dumps(sides))
     if prepared.workload.in_table:
-        write_portable(graph, prepared.folder)
+        write_portable(run_passes(imported, PLAIN_PASSES), prepared.folder)
 
 
 def _names_in_file(model: bytes) -> dict[str, str]:

@@ -43,11 +43,19 @@ def flat_logits(model: Any) -> Any:
     return model
 
 
+def with_statistics(model: Any) -> Any:
+    """The model with the optional outputs of its layer norms, without which they have no gradient here."""
+    for node in model.graph.node:
+        if node.op_type == "LayerNormalization" and len(node.output) == 1:
+            node.output.extend([f"{node.output[0]}_mean", f"{node.output[0]}_inverse_deviation"])
+    return model
+
+
 def main() -> None:
     """One process of a comparison."""
     task = Task.from_arguments()
     training = training_package()
-    model = flat_logits(onnx.load(task.options["onnx"]))
+    model = with_statistics(flat_logits(onnx.load(task.options["onnx"])))
     learned = set(task.learned("file"))
     frozen = [item.name for item in model.graph.initializer if item.name not in learned]
     with tempfile.TemporaryDirectory(prefix="pockfarm-ort-") as folder:
