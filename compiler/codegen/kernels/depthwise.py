@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compiler.codegen.kernels.tiling import slots_of
+from compiler.codegen.choice import Choice
+from compiler.codegen.kernels.depthwise_plan import choices, plan_of
 from compiler.kernel_spec import DepthwiseSpec
 from compiler.targets import Target
 
@@ -13,40 +14,28 @@ if TYPE_CHECKING:
     from compiler.codegen.tir import PrimFunc
 
 
-def slots(spec: DepthwiseSpec, threads: int) -> int:
-    """Threads that the work is cut for."""
-    taps = spec.kernel[0] * spec.kernel[1]
-    # A multiply-add here costs several times one of a matrix product: it is bound by loads and by memory.
-    return slots_of(8.0 * spec.n * spec.oh * spec.ow * spec.c * taps, threads)
-
-
-def from_memory(spec: DepthwiseSpec, target: Target) -> bool:
-    """Whether the images are so large that their rows come from memory, not from a cache.
-
-    Then the next row is fetched ahead (10-25 % faster on x86-64; a little slower where a cache has it all).
-    """
-    largest = max(spec.h * spec.w, spec.oh * spec.ow) * spec.n * spec.c
-    return largest > target.l2_bytes
-
-
-def workspace_bytes(spec: DepthwiseSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: DepthwiseSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
     """Partial sums of the weight gradient, one set per thread."""
     if spec.kind != "weight_grad":
         return 0
-    return 4 * slots(spec, threads) * (spec.kernel[0] * spec.kernel[1] + spec.sums) * spec.c
+    sums = spec.kernel[0] * spec.kernel[1] + spec.sums
+    return 4 * plan_of(spec, target, threads, choice).slots * sums * spec.c
 
 
-def emit(spec: DepthwiseSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: DepthwiseSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:
     """TIR of a depth-wise convolution."""
     from compiler.codegen import tir
     from compiler.codegen.kernels.depthwise_rows import DepthwiseRows
     from compiler.codegen.kernels.depthwise_weights import DepthwiseWeights
 
-    operands = tir.declare(spec, workspace_bytes(spec, target, threads))
+    operands = tir.declare(spec, workspace_bytes(spec, target, threads, choice))
     body = tir.Block()
-    parts, ahead = slots(spec, threads), from_memory(spec, target)
+    plan = plan_of(spec, target, threads, choice)
     if spec.kind == "weight_grad":
-        DepthwiseWeights(spec, operands, target, parts, ahead=ahead).emit(body)
+        DepthwiseWeights(spec, operands, target, plan).emit(body)
     else:
-        DepthwiseRows(spec, operands, target, parts, ahead=ahead).emit(body)
+        DepthwiseRows(spec, operands, plan).emit(body)
     return tir.finish(spec, operands, body)
+
+
+__all__ = ["choices", "emit", "workspace_bytes"]

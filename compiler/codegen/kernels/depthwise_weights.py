@@ -9,6 +9,7 @@ from operator import add
 
 from tvm import tirx
 
+from compiler.codegen.kernels.depthwise_plan import DepthwisePlan
 from compiler.codegen.kernels.packing import zero_run
 from compiler.codegen.kernels.register_tile import Epilogue, fma, load_wide, prefetch, wide
 from compiler.codegen.kernels.share import share_out
@@ -18,7 +19,7 @@ from compiler.codegen.tir import Block, Buffer, Operands, Point, Value, index, l
 from compiler.kernel_spec import DepthwiseSpec
 from compiler.targets import Target
 
-_FEWEST_COLUMNS, _MOST_COLUMNS = 3, 6
+_FEWEST_COLUMNS = 3
 Taps = tuple[tuple[int, int], ...]
 Sums = dict[tuple[int, int], Buffer]
 """(kernel row, kernel column) -> its accumulator."""
@@ -29,8 +30,8 @@ _D_Y = (-1, -1)
 class DepthwiseWeights:
     """One kernel."""
 
-    def __init__(self, spec: DepthwiseSpec, operands: Operands, target: Target, slots: int, *, ahead: bool) -> None:
-        self.spec, self.slots, self.lanes, self.ahead = spec, slots, target.lanes, ahead
+    def __init__(self, spec: DepthwiseSpec, operands: Operands, target: Target, plan: DepthwisePlan) -> None:
+        self.spec, self.plan, self.slots, self.lanes = spec, plan, plan.slots, plan.lanes
         self.x, self.d_y, *extra = operands.inputs
         self.d_w, *self.d_bias = operands.outputs
         self.workspace = operands.workspace
@@ -136,7 +137,7 @@ class DepthwiseWeights:
         count = high - low
         if not count:
             return
-        width = divisor_near(count, _FEWEST_COLUMNS, _MOST_COLUMNS)
+        width = divisor_near(count, min(_FEWEST_COLUMNS, self.plan.columns), self.plan.columns)
         block.loop(
             count // width,
             lambda b, i: part(b, b.let(i * width + low, "column"), width, self.columns.taps),
@@ -154,7 +155,7 @@ class DepthwiseWeights:
         step = self.columns.input_step
         start = block.let(wide(first * c), "first")
         x_start = block.let(wide(first * (step * c)), "x_first")
-        if self.ahead and x:
+        if self.plan.ahead and x:
             self._fetch_ahead(block, d_y + start, x[max(x)] + x_start, width)
         loaded: dict[tuple[int, int], Value] = {}
         for column in range(width):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from compiler.codegen.kernels.family import choices_of
 from compiler.codegen.testing import Kernel, native_target
 from compiler.kernel_spec import Binary, Ref
 from compiler.targets import load
@@ -79,6 +80,18 @@ def test_bias_gradient(case: str, target: str) -> None:
     d_w, d_bias = Kernel(spec, load(target), 2).run(*inputs)
     assert distance(d_w, expected(spec, inputs)) <= 6e-7
     assert distance(d_bias, inputs[1].astype("float64").sum((0, 1, 2))) <= 6e-7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_choice(kind: Kind) -> None:
+    spec = depthwise(kind, (2, 13, 15, 20), (3, 3), (2, 2), (1, 1, 1, 1))
+    target = load(native_target())
+    inputs = random_inputs(spec)
+    offered = choices_of(spec, target, 2)
+    assert len(offered) > 2
+    for choice in offered:
+        (got,) = Kernel(spec, target, 2, choice).run(*inputs)
+        assert distance(got, expected(spec, inputs)) <= 6e-7, choice.text
 
 
 def test_long_sums_are_as_accurate_as_pytorch() -> None:
