@@ -1,320 +1,303 @@
-"""TIR of matrix products after a `MatmulPlan`."""
+"""TIR of matrix products after a `MatmulPlan`: who does what in which order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tvm import tirx
 
-from compiler.codegen.kernels.matmul import MatmulPlan
-from compiler.codegen.kernels.packing import Matrix, pack_panel, zero_run
+from compiler.codegen.kernels.gemm_panels import Panels, Steps
+from compiler.codegen.kernels.gemm_plan import MatmulPlan
+from compiler.codegen.kernels.gemm_sums import SplitSums, sum_columns
 from compiler.codegen.kernels.register_tile import (
+    LINE_FLOATS,
     Epilogue,
     Place,
     RegisterTile,
     Scalars,
     Stream,
     Vectors,
-    store_sums,
+    prefetch,
+    wide,
 )
 from compiler.codegen.kernels.share import share_out
-from compiler.codegen.kernels.tiling import ColumnTile, vector_pieces
-from compiler.codegen.tir import Block, Operands, Point, Value, index, load
+from compiler.codegen.kernels.tiling import ColumnTile
+from compiler.codegen.tir import Block, Operands, Value, index
 from compiler.kernel_spec import MatmulSpec
 
-TileBody = Callable[[Block, int, Value, ColumnTile, Value], None]
-"""(block, rows, first row, columns, number of the column tile)."""
+
+@dataclass(frozen=True)
+class Span:
+    """Tiles [first, end) of an axis; `whole` if that is all of them."""
+
+    first: Value
+    end: Value
+    whole: bool = False
 
 
 class Gemm:
     """One product, or a batch of them."""
 
     def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands, lanes: int) -> None:
-        self.spec, self.plan, self.lanes = spec, plan, lanes
-        self.a, self.b, *extra = operands.inputs
-        self.c, self.workspace = operands.outputs[0], operands.workspace
-        self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 3)
-        self.a_strides = (1, spec.m) if spec.a_transposed else (spec.k, 1)
-        self.b_strides = (1, spec.k) if spec.b_transposed else (spec.n, 1)
+        self.spec, self.plan, self.operands, self.lanes = spec, plan, operands, lanes
+        self.c = operands.outputs[0]
+        self.epilogue = Epilogue.of(spec.epilogue, operands.inputs[2:], spec.epilogue_inputs, 3)
+        self.panels = Panels(spec, plan, operands, lanes)
+        self.all_rows = Span(index(0), index(plan.row_tiles), whole=True)
+        self.all_columns = Span(index(0), index(plan.column_tiles), whole=True)
 
     def emit(self, block: Block) -> None:
         """All phases."""
         if self.plan.panels == "shared":
-            self._pack_all(block)
+            self.panels.pack_all(block)
         phases = {"batch": self._batches, "rows": self._rows, "columns": self._columns, "split": self._split}
         phases[self.plan.strategy](block)
 
     # ------------------------------------------------------------------------------------------------ work of slots
 
-    def _slots(self, block: Block, units: int, body: Callable[[Block, Value, Value, Value], None]) -> None:
-        """Share `units` out: `body(block, slot, first, end)` for each slot, in parallel."""
-        share_out(block, self.plan.slots, units, body)
-
     def _batches(self, block: Block) -> None:
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
-            body.loop(end - first, lambda one, i: self._product(one, slot, one.let(first + i, "batch")), name="batch")
-
-        self._slots(block, self.plan.batch, slot_body)
-
-    def _product(self, block: Block, slot: Value, batch: Value) -> None:
-        def column(body: Block, tile: ColumnTile, number: Value) -> None:
-            panel = self._panel(body, slot, batch, tile, number)
-            self._each_row_tile(body, lambda b, rows, m: self._tile(b, batch, rows, m, tile, number, panel))
-
-        self._each_column_tile(block, column)
-
-    def _rows(self, block: Block) -> None:
-        full, rest = divmod(self.plan.m, self.plan.rows)
-
-        def row_tile(body: Block, batch: Value, rows: int, m: Value) -> None:
-            self._each_column_tile(
-                body,
-                lambda b, tile, number: self._tile(
-                    b, batch, rows, m, tile, number, self._panel(b, index(0), batch, tile, number)
-                ),
+            body.loop(
+                end - first,
+                lambda b, i: self._product(b, slot, b.let(first + i, "batch"), self.all_rows, self.all_columns),
+                name="batch",
             )
 
+        share_out(block, self.plan.slots, self.plan.batch, slot_body)
+
+    def _rows(self, block: Block) -> None:
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
-            def product(one: Block, batch: Value) -> None:
-                one.loop(
-                    end - first,
-                    lambda b, i: row_tile(b, batch, self.plan.rows, b.let((first + i) * self.plan.rows, "m")),
-                    name="row_tile",
-                )
-                if rest:
-                    one.when(
-                        tirx.EQ(slot, index(self.plan.slots - 1)),
-                        lambda b: row_tile(b, batch, rest, index(full * self.plan.rows)),
-                    )
+            rows = Span(first, end)
+            body.loop(self.plan.batch, lambda b, i: self._product(b, slot, i, rows, self.all_columns), name="batch")
 
-            body.loop(self.plan.batch, product, name="batch")
-
-        self._slots(block, full, slot_body)
+        share_out(block, self.plan.slots, self.plan.row_tiles, slot_body)
 
     def _columns(self, block: Block) -> None:
-        cut = self.plan.columns
-
-        def column(body: Block, slot: Value, batch: Value, tile: ColumnTile, number: Value) -> None:
-            panel = self._panel(body, slot, batch, tile, number)
-            self._each_row_tile(body, lambda b, rows, m: self._tile(b, batch, rows, m, tile, number, panel))
-
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
-            def product(one: Block, batch: Value) -> None:
-                one.loop(
-                    end - first,
-                    lambda b, i: column(b, slot, batch, cut.tile, b.let(first + i, "j")),
-                    name="column_tile",
-                )
-                if cut.tail:
-                    tail = cut.tail
-                    one.when(
-                        tirx.EQ(slot, index(self.plan.slots - 1)),
-                        lambda b: column(b, slot, batch, tail, index(cut.full)),
-                    )
+            columns = Span(first, end)
+            body.loop(self.plan.batch, lambda b, i: self._product(b, slot, i, self.all_rows, columns), name="batch")
 
-            body.loop(self.plan.batch, product, name="batch")
-
-        self._slots(block, cut.full, slot_body)
+        share_out(block, self.plan.slots, self.plan.column_tiles, slot_body)
 
     def _split(self, block: Block) -> None:
-        plan = self.plan
-        zero, stride = index(0), plan.columns.padded
+        sums = SplitSums(self.spec, self.plan, self.operands, self.epilogue, self.lanes)
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
-            sums = body.let(self._sums_base(slot), "sums")
-            zero_run(body, self.workspace, sums, plan.sums_floats, self.lanes)
+            sums.clear(body, slot)
 
-            def k_block(one: Block, i: Value) -> None:
-                k = one.let((first + i) * plan.k_block, "k")
-                steps: int | Value = plan.k_block
-                if plan.k % plan.k_block:
-                    steps = one.let(tirx.min(index(plan.k_block), index(plan.k) - k), "steps")
-                if plan.panels == "private":
-                    self._pack_block(one, slot, k, steps)
+            def one_block(one: Block, steps: Steps) -> None:
+                if self.plan.panels == "private":
+                    self.panels.pack_block(one, slot, steps)
 
-                def column(b: Block, tile: ColumnTile, number: Value) -> None:
-                    panel = self._split_panel(b, slot, k, steps, tile, number)
-                    self._each_row_tile(
-                        b,
-                        lambda c, rows, m: self._partial(
-                            c, rows, m, k, steps, tile, panel, sums + number * plan.columns.tile.width
-                        ),
-                    )
+                def column_tile(b: Block, tile: ColumnTile, number: Value) -> None:
+                    panel = self.panels.split_columns(b, slot, steps, tile, number)
+                    sums.add_columns(b, slot, tile, number, panel, steps.count)
 
-                self._each_column_tile(one, column)
+                    def row_tile(c: Block, height: int, m: Value) -> None:
+                        total = RegisterTile(c, height, tile)
+                        total.run(c, self.panels.rows(index(0), m, steps.first), panel, steps.count)
+                        sums.add_tile(c, slot, m, number, total)
 
-            body.loop(end - first, k_block, name="k_block")
+                    self._each_row_tile(b, self.all_rows, row_tile)
 
-        self._slots(block, -(-plan.k // plan.k_block), slot_body)
-        self._combine(block, zero, stride)
+                self._each_column_tile(one, self.all_columns, column_tile)
 
-    def _sums_base(self, slot: Value) -> Value:
-        return slot * self.plan.sums_floats + self.plan.slots * self.plan.private_panel_floats
+            self._each_steps(body, first, end, one_block)
 
-    def _partial(
-        self,
-        block: Block,
-        rows: int,
-        m: Value,
-        k: Value,
-        steps: int | Value,
-        tile: ColumnTile,
-        panel: Vectors,
-        sums: Value,
-    ) -> None:
-        total = RegisterTile(block, rows, tile)
-        total.run(block, self._scalars(index(0), m, k), panel, steps)
-        stride = self.plan.columns.padded
-        store_sums(block, total, self.workspace, block.let(sums + m * stride, "place"), stride)
+        share_out(block, self.plan.slots, self.plan.blocks, slot_body)
+        sums.combine(block)
 
-    def _combine(self, block: Block, zero: Value, stride: int) -> None:
-        """Add the partial sums of all slots, row by row."""
+    # --------------------------------------------------------------------------------------------- loops of one slot
+
+    def _product(self, block: Block, slot: Value, batch: Value, rows: Span, columns: Span) -> None:
+        """The part of one product that falls to a slot."""
+        if self.spec.sums:
+            first = tirx.EQ(rows.first, index(0))
+            sum_all = self._column_sums(columns)
+            if rows.whole:
+                sum_all(block)
+            else:
+                block.when(first, sum_all)
+        if self.plan.order == "rows":
+            self._row_by_row(block, slot, batch, rows, columns)
+        else:
+            self._block_by_block(block, slot, batch, rows, columns)
+
+    def _column_sums(self, columns: Span) -> Callable[[Block], None]:
+        out = self.operands.outputs[1]
+
+        def column(body: Block, tile: ColumnTile, number: Value) -> None:
+            n = body.let(number * self.plan.columns.tile.width, "n")
+            sum_columns(body, self.panels.b_at(index(0), index(0), n), self.plan.k, tile, out, n)
+
+        return lambda block: self._each_column_tile(block, columns, column)
+
+    def _row_by_row(self, block: Block, slot: Value, batch: Value, rows: Span, columns: Span) -> None:
+        steps = Steps(index(0), self.plan.k)
+
+        def row_tile(body: Block, height: int, m: Value) -> None:
+            def column_tile(one: Block, tile: ColumnTile, number: Value) -> None:
+                panel = self.panels.columns(one, slot, batch, steps, tile, number)
+                a = self.panels.rows(batch, m, index(0))
+                ahead = self._next_rows(one, batch, height, m, number)
+                self._tile(one, batch, (height, m), (tile, number), steps, a, panel, ahead)
+
+            self._each_column_tile(body, columns, column_tile)
+
+        self._each_row_tile(block, rows, row_tile)
+
+    def _block_by_block(self, block: Block, slot: Value, batch: Value, rows: Span, columns: Span) -> None:
+        def row_block(body: Block, steps: Steps, part: Span) -> None:
+            if self.plan.copies_a:
+                self.panels.copy_rows(body, slot, batch, steps, part.first, part.end)
+
+            def column_tile(one: Block, tile: ColumnTile, number: Value) -> None:
+                panel = self.panels.columns(one, slot, batch, steps, tile, number)
+
+                def row_tile(inner: Block, height: int, m: Value) -> None:
+                    a = self.panels.block_rows(slot, batch, steps, part.first, m)
+                    self.panels.fetch_next(inner, batch, steps, tile, number, part.first, m)
+                    self._tile(inner, batch, (height, m), (tile, number), steps, a, panel)
+
+                self._each_row_tile(one, part, row_tile)
+
+            self._each_column_tile(body, columns, column_tile)
+
+        self._each_steps(
+            block,
+            index(0),
+            index(self.plan.blocks),
+            lambda b, steps: self._each_row_block(b, rows, lambda c, part: row_block(c, steps, part)),
+        )
+
+    def _each_steps(self, block: Block, first: Value, end: Value, body: Callable[[Block, Steps], None]) -> None:
+        """Blocks [first, end) of the reduction."""
         plan = self.plan
-        whole = plan.n // self.lanes
 
-        def piece(body: Block, m: Value, n: Value, width: int) -> None:
-            total = None
-            for slot in range(plan.slots):
-                part = load(self.workspace, self._sums_base(index(slot)) + m * stride + n, width)
-                total = part if total is None else total + part
-            point = Point((zero, m, index(n)))
-            point = point.vector(2, width) if width > 1 else point
-            body.store(self.c, m * plan.n + n, self.epilogue.apply(body, body.let(total, "sum"), point))
+        def one(inner: Block, i: Value) -> None:
+            k = inner.let((first + i) * plan.k_block, "k")
+            count: int | Value = plan.k_block
+            if plan.k % plan.k_block:
+                count = inner.let(tirx.min(index(plan.k_block), index(plan.k) - k), "steps")
+            body(inner, Steps(k, count))
 
-        def row(body: Block, m: Value) -> None:
-            body.loop(whole, lambda b, i: piece(b, m, b.let(i * self.lanes, "n"), self.lanes), name="n")
-            for start, width in vector_pieces(plan.n - whole * self.lanes, self.lanes):
-                piece(body, m, index(whole * self.lanes + start), width)
+        block.loop(end - first, one, name="k_block")
 
-        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
-            body.loop(end - first, lambda b, i: row(b, b.let(first + i, "m")), name="m")
+    def _each_row_block(self, block: Block, rows: Span, body: Callable[[Block, Span], None]) -> None:
+        each = self.plan.m_block // self.plan.rows
+        if each >= self.plan.row_tiles:
+            body(block, rows)
+            return
+        count = block.let(tirx.truncdiv(rows.end - rows.first + (each - 1), index(each)), "row_blocks")
 
-        self._slots(block, plan.m, slot_body)
+        def one(inner: Block, i: Value) -> None:
+            first = inner.let(rows.first + i * each, "first_row_tile")
+            body(inner, Span(first, inner.let(tirx.min(first + each, rows.end), "end_row_tile")))
+
+        block.loop(count, one, name="row_block")
+
+    def _each_row_tile(self, block: Block, span: Span, body: Callable[[Block, int, Value], None]) -> None:
+        full, rest = divmod(self.plan.m, self.plan.rows)
+        end = tirx.min(span.end, index(full)) if rest else span.end
+        block.loop(
+            full if span.whole else block.let(end - span.first, "row_tiles"),
+            lambda b, i: body(b, self.plan.rows, b.let((span.first + i) * self.plan.rows, "m")),
+            name="row_tile",
+        )
+        _last(block, span, full, bool(rest), lambda b: body(b, rest, index(full * self.plan.rows)))
+
+    def _each_column_tile(self, block: Block, span: Span, body: Callable[[Block, ColumnTile, Value], None]) -> None:
+        cut = self.plan.columns
+        end = tirx.min(span.end, index(cut.full)) if cut.tail else span.end
+        block.loop(
+            cut.full if span.whole else block.let(end - span.first, "column_tiles"),
+            lambda b, j: body(b, cut.tile, b.let(span.first + j, "j")),
+            name="column_tile",
+        )
+        tail = cut.tail
+        if tail is not None:
+            _last(block, span, cut.full, True, lambda b: body(b, tail, index(cut.full)))
 
     # ------------------------------------------------------------------------------------------------------- tiles
 
-    def _each_row_tile(self, block: Block, body: Callable[[Block, int, Value], None]) -> None:
-        full, rest = divmod(self.plan.m, self.plan.rows)
-        block.loop(full, lambda b, i: body(b, self.plan.rows, b.let(i * self.plan.rows, "m")), name="row_tile")
-        if rest:
-            body(block, rest, index(full * self.plan.rows))
-
-    def _each_column_tile(self, block: Block, body: Callable[[Block, ColumnTile, Value], None]) -> None:
-        cut = self.plan.columns
-        block.loop(cut.full, lambda b, j: body(b, cut.tile, j), name="column_tile")
-        if cut.tail:
-            body(block, cut.tail, index(cut.full))
-
     def _tile(
-        self, block: Block, batch: Value, rows: int, m: Value, tile: ColumnTile, number: Value, panel: Vectors
+        self,
+        block: Block,
+        batch: Value,
+        row_part: tuple[int, Value],
+        column_part: tuple[ColumnTile, Value],
+        steps: Steps,
+        a: Scalars,
+        panel: Vectors,
+        ahead: Sequence[Stream] = (),
     ) -> None:
-        total = RegisterTile(block, rows, tile)
-        ahead = self._next_rows(block, batch, rows, m, number) if self.plan.fetches_ahead else []
-        total.blocked_run(block, self._scalars(batch, m, index(0)), panel, self.plan.k, ahead)
+        """One tile of C over one block of the reduction."""
+        (height, m), (tile, number) = row_part, column_part
+        total = RegisterTile(block, height, tile)
         n = block.let(number * self.plan.columns.tile.width, "n")
         base = block.let((batch * self.plan.m + m) * self.plan.n + n, "place")
         place = Place(self.c, base, self.plan.n, 1, lambda row, column: (batch, m + row, n + column))
-        self.epilogue.tile(block, total, place)
+        if self.plan.blocks == 1:
+            if self.plan.order == "columns" and self.plan.streams_c:
+                self._fetch_c(block, place, height, tile)
+            total.blocked_run(block, a, panel, self.plan.k, ahead)
+            self.epilogue.tile(block, total, place)
+            return
+        if self.plan.streams_c:
+            self._fetch_c(block, place, height, tile)
+        total.run(block, a, panel, steps.count)
+        self._settle(block, total, place, steps)
+
+    def _fetch_c(self, block: Block, place: Place, height: int, tile: ColumnTile) -> None:
+        """Ask for the lines that the tile is going to write."""
+        base = block.let(wide(place.base), "c")
+        for row in range(height):
+            for line in range(-(-tile.valid // LINE_FLOATS)):
+                prefetch(block, self.c, base + wide(row * place.row_stride + line * LINE_FLOATS), write=True)
+
+    def _settle(self, block: Block, total: RegisterTile, place: Place, steps: Steps) -> None:
+        """Add to the sums that wait in memory, or finish them."""
+        waits = self.plan.waiting == "output"
+        waiting = Place(
+            self.c if waits else self.operands.workspace,
+            place.base if waits else block.let(place.base + self.panels.waiting_base, "waiting"),
+            place.row_stride, place.row_axis, place.axes,
+        )  # fmt: skip
+        last = tirx.LE(index(self.plan.k - self.plan.k_block), steps.first)
+
+        def later(body: Block) -> None:
+            body.when(
+                last,
+                lambda b: self.epilogue.tile(b, total, place, waiting),
+                lambda b: total.store(b, waiting, waiting),
+            )
+
+        block.when(tirx.EQ(steps.first, index(0)), lambda b: total.store(b, waiting), later)
 
     def _next_rows(self, block: Block, batch: Value, rows: int, m: Value, number: Value) -> list[Stream]:
         """What the next row tile reads and writes: rows of A, of C, and of what the epilogue reads point by point."""
         spec, plan = self.spec, self.plan
-        share = (number, plan.columns.full + (1 if plan.columns.tail else 0))
+        share = (number, plan.column_tiles)
         streams = []
         if plan.streams_a:
-            streams.append(Stream.part(self.a, self._scalars(batch, m + rows, index(0)).base, rows * spec.k, share))
+            next_row = self.panels.rows(batch, m + rows, index(0))
+            streams.append(Stream.part(next_row.buffer, next_row.base, rows * spec.k, share))
         if plan.streams_c:
             base = block.let((batch * spec.m + m + rows) * spec.n, "next")
             streams.append(Stream.part(self.c, base, rows * spec.n, share, write=True))
             for buffer, access in self.epilogue.inputs:
-                if access.strides == (spec.m * spec.n, spec.n, 1) or (spec.batch, access.strides[1:]) == (
-                    1,
-                    (spec.n, 1),
-                ):
+                batched = access.strides == (spec.m * spec.n, spec.n, 1)
+                if batched or (spec.batch == 1 and access.strides[1:] == (spec.n, 1)):
                     streams.append(Stream.part(buffer, base + access.offset, rows * spec.n, share))
         return streams
 
-    def _scalars(self, batch: Value, m: Value, k: Value) -> Scalars:
-        row, step = self.a_strides
-        product = batch * (self.spec.m * self.spec.k) if self.spec.a_batched else index(0)
-        return Scalars(self.a, product + m * row + k * step, row, step)
 
-    # ------------------------------------------------------------------------------------------------------ panels
-
-    def _source(self, batch: Value) -> Matrix:
-        base = batch * (self.spec.k * self.spec.n) if self.spec.b_batched else index(0)
-        return Matrix(self.b, base, *self.b_strides)
-
-    def _panel(self, block: Block, slot: Value, batch: Value, tile: ColumnTile, number: Value) -> Vectors:
-        """Where the columns of a tile are read, packing them first if that is this thread's job."""
-        n = number * self.plan.columns.tile.width
-        if self.plan.panels == "direct":
-            source = self._source(batch).at(0, n)
-            return Vectors(self.b, block.let(source.base, "panel"), source.step_stride)
-        if self.plan.panels == "shared":
-            whole = batch * self.plan.shared_panel_floats if self.spec.b_batched else index(0)
-            return Vectors(self.workspace, block.let(whole + n * self.plan.k, "panel"), tile.width)
-        base = block.let(slot * self.plan.private_panel_floats, "panel")
-        source = self._source(batch).at(0, n)
-        pack_panel(block, source, self.workspace, base, steps=self.plan.k, tile=tile, lanes=self.lanes)
-        return Vectors(self.workspace, base, tile.width)
-
-    def _split_panel(
-        self, block: Block, slot: Value, k: Value, steps: int | Value, tile: ColumnTile, number: Value
-    ) -> Vectors:
-        n = number * self.plan.columns.tile.width
-        if self.plan.panels == "direct":
-            source = self._source(index(0)).at(k, n)
-            return Vectors(self.b, block.let(source.base, "panel"), source.step_stride)
-        base = slot * self.plan.private_panel_floats + n * self.plan.k_block
-        return Vectors(self.workspace, block.let(base, "panel"), tile.width)
-
-    def _pack_block(self, block: Block, slot: Value, k: Value, steps: int | Value) -> None:
-        """Pack the steps of one block. B's rows are copied whole, one after the other: memory is read in order."""
-
-        def column(body: Block, tile: ColumnTile, number: Value, step: Value, count: int | Value) -> None:
-            n = number * self.plan.columns.tile.width
-            base = body.let(slot * self.plan.private_panel_floats + n * self.plan.k_block + step * tile.width, "panel")
-            source = self._source(index(0)).at(k + step, n)
-            pack_panel(body, source, self.workspace, base, steps=count, tile=tile, lanes=self.lanes)
-
-        if self.spec.b_transposed:
-            self._each_column_tile(block, lambda b, tile, j: column(b, tile, j, index(0), steps))
-            return
-        block.loop(
-            steps,
-            lambda b, step: self._each_column_tile(b, lambda c, tile, j: column(c, tile, j, step, 1)),
-            name="step",
-        )
-
-    def _pack_all(self, block: Block) -> None:
-        """Phase 1 of shared panels: every column tile of every B, by all threads."""
-        cut = self.plan.columns
-        tiles = cut.full + (1 if cut.tail else 0)
-        products = self.plan.batch if self.spec.b_batched else 1
-
-        def panel(body: Block, batch: Value, tile: ColumnTile, number: Value) -> None:
-            n = number * cut.tile.width
-            base = body.let(batch * self.plan.shared_panel_floats + n * self.plan.k, "panel")
-            source = self._source(batch).at(0, n)
-            pack_panel(body, source, self.workspace, base, steps=self.plan.k, tile=tile, lanes=self.lanes)
-
-        def unit(body: Block, number: Value) -> None:
-            batch = body.let(tirx.truncdiv(number, index(tiles)), "batch")
-            tile = body.let(number - batch * tiles, "j")
-            if not cut.tail:
-                panel(body, batch, cut.tile, tile)
-            elif not cut.full:
-                panel(body, batch, cut.tail, index(0))
-            else:
-                tail = cut.tail
-                body.when(
-                    tirx.LT(tile, index(cut.full)),
-                    lambda b: panel(b, batch, cut.tile, tile),
-                    lambda b: panel(b, batch, tail, index(cut.full)),
-                )
-
-        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
-            body.loop(end - first, lambda b, i: unit(b, b.let(first + i, "unit")), name="unit")
-
-        self._slots(block, tiles * products, slot_body)
+def _last(block: Block, span: Span, full: int, exists: bool, body: Callable[[Block], None]) -> None:
+    """The shorter tile number `full` at the end of an axis, if it exists and lies in the span."""
+    if not exists:
+        return
+    if span.whole:
+        body(block)
+    else:
+        block.when(tirx.EQ(span.end, index(full + 1)), body)

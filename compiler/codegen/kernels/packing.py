@@ -130,6 +130,23 @@ def copy_run(
         block.store(buffer, base + done, load(source, source_base + done, width))
 
 
+def copy_some(
+    block: Block, source: tuple[Buffer, Value], target: tuple[Buffer, Value], count: int | Value, lanes: int
+) -> None:
+    """Copy consecutive elements, each side given as (buffer, first element); `count` need not be known beforehand."""
+    if isinstance(count, int):
+        copy_run(block, *source, *target, count, lanes)
+        return
+    whole = block.let(tirx.truncdiv(count, index(lanes)), "whole")
+
+    def piece(body: Block, i: Value, width: int) -> None:
+        body.store(target[0], target[1] + i, load(source[0], source[1] + i, width))
+
+    block.loop(whole, lambda body, i: piece(body, i * lanes, lanes), name="copy")
+    done = block.let(whole * lanes, "done")
+    block.loop(count - done, lambda body, i: piece(body, done + i, 1), name="rest")
+
+
 def zero_run(block: Block, buffer: Buffer, base: Value, count: int, lanes: int) -> None:
     """Set `count` consecutive elements to zero."""
     whole = count // lanes

@@ -99,10 +99,13 @@ class Stream:
             prefetch(block, self.buffer, flat, write=self.write)
 
 
-def prefetch(block: Block, buffer: Buffer, flat: Value, *, write: bool = False) -> None:
-    """Ask for the cache line of an element (an address past the end does no harm)."""
+def prefetch(block: Block, buffer: Buffer, flat: Value, *, write: bool = False, near: bool = True) -> None:
+    """Ask for the cache line of an element, into the first-level cache or (not `near`) only into the second.
+
+    An address past the end does no harm.
+    """
     address = tirx.address_of(tirx.BufferLoad(buffer, [flat]))
-    kind = (index(int(write)), index(3), index(1))
+    kind = (index(int(write)), index(3 if near else 2), index(1))
     block.add(tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *kind)))
 
 
@@ -162,6 +165,17 @@ class RegisterTile:
             for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
                 self.put(block, row, start, fma(spread[width], vector, self.get(row, start, width), width))
 
+    def gather(self, block: Block, b: Vectors, steps: int | Value) -> None:
+        """Add the vectors of `steps` steps themselves, without an A (a tile of one row)."""
+        b = replace(b, base=block.let(wide(b.base), "b_base"))
+
+        def step(body: Block, position: Value) -> None:
+            first = b.base + position * wide(b.step_stride)
+            for start, width in zip(self.starts, self.columns.widths, strict=True):
+                self.put(body, 0, start, self.get(0, start, width) + load_wide(b.buffer, first + wide(start), width))
+
+        _wide_loop(block, steps, step)
+
     def run(self, block: Block, a: Scalars, b: Vectors, steps: int | Value, ahead: Sequence[Stream] = ()) -> None:
         """Add the products of `steps` steps (any length), a few of them per turn of the loop.
 
@@ -211,6 +225,14 @@ class RegisterTile:
         for row, start, width in self._slots():
             self.put(block, row, start, self.get(row, start, width) + other.get(row, start, width))
 
+    def store(self, block: Block, place: Place, earlier: Place | None = None) -> None:
+        """Write the valid columns to `place`, added to what lies in `earlier` if given."""
+        for row in range(self.rows):
+            for start, lanes, value in self.pieces(block, row):
+                if earlier is not None:
+                    value = value + earlier.load(row, start, lanes)
+                block.store(place.buffer, place.base + (row * place.row_stride + start), value)
+
     def pieces(self, block: Block, row: int) -> list[tuple[int, int, Value]]:
         """(first column, width, value) that cover exactly the valid columns of one row."""
         found: list[tuple[int, int, Value]] = []
@@ -253,8 +275,11 @@ class Epilogue:
         evaluator = Evaluator(block, [block.let(accumulated, "acc"), *reads], point=point)
         return broadcast(evaluator.value(self.expr), point.lanes)
 
-    def tile(self, block: Block, tile: RegisterTile, place: Place) -> None:
-        """Apply to every value of a tile and store it. What does not vary with the row is read once."""
+    def tile(self, block: Block, tile: RegisterTile, place: Place, earlier: Place | None = None) -> None:
+        """Apply to every value of a tile (plus what lies in `earlier`) and store it.
+
+        What does not vary with the row is read once.
+        """
         per_column: dict[tuple[int, int, int], Value] = {}
 
         def fetch(number: int, start: int, lanes: int, point: Point) -> Value:
@@ -267,6 +292,8 @@ class Epilogue:
 
         for row in range(tile.rows):
             for start, lanes, accumulated in tile.pieces(block, row):
+                if earlier is not None:
+                    accumulated = accumulated + earlier.load(row, start, lanes)
                 point = Point(place.axes(row, start))
                 point = point.vector(len(point.axes) - 1, lanes) if lanes > 1 else point
                 reads = [fetch(number, start, lanes, point) for number in range(len(self.inputs))]
@@ -284,6 +311,10 @@ class Place:
     row_axis: int
     axes: Callable[[int, int], tuple[Value, ...]]
     """(row, column) of the tile -> the output's axes, the last of which is the column's."""
+
+    def load(self, row: int, start: int, lanes: int) -> Value:
+        """What lies there."""
+        return load(self.buffer, self.base + (row * self.row_stride + start), lanes)
 
 
 def store_sums(block: Block, tile: RegisterTile, buffer: Buffer, base: Value, row_stride: int) -> None:

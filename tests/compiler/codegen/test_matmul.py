@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.codegen.kernels.matmul import MatmulPlan, folded, plan
+from compiler.codegen.choice import choose
+from compiler.codegen.kernels.gemm_plan import MatmulPlan
+from compiler.codegen.kernels.matmul import choices, folded, plan
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import TensorType
 from compiler.kernel_spec import Access, Affine, Binary, Index, MatmulSpec, Ref, Unary
@@ -44,6 +46,10 @@ BIG = {
     "batch over a shared a": MatmulSpec(5, 21, 64, 80, a_batched=False),
     "batch, a transposed": MatmulSpec(5, 21, 64, 80, a_transposed=True, b_batched=False),
     "deep": MatmulSpec(1, 30, 64, 3000),
+    "long and narrow": MatmulSpec(1, 1200, 48, 40),
+    "long and narrow, transposed": MatmulSpec(1, 6000, 24, 40, b_transposed=True),
+    "uneven blocks of the reduction": MatmulSpec(1, 150, 330, 1021, b_transposed=True),
+    "blocks of rows": MatmulSpec(1, 1100, 72, 520, a_transposed=True),
 }
 
 
@@ -58,9 +64,58 @@ def test_every_strategy_and_panel_is_reached() -> None:
     assert {found.strategy for found in plans} == {"batch", "rows", "columns", "split"}
     assert {found.panels for found in plans} == {"direct", "shared", "private"}
 
+    assert {found.order for found in plans} == {"rows", "columns"}
+    assert {found.waiting for found in plans} >= {"registers", "output"}
+
 
 def plan_of(spec: MatmulSpec) -> MatmulPlan:
     return plan(folded(spec), load(native_target()), 2)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        MatmulSpec(1, 61, 75, 400),
+        MatmulSpec(1, 130, 70, 401, b_transposed=True),
+        MatmulSpec(1, 29, 50, 1100, a_transposed=True, sums=True),
+        MatmulSpec(1, 90, 70, 300, a_transposed=True, sums=True),
+        MatmulSpec(6, 33, 47, 64),
+    ],
+)
+def test_every_choice_is_the_same_product(spec: MatmulSpec) -> None:
+    target, inputs = load(native_target()), random_inputs(spec)
+    offered = choices(spec, target, 2)
+    assert len(offered) > 1
+    for choice in offered:
+        got, *sums = Kernel(spec, target, 2, choice).run(*inputs)
+        assert distance(got, expected(spec, inputs)) < 6e-7, choice.text
+        for one in sums:
+            assert distance(one, inputs[1].astype(np.float64).sum(axis=(0, 1))) < 1e-6, choice.text
+
+
+def test_a_choice_that_names_no_schedule() -> None:
+    with pytest.raises(ValueError, match="strategy"):
+        plan(MatmulSpec(1, 8, 8, 8), load(native_target()), 2, choose(strategy="sideways"))
+
+
+SUMS = {
+    "split": MatmulSpec(1, 30, 70, 2039, a_transposed=True, sums=True),
+    "one row tile": MatmulSpec(1, 5, 33, 5000, a_transposed=True, sums=True),
+    "columns": MatmulSpec(1, 100, 200, 196, a_transposed=True, sums=True),
+    "blocks of rows": MatmulSpec(1, 1100, 72, 520, a_transposed=True, sums=True),
+    "small": MatmulSpec(1, 3, 5, 7, a_transposed=True, sums=True),
+}
+
+
+@pytest.mark.parametrize("name", list(SUMS))
+@pytest.mark.parametrize("threads", [1, 2])
+def test_column_sums_of_b(name: str, threads: int) -> None:
+    """The bias gradient comes with the weight gradient; an epilogue touches only the latter."""
+    spec = dataclasses.replace(SUMS[name], epilogue=RELU6)
+    inputs = random_inputs(spec)
+    d_w, d_b = Kernel(spec, load(native_target()), threads).run(*inputs)
+    assert distance(d_w, expected(spec, inputs)) < 3e-6
+    assert distance(d_b, inputs[1].astype(np.float64).sum(axis=(0, 1))) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -105,7 +160,10 @@ def test_epilogues(name: str, change: object, spec: MatmulSpec) -> None:
     check(change(spec), tolerance=3e-6)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("spec", [MatmulSpec(1, 45, 50, 30), MatmulSpec(1, 20, 44, 2100, a_transposed=True)])
+@pytest.mark.parametrize(
+    "spec",
+    [MatmulSpec(1, 45, 50, 30), MatmulSpec(1, 20, 44, 2100, a_transposed=True), MatmulSpec(1, 130, 330, 700)],
+)
 def test_output_may_be_a_residual_input(spec: MatmulSpec) -> None:
     """The epilogue's operand and the output share storage, as an in-place update does."""
     access = identity(1, spec.m, spec.n)
