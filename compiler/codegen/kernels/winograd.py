@@ -1,10 +1,11 @@
 """Winograd convolutions F(2|4|6, 3): when they pay, and how one is cut into tiles, blocks and threads.
 
-A kernel goes over blocks of output tiles. In each, threads first share out the tiles and transform their inputs
-[product, tile, channel]; then they share out column tiles (output channels): weights are transformed into a panel
-that stays in the thread's cache, multiplied, and the results transformed back, finished by the epilogue and stored.
-Nothing of this goes through memory: a block is cut so that its inputs fit the last-level cache. The weight
-gradient multiplies transformed inputs with transformed output gradients over the tiles of a block in the same way.
+A kernel goes over blocks of output tiles. In each, the tiles' inputs are transformed [product, tile, channel]; then for
+each column tile (output channels) weights are transformed into a panel that stays in the thread's cache, multiplied, and
+the results transformed back, finished by the epilogue and stored. Where there are many tiles each thread has blocks of
+its own; where there are few, all threads share out a block's tiles and then its columns. Nothing of this goes through
+memory: a block is cut so that its inputs fit the last-level cache. The weight gradient multiplies transformed inputs with
+transformed output gradients over the tiles of a block in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LINE_FLOATS = 16
 SUM_STEPS = 64
 """Products that one accumulator sums before they are added up: keeps the error near that of direct convolution."""
 _ACCURATE = (2, 4)
-"""Tiles whose error stays within twice that of direct convolution at any number of channels."""
+"""Tiles whose error stays about three times that of direct convolution or less, at any number of channels."""
 _LEAST_CHANNELS = 32
 _WORTH = 1.25
 """Times faster that a Winograd kernel must be by this estimate: it takes more memory and loses some accuracy."""
