@@ -1,11 +1,11 @@
 """Winograd convolutions F(2|4|6, 3): when they pay, and how one is cut into tiles, blocks and threads.
 
-A kernel goes over blocks of output tiles. In each, the tiles' inputs are transformed [product, tile, channel]; then for
-each column tile (output channels) weights are transformed into a panel that stays in the thread's cache, multiplied, and
-the results transformed back, finished by the epilogue and stored. Where there are many tiles each thread has blocks of
-its own; where there are few, all threads share out a block's tiles and then its columns. Nothing of this goes through
-memory: a block is cut so that its inputs fit the last-level cache. The weight gradient multiplies transformed inputs with
-transformed output gradients over the tiles of a block in the same way.
+A kernel goes over blocks of output tiles. In each, the tiles' inputs are transformed [product, tile, channel]; then
+for each column tile (output channels) weights are transformed into a panel that stays in the thread's cache,
+multiplied, and the results transformed back, finished by the epilogue and stored. Where there are many tiles each
+thread has blocks of its own; where there are few, all threads share out a block's tiles and then its columns. Nothing
+of this goes through memory: a block is cut so that its inputs fit the last-level cache. The weight gradient multiplies
+transformed inputs with transformed output gradients over the tiles of a block in the same way.
 """
 
 from __future__ import annotations
