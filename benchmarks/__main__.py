@@ -62,8 +62,12 @@ def compare_all(arguments: argparse.Namespace) -> bool:
                 print(f"{name} {plan}: {path_of(name, plan)} is there (--again measures anew)", flush=True)
                 continue
             print(f"{name} {plan}", flush=True)
+            prepared = prepare(name, WORKLOADS[name])
+            if not prepared.learned_path(plan).exists():
+                print("  nothing would learn", flush=True)
+                continue
             found = compare(
-                prepare(name, WORKLOADS[name]),
+                prepared,
                 plan,
                 arguments.sides,
                 rounds=arguments.rounds,

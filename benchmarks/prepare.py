@@ -18,6 +18,7 @@ import torch
 
 from benchmarks import models
 from benchmarks.models import MODELS, Model, Workload
+from compiler.errors import PlanError
 from compiler.frontend.importer import import_model
 from compiler.frontend.naming import folded_weights
 from compiler.frontend.source import parse_model
@@ -50,7 +51,7 @@ class Prepared:
         return MODELS[self.workload.model]
 
     def learned_path(self, plan: str) -> Path:
-        """JSON list of what learns under `plan`: names in the PyTorch module, and in the ONNX file."""
+        """What learns under `plan`: names in the PyTorch module, and in the ONNX file. Not there: nothing would learn."""
         return self.folder / f"learned-{plan}.json"
 
 
@@ -106,7 +107,12 @@ def _write_work(prepared: Prepared) -> None:
     graph = run_passes(imported, FORWARD_PASSES)
     in_file = _names_in_file(data)
     for plan in PLANS:
-        learned = list(resolve_plan(graph, plan_of(prepared.workload.model, plan)))
+        try:
+            learned = list(resolve_plan(graph, plan_of(prepared.workload.model, plan)))
+        except PlanError as problem:  # a model without biases has no bias-only step
+            prepared.learned_path(plan).unlink(missing_ok=True)
+            print(f"  {prepared.name} has no {plan} step: {problem}", flush=True)
+            continue
         sides = {"module": learned, "file": [in_file.get(name, name) for name in learned]}
         prepared.learned_path(plan).write_text(json.dumps(sides))
     if prepared.workload.in_table:

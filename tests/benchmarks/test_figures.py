@@ -1,0 +1,76 @@
+"""Rooflines, portable graphs and plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from benchmarks.frameworks.portable import Operator, feeds_of, load_graph
+from benchmarks.machine import Limits
+from benchmarks.plot import Line, line_chart
+from benchmarks.prepare import PLAIN_PASSES, write_portable
+from benchmarks.roofline import KernelPoint, by_family, place
+from compiler.evaluate import evaluate_graph
+from compiler.frontend.importer import import_model
+from compiler.ops import OPERATORS
+from compiler.passes import run_passes
+from tests.models import export, transformers_model
+
+LIMITS = Limits({2: 200.0}, {1 << 20: 150.0, 1 << 28: 20.0})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bound", "fraction"),
+    [
+        (KernelPoint("gemm", "forward", "matmul", 2000.0, 200_000_000, 1 << 10), "compute", 0.5),
+        (KernelPoint("add", "forward", "map", 100.0, 1000, 1_000_000), "memory", 0.5),
+        (KernelPoint("cached", "forward", "map", 25.0, 1000, 1_000_000), "memory", 2.0),
+    ],
+)
+def test_the_bound_is_the_longer_of_arithmetic_and_traffic(kernel: KernelPoint, bound: str, fraction: float) -> None:
+    found = place(kernel, LIMITS, 2)
+    assert found.bound == bound
+    assert found.fraction == pytest.approx(fraction)
+    assert found.reason == ""
+
+
+def test_kernels_below_the_goal_have_a_reason() -> None:
+    slow = place(KernelPoint("erf", "forward", "map", 500.0, 1000, 1_000_000), LIMITS, 2)
+    tiny = place(KernelPoint("bias", "update", "map", 1.0, 10, 100), LIMITS, 2)
+    assert slow.reason.startswith("element-wise")
+    assert tiny.reason.startswith("launch")
+    (total,) = by_family([slow, place(KernelPoint("erf", "forward", "map", 50.0, 1000, 1_000_000), LIMITS, 2)])
+    assert total.calls == 2
+    assert total.fraction == pytest.approx(100 / 550)
+
+
+def test_the_portable_graph_means_what_the_model_means(tmp_path: Path) -> None:
+    model, inputs, names = transformers_model("vit")
+    batch = inputs(2)
+    imported = import_model(export(model, batch, input_names=names), input_shapes={}, batch=2, batch_norm="fold")
+    write_portable(run_passes(imported, PLAIN_PASSES), tmp_path)
+    images = {name: tensor.numpy() for name, tensor in zip(names, batch, strict=True)}
+    graph, feeds = feeds_of(load_graph(tmp_path), images.__getitem__)
+    assert not any(node.op == "is_nan" for node in graph.nodes)
+
+    def numpy_operator(op: str) -> Operator:
+        def apply(x: Any, attrs: Any) -> Any:
+            plain = {key: tuple(value) if isinstance(value, list) else value for key, value in attrs.items()}
+            return OPERATORS[op].evaluate(tuple(np.asarray(one) for one in x), plain)[0]
+
+        return apply
+
+    operators = {node.op: numpy_operator(node.op) for node in graph.nodes}
+    logits = graph.run(operators, {**graph.parameters, **graph.constants, **feeds})
+    np.testing.assert_allclose(logits, evaluate_graph(imported, images)["logits"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(logits, model(*batch).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_chart_is_well_formed_and_has_every_point() -> None:
+    text = line_chart([Line("a<b", [(1, 3), (8, 5)]), Line("c", [(1, 2)])], title="t & u", x="x", y="y", log2_x=True)
+    root = ElementTree.fromstring(text)
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}circle")) == 3
