@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: inner-loops help demo test up down check format golden bench screenshots test-224 soak set-up set-up-test clean
+.PHONY: inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -38,6 +38,9 @@ bench: set-up-test   ## speed and memory beside other frameworks, both sides in 
 
 inner-loops: set-up-test  ## what inner loops can reach on the boards' cores, by llvm-mca (apt-get install llvm-19)
 	@for target in raspberry-pi-4 raspberry-pi-5; do $(BIN)/python -m benchmarks.inner_loops --target $$target; done
+
+instructions: set-up-test  ## instructions of a step on a board against those kept (apt-get install qemu-user)
+	$(BIN)/python -m benchmarks.instructions
 
 screenshots: set-up-test  ## every dashboard page as PNG in build/screenshots
 	$(BIN)/python -m tests.dashboard.screenshots
