@@ -51,7 +51,7 @@ class Prepared:
         return MODELS[self.workload.model]
 
     def learned_path(self, plan: str) -> Path:
-        """What learns under `plan`: names in the PyTorch module, and in the ONNX file. Not there: nothing would learn."""
+        """What learns under `plan`: names in the module and in the ONNX file. Not there: nothing would learn."""
         return self.folder / f"learned-{plan}.json"
 
 
