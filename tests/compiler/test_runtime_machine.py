@@ -77,7 +77,6 @@ def machine(folder: Path, figures: Mapping[int, int], name: str = "cpu_capacity"
     return folder
 
 
-@pytest.mark.skipif(len(ALLOWED) < 2, reason="cores of two kinds need two cores")
 @pytest.mark.parametrize("name", ["cpu_capacity", "cpufreq/cpuinfo_max_freq"])
 def test_threads_keep_to_the_fastest_cores(choose: Path, tmp_path: Path, name: str) -> None:
     slow, *fast = ALLOWED
@@ -170,15 +169,14 @@ def test_denormals_are_flushed_in_every_thread(
     np.testing.assert_array_equal(after[1:], state["w"][1:])
 
 
-@pytest.mark.skipif(
-    "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(), reason="huge pages are switched off"
-)
 def test_memory_lies_in_huge_pages(tmp_path: Path, data: Data) -> None:
     spare = np.ones(8 << 20, "f4")
     weights = write_weights(tmp_path / "w.safetensors", {**classifier_state(), "constant.spare": spare})
     step = tiny_images.build(tiny_images.classifier(spare_elements=spare.size), tmp_path / "step")
     done = run(step, "train", "--weights", weights, *data.arguments, "--steps", 1).one("done")
-    assert 2 << 20 <= done["huge_page_bytes"] <= done["peak_rss_bytes"]
+    switched_off = "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    least = 0 if switched_off else 2 << 20
+    assert least <= done["huge_page_bytes"] <= done["peak_rss_bytes"]
 
 
 # ----------------------------------------------------------------------------------------------------------- weights
