@@ -43,6 +43,12 @@ class Loop:
         return sum(multiply_adds(line) > 0 for line in self.instructions)
 
     @property
+    def accumulators(self) -> int:
+        """Different registers that multiply-adds add to."""
+        sums = (line.replace(",", " ").split() for line in self.instructions if multiply_adds(line))
+        return len({words[-1] if words[-1].startswith("%") else words[1] for words in sums})
+
+    @property
     def scalar_fmas(self) -> int:
         """Multiply-adds that work on one element only."""
         return sum(bool(_NEON_SCALAR.match(line) or _X86_SCALAR.match(line)) for line in self.instructions)
@@ -90,9 +96,12 @@ def innermost_loops(assembly: str) -> list[Loop]:
 
 
 def hottest_loop(assembly: str) -> Loop | None:
-    """The innermost loop with most multiply-adds in one turn, which is a register tile's; None if none multiplies."""
+    """The innermost loop of the whole register tile, which has most accumulators; None if no loop multiplies.
+
+    The most multiply-adds would not do: the loop of a last row may be unrolled further than the whole tile's.
+    """
     loops = [loop for loop in innermost_loops(assembly) if loop.multiply_adds]
-    return max(loops, key=lambda loop: loop.multiply_adds, default=None)
+    return max(loops, key=lambda loop: (loop.accumulators, loop.multiply_adds), default=None)
 
 
 def _holds(outer: tuple[int, int, str], inner: tuple[int, int, str]) -> bool:

@@ -4,7 +4,7 @@
                                      [--variants] [--json FILE]
 
 Every distinct matrix product, convolution, depth-wise convolution and attention of the full training step is compiled
-for the target. `llvm-mca` (Debian package llvm-19) runs the loop with most multiply-adds of each on its model of the
+for the target. `llvm-mca` (Debian package llvm-19) runs the loop with most accumulators of each on its model of the
 core, and tells the cycles of a turn; the peak is what the same model makes of independent multiply-adds. Memory is
 taken to answer from the first-level cache: this is the bound of the instructions, not of the kernel. A loop without
 vectors on the stack has no spills.

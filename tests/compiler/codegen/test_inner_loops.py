@@ -56,7 +56,7 @@ def test_loops_are_read_as_written(base: str, spills: int) -> None:
     (loop,) = innermost_loops(NESTED.format(base=base))
     assert (loop.label, len(loop.instructions)) == (".LBB0_2", 6)
     assert (loop.multiply_adds, loop.fma_instructions, loop.scalar_fmas) == (5, 2, 1)
-    assert (loop.loads, loop.spills) == (2, spills)
+    assert (loop.loads, loop.spills, loop.accumulators) == (2, spills, 2)
 
 
 def test_a_frame_pointer_that_is_none_is_a_register() -> None:
