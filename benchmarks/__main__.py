@@ -13,20 +13,42 @@ import argparse
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
-from benchmarks import machine, page, roofline, scaling
-from benchmarks.compare import compare, path_of, save, table
+from benchmarks import compiling, machine, page, roofline, scaling
+from benchmarks.compare import compare, save, table
 from benchmarks.models import WORKLOADS
 from benchmarks.prepare import PLANS, prepare
-from benchmarks.sides import NAMES
+from benchmarks.results import PUBLISHED, Results
+from benchmarks.sides import NAMES, tune_step
 
 PROFILED_STEPS = 12
-PARTS = ("compare", "roofline", "scaling")
+PARTS = ("compare", "roofline", "scaling", "compiling")
 
 
 def main() -> int:
     """Measure what is asked for; 1 if some side did other work than ours."""
+    arguments = _parser().parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.steps = 2, 3
+    results = Results.apart(arguments.results) if arguments.results else PUBLISHED
+    signal.signal(signal.SIGTERM, _stop)
+    if arguments.tune:
+        tune_all(arguments)
+    good = compare_all(arguments, results) if "compare" in arguments.only else True
+    if "roofline" in arguments.only:
+        roofline_all(arguments, results)
+    if "scaling" in arguments.only:
+        found = scaling.measure(threads=arguments.threads, rounds=arguments.rounds, steps=arguments.steps)
+        scaling.save(found, results.scaling)
+    if "compiling" in arguments.only:
+        compiling.save(compiling.measure(arguments.threads), results.compiling)
+    page.write(results)
+    return 0 if good else 1
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -39,27 +61,19 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--quick", action="store_true", help="2 rounds of 3 steps")
     parser.add_argument("--again", action="store_true", help="measure also what an earlier run already did")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.rounds, arguments.steps = 2, 3
-    signal.signal(signal.SIGTERM, _stop)
-    good = compare_all(arguments) if "compare" in arguments.only else True
-    if "roofline" in arguments.only:
-        prepared = [prepare(name, WORKLOADS[name]) for name in arguments.models]
-        roofline.measure_all(prepared, arguments.plans[:1], arguments.threads, PROFILED_STEPS)
-    if "scaling" in arguments.only:
-        scaling.save(scaling.measure(threads=arguments.threads, rounds=arguments.rounds, steps=arguments.steps))
-    page.write()
-    return 0 if good else 1
+    parser.add_argument("--tune", type=float, metavar="SECONDS", help="first measure schedules, so long a workload")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="figures and page go here, not to docs/")
+    return parser
 
 
-def compare_all(arguments: argparse.Namespace) -> bool:
+def compare_all(arguments: argparse.Namespace, results: Results) -> bool:
     """Every workload and plan that is not there yet. False if losses differ."""
     good = True
     for name in arguments.models:
         for plan in arguments.plans:
-            if path_of(name, plan).exists() and not arguments.again:
-                print(f"{name} {plan}: {path_of(name, plan)} is there (--again measures anew)", flush=True)
+            path = results.comparison(name, plan)
+            if path.exists() and not arguments.again:
+                print(f"{name} {plan}: {path} is there (--again measures anew)", flush=True)
                 continue
             print(f"{name} {plan}", flush=True)
             prepared = prepare(name, WORKLOADS[name])
@@ -75,11 +89,27 @@ def compare_all(arguments: argparse.Namespace) -> bool:
                 threads=arguments.threads,
                 machine=machine.describe(),
             )
-            save(found)
-            page.write()
+            save(found, path)
+            page.write(results)
             print(f"\n{table(found)}\n", flush=True)
             good = good and not found.differing()
     return good
+
+
+def tune_all(arguments: argparse.Namespace) -> None:
+    """Decide schedules for each workload under the first plan that is asked for; the side *tuned* uses them."""
+    plan = arguments.plans[0]
+    for name in arguments.models:
+        print(f"{name} {plan}: {tune_step(prepare(name, WORKLOADS[name]), plan, arguments.threads, arguments.tune)}")
+
+
+def roofline_all(arguments: argparse.Namespace, results: Results) -> None:
+    """Our kernels of each workload under the first plan that is asked for."""
+    plan = arguments.plans[0]
+    for name in arguments.models:
+        found = roofline.measure(prepare(name, WORKLOADS[name]), plan, arguments.threads, PROFILED_STEPS)
+        roofline.save(found, results.roofline(name, plan))
+        print(f"\n{roofline.table(found)}\n", flush=True)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.environments import EnvironmentFailed
-from benchmarks.prepare import BENCH, Prepared
+from benchmarks.prepare import Prepared
 from benchmarks.processes import RunningSide, SideFailed, started, take_turns
 from benchmarks.sides import OURS, VARIANTS, has_side, side_of
 from compiler.errors import CompileError
 
-RESULTS = BENCH / "results"
 LOSS_TOLERANCE = 1e-4
 """Relative; float32 in another order of summation differs by 1e-6 here, another update rule by 1e-3."""
+SLOW = 3.0
+"""A side that takes so many times as long as the fastest gets one turn: more would tell nothing new."""
 
 
 @dataclass
@@ -38,6 +39,8 @@ class SideResult:
     build_s: float = 0.0
     flops: int = 0
     """Floating-point operations of a step of ours; 0 for the others, who are shown to do the same by their losses."""
+    state_bytes: int = 0
+    """Weights and optimizer state of ours, which every side must hold; 0 for the others."""
     error: str = ""
 
     @property
@@ -67,10 +70,13 @@ class Comparison:
         """The side of that name, if it ran."""
         return next((side for side in self.sides if side.name == name and side.rounds_ms), None)
 
+    def others(self) -> list[SideResult]:
+        """The framework variants that ran."""
+        return [side for side in self.sides if side.name in VARIANTS and side.rounds_ms]
+
     def fastest_other(self) -> SideResult | None:
         """The framework variant with the smallest median."""
-        others = [side for side in self.sides if side.name in VARIANTS and side.rounds_ms]
-        return min(others, key=lambda side: side.median_ms, default=None)
+        return min(self.others(), key=lambda side: side.median_ms, default=None)
 
     def differing(self) -> list[SideResult]:
         """Sides whose losses show that they did other work than we did."""
@@ -78,11 +84,11 @@ class Comparison:
 
 
 def ratio_of(slow: SideResult, fast: SideResult) -> tuple[float, float, float]:
-    """(median, low, high) of slow / fast over the rounds, each round a pair of medians.
+    """(median, low, high) of slow / fast over the rounds that both took part in, each round a pair of medians.
 
     The interval is a 95% bootstrap over the rounds.
     """
-    pairs = zip(slow.rounds_ms, fast.rounds_ms, strict=True)
+    pairs = zip(slow.rounds_ms, fast.rounds_ms, strict=False)
     ratios = np.array([statistics.median(one) / statistics.median(other) for one, other in pairs])
     drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
     low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
@@ -109,7 +115,7 @@ def compare(
             process = _start(stack, prepared, plan, result, threads)
             if process is not None:
                 running.append((process, result))
-        _measure(running, rounds, steps)
+        measure(running, rounds, steps)
     _compare_losses(found)
     found.finished_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return found
@@ -125,19 +131,27 @@ def _start(stack: ExitStack, prepared: Prepared, plan: str, result: SideResult, 
         result.error = str(problem)
         print(f"  {result.name:<24} does not run: {problem}", flush=True)
         return None
-    result.start_ms, result.build_s, result.flops = process.start_ms, side.build_s, side.flops
+    result.start_ms, result.build_s = process.start_ms, side.build_s
+    result.flops, result.state_bytes = side.flops, side.state_bytes
     print(f"  {result.name:<24} first step after {process.start_ms:9.0f} ms", flush=True)
     return process
 
 
-def _measure(running: Sequence[tuple[RunningSide, SideResult]], rounds: int, steps: int) -> None:
-    results = {id(process): result for process, result in running}
-    for number, process, step_ms in take_turns([process for process, _ in running], rounds, steps):
-        result = results[id(process)]
-        result.rounds_ms.append(step_ms)
-        print(f"  round {number + 1}/{rounds} {result.name:<24} {statistics.median(step_ms):9.2f} ms", flush=True)
+def measure(running: Sequence[tuple[RunningSide, SideResult]], rounds: int, steps: int) -> None:
+    """One round of all, then the others of those that are not slow."""
+    _take_turns(running, 1, steps)
+    slow_ms = SLOW * min((result.median_ms for _, result in running), default=0.0)
+    _take_turns([one for one in running if one[1].median_ms <= slow_ms], rounds - 1, steps)
     for process, result in running:
         result.losses, result.peak_rss_bytes = process.losses[:10], process.peak_rss_bytes()
+
+
+def _take_turns(running: Sequence[tuple[RunningSide, SideResult]], rounds: int, steps: int) -> None:
+    results = {id(process): result for process, result in running}
+    for _, process, step_ms in take_turns([process for process, _ in running], rounds, steps):
+        result = results[id(process)]
+        result.rounds_ms.append(step_ms)
+        print(f"  turn {len(result.rounds_ms)} {result.name:<24} {statistics.median(step_ms):9.2f} ms", flush=True)
 
 
 def _compare_losses(found: Comparison) -> None:
@@ -150,14 +164,8 @@ def _compare_losses(found: Comparison) -> None:
         side.loss_difference = max(abs(theirs - own) / max(abs(own), 1e-6) for theirs, own in pairs)
 
 
-def path_of(workload: str, plan: str) -> Path:
-    """Where a comparison is kept."""
-    return RESULTS / f"{workload}-{plan}.json"
-
-
-def save(found: Comparison) -> None:
+def save(found: Comparison, path: Path) -> None:
     """Write a comparison as JSON."""
-    path = path_of(found.workload, found.plan)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(found), indent=1))
 

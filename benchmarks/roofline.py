@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import Limits, describe, measure_limits
-from benchmarks.prepare import BENCH, Prepared, plan_of
+from benchmarks.prepare import Prepared, plan_of
 from benchmarks.sides import build_step, data_arguments
 
-ROOFLINES = BENCH / "rooflines"
 GOAL = 0.5
 LAUNCH_US = 5.0
 """Below this, waking and joining the threads is a good part of a kernel."""
@@ -164,11 +163,11 @@ def by_family(positions: Iterable[Position]) -> list[FamilyTotal]:
     return sorted(totals, key=lambda total: -total.ms)
 
 
-def save(found: Roofline) -> None:
+def save(found: Roofline, path: Path) -> None:
     """Write as JSON."""
-    ROOFLINES.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     body = {**asdict(found), "limits": found.limits.to_json(), "machine": describe()}
-    (ROOFLINES / f"{found.workload}-{found.plan}.json").write_text(json.dumps(body, indent=1))
+    path.write_text(json.dumps(body, indent=1))
 
 
 def load(path: Path) -> Roofline:
@@ -209,12 +208,3 @@ def line(position: Position) -> str:
         f"{kernel.us:9.1f} us {rates} {position.fraction:4.0%} of {position.bound:<8}"
         f"{kernel.family} {kernel.name} ({kernel.phase}): {position.reason}"
     )
-
-
-def measure_all(prepared: Sequence[Prepared], plans: Sequence[str], threads: int, steps: int) -> None:
-    """Measure, print and keep the roofline of each workload and plan."""
-    for one in prepared:
-        for plan in plans:
-            found = measure(one, plan, threads, steps)
-            save(found)
-            print(f"\n{table(found)}\n", flush=True)

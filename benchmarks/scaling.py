@@ -13,13 +13,11 @@ from typing import Any
 from benchmarks.machine import describe
 from benchmarks.models import WORKLOADS
 from benchmarks.plot import Line, line_chart
-from benchmarks.prepare import BENCH, Prepared, plan_of, prepare
+from benchmarks.prepare import Prepared, plan_of, prepare
 from benchmarks.processes import started, take_turns
 from benchmarks.sides import Side, ours
 from compiler.spec import SparsePlan
 
-PATH = BENCH / "scaling.json"
-PLOTS = Path("docs/benchmarks")
 THREADED = ("mobilenet_v2_b8", "resnet50_b4", "distilbert_b4")
 IMAGE_NET = "mobilenet_v2_b8"
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -78,18 +76,15 @@ def _medians(what: str, prepared: Prepared, sides: Mapping[int, Side], rounds: i
     return medians
 
 
-def save(found: Scaling) -> None:
-    """Write the figures and the plots."""
-    PATH.parent.mkdir(parents=True, exist_ok=True)
-    PATH.write_text(json.dumps({**asdict(found), "machine": describe()}, indent=1))
-    PLOTS.mkdir(parents=True, exist_ok=True)
-    (PLOTS / "batch.svg").write_text(batch_plot(found))
-    (PLOTS / "depth.svg").write_text(depth_plot(found))
+def save(found: Scaling, path: Path) -> None:
+    """Write the figures as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**asdict(found), "machine": describe()}, indent=1))
 
 
-def load() -> Scaling:
+def load(path: Path) -> Scaling:
     """Read what `save` wrote."""
-    body: dict[str, Any] = json.loads(PATH.read_text())
+    body: dict[str, Any] = json.loads(path.read_text())
     return Scaling(
         {name: _keyed(values) for name, values in body["threads"].items()},
         {name: _keyed(values) for name, values in body["batch"].items()},

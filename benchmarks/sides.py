@@ -13,9 +13,12 @@ from pathlib import Path
 from benchmarks.environments import python_of
 from benchmarks.frameworks.steps import MANY_STEPS, MOMENTUM
 from benchmarks.prepare import BENCH, Prepared, plan_of
-from compiler.api import compile_training
+from compiler.api import NO_TUNING, compile_training
 from compiler.spec import SparsePlan, TrainingSpec
+from pockfarm.local import read_tuning, tune
 
+TUNING = BENCH / "tuning.json"
+BUNDLE = "step.pfb"
 FRAMEWORKS = Path(__file__).parent / "frameworks"
 KEEP_FREED_MEMORY = {
     name: str(1 << 34) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
@@ -35,6 +38,8 @@ class Side:
     """What it took to compile ours, before any process starts."""
     flops: int = 0
     """Floating-point operations of a step of ours."""
+    state_bytes: int = 0
+    """Weights and optimizer state of ours."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,9 @@ class Variant:
     compared_losses: int = 5
 
 
-OURS, OURS_FULL = "PockFarm", "PockFarm full"
-"""Our step under the plan, and (beside other plans) under the full one."""
+OURS, OURS_FULL, OURS_TUNED = "PockFarm", "PockFarm full", "PockFarm tuned"
+"""Our step under the plan; beside other plans under the full one; and, if this machine was tuned, with what won."""
+OPTIONAL = (OURS_FULL, OURS_TUNED)
 VARIANTS: Mapping[str, Variant] = {
     "PyTorch plain": Variant("torch", "torch_side.py", False, {"fused": False}),
     "PyTorch channels-last": Variant("torch", "torch_side.py", False, {"channels_last": True}),
@@ -61,7 +67,7 @@ VARIANTS: Mapping[str, Variant] = {
     # Its SGD has no momentum: the third loss already differs.
     "ONNX Runtime": Variant("onnxruntime", "ort_side.py", True, {}, only_table=True, compared_losses=2),
 }
-NAMES = (OURS, OURS_FULL, *VARIANTS)
+NAMES = (OURS, *OPTIONAL, *VARIANTS)
 
 
 def native_target() -> str:
@@ -70,17 +76,19 @@ def native_target() -> str:
 
 
 def has_side(prepared: Prepared, plan: str, name: str) -> bool:
-    """False for frameworks that are compared on the models of the table only, and for the full plan a second time."""
+    """False for frameworks that are compared on the models of the table only, and for our own side a second time."""
     if name == OURS_FULL:
         return plan != "full"
+    if name == OURS_TUNED:
+        return TUNING.exists()
     return name == OURS or prepared.workload.in_table or not VARIANTS[name].only_table
 
 
 def side_of(prepared: Prepared, plan: str, name: str, threads: int) -> Side:
     """Make one side. Raises: CompileError (ours), EnvironmentFailed (a framework that cannot be installed)."""
-    if name in (OURS, OURS_FULL):
-        own = plan_of(prepared.workload.model, plan if name == OURS else "full")
-        return ours(prepared, own, threads, prepared.workload.batch)
+    if name not in VARIANTS:
+        own = plan_of(prepared.workload.model, "full" if name == OURS_FULL else plan)
+        return ours(prepared, own, threads, prepared.workload.batch, tuned=name == OURS_TUNED)
     variant = VARIANTS[name]
     options = {
         "channels_last": False,
@@ -107,32 +115,60 @@ def side_of(prepared: Prepared, plan: str, name: str, threads: int) -> Side:
     return Side(name, command, environment, variant.compared_losses)
 
 
-def ours(prepared: Prepared, plan: SparsePlan, threads: int, batch: int) -> Side:
+def ours(prepared: Prepared, plan: SparsePlan, threads: int, batch: int, *, tuned: bool = False) -> Side:
     """Compile the step into the workload's folder, and run its binary. Raises: CompileError."""
-    folder, build_s = build_step(prepared, plan, threads, batch)
+    folder, build_s = build_step(prepared, plan, threads, batch, tuned=tuned)
     command = [str(folder / "bin/step"), "train", "--weights", str(folder / "weights.safetensors")]
     command += ["--order", "sequential", "--threads", str(threads), "--steps", str(MANY_STEPS)]
     manifest = json.loads((folder / "manifest.json").read_text())
     flops = sum(kernel["flops"] for kernel in manifest["kernels"])
-    return Side(OURS, (*command, *data_arguments(prepared)), {}, build_s=build_s, flops=flops)
+    memory = manifest["memory"]
+    state_bytes = memory["weights_bytes"] + memory["optimizer_bytes"]
+    command += data_arguments(prepared)
+    return Side(OURS, tuple(command), {}, build_s=build_s, flops=flops, state_bytes=state_bytes)
 
 
-def build_step(prepared: Prepared, plan: SparsePlan, threads: int, batch: int) -> tuple[Path, float]:
-    """(folder of the unpacked bundle, seconds of compiling); kernels are cached between builds."""
-    rate = prepared.definition.learning_rate
-    optimizer = {"kind": "sgd", "learning_rate": rate, "momentum": MOMENTUM}
-    spec = TrainingSpec.parse({"batch": batch, "threads": threads, "optimizer": optimizer})
+def build_step(
+    prepared: Prepared, plan: SparsePlan, threads: int, batch: int, *, tuned: bool = False
+) -> tuple[Path, float]:
+    """(folder of the bundle and its files, seconds of compiling); kernels are cached between builds."""
+    spec = spec_of(prepared, threads, batch)
     cache = BENCH / "kernels"
     cache.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     bundle = compile_training(
-        prepared.onnx_path.read_bytes(), plan=plan, spec=spec, target=native_target(), cache_dir=cache
+        prepared.onnx_path.read_bytes(),
+        plan=plan,
+        spec=spec,
+        target=native_target(),
+        cache_dir=cache,
+        tuning=read_tuning(TUNING) if tuned else NO_TUNING,
     )
     build_s = time.perf_counter() - started
-    folder = prepared.folder / f"step-{plan.name}-b{batch}-t{threads}"
+    folder = prepared.folder / f"step-{plan.name}-b{batch}-t{threads}{'-tuned' if tuned else ''}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / BUNDLE).write_bytes(bundle.data)
     with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
         archive.extractall(folder, filter="data")
     return folder, build_s
+
+
+def tune_step(prepared: Prepared, plan: str, threads: int, budget_s: float) -> str:
+    """Measure the schedules of a step's kernels, and keep what wins for the *tuned* side; says how many there are.
+
+    Raises: CompileError, pockfarm.errors.UserError.
+    """
+    own = plan_of(prepared.workload.model, plan)
+    folder, _ = build_step(prepared, own, threads, prepared.workload.batch)
+    found = tune(folder / BUNDLE, seconds=budget_s, table=TUNING, progress=lambda stage, share: None, threads=threads)
+    return f"{found.kept} kernels decided"
+
+
+def spec_of(prepared: Prepared, threads: int, batch: int) -> TrainingSpec:
+    """SGD with momentum, as on every side."""
+    rate = prepared.definition.learning_rate
+    optimizer = {"kind": "sgd", "learning_rate": rate, "momentum": MOMENTUM}
+    return TrainingSpec.parse({"batch": batch, "threads": threads, "optimizer": optimizer})
 
 
 def _inputs(prepared: Prepared) -> Sequence[str]:

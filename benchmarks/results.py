@@ -1,0 +1,60 @@
+"""Where a run writes its figures and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.models import WORKLOADS
+from benchmarks.prepare import BENCH, PLANS
+
+
+@dataclass(frozen=True)
+class Results:
+    """`folder` holds the figures as JSON; `page` is made of them, and its plots lie in a folder beside it."""
+
+    folder: Path
+    page: Path
+
+    @classmethod
+    def apart(cls, folder: Path) -> Results:
+        """All in one folder: for runs whose figures are not to be published, such as those of a busy machine."""
+        return cls(folder, folder / "benchmarks.md")
+
+    def comparison(self, workload: str, plan: str) -> Path:
+        """All sides on one workload and plan."""
+        return self.folder / "results" / f"{workload}-{plan}.json"
+
+    def roofline(self, workload: str, plan: str) -> Path:
+        """Our kernels on one workload and plan."""
+        return self.folder / "rooflines" / f"{workload}-{plan}.json"
+
+    @property
+    def scaling(self) -> Path:
+        """Our step with threads, batch and depth."""
+        return self.folder / "scaling.json"
+
+    @property
+    def compiling(self) -> Path:
+        """Times of compiling."""
+        return self.folder / "compiling.json"
+
+    @property
+    def beside_page(self) -> Path:
+        """Plots and long lists."""
+        return self.page.with_suffix("")
+
+    def comparisons(self) -> Iterator[Path]:
+        """The comparisons that are there, in the order of workloads and plans."""
+        return (path for path in self._each(self.comparison) if path.exists())
+
+    def rooflines(self) -> Iterator[Path]:
+        """The rooflines that are there, in the order of workloads and plans."""
+        return (path for path in self._each(self.roofline) if path.exists())
+
+    def _each(self, path_of: Callable[[str, str], Path]) -> Iterator[Path]:
+        return (path_of(workload, plan) for workload in WORKLOADS for plan in PLANS)
+
+
+PUBLISHED = Results(BENCH, Path("docs/benchmarks.md"))
