@@ -10,6 +10,7 @@ struct pf_step {
     void *mapping;         /* what `memory` lies in, from its first huge page on */
     size_t mapped_bytes;
     pf_placement placement; /* of the threads on cores */
+    bool loaded; /* a checkpoint was, whose optimizer state the next one replaces */
     int64_t steps_done;
     double learning_rate;
 };
