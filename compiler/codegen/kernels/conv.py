@@ -68,6 +68,8 @@ class ConvPlan:
     """Weight gradient: threads share out images and rows (each with its own sums), or parts of the weights."""
     sums: int
     """Sets of partial sums in the workspace (0: they are added up in the output itself)."""
+    sum_floats: int
+    """Elements of one such set: the weights', and behind them (threads that share out units) the sums of d_y."""
 
 
 def out_rows(phases: tuple[AxisPhase, ...]) -> int:
@@ -115,7 +117,7 @@ def plan(spec: ConvSpec, target: Target, threads: int) -> ConvPlan:
     direct = spec.kind == "forward" and count % target.lanes == 0 and count <= vectors * target.lanes
     cut = columns(count, vectors, target.lanes, padded=True)
     band = _band(spec, target, slots, rows, cols, channels, out_rows(rows))
-    return ConvPlan(slots, height, cut, band, direct, "units", 0)
+    return ConvPlan(slots, height, cut, band, direct, "units", 0, 0)
 
 
 def weight_rows(spec: ConvSpec) -> int:
@@ -131,7 +133,8 @@ def _weights_plan(spec: ConvSpec, target: Target, slots: int) -> ConvPlan:
     split: Literal["units", "weights"] = "weights" if many and weight_rows(spec) >= 8 * slots * height else "units"
     band = _band(spec, target, 1 if split == "weights" else slots, rows, cols, spec.c, -(-_SUM_STEPS // spec.ow))
     sums = slots if split == "units" else 0 if spec.epilogue == Ref(0) else 1
-    return ConvPlan(slots, height, cut, band, True, split, sums)
+    sum_floats = weight_floats(spec) + (spec.k if spec.sums and split == "units" else 0)
+    return ConvPlan(slots, height, cut, band, True, split, sums, sum_floats)
 
 
 def weight_floats(spec: ConvSpec) -> int:
@@ -166,7 +169,7 @@ def workspace_bytes(spec: ConvSpec, target: Target, threads: int, choice: Choice
     if outputs:
         return 4 * winograd.layout(spec, winograd.plan(spec, target, threads, outputs)).floats
     chosen = plan(spec, target, threads)
-    return 4 * (panel_floats(spec, chosen) + chosen.sums * weight_floats(spec) + chosen.slots * chosen.band.floats)
+    return 4 * (panel_floats(spec, chosen) + chosen.sums * chosen.sum_floats + chosen.slots * chosen.band.floats)
 
 
 def emit(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:

@@ -176,7 +176,8 @@ class Layout:
 
     inputs [product, tile of the block, channel]; gradients the same of d_y (weight gradient only); sums [kh, kw, c, k]
     (weight gradient in several blocks); then for each thread: panel [product, step, column], results [product, tile or
-    row, column], patch [a tile's inputs at the border of the image], taps [kh * kw, step, column].
+    row, column], patch [a tile's inputs at the border of the image], taps [kh * kw, step, column], d_y_sums [2, k]
+    (if the bias gradient is wanted).
     """
 
     row: int
@@ -186,6 +187,7 @@ class Layout:
     gradient_plane: int
     sums: int
     private: int
+    d_y_sums: int
     stride: int
     taps: int
     tap_plane: int
@@ -217,10 +219,11 @@ def layout(spec: ConvSpec, chosen: WinogradPlan) -> Layout:
     channels = max(chosen.geometry.channels, spec.k) if weights else chosen.geometry.channels
     taps = patch + products * channels
     tap_plane = 0 if weights else odd_lines(chosen.steps * width)
-    own = odd_lines(taps + TAPS * TAPS * tap_plane)
+    d_y_sums = taps + TAPS * TAPS * tap_plane
+    own = odd_lines(d_y_sums + (2 * spec.k if spec.sums else 0))
     stride = own if chosen.split == "columns" else private + own
     floats = private + own + (chosen.slots - 1) * stride
-    return Layout(row, plane, gradients, gradient_row, gradient_plane, sums, private, stride, taps, tap_plane,
+    return Layout(row, plane, gradients, gradient_row, gradient_plane, sums, private, d_y_sums, stride, taps, tap_plane,
                   panel_plane, panel_part, results, result_plane, patch, floats)  # fmt: skip
 
 

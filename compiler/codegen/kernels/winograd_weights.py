@@ -1,4 +1,8 @@
-"""TIR of Winograd weight gradients."""
+"""TIR of Winograd weight gradients, and of a bias gradient beside them.
+
+Each thread sums the d_y of its tiles just before they are transformed: those of one block of tiles first, then those of
+all blocks, so that no long row of additions loses accuracy.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from compiler.codegen.kernels.winograd import SUM_STEPS, WinogradPlan, layout, n
 from compiler.codegen.kernels.winograd_points import TAPS, Rows, transposed_rows
 from compiler.codegen.kernels.winograd_tiles import (
     Picture,
+    Square,
     Turn,
     each_turn,
     place_of,
@@ -21,7 +26,7 @@ from compiler.codegen.kernels.winograd_tiles import (
     with_square,
 )
 from compiler.codegen.kernels.winograd_transform import transform
-from compiler.codegen.tir import Block, Operands, Point, Value, divide, index, load
+from compiler.codegen.tir import Block, Operands, Point, Value, divide, index, literal, load
 from compiler.kernel_spec import ConvSpec
 
 
@@ -31,7 +36,8 @@ class WinogradWeights:
     def __init__(self, spec: ConvSpec, plan: WinogradPlan, operands: Operands, lanes: int) -> None:
         self.spec, self.plan, self.lanes = spec, plan, lanes
         x, d_y, *extra = operands.inputs
-        self.d_w, self.workspace = operands.outputs[0], operands.workspace
+        self.d_w, *sums = operands.outputs
+        self.d_bias, self.workspace = (sums[0] if sums else None), operands.workspace
         self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 4)
         self.matrices, self.layout = plan.matrices, layout(spec, plan)
         g = plan.geometry
@@ -42,16 +48,22 @@ class WinogradWeights:
 
     def emit(self, block: Block) -> None:
         """Block after block of tiles: transforms, then products, which blocks after the first add."""
+        if self.d_bias is not None:
+            self._clear_bias(block)
         each_turn(block, self.plan, self.layout, self._turn)
         if needs_sums(self.spec, self.plan):
             self._finish(block)
+        if self.d_bias is not None:
+            self._finish_bias(block)
 
     def _turn(self, block: Block, turn: Turn) -> None:
         at = self.layout
 
         def inputs(body: Block, slot: Value, begin: Value, end: Value) -> None:
-            patch = body.let(slot * at.stride + (at.private + at.patch), "patch")
-            body.loop(end - begin, lambda b, i: self._tile(b, turn, b.let(begin + i, "tile"), patch), name="tile")
+            base = body.let(slot * at.stride + at.private, "private")
+            body.loop(end - begin, lambda b, i: self._tile(b, turn, b.let(begin + i, "tile"), base), name="tile")
+            if self.d_bias is not None:
+                self._add_bias(body, base + at.d_y_sums)
 
         def products(body: Block, slot: Value, begin: Value, end: Value) -> None:
             base = body.let(slot * at.stride + (at.private + at.results), "results")
@@ -62,17 +74,21 @@ class WinogradWeights:
 
     # --------------------------------------------------------------------------------------------------- transforms
 
-    def _tile(self, block: Block, turn: Turn, tile: Value, patch: Value) -> None:
+    def _tile(self, block: Block, turn: Turn, tile: Value, base: Value) -> None:
         """Transform one tile of x and of d_y; the last block is filled up with zeros."""
         plan, at = self.plan, self.layout
+        patch = block.let(base + at.patch, "patch")
         x = block.let(turn.inputs + tile * at.row, "x")
         d_y = block.let(turn.inputs + tile * at.gradient_row + at.gradients, "d_y")
 
         def one(body: Block, picture: Picture, rows: Rows, out: Value, plane: int) -> None:
-            with_square(
-                body, plan, picture, place_of(body, plan, turn.first + tile), (self.workspace, patch),
-                lambda b, square: spread(b, rows, square, picture.channels, self.lanes, (self.workspace, out, plane)),
-            )  # fmt: skip
+            def square(inner: Block, where: Square) -> None:
+                if self.d_bias is not None and picture is self.d_y:
+                    self._sum_square(inner, where, base + at.d_y_sums)
+                spread(inner, rows, where, picture.channels, self.lanes, (self.workspace, out, plane))
+
+            place = place_of(body, plan, turn.first + tile)
+            with_square(body, plan, picture, place, (self.workspace, patch), square)
 
         def both(body: Block) -> None:
             one(body, self.x, self.matrices.b, x, at.plane)
@@ -212,3 +228,57 @@ class WinogradWeights:
             body.loop(end - first, lambda b, i: one_row(b, b.let(first + i, "row")), name="row")
 
         share_out(block, self.plan.slots, TAPS * TAPS * spec.c, slot_body)
+
+    # --------------------------------------------------------------------------------------------------------- bias
+
+    def _clear_bias(self, block: Block) -> None:
+        """Every thread's sums of d_y, of its current block and of all, are zero at first."""
+        at = self.layout
+        start = at.private + at.d_y_sums
+        block.loop(
+            self.plan.slots,
+            lambda b, slot: zero_run(b, self.workspace, slot * at.stride + start, 2 * self.spec.k, self.lanes),
+            name="slot",
+        )
+
+    def _sum_square(self, block: Block, square: Square, sums: Value) -> None:
+        """Add one tile of d_y to the sums of its block."""
+        size, lanes = self.plan.outputs, self.lanes
+
+        def vector(body: Block, number: Value) -> None:
+            place = body.let(sums + number * lanes, "place")
+            source = body.let(square.base + number * lanes, "source")
+            total = load(self.workspace, place, lanes)
+            for i in range(size):
+                row = [
+                    load(square.buffer, source + (i * square.row_stride + j * square.column_stride), lanes)
+                    for j in range(size)
+                ]
+                total = total + sum(row[1:], row[0])
+            body.store(self.workspace, place, total)
+
+        block.loop(self.spec.k // lanes, vector, name="k")
+
+    def _add_bias(self, block: Block, sums: Value) -> None:
+        """Add the sums of a block to those of all, and begin the next."""
+        lanes, count = self.lanes, self.spec.k
+
+        def vector(body: Block, number: Value) -> None:
+            place = body.let(sums + number * lanes, "place")
+            whole = load(self.workspace, place + count, lanes) + load(self.workspace, place, lanes)
+            body.store(self.workspace, place + count, whole)
+            body.store(self.workspace, place, literal(0.0, "float32", lanes))
+
+        block.loop(count // lanes, vector, name="k")
+
+    def _finish_bias(self, block: Block) -> None:
+        """Add the sums of all threads."""
+        at, lanes = self.layout, self.lanes
+        start = at.private + at.d_y_sums + self.spec.k
+
+        def vector(body: Block, number: Value) -> None:
+            k = body.let(number * lanes, "k")
+            parts = [load(self.workspace, k + (start + slot * at.stride), lanes) for slot in range(self.plan.slots)]
+            body.store(self.d_bias, k, sum(parts[1:], parts[0]))
+
+        block.loop(self.spec.k // lanes, vector, name="k")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from compiler.codegen.operands import operand_types
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import Array
 from compiler.kernel_spec import Binary, Const, ConvSpec, DepthwiseSpec, Expr, MatmulSpec, Ref
-from compiler.targets import load
+from compiler.targets import Target, load
 from tests.compiler.codegen.reference import reading, value
 
 Contraction = MatmulSpec | ConvSpec | DepthwiseSpec
@@ -121,3 +122,13 @@ def check(
     got = run_native(spec, inputs, threads, target, choice)
     error = distance(got, expected(spec, inputs))
     assert error <= tolerance, f"relative error {error:.2e} of {spec}"
+
+
+def check_sums(spec: ConvSpec | DepthwiseSpec, target: Target, *, tolerance: float = 6e-7, choice: Choice = DEFAULT,
+               threads: int = 2) -> None:  # fmt: skip
+    """Build a weight gradient that makes the bias gradient as well, run it and compare both."""
+    spec = replace(spec, sums=True)
+    inputs = random_inputs(spec)
+    d_w, d_bias = Kernel(spec, target, threads, choice).run(*inputs)
+    assert distance(d_w, expected(spec, inputs)) <= tolerance
+    assert distance(d_bias, inputs[1].astype(np.float64).sum((0, 1, 2))) <= 6e-7

@@ -18,6 +18,7 @@ from tests.compiler.codegen.contractions import (
     RELU6,
     Kind,
     check,
+    check_sums,
     conv,
     distance,
     expected,
@@ -84,6 +85,23 @@ def test_large_weights_are_shared_out_by_row(identity_epilogue: bool) -> None:
         spec = dataclasses.replace(spec, epilogue=Binary("sub", Ref(1), Ref(0)), epilogue_inputs=(access,))
     assert plan(spec, load(native_target()), 2).split == "weights"
     checked(spec)
+
+
+@pytest.mark.parametrize("case", ["stem", "same", "dilated", "wide"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_bias_gradient(case: str, threads: int) -> None:
+    """Summed beside the weight gradient, by threads that share out images."""
+    spec = conv("weight_grad", *CASES[case])
+    assert plan(spec, load(native_target()), threads).split == "units"
+    check_sums(spec, load(native_target()), choice=DIRECT, threads=threads)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_bias_gradient_by_channels(threads: int) -> None:
+    """Threads that share out weights."""
+    spec = conv("weight_grad", (2, 6, 6, 130), 140, (3, 3), (1, 1), (1, 1, 1, 1))
+    assert plan(spec, load(native_target()), threads).split == "weights"
+    check_sums(spec, load(native_target()), choice=DIRECT, threads=threads)
 
 
 @pytest.mark.parametrize("kind", KINDS)

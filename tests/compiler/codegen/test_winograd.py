@@ -21,6 +21,7 @@ from tests.compiler.codegen.contractions import (
     RELU6,
     Kind,
     check,
+    check_sums,
     conv,
     distance,
     expected,
@@ -110,6 +111,15 @@ def test_blocks(kind: Kind, threads: int, with_epilogue: bool) -> None:
     inputs = random_inputs(spec)
     (got,) = Kernel(spec, small_cache(), threads, choose(winograd=4)).run(*inputs)
     assert distance(got, expected(spec, inputs)) <= TOLERANCE[4]
+
+
+@pytest.mark.parametrize("outputs", [2, 4])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("target", [load(native_target()), load("x86-64-v3"), small_cache()], ids=["", "avx2", "small"])
+def test_bias_gradient(outputs: int, threads: int, target: Target) -> None:
+    """Summed beside the weight gradient, over tiles at the border, threads and blocks."""
+    spec = layer("weight_grad", 3, 17, 18, 48, 64)
+    check_sums(spec, target, tolerance=TOLERANCE[outputs], choice=choose(winograd=outputs), threads=threads)
 
 
 def output(spec: ConvSpec) -> tuple[int, int, int, int]:
