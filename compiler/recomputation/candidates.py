@@ -1,0 +1,47 @@
+"""Which forward calls of a training program can be repeated in the backward pass."""
+
+from __future__ import annotations
+
+from compiler.program import Program
+
+
+def repeatable(program: Program) -> tuple[int, ...]:
+    """Positions of forward calls that can be repeated where the backward pass first needs what they make.
+
+    A call can be repeated if it owns all that it writes, none of it is an output of the program, and nothing that it
+    reads is overwritten by then. What only repeated calls would read is needed when they run.
+    """
+    outputs = frozenset(map(program.root, program.outputs))
+    needs, writes = first_reads_after_forward(program), _first_overwrites(program)
+    found: list[int] = []
+    for position in reversed(range(len(program.calls))):
+        call = program.calls[position]
+        needed = [needs[name] for name in call.outputs if name in needs]
+        owns_all = not any(name in program.aliases or name in outputs for name in call.outputs)
+        if call.phase != "forward" or not needed or not owns_all:
+            continue
+        roots = [program.root(name) for name in call.inputs]
+        if all(writes.get(root, len(program.calls)) >= min(needed) for root in roots):
+            found.append(position)
+            for root in roots:
+                needs.setdefault(root, min(needed))
+    return tuple(reversed(found))
+
+
+def first_reads_after_forward(program: Program) -> dict[str, int]:
+    """Root values that calls after the forward pass read, and the first of these calls."""
+    reads: dict[str, int] = {}
+    for position, call in enumerate(program.calls):
+        for name in call.inputs if call.phase != "forward" else ():
+            reads.setdefault(program.root(name), position)
+    return reads
+
+
+def _first_overwrites(program: Program) -> dict[str, int]:
+    """Root values that calls write in place, and the first of these calls."""
+    writes: dict[str, int] = {}
+    for position, call in enumerate(program.calls):
+        for name in call.outputs:
+            if name in program.aliases:
+                writes.setdefault(program.root(name), position)
+    return writes

@@ -1,0 +1,78 @@
+"""Rewrites a program so that forward calls are repeated just before the backward pass first needs what they make.
+
+Rewrites: readers of the backward pass read the repeated call's values; each is made once more, right before the first
+of them, from values that are kept or repeated themselves. Requires: calls in execution order; `positions` from
+`repeatable`. Ensures: the same values, bit for bit. Why: a value that dies in the forward pass takes no memory until
+the backward pass, and a repeated one is fresh in the cache when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from compiler.aliases import Alias
+from compiler.graph import TensorType
+from compiler.program import KernelCall, Program
+
+AGAIN = "(again)"
+
+
+def repeat_calls(program: Program, positions: Collection[int]) -> Program:
+    """The program with the forward calls at `positions` repeated in its backward pass."""
+    repeater = _Repeater.of(program, positions)
+    calls: list[KernelCall] = []
+    for call in program.calls:
+        if call.phase != "forward":
+            calls += repeater.repeats_for(call)
+            call = repeater.redirected(call)
+        calls.append(call)
+    aliases, types = {**program.aliases, **repeater.aliases}, {**program.types, **repeater.types}
+    return replace(program, calls=tuple(calls), aliases=aliases, types=types)
+
+
+@dataclass(slots=True)
+class _Repeater:
+    program: Program
+    makers: dict[str, int]
+    """Root values that are made again -> the position of the call that makes them."""
+    done: set[int] = field(default_factory=set)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    aliases: dict[str, Alias] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program, positions: Collection[int]) -> _Repeater:
+        makers = {name: position for position in positions for name in program.calls[position].outputs}
+        return cls(program, makers)
+
+    def repeats_for(self, call: KernelCall) -> list[KernelCall]:
+        """Calls to repeat before `call`, makers first; none twice."""
+        repeats: list[KernelCall] = []
+        for root in map(self.program.root, call.inputs):
+            position = self.makers.get(root)
+            if position is None or position in self.done:
+                continue
+            self.done.add(position)
+            source = self.program.calls[position]
+            repeats += self.repeats_for(source)
+            outputs = tuple(map(self._again, source.outputs))
+            origin = f"{source.origin} {AGAIN}"
+            repeats.append(replace(self.redirected(source), outputs=outputs, origin=origin, phase="backward"))
+        return repeats
+
+    def redirected(self, call: KernelCall) -> KernelCall:
+        """The call, reading repeated values where there are any."""
+        return replace(call, inputs=tuple(map(self._source, call.inputs)))
+
+    def _source(self, name: str) -> str:
+        return self._again(name) if self.program.root(name) in self.makers else name
+
+    def _again(self, name: str) -> str:
+        """The repeated value of that name; a view's is a view of its owner's."""
+        own = f"{name} {AGAIN}"
+        if own not in self.types:
+            self.types[own] = self.program.types[name]
+            if name in self.program.aliases:
+                shared = self.program.aliases[name]
+                self.aliases[own] = replace(shared, value=self._again(shared.value))
+        return own
