@@ -5,9 +5,9 @@
 
 Every distinct matrix product, convolution, depth-wise convolution and attention of the full training step is compiled
 for the target. `llvm-mca` (Debian package llvm-19) runs the loop with most accumulators of each on its model of the
-core, and tells the cycles of a turn; the peak is what the same model makes of independent multiply-adds. Memory is
-taken to answer from the first-level cache: this is the bound of the instructions, not of the kernel. A loop without
-vectors on the stack has no spills.
+core, and tells the cycles of a turn and the unit that is busiest in it; the peak is what the same model makes of
+independent multiply-adds. Memory is taken to answer from the first-level cache: this is the bound of the instructions,
+not of the kernel. A loop without vectors on the stack has no spills.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ ANALYSED = (MatmulSpec, ConvSpec, DepthwiseSpec, AttentionSpec)
 GOAL = 0.8
 """Of the core's peak, for matrix products and dense convolutions."""
 ITERATIONS = 200
+BUSY = 0.9
+"""From this part of the cycles on, a unit is what limits a loop."""
 
 CORES = {
     "raspberry-pi-4": "cortex-a72",
@@ -71,6 +73,7 @@ class Finding:
     spills: int
     cycles: float
     peak_fraction: float
+    limit: str
 
 
 def main() -> None:
@@ -127,13 +130,11 @@ def examine(spec: KernelSpec, calls: int, target: Target, choice: Choice) -> Fin
     loop = hottest_loop(kernel_assembly(spec, target, choice))
     if loop is None:
         return None
-    cycles = cycles_of(loop.instructions, CORES[target.name], target.triple)
-    family = type(spec).__name__.removesuffix("Spec").lower()
-    kind = getattr(spec, "kind", "")
-    fraction = loop.multiply_adds / (cycles * peak(target))
+    turn = simulate(loop.instructions, CORES[target.name], target.triple)
+    fraction = loop.multiply_adds / (turn.cycles * peak(target))
     return Finding(
-        title(spec), f"{family} {kind}".strip(), choice.text, calls, loop.fma_instructions, loop.loads, loop.spills,
-        cycles, fraction,
+        title(spec), family_of(spec), choice.text, calls, loop.fma_instructions, loop.loads, loop.spills,
+        turn.cycles, fraction, turn.limit,
     )  # fmt: skip
 
 
@@ -155,11 +156,26 @@ def _peak(name: str) -> float:
     form = _INDEPENDENT.get(target.name) or _INDEPENDENT[target.architecture]
     # More accumulators than latency times pipes, fewer than registers.
     lines = tuple("\t" + form.format(register) for register in range(min(24, target.vector_registers - 2)))
-    return sum(map(multiply_adds, lines)) / cycles_of(lines, CORES[target.name], target.triple)
+    return sum(map(multiply_adds, lines)) / simulate(lines, CORES[target.name], target.triple).cycles
 
 
-def cycles_of(instructions: Iterable[str], core: str, triple: str) -> float:
-    """Cycles of one turn of a loop in the steady state. Raises: SystemExit if llvm-mca is missing or refuses."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a loop in the steady state. `pressure`: cycles that each unit, or the front end, is busy in it."""
+
+    cycles: float
+    pressure: Mapping[str, float]
+
+    @property
+    def limit(self) -> str:
+        """The busiest unit and the part of the cycles that it works; "latency" if none is nearly always busy."""
+        unit, busy = max(self.pressure.items(), key=lambda item: item[1])
+        share = busy / self.cycles
+        return f"{unit} {share:.0%}" if share >= BUSY else f"latency ({unit} {share:.0%})"
+
+
+def simulate(instructions: Iterable[str], core: str, triple: str) -> Turn:
+    """Let llvm-mca run a loop. Raises: SystemExit if it is missing or refuses."""
     program = shutil.which("llvm-mca-19") or shutil.which("llvm-mca")
     if program is None:
         sys.exit("llvm-mca is not installed: apt-get install llvm-19")
@@ -170,7 +186,31 @@ def cycles_of(instructions: Iterable[str], core: str, triple: str) -> float:
     total = re.search(r"^Total Cycles:\s+(\d+)", done.stdout, re.MULTILINE)
     if total is None:
         sys.exit(f"llvm-mca for {core}: {done.stderr.strip()[:500]}")
-    return int(total[1]) / ITERATIONS
+    return Turn(int(total[1]) / ITERATIONS, pressure_in(done.stdout))
+
+
+def pressure_in(report: str) -> dict[str, float]:
+    """Cycles of a turn that each unit is busy, equal units taken together, and the front end, in llvm-mca's report."""
+    names = re.findall(r"^\[[\d.]+\]\s+- (\S+)$", report, re.MULTILINE)
+    cells = re.search(r"^Resource pressure per iteration:\n.*\n(.*)$", report, re.MULTILINE)
+    cycles = [0.0 if cell == "-" else float(cell) for cell in cells[1].split()] if cells else []
+    pressure: dict[str, float] = {}
+    for name, busy in zip(names, cycles, strict=True):
+        unit = name.partition("Unit")[2] or name
+        pressure[unit] = max(pressure.get(unit, 0.0), busy)
+    operations, width = (
+        re.search(rf"^{what}:\s+(\d+)", report, re.MULTILINE) for what in ("Total uOps", "Dispatch Width")
+    )
+    if operations and width:
+        pressure["dispatch"] = int(operations[1]) / ITERATIONS / int(width[1])
+    return pressure
+
+
+def family_of(spec: KernelSpec) -> str:
+    """Kind of contraction. Products with a vector are apart: every weight is used once, so memory bounds them."""
+    if isinstance(spec, MatmulSpec) and min(spec.m, spec.n, spec.k) == 1:
+        return "matmul by a vector"
+    return f"{type(spec).__name__.removesuffix('Spec').lower()} {getattr(spec, 'kind', '')}".strip()
 
 
 def title(spec: KernelSpec) -> str:
@@ -193,7 +233,7 @@ def _print(one: Finding) -> None:
     mark = " SPILLS" if one.spills else ""
     print(
         f"{one.peak_fraction:6.1%} {one.fmas:4} fma {one.loads:4} loads {one.spills:3} stack {one.cycles:7.1f} cycles  "
-        f"x{one.calls:<3} {one.family:<22} {one.kernel} {one.choice}{mark}",
+        f"x{one.calls:<3} {one.limit:<18} {one.family:<22} {one.kernel} {one.choice}{mark}",
         flush=True,
     )
 

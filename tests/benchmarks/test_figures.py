@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.frameworks.portable import Operator, feeds_of, load_graph
+from benchmarks.inner_loops import Turn, pressure_in
 from benchmarks.machine import Limits
 from benchmarks.plot import Line, line_chart
 from benchmarks.prepare import PLAIN_PASSES, write_portable
@@ -74,3 +75,25 @@ def test_a_chart_is_well_formed_and_has_every_point() -> None:
     text = line_chart([Line("a<b", [(1, 3), (8, 5)]), Line("c", [(1, 2)])], title="t & u", x="x", y="y", log2_x=True)
     root = ElementTree.fromstring(text)
     assert len(root.findall(".//{http://www.w3.org/2000/svg}circle")) == 3
+
+
+def test_the_limit_of_a_loop_is_its_busiest_unit() -> None:
+    report = """\
+Total uOps:        1200
+
+Dispatch Width:    3
+
+Resources:
+[0]   - A57UnitB
+[1.0] - A57UnitI
+[1.1] - A57UnitI
+[2]   - A57UnitL
+
+Resource pressure per iteration:
+[0]    [1.0]  [1.1]  [2]
+1.00   0.50   0.75   4.00
+"""
+    pressure = pressure_in(report)
+    assert pressure == {"B": 1.0, "I": 0.75, "L": 4.0, "dispatch": 2.0}
+    assert Turn(4.1, pressure).limit == "L 98%"
+    assert Turn(8.0, pressure).limit == "latency (L 50%)"

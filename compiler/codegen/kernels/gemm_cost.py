@@ -57,11 +57,15 @@ class Core:
     vector_registers: int
     l1_bytes: int
     l2_bytes: int
+    spare_registers: int
+    """Registers that a tile leaves to the elements of A: NEON has no multiply-add that reads one from memory, and with
+    fewer LLVM moves and spills accumulators in some unrolled loops."""
 
     @staticmethod
     def of(target: Target) -> Core:
         """One core of a target."""
-        return Core(target.lanes, target.vector_registers, target.l1_bytes, target.l2_bytes)
+        spare = 3 if target.architecture == "aarch64" else 1
+        return Core(target.lanes, target.vector_registers, target.l1_bytes, target.l2_bytes, spare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
 
 
 def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:
-    registers = core.vector_registers - 1
+    registers = core.vector_registers - core.spare_registers
     vectors = -(-spec.n // core.lanes)
     for width in range(1, min(_MOST_VECTORS, vectors) + 1):
         for height in range(1, min(_MOST_ROWS, spec.m, (registers - width) // width) + 1):
