@@ -1,0 +1,111 @@
+"""Ranks the forward calls that can be repeated in the backward pass by what they cost for each byte not kept.
+
+A kept value is written to memory once and read again once it has left the cache; a repeated one lives in the cache only
+but its arithmetic is done twice. Both are counted in bytes of memory traffic (see `compiler.slicing.cost`), so a repeat
+that costs less than two bytes for each byte that it saves also saves time: an expanding 1x1 convolution with few input
+channels or a depth-wise one, never a product with a long reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from compiler.program import Program
+from compiler.recomputation.candidates import first_reads_after_forward, repeatable
+from compiler.slicing.cost import CACHE_SPEED, CALL_BYTES, CostedCall, costed_calls
+
+KEPT_TRAFFIC = 2.0
+"""Memory traffic for each byte of a kept value: one write, one read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A forward call worth repeating: `saved_bytes` are no longer kept; `cost` is in bytes of memory traffic."""
+
+    position: int
+    saved_bytes: int
+    cost: float
+    gains: bool
+    """True if repeating takes less time than keeping would."""
+
+
+def rank_repeats(program: Program, capacity_bytes: int) -> tuple[Repeat, ...]:
+    """Repeats that save memory: those that gain time, then the others, each time the cheapest for each byte first.
+
+    What a repeat saves counts on those before it.
+    """
+    ranking = _Ranking.of(program, capacity_bytes)
+    found: list[Repeat] = []
+    while (best := ranking.cheapest()) is not None:
+        ranking.accept(best)
+        found.append(best)
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Ranking:
+    program: Program
+    capacity_bytes: int
+    calls: tuple[CostedCall, ...]
+    left: list[int]
+    kept: set[str]
+    """Values of the forward pass that calls after it read, and that no call makes again."""
+    fixed: frozenset[str]
+    """Values that no forward call makes: they cost nothing to read again."""
+    leaving: frozenset[str]
+    """Values that leave the cache between the forward and the backward pass."""
+    again: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, program: Program, capacity_bytes: int) -> _Ranking:
+        made = frozenset(name for call in program.calls if call.phase == "forward" for name in call.outputs)
+        needs = first_reads_after_forward(program)
+        calls = costed_calls(program)
+        read = {operand.root for call in calls for operand in call.inputs}
+        return cls(
+            program,
+            capacity_bytes,
+            calls,
+            list(repeatable(program)),
+            set(made & needs.keys()),
+            frozenset(read - made),
+            _leaving(program, calls, capacity_bytes),
+        )
+
+    def cheapest(self) -> Repeat | None:
+        """The repeat to take next; None if none saves any bytes."""
+        useful = [repeat for repeat in map(self._repeat, self.left) if repeat.saved_bytes > 0]
+        return min(useful, key=lambda repeat: (not repeat.gains, repeat.cost / repeat.saved_bytes), default=None)
+
+    def accept(self, repeat: Repeat) -> None:
+        """The call is repeated: what it reads is kept or made again, what it makes is not kept."""
+        call = self.calls[repeat.position]
+        self.left.remove(repeat.position)
+        self.again |= {operand.root for operand in call.outputs}
+        self.kept |= {operand.root for operand in call.inputs} - self.fixed
+        self.kept -= self.again
+
+    def _repeat(self, position: int) -> Repeat:
+        call = self.calls[position]
+        freed = sum(operand.size_bytes for operand in call.outputs if operand.root in self.kept)
+        known = self.kept | self.again | self.fixed
+        held = sum(operand.size_bytes for operand in call.inputs if operand.root not in known)
+        parts = 1 + call.operand_bytes // self.capacity_bytes
+        cost = max(call.operand_bytes / CACHE_SPEED, call.arithmetic) + parts * (CALL_BYTES + call.packing)
+        leaves = any(operand.root in self.leaving for operand in call.outputs)
+        saved_bytes = freed - held
+        return Repeat(position, saved_bytes, cost, leaves and cost < KEPT_TRAFFIC * saved_bytes)
+
+
+def _leaving(program: Program, calls: Iterable[CostedCall], capacity_bytes: int) -> frozenset[str]:
+    """Values that more than a cache's worth of others is written after, before the backward pass reads them."""
+    written = [0, *accumulate(sum(operand.size_bytes for operand in call.outputs) for call in calls)]
+    last_uses: dict[str, int] = {}
+    for position, call in enumerate(program.calls):
+        for name in (*call.inputs, *call.outputs) if call.phase == "forward" else ():
+            last_uses[program.root(name)] = position
+    needs = first_reads_after_forward(program)
+    between = {root: written[need] - written[last_uses[root] + 1] for root, need in needs.items() if root in last_uses}
+    return frozenset(root for root, written_bytes in between.items() if written_bytes > capacity_bytes)
