@@ -165,7 +165,10 @@ class MatmulSpec:
     `a_transposed`: A is stored [b, k, m]. `b_transposed`: B is stored [b, n, k]. `a_batched` / `b_batched`: False means
     that operand has no batch axis (shared). All operands are tight (no leading-dimension padding).
     inputs: A, B, then epilogue_inputs. Iteration axes for epilogue accesses: (b, m, n).
-    `sums` (of a weight gradient: batch 1, `a_transposed`): a second output [n], the sums over k of B[k, n], which is
+    `extra_outputs`: further outputs of C's shape, each an expression like `epilogue`. All are evaluated at a point
+    before any is written, so outputs may share storage with epilogue inputs read at the same point: an optimizer's
+    update of a weight and its state in the epilogue of the weight's gradient.
+    `sums` (of a weight gradient: batch 1, `a_transposed`): a last output [n], the sums over k of B[k, n], which is
     the gradient of a bias. The epilogue is not applied to it.
     """
 
@@ -179,6 +182,7 @@ class MatmulSpec:
     b_batched: bool = True
     epilogue: Expr = Ref(0)
     epilogue_inputs: tuple[Access, ...] = ()
+    extra_outputs: tuple[Expr, ...] = ()
     sums: bool = False
 
 

@@ -67,8 +67,9 @@ def _matmul(spec: MatmulSpec) -> OperandTypes:
     b = (spec.n, spec.k) if spec.b_transposed else (spec.k, spec.n)
     a_type = _f32(*((spec.batch, *a) if spec.a_batched else a))
     b_type = _f32(*((spec.batch, *b) if spec.b_batched else b))
-    outputs = (_f32(spec.batch, spec.m, spec.n),) + ((_f32(spec.n),) if spec.sums else ())
-    return OperandTypes((a_type, b_type, *_types(spec.epilogue_inputs)), outputs)
+    outputs = (_f32(spec.batch, spec.m, spec.n),) * (1 + len(spec.extra_outputs))
+    sums = (_f32(spec.n),) if spec.sums else ()
+    return OperandTypes((a_type, b_type, *_types(spec.epilogue_inputs)), outputs + sums)
 
 
 def _conv(spec: ConvSpec) -> OperandTypes:

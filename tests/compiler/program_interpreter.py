@@ -117,7 +117,9 @@ def run_spec(spec: KernelSpec, inputs: Sequence[Array]) -> list[Array]:
         reference.reading(access, _shaped(array, access), extents)
         for access, array in zip(spec.epilogue_inputs, wide[count:], strict=True)
     ]
-    return [reference.value(spec.epilogue, [base, *extra], extents=extents)]
+    sums = [wide[1].reshape(-1, extents[-1]).sum(axis=0)] if getattr(spec, "sums", False) else []
+    exprs = (spec.epilogue, *getattr(spec, "extra_outputs", ()))
+    return [*(reference.value(expr, [base, *extra], extents=extents) for expr in exprs), *sums]
 
 
 def _contraction(spec: MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec, inputs: Sequence[Array]) -> Array:

@@ -23,7 +23,7 @@ from compiler.codegen.kernels.register_tile import (
 )
 from compiler.codegen.kernels.share import share_out
 from compiler.codegen.kernels.tiling import ColumnTile
-from compiler.codegen.tir import Block, Operands, Value, index
+from compiler.codegen.tir import Block, Buffer, Operands, Value, index
 from compiler.kernel_spec import MatmulSpec
 
 
@@ -42,7 +42,8 @@ class Gemm:
     def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands, lanes: int) -> None:
         self.spec, self.plan, self.operands, self.lanes = spec, plan, operands, lanes
         self.c = operands.outputs[0]
-        self.epilogue = Epilogue.of(spec.epilogue, operands.inputs[2:], spec.epilogue_inputs, 3)
+        extra = tuple(zip(spec.extra_outputs, operands.outputs[1:], strict=False))
+        self.epilogue = Epilogue.of(spec.epilogue, operands.inputs[2:], spec.epilogue_inputs, 3, extra)
         self.panels = Panels(spec, plan, operands, lanes)
         self.all_rows = Span(index(0), index(plan.row_tiles), whole=True)
         self.all_columns = Span(index(0), index(plan.column_tiles), whole=True)
@@ -125,7 +126,7 @@ class Gemm:
             self._block_by_block(block, slot, batch, rows, columns)
 
     def _column_sums(self, columns: Span) -> Callable[[Block], None]:
-        out = self.operands.outputs[1]
+        out = self.operands.outputs[-1]
 
         def column(body: Block, tile: ColumnTile, number: Value) -> None:
             n = body.let(number * self.plan.columns.tile.width, "n")
@@ -250,11 +251,23 @@ class Gemm:
         self._settle(block, total, place, steps)
 
     def _fetch_c(self, block: Block, place: Place, height: int, tile: ColumnTile) -> None:
-        """Ask for the lines that the tile is going to write."""
+        """Ask for the lines that the tile is going to write, and those that its epilogue reads beside them."""
         base = block.let(wide(place.base), "c")
-        for row in range(height):
-            for line in range(-(-tile.valid // LINE_FLOATS)):
-                prefetch(block, self.c, base + wide(row * place.row_stride + line * LINE_FLOATS), write=True)
+        updates = bool(self.spec.extra_outputs)  # what an update reads, it writes
+        for buffer, offset, write in ((self.c, 0, True), *((*beside, updates) for beside in self._beside_c())):
+            for row in range(height):
+                for line in range(-(-tile.valid // LINE_FLOATS)):
+                    element = base + wide(offset + row * place.row_stride + line * LINE_FLOATS)
+                    prefetch(block, buffer, element, write=write)
+
+    def _beside_c(self) -> list[tuple[Buffer, int]]:
+        """What the epilogue reads in the layout of C: buffers, and how many elements further than in C."""
+        spec = self.spec
+        return [
+            (buffer, access.offset)
+            for buffer, access in self.epilogue.inputs
+            if access.strides == (spec.m * spec.n, spec.n, 1) or (spec.batch == 1 and access.strides[1:] == (spec.n, 1))
+        ]
 
     def _settle(self, block: Block, total: RegisterTile, place: Place, steps: Steps) -> None:
         """Add to the sums that wait in memory, or finish them."""
@@ -286,10 +299,8 @@ class Gemm:
         if plan.streams_c:
             base = block.let((batch * spec.m + m + rows) * spec.n, "next")
             streams.append(Stream.part(self.c, base, rows * spec.n, share, write=True))
-            for buffer, access in self.epilogue.inputs:
-                batched = access.strides == (spec.m * spec.n, spec.n, 1)
-                if batched or (spec.batch == 1 and access.strides[1:] == (spec.n, 1)):
-                    streams.append(Stream.part(buffer, base + access.offset, rows * spec.n, share))
+            for buffer, offset in self._beside_c():
+                streams.append(Stream.part(buffer, base + offset, rows * spec.n, share))
         return streams
 
 

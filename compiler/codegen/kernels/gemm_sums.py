@@ -97,7 +97,7 @@ class SplitSums:
     def _finish(self, block: Block, m: Value, n: Value, width: int, total: Value) -> None:
         point = Point((index(0), m, n))
         point = point.vector(2, width) if width > 1 else point
-        block.store(self.operands.outputs[0], m * self.plan.n + n, self.epilogue.apply(block, total, point))
+        self.epilogue.finish(block, total, point, self.operands.outputs[0], m * self.plan.n + n)
 
     def _finish_columns(self, block: Block, m: Value, n: Value, width: int, total: Value) -> None:
-        block.store(self.operands.outputs[1], n, total)
+        block.store(self.operands.outputs[-1], n, total)

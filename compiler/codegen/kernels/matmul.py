@@ -16,6 +16,8 @@ from compiler.targets import Target
 if TYPE_CHECKING:
     from compiler.codegen.tir import PrimFunc
 
+WHOLE_STEPS = 512
+"""Longest reduction whose sums stay in registers if they cannot wait in C (measured: as fast as in blocks)."""
 _STREAM_STEPS = 384
 """Longest reduction whose tiles are so short that memory, not arithmetic, sets their pace."""
 
@@ -39,8 +41,16 @@ def folded(spec: MatmulSpec) -> MatmulSpec:
 
 
 def _ranked(spec: MatmulSpec, target: Target, threads: int) -> tuple[Candidate, ...]:
-    """Candidates depend on the product alone: one search for all its epilogues."""
-    return ranked(replace(spec, epilogue=Ref(0), epilogue_inputs=(), sums=False), Core.of(target), threads)
+    """Candidates depend on the product alone: one search for all its epilogues.
+
+    Sums that cannot wait in C stay in registers where the reduction is short: waiting elsewhere costs memory traffic.
+    """
+    product = replace(spec, epilogue=Ref(0), epilogue_inputs=(), extra_outputs=(), sums=False)
+    found = ranked(product, Core.of(target), threads)
+    if spec.k > WHOLE_STEPS or _waiting(spec) == "output":
+        return found
+    whole = (one if one.strategy == "split" else replace(one, k_block=spec.k) for one in found)
+    return tuple(dict.fromkeys(whole))
 
 
 def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> MatmulPlan:

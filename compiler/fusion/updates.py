@@ -1,0 +1,94 @@
+"""Fuses optimizer updates into the kernels that make the gradients, so that such a gradient is never written.
+
+Rewrites: an update of a whole weight, beside the matrix product that makes the gradient for it alone, becomes the
+product's epilogue, which reads and writes the weight and its optimizer state in place. Ensures: the same values; the
+order of calls is left to the scheduler, which puts the product after every other reader of the old weight.
+Why: writing and reading a gradient is a third of an update's traffic or more, and inside a product the rest of it
+hides behind arithmetic. A gradient that anything else reads stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+
+from compiler.fusion.affine import is_identity, regrouped
+from compiler.fusion.expressions import substitute_refs, uses_position
+from compiler.fusion.maps import MAX_OPERANDS
+from compiler.kernel_spec import Expr, MapSpec, MatmulSpec, Ref
+from compiler.lowering import Lowered
+from compiler.program import KernelCall
+
+MOST_STEPS = 512
+"""Longest reduction (samples times positions) of a product that takes an update: its sums stay in registers; the
+sums of longer ones would wait in memory, as the gradient does, and their arithmetic outweighs the update anyway."""
+
+_GRADIENT = 1
+"""The operand of an update that is the gradient (see `compiler.ops.optimizer`)."""
+
+
+def fuse_updates(lowered: Lowered, kept: Collection[str]) -> Lowered:
+    """The calls with updates inside the products that make their gradients; values in `kept` must stay in memory."""
+    reads = Counter(lowered.root(name) for name in kept)
+    makers: dict[str, int] = {}
+    for position, call in enumerate(lowered.calls):
+        reads.update(lowered.root(name) for name in call.inputs)
+        if _takes_update(call):
+            makers[call.outputs[0]] = position
+    calls: list[KernelCall | None] = list(lowered.calls)
+    for position, update in enumerate(lowered.calls):
+        if update.phase != "update" or len(update.inputs) <= _GRADIENT:
+            continue
+        gradient = lowered.root(update.inputs[_GRADIENT])
+        maker = calls[makers[gradient]] if gradient in makers else None
+        fused = _fused(maker, update) if maker is not None and reads[gradient] == 1 else None
+        if fused is not None:
+            calls[position], calls[makers[gradient]] = None, fused
+    return replace(lowered, calls=tuple(call for call in calls if call is not None))
+
+
+def _takes_update(call: KernelCall) -> bool:
+    """Whether a call is a weight gradient whose update saves more than it costs.
+
+    The product must wait for the other readers of the weight, and its operands live so much longer: in all, that is
+    worth it only where two gradients (the one that is not written, written and read) outweigh the operands.
+    """
+    spec = call.spec
+    if not isinstance(spec, MatmulSpec) or spec.batch != 1 or not spec.a_transposed or spec.extra_outputs:
+        return False
+    return spec.k <= MOST_STEPS and spec.k * (spec.m + spec.n) <= 2 * spec.m * spec.n
+
+
+def _fused(maker: KernelCall, update: KernelCall) -> KernelCall | None:
+    """The product with the update as its epilogue; None if the update's points are not the gradient's."""
+    product, spec = maker.spec, update.spec
+    if not isinstance(product, MatmulSpec) or not isinstance(spec, MapSpec) or any(map(uses_position, spec.exprs)):
+        return None
+    if not all(is_identity(access, spec.extents) for access in (spec.inputs[_GRADIENT], *spec.outputs)):
+        return None
+    others = [position for position in range(len(spec.inputs)) if position != _GRADIENT]
+    extents = (product.batch, product.m, product.n)
+    accesses = [regrouped(spec.inputs[position], spec.extents, extents) for position in others]
+    extra = tuple(access for access in accesses if access is not None)
+    if len(extra) != len(accesses) or len(maker.inputs) + len(others) > MAX_OPERANDS:
+        return None
+    first = 1 + len(product.epilogue_inputs)
+
+    def operand(number: int) -> Expr:
+        return product.epilogue if number == _GRADIENT else Ref(first + others.index(number))
+
+    exprs = tuple(substitute_refs(expr, operand) for expr in spec.exprs)
+    gradient_bytes = 4 * product.m * product.n
+    return replace(
+        maker,
+        spec=replace(
+            product, epilogue=exprs[0], epilogue_inputs=product.epilogue_inputs + extra, extra_outputs=exprs[1:]
+        ),
+        inputs=(*maker.inputs, *(update.inputs[position] for position in others)),
+        outputs=(*update.outputs, *maker.outputs[1:]),
+        origin=f"{update.origin.replace('update', 'd', 1)} and update",
+        flops=maker.flops + update.flops,
+        bytes_read=maker.bytes_read + update.bytes_read - gradient_bytes,
+        bytes_written=maker.bytes_written + update.bytes_written - gradient_bytes,
+    )

@@ -1,0 +1,81 @@
+"""Updates fused into weight gradients: what fuses, what must not, and where the fused call is placed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compiler.aliases import Alias
+from compiler.fusion.updates import fuse_updates
+from compiler.graph import TensorType
+from compiler.kernel_spec import Access, Affine, Binary, Const, Expr, MapSpec, MatmulSpec, Ref
+from compiler.lowering import Lowered
+from compiler.program import KernelCall
+from compiler.schedule import schedule
+
+ROWS, COLUMNS, SAMPLES = 12, 10, 4
+GRADIENT = MatmulSpec(1, ROWS, COLUMNS, SAMPLES, a_transposed=True)
+INPUT_GRADIENT = MatmulSpec(1, SAMPLES, ROWS, COLUMNS, b_transposed=True)
+WEIGHT = TensorType("f32", (ROWS, COLUMNS))
+WHOLE = Access(WEIGHT, (Affine(((0, 1),)), Affine(((1, 1),))))
+SCALAR = Access(TensorType("f32", ()), ())
+MOMENT: Expr = Binary("add", Binary("mul", Const(0.5), Ref(2)), Ref(1))
+UPDATE = MapSpec(
+    (ROWS, COLUMNS), (WHOLE, WHOLE, WHOLE, SCALAR), (WHOLE, WHOLE), (Binary("sub", Ref(0), MOMENT), MOMENT)
+)
+TYPES = {
+    **dict.fromkeys(("w", "m", "w'", "m'", "d_w"), WEIGHT),
+    "x": TensorType("f32", (SAMPLES, ROWS)),
+    "d_x": TensorType("f32", (SAMPLES, ROWS)),
+    "d_y": TensorType("f32", (SAMPLES, COLUMNS)),
+    "rate": TensorType("f32", ()),
+    "norm": WEIGHT,
+}
+ALIASES = {"w'": Alias("w"), "m'": Alias("m")}
+
+weight_gradient = KernelCall(GRADIENT, ("x", "d_y"), ("d_w",), "d layer", "backward", 100, 30, 40)
+input_gradient = KernelCall(INPUT_GRADIENT, ("d_y", "w"), ("d_x",), "d input", "backward", 100, 30, 40)
+update = KernelCall(UPDATE, ("w", "d_w", "m", "rate"), ("w'", "m'"), "update w", "update", 5, 1440, 960)
+
+
+def fused(*calls: KernelCall, kept: tuple[str, ...] = ()) -> tuple[KernelCall, ...]:
+    return fuse_updates(Lowered(calls, TYPES, ALIASES), kept).calls
+
+
+def test_the_product_updates_in_place() -> None:
+    (call,) = fused(weight_gradient, update)
+    assert (call.inputs, call.outputs) == (("x", "d_y", "w", "m", "rate"), ("w'", "m'"))
+    assert isinstance(call.spec, MatmulSpec)
+    moment = Binary("add", Binary("mul", Const(0.5), Ref(2)), Ref(0))
+    assert call.spec.epilogue == Binary("sub", Ref(1), moment)
+    assert call.spec.extra_outputs == (moment,)
+    assert (call.flops, call.bytes_read, call.bytes_written) == (105, 30 + 1440 - 480, 40 + 960 - 480)
+
+
+def test_it_runs_after_other_readers_of_the_weight() -> None:
+    lowered = fuse_updates(Lowered((weight_gradient, update, input_gradient), TYPES, ALIASES), ())
+    ordered = schedule(lowered, ("d_x", "w'", "m'"))
+    assert [call.outputs[0] for call in ordered.calls] == ["d_x", "w'"]
+
+
+def test_a_gradient_that_is_read_elsewhere_stays() -> None:
+    double = MapSpec((ROWS, COLUMNS), (WHOLE,), (WHOLE,), (Binary("add", Ref(0), Ref(0)),))
+    reader = KernelCall(double, ("d_w",), ("norm",), "norm", "backward", 1, 480, 480)
+    assert len(fused(weight_gradient, reader, update)) == 3
+    assert len(fused(weight_gradient, update, kept=("d_w",))) == 2
+
+
+def test_an_update_of_some_channels_stays() -> None:
+    part = Access(TensorType("f32", (ROWS + 2, COLUMNS)), WHOLE.index)
+    partial = replace(UPDATE, inputs=(part, WHOLE, WHOLE, SCALAR), outputs=(part, WHOLE))
+    assert len(fused(weight_gradient, replace(update, spec=partial))) == 2
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(ROWS, COLUMNS, 20), (600, 2000, 600)])
+def test_a_product_of_many_samples_stays(m: int, n: int, k: int) -> None:
+    """More operands than gradient, or sums that would wait in memory."""
+    whole = replace(WHOLE, type=TensorType("f32", (m, n)))
+    spec = replace(UPDATE, extents=(m, n), inputs=(whole,) * 3 + (SCALAR,), outputs=(whole,) * 2)
+    product = replace(weight_gradient, spec=replace(GRADIENT, m=m, n=n, k=k))
+    assert len(fused(product, replace(update, spec=spec))) == 2
