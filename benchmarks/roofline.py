@@ -7,6 +7,7 @@ or written once) at the bandwidth of memory. Operands that stay in a cache can b
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -23,11 +24,15 @@ LAUNCH_US = 5.0
 """Below this, waking and joining the threads is a good part of a kernel."""
 SHORT_US = 40.0
 """Below this, uneven parts and operands that another core wrote weigh in."""
+RUNS = 2
+"""Profiles on each number of threads, in turns; a kernel's time is the better of their medians."""
+CONTRACTIONS = ("matmul", "conv", "depthwise")
+ACCESSES = ("gather", "scatter", "pool", "reduce")
 
 
 @dataclass(frozen=True)
 class KernelPoint:
-    """One kernel call of a step: its cost and the time it took (median over steps)."""
+    """One kernel call of a step: its cost and the time it took, with all threads and (0: not measured) with one."""
 
     name: str
     phase: str
@@ -35,6 +40,7 @@ class KernelPoint:
     us: float
     flops: int
     moved_bytes: int
+    one_thread_us: float = 0.0
 
     def compute_us(self, limits: Limits, threads: int) -> float:
         """Its arithmetic at the peak."""
@@ -89,48 +95,70 @@ def place(kernel: KernelPoint, limits: Limits, threads: int) -> Position:
     fraction = bound_us / kernel.us if kernel.us > 0 else 0.0
     cached_us = max(compute_us, kernel.cache_us(limits))
     cache_fraction = cached_us / kernel.us if kernel.us > 0 else 0.0
-    reason = "" if fraction >= GOAL else why(kernel, compute_us, memory_us)
+    reason = "" if fraction >= GOAL else why(kernel, compute_us, memory_us, threads)
     return Position(kernel, bound, bound_us, fraction, cache_fraction, reason)
 
 
-def why(kernel: KernelPoint, compute_us: float, memory_us: float) -> str:
+def why(kernel: KernelPoint, compute_us: float, memory_us: float, threads: int) -> str:
     """The class of reason for a kernel below the goal, from its figures alone."""
     if kernel.us < LAUNCH_US:
         return f"launch: {kernel.us:.1f} us is little more than starting and joining the threads"
-    if compute_us + memory_us >= GOAL * kernel.us:
+    short, long = sorted((compute_us, memory_us))
+    if short + long >= GOAL * kernel.us and short >= long / 3:
         return "balanced: arithmetic and traffic are of one size and do not overlap"
+    if long * threads >= GOAL * kernel.one_thread_us > 0:
+        gained = kernel.one_thread_us / kernel.us
+        return f"threads: {gained:.1f}x of one: uneven parts, operands in another core's cache, or a core taken away"
     if kernel.us < SHORT_US:
         return f"short: {kernel.us:.0f} us of work do not amortise start, uneven parts and cold operands"
-    if kernel.family in ("map", "row") and kernel.moved_bytes > 0:
-        return "element-wise arithmetic: polynomials of exp, erf, tanh and divisions cost more than the traffic"
-    if kernel.family in ("gather", "scatter", "pool", "reduce"):
-        return "access: rows or windows are read out of order, or lanes are reduced across"
-    if compute_us >= memory_us:
-        return "arithmetic: the shape leaves register tiles or vector lanes partly empty, or packing weighs in"
-    return "traffic: more is moved than the operands once (re-reads, packing), or lines are partly used"
+    return _by_family(kernel)
+
+
+def _by_family(kernel: KernelPoint) -> str:
+    if kernel.family == "attention":
+        return "softmax: exponentials and sums of rows take turns with the products"
+    if kernel.family in CONTRACTIONS:
+        return "shape: narrow or short sides leave register tiles partly empty; packing and sums of parts weigh in"
+    if kernel.family in ACCESSES or kernel.flops < kernel.moved_bytes:
+        return "access: elements change places, are read out of order, or are added across lanes"
+    return "element-wise arithmetic: polynomials of exp, erf, tanh and divisions cost more than the traffic"
 
 
 def measure(prepared: Prepared, plan: str, threads: int, steps: int) -> Roofline:
     """Build the step, profile it kernel by kernel between two measurements of the limits."""
     folder, _ = build_step(prepared, plan_of(prepared.workload.model, plan), threads, prepared.workload.batch)
     before = measure_limits(threads)
+    profiles = [[_profile(prepared, folder, count, steps) for count in (threads, 1)] for _ in range(RUNS)]
+    limits = before.best(measure_limits(threads))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    families = [kernel["kind"] for kernel in manifest["kernels"]]
+    times = [_best([profile[index] for profile in profiles], "kernel") for index in (0, 1)]
+    kernels = [event for event in profiles[0][0] if event["event"] == "kernel"]
+    points = [_point(*one) for one in zip(kernels, families, *times, strict=True)]
+    positions = tuple(place(point, limits, threads) for point in points)
+    step_ms = min(statistics.median(_times(profile[0], "step")) for profile in profiles) / 1e3
+    return Roofline(prepared.name, plan, threads, step_ms, limits, positions)
+
+
+def _profile(prepared: Prepared, folder: Path, threads: int, steps: int) -> list[dict[str, Any]]:
     command = [str(folder / "bin/step"), "profile", "--weights", str(folder / "weights.safetensors")]
     command += ["--threads", str(threads), "--steps", str(steps), *data_arguments(prepared)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    limits = before.best(measure_limits(threads))
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    manifest = json.loads((folder / "manifest.json").read_text())
-    families = [kernel["kind"] for kernel in manifest["kernels"]]
-    kernels = [event for event in events if event["event"] == "kernel"]
-    points = [_point(event, family) for event, family in zip(kernels, families, strict=True)]
-    step_us = sorted(event["us"] for event in events if event["event"] == "step")
-    positions = tuple(place(point, limits, threads) for point in points)
-    return Roofline(prepared.name, plan, threads, step_us[len(step_us) // 2] / 1e3, limits, positions)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def _point(event: Mapping[str, Any], family: str) -> KernelPoint:
+def _times(events: Iterable[Mapping[str, Any]], kind: str) -> list[float]:
+    return [float(event["us"]) for event in events if event["event"] == kind]
+
+
+def _best(profiles: Iterable[Iterable[Mapping[str, Any]]], kind: str) -> list[float]:
+    """The least time of each event over the profiles."""
+    return [min(times) for times in zip(*(_times(profile, kind) for profile in profiles), strict=True)]
+
+
+def _point(event: Mapping[str, Any], family: str, us: float, one_thread_us: float) -> KernelPoint:
     moved = event["bytes_read"] + event["bytes_written"]
-    return KernelPoint(event["name"], event["phase"], family, event["us"], event["flops"], moved)
+    return KernelPoint(event["name"], event["phase"], family, us, event["flops"], moved, one_thread_us)
 
 
 @dataclass(frozen=True)

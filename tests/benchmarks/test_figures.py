@@ -40,10 +40,17 @@ def test_the_bound_is_the_longer_of_arithmetic_and_traffic(kernel: KernelPoint, 
 
 
 def test_kernels_below_the_goal_have_a_reason() -> None:
-    slow = place(KernelPoint("erf", "forward", "map", 500.0, 1000, 1_000_000), LIMITS, 2)
+    slow = place(KernelPoint("erf", "forward", "map", 500.0, 2_000_000, 1_000_000), LIMITS, 2)
     tiny = place(KernelPoint("bias", "update", "map", 1.0, 10, 100), LIMITS, 2)
     assert slow.reason.startswith("element-wise")
     assert tiny.reason.startswith("launch")
+    # One thread reaches 62% of its half of the peak; two are no faster.
+    stuck = place(KernelPoint("gemm", "forward", "matmul", 1600.0, 100_000_000, 1 << 10, 1600.0), LIMITS, 2)
+    assert stuck.reason.startswith("threads: 1.0x of one")
+    narrow = place(KernelPoint("gemm", "backward", "matmul", 450.0, 13_000_000, 2_400_000, 900.0), LIMITS, 2)
+    assert narrow.reason.startswith("shape")
+    moves = place(KernelPoint("transpose", "forward", "map", 600.0, 0, 4_800_000, 1000.0), LIMITS, 2)
+    assert moves.reason.startswith("access")
     (total,) = by_family([slow, place(KernelPoint("erf", "forward", "map", 50.0, 1000, 1_000_000), LIMITS, 2)])
     assert total.calls == 2
     assert total.fraction == pytest.approx(100 / 550)
