@@ -195,6 +195,7 @@ class ConvSpec:
     weight_grad:  inputs x, d_y                     -> d_w[KH,KW,C,K]; epilogue axes (kh, kw, c, k)
     `pads` is (top, left, bottom, right) of zeros. y[oh,ow] += x[oh*sh + kh*dh - top, ow*sw + kw*dw - left] * w.
     `sums` (weight_grad only): a second output [K], the sums of d_y over n, oh, ow; the epilogue is not applied to it.
+    `direct`: sums of products only, never Winograd's algorithm, whose rounding error is up to three times as large.
     """
 
     kind: Literal["forward", "input_grad", "weight_grad"]
@@ -212,6 +213,7 @@ class ConvSpec:
     epilogue: Expr = Ref(0)
     epilogue_inputs: tuple[Access, ...] = ()
     sums: bool = False
+    direct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

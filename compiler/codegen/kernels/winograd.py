@@ -96,7 +96,9 @@ def odd_lines(floats: int) -> int:
 
 
 def applies(spec: ConvSpec) -> bool:
-    """Whether there is such a kernel at all."""
+    """Whether there may be such a kernel at all."""
+    if spec.direct:
+        return False
     plain = spec.kernel == (TAPS, TAPS) and spec.strides == (1, 1) and spec.dilations == (1, 1)
     return plain and spec.c % CHANNELS == 0 and spec.k % CHANNELS == 0 and max(spec.pads) < TAPS
 

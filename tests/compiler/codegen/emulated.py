@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.operands import operand_types
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.testing import build_object
@@ -61,16 +62,25 @@ int main(int argc, char **argv) {
 """
 
 
-def run_emulated(spec: KernelSpec, inputs: list[Array], *, target: str = "raspberry-pi-4", threads: int = 4) -> Array:
+def run_emulated(
+    spec: KernelSpec,
+    inputs: list[Array],
+    *,
+    target: str = "raspberry-pi-4",
+    threads: int = 4,
+    choice: Choice = DEFAULT,
+) -> Array:
     """The kernel's only output, computed by the target's own code under emulation."""
     assert QEMU is not None, "qemu-aarch64-static is not installed: apt-get install qemu-user-static"
     board = load(target)
-    reply = build_object(spec, board, threads)
+    reply = build_object(spec, board, threads, choice)
     types = operand_types(spec)
     with tempfile.TemporaryDirectory(prefix="pockfarm-emulated-") as name:
         folder = Path(name)
         (folder / "kernel.o").write_bytes(reply.object_bytes)
-        source = _MAIN.replace("__tvm_ffi_KERNEL", f"__tvm_ffi_{symbol_of(spec)}").replace("THREADS", str(threads))
+        source = _MAIN.replace("__tvm_ffi_KERNEL", f"__tvm_ffi_{symbol_of(spec, choice)}").replace(
+            "THREADS", str(threads)
+        )
         (folder / "main.c").write_text(source)
         compile_ = [sys.executable, "-m", "ziglang", "cc", "-target", board.zig_triple, "-static", "-O2"]
         files = [str(folder / "main.c"), str(folder / "kernel.o"), "-Wl,--gc-sections", "-lm"]

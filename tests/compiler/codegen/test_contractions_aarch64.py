@@ -6,11 +6,13 @@ import re
 
 import pytest
 
+from compiler.codegen.choice import choose
 from compiler.codegen.compile import assembly
+from compiler.codegen.kernels.conv import method_of
 from compiler.codegen.kernels.family import kernel_module
 from compiler.kernel_spec import MatmulSpec
 from compiler.targets import load
-from tests.compiler.codegen.contractions import Contraction, conv, depthwise, distance, expected, random_inputs
+from tests.compiler.codegen.contractions import Contraction, Kind, conv, depthwise, distance, expected, random_inputs
 from tests.compiler.codegen.emulated import run_emulated
 
 PADS = (1, 1, 1, 1)
@@ -25,6 +27,11 @@ SPECS: dict[str, Contraction] = {
     "depthwise input gradient": depthwise("input_grad", (1, 13, 12, 22), (3, 3), (2, 2), PADS),
     "depthwise weight gradient": depthwise("weight_grad", (1, 13, 12, 22), (3, 3), (1, 1), PADS),
 }
+WINOGRAD: dict[str, Contraction] = {
+    "winograd forward": conv("forward", (1, 16, 16, 48), 32, (3, 3), (1, 1), PADS),
+    "winograd weight gradient": conv("weight_grad", (1, 16, 16, 48), 32, (3, 3), (1, 1), PADS),
+}
+KERNELS = SPECS | WINOGRAD
 
 
 @pytest.mark.parametrize("name", list(SPECS))
@@ -34,13 +41,31 @@ def test_emulated(name: str) -> None:
     assert distance(run_emulated(spec, inputs), expected(spec, inputs)) < 6e-7
 
 
-@pytest.mark.parametrize("name", list(SPECS))
+@pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
+@pytest.mark.parametrize("board", ["raspberry-pi-4", "raspberry-pi-5"])
+def test_winograd_emulated(kind: Kind, board: str) -> None:
+    """On Cortex-A72 and A76, by default."""
+    spec = conv(kind, (2, 15, 13, 48), 80, (3, 3), (1, 1), PADS)
+    assert method_of(spec, load(board), None) == 4
+    inputs = random_inputs(spec)
+    assert distance(run_emulated(spec, inputs, target=board), expected(spec, inputs)) < 1.2e-6
+
+
+@pytest.mark.parametrize("size", [2, 6])
+def test_every_winograd_tile_emulated(size: int) -> None:
+    spec = conv("forward", (1, 9, 10, 32), 48, (3, 3), (1, 1), PADS)
+    inputs = random_inputs(spec)
+    got = run_emulated(spec, inputs, choice=choose(winograd=size))
+    assert distance(got, expected(spec, inputs)) < {2: 6e-7, 6: 6e-6}[size]
+
+
+@pytest.mark.parametrize("name", list(KERNELS))
 @pytest.mark.parametrize("target", ["raspberry-pi-4", "x86-64-v3"])
 def test_no_calls_and_vector_arithmetic(name: str, target: str) -> None:
     """Nothing falls back to library calls (other than clearing memory) or to scalar multiply-adds
     (other than for the last odd column)."""
     board = load(target)
-    code = assembly(kernel_module(SPECS[name]).emit(SPECS[name], board, 4), board)  # type: ignore[arg-type]
+    code = assembly(kernel_module(KERNELS[name]).emit(KERNELS[name], board, 4), board)  # type: ignore[arg-type]
     called = set(re.findall(r"\b(?:bl|callq)\s+([\w@]+)", code)) - {"memset", "memset@PLT", "memcpy", "memcpy@PLT"}
     assert not called
     vector, scalar = (r"\bfmla\b", r"\bfmadd\b") if target == "raspberry-pi-4" else (r"vfmadd\w*ps\b", r"vfmadd\w*ss\b")

@@ -171,6 +171,15 @@ def test_choices() -> None:
     assert choices_of(strided, target, 2) == (DEFAULT,)
 
 
+def test_direct_specs_have_one_schedule() -> None:
+    target = load(native_target())
+    spec = layer("forward", 2, 28, 28, 64, 64)
+    assert direct.method_of(spec, target, None) == 4
+    forbidden = dataclasses.replace(spec, direct=True)
+    assert choices_of(forbidden, target, 2) == (DEFAULT,)
+    assert direct.method_of(forbidden, target, None) == 0
+
+
 def test_default_is_direct_where_winograd_does_not_pay() -> None:
     lanes = load(native_target()).lanes
     assert winograd.default_outputs(layer("forward", 4, 14, 14, 256, 256), lanes) == 4
