@@ -47,6 +47,7 @@ _LINE = 1.5
 _PHASE = 5000.0
 """Meeting of the threads between two phases."""
 _MOST_CHOICES = 8
+_LINE_FLOATS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +202,23 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     vectors = sum(width * count for width, count in wide.items())
     height = sum(size * count for size, count in rows.items())
     total = batch * (work + _panels(spec, core, slots, candidate, steps, row_tiles, vectors))
-    lines = (height * steps + vectors * core.lanes * steps) / 16 * batch
-    total += _LINE * lines
+    total += _LINE * batch * steps * _lines_of_step(spec, core, slots, candidate, height, vectors)
     if candidate.strategy == "split":
         total += spec.m * vectors * 3 + (_PHASE if slots > 1 else 0)
     return total + (_PHASE if candidate.panels == "shared" and slots > 1 else 0)
+
+
+def _lines_of_step(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate, height: int, vectors: int) -> float:
+    """Cache lines of A and B that one step brings in.
+
+    Lines come in pairs: a slot that reads less than a pair of each row of an operand, and skips the rest, wastes some.
+    """
+    a, b = height / _LINE_FLOATS, vectors * core.lanes / _LINE_FLOATS
+    if slots > 1 and candidate.strategy == "rows" and spec.a_transposed:
+        a = max(a, 2.0)
+    if slots > 1 and candidate.strategy == "columns" and not spec.b_transposed:
+        b = max(b, 2.0)
+    return a + b
 
 
 def _step(height: int, width: int) -> float:
