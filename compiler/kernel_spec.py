@@ -170,6 +170,8 @@ class MatmulSpec:
     update of a weight and its state in the epilogue of the weight's gradient.
     `sums` (of a weight gradient: batch 1, `a_transposed`): a last output [n], the sums over k of B[k, n], which is
     the gradient of a bias. The epilogue is not applied to it.
+    `b_panel`: not 0 means that B (not batched, not transposed) is stored as panels of so many columns, a divisor of
+    n, in the order in which register tiles read it: [n / b_panel, k, b_panel].
     """
 
     batch: int
@@ -184,6 +186,7 @@ class MatmulSpec:
     epilogue_inputs: tuple[Access, ...] = ()
     extra_outputs: tuple[Expr, ...] = ()
     sums: bool = False
+    b_panel: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,10 @@ class StateTensor:
     perm: tuple[int, ...]
     trained: bool = False
     """True for a parameter that the step updates (wholly or in part) and for all optimizer state."""
+    packed: bool = False
+    """True if the inside layout is the one in which matrix products read panels."""
+    copy_of: str | None = None
+    """The tensor that this one repeats in another layout: loaded from the same tensor of a file, never written."""
 
 
 @dataclass(frozen=True, slots=True)

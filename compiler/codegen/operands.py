@@ -64,7 +64,9 @@ def _f32(*shape: int) -> TensorType:
 
 def _matmul(spec: MatmulSpec) -> OperandTypes:
     a = (spec.k, spec.m) if spec.a_transposed else (spec.m, spec.k)
-    b = (spec.n, spec.k) if spec.b_transposed else (spec.k, spec.n)
+    b: tuple[int, ...] = (spec.n, spec.k) if spec.b_transposed else (spec.k, spec.n)
+    if spec.b_panel:
+        b = (spec.n // spec.b_panel, spec.k, spec.b_panel)
     a_type = _f32(*((spec.batch, *a) if spec.a_batched else a))
     b_type = _f32(*((spec.batch, *b) if spec.b_batched else b))
     outputs = (_f32(spec.batch, spec.m, spec.n),) * (1 + len(spec.extra_outputs))

@@ -20,8 +20,9 @@ NOWHERE = "PF_NOWHERE"
 
 
 def checkpoint_name(state: StateTensor) -> str:
-    """The tensor's name in a checkpoint: constants get the prefix `constant.`."""
-    return f"constant.{state.name}" if state.role == "constant" else state.name
+    """The tensor's name in a checkpoint: constants get the prefix `constant.`; a copy's is that of its original."""
+    name = state.copy_of or state.name
+    return f"constant.{name}" if state.role == "constant" else name
 
 
 def table_source(image: BinaryImage, kernels: Mapping[str, CompiledKernel]) -> str:
@@ -153,7 +154,9 @@ class _Tables:
 
     def _states(self) -> str:
         """Widest elements first, so that every tensor of a checkpoint is aligned to its element."""
-        order = sorted(self.image.state, key=lambda state: (-_item_bytes(state.type), checkpoint_name(state)))
+        order = sorted(
+            self.image.state, key=lambda state: (-_item_bytes(state.type), checkpoint_name(state), state.name)
+        )
         return _array("pf_state", "states", [self._state(state) for state in order])
 
     def _state(self, state: StateTensor) -> str:
@@ -169,6 +172,7 @@ class _Tables:
             "dtype": _dtype(state.type),
             "trained": str(state.trained).lower(),
             "permuted": str(moved != sorted(moved)).lower(),
+            "copy": str(state.copy_of is not None).lower(),
             "file_rank": str(len(state.file_shape)),
             "view_rank": str(len(state.view_shape)),
             "file_shape": _list(state.file_shape, state.name),

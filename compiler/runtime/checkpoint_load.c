@@ -8,7 +8,7 @@
 
 enum { CHUNK_BYTES = 256 << 10 };
 
-/* A run of a tensor's elements in file order: whole rows of its outermost axis if memory's layout is another. */
+/* A run of a tensor's elements in file order: a box of it if memory's layout is another. */
 typedef struct {
     const pf_state *state;
     uint64_t file_offset;
@@ -30,13 +30,14 @@ static pf_status load_chunk(const pf_checkpoint_tensors *tensors, const chunk *p
     unsigned char *memory = tensors->memory + state->offset;
     if (!state->permuted) return read_chunk(tensors, part, memory + (size_t)part->first * pf_item_bytes(state->dtype));
     PF_TRY(read_chunk(tensors, part, staging));
-    pf_rows_scatter(state, part->first, part->count, staging, memory);
+    pf_box_scatter(state, part->first, part->count, staging, memory);
     return PF_OK;
 }
 
-static int64_t chunk_elements(const pf_state *state) {
-    int64_t most = (int64_t)(CHUNK_BYTES / pf_item_bytes(state->dtype)), row = pf_row_elements(state);
-    return !state->permuted || row > most ? most : most / row * row;
+static int64_t chunk_elements(const pf_state *state, int64_t first) {
+    int64_t most = (int64_t)(CHUNK_BYTES / pf_item_bytes(state->dtype)), left = state->count - first;
+    if (state->permuted) return pf_box_elements(state, first, most);
+    return left < most ? left : most;
 }
 
 /* Chunks task, task + tasks, task + 2 tasks ... of all tensors. */
@@ -46,9 +47,8 @@ static pf_status load_share(const pf_checkpoint_tensors *tensors, int task, int 
         const pf_state *state = &pf_image_data.states[i];
         if (tensors->begins[i] < 0) continue;
         uint64_t offset = tensors->data_offset + (uint64_t)tensors->begins[i];
-        int64_t step = chunk_elements(state);
-        for (int64_t first = 0; first < state->count; first += step, number++) {
-            int64_t count = state->count - first < step ? state->count - first : step;
+        for (int64_t first = 0, count; first < state->count; first += count, number++) {
+            count = chunk_elements(state, first);
             if (number % tasks == task) PF_TRY(load_chunk(tensors, &(chunk){state, offset, first, count}));
         }
     }

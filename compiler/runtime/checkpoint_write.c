@@ -34,7 +34,9 @@ static void put(void *to, const char *bytes, uint64_t count) {
 
 static void put_text(sink *out, const char *text) { put(out, text, strlen(text)); }
 
-static bool is_kept(const pf_state *state, pf_save_set what) { return what == PF_SAVE_ALL || state->role == PF_PARAMETER; }
+static bool is_kept(const pf_state *state, pf_save_set what) {
+    return !state->copy && (what == PF_SAVE_ALL || state->role == PF_PARAMETER);
+}
 
 static uint64_t state_bytes(const pf_state *state) { return (uint64_t)state->count * pf_item_bytes(state->dtype); }
 

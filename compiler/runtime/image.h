@@ -34,6 +34,7 @@ typedef struct {
     pf_dtype dtype;
     bool trained;
     bool permuted;
+    bool copy; /* of a parameter or constant in another layout: loaded from the same tensor, never written */
     int32_t file_rank, view_rank;
     int64_t file_shape[PF_MAX_RANK], view_shape[PF_MAX_RANK];
     int32_t perm[PF_MAX_RANK];

@@ -28,51 +28,59 @@ void pf_walk_gather(pf_walk *walk, size_t item_bytes, const void *memory, void *
         memcpy((char *)file + (size_t)i * item_bytes, (const char *)memory + (size_t)walk->offset * item_bytes, item_bytes);
 }
 
-static int outermost(const pf_state *state) {
-    int axis = 0;
-    while (axis < state->view_rank - 1 && state->view_shape[axis] == 1) axis++;
-    return axis;
-}
-
-int64_t pf_row_elements(const pf_state *state) {
-    return state->view_rank == 0 || state->count == 0 ? 1 : state->count / state->view_shape[outermost(state)];
-}
-
-/* Some rows of a tensor, walked in memory's order, so that writes follow one another: axis 0 is memory's outermost. */
+/* A box of a tensor, walked in memory's order, so that writes follow one another: axis 0 is memory's outermost. */
 typedef struct {
     int rank;
     int64_t extents[PF_MAX_RANK], file_strides[PF_MAX_RANK], memory_strides[PF_MAX_RANK], index[PF_MAX_RANK];
     int64_t file_offset, memory_offset;
 } box;
 
-static void box_of_rows(box *rows, const pf_state *state, int64_t first, int64_t count) {
-    int64_t file_strides[PF_MAX_RANK], file_stride = 1, memory_stride = 1;
-    int outer = outermost(state);
-    memset(rows, 0, sizeof *rows);
-    rows->rank = state->view_rank;
+/* The outermost axis of the file of which one step is at most `most` elements, and how many it is. */
+static int axis_within(const pf_state *state, int64_t most, int64_t *step) {
+    int axis = state->view_rank - 1;
+    *step = 1;
+    while (axis > 0 && *step * state->view_shape[axis] <= most) *step *= state->view_shape[axis--];
+    return axis;
+}
+
+int64_t pf_box_elements(const pf_state *state, int64_t first, int64_t most) {
+    int64_t step, left;
+    if (state->view_rank == 0) return 1;
+    int axis = axis_within(state, most, &step);
+    left = state->view_shape[axis] - first / step % state->view_shape[axis];
+    return (most / step < left ? most / step : left) * step;
+}
+
+static void box_of(box *part, const pf_state *state, int64_t first, int64_t count) {
+    int64_t file_strides[PF_MAX_RANK], extents[PF_MAX_RANK], step, file_stride = 1, memory_stride = 1;
+    int cut = axis_within(state, count, &step);
+    memset(part, 0, sizeof *part);
+    part->rank = state->view_rank;
     for (int axis = state->view_rank - 1; axis >= 0; axis--) {
+        extents[axis] = axis > cut ? state->view_shape[axis] : axis == cut ? count / step : 1;
         file_strides[axis] = file_stride;
         file_stride *= state->view_shape[axis];
     }
     for (int axis = state->view_rank - 1; axis >= 0; axis--) {
         int view_axis = state->perm[axis];
-        rows->extents[axis] = view_axis == outer ? count : state->view_shape[view_axis];
-        rows->file_strides[axis] = file_strides[view_axis];
-        rows->memory_strides[axis] = memory_stride;
-        if (view_axis == outer) rows->memory_offset = first * memory_stride;
+        int64_t index = first / file_strides[view_axis] % state->view_shape[view_axis];
+        part->extents[axis] = extents[view_axis];
+        part->file_strides[axis] = file_strides[view_axis];
+        part->memory_strides[axis] = memory_stride;
+        if (view_axis <= cut) part->memory_offset += index * memory_stride;
         memory_stride *= state->view_shape[view_axis];
     }
 }
 
 /* Step the axes outside the innermost; false at the end. */
-static bool next_run(box *rows) {
-    for (int axis = rows->rank - 2; axis >= 0; axis--) {
-        rows->file_offset += rows->file_strides[axis];
-        rows->memory_offset += rows->memory_strides[axis];
-        if (++rows->index[axis] < rows->extents[axis]) return true;
-        rows->file_offset -= rows->file_strides[axis] * rows->extents[axis];
-        rows->memory_offset -= rows->memory_strides[axis] * rows->extents[axis];
-        rows->index[axis] = 0;
+static bool next_run(box *part) {
+    for (int axis = part->rank - 2; axis >= 0; axis--) {
+        part->file_offset += part->file_strides[axis];
+        part->memory_offset += part->memory_strides[axis];
+        if (++part->index[axis] < part->extents[axis]) return true;
+        part->file_offset -= part->file_strides[axis] * part->extents[axis];
+        part->memory_offset -= part->memory_strides[axis] * part->extents[axis];
+        part->index[axis] = 0;
     }
     return false;
 }
@@ -86,32 +94,19 @@ static void copy_run(const char *file, int64_t stride, char *memory, int64_t cou
         memcpy(memory + (size_t)i * item_bytes, file + (size_t)(i * stride) * item_bytes, item_bytes);
 }
 
-static void scatter_one_by_one(const pf_state *state, int64_t first, int64_t count, const char *file, char *memory) {
+void pf_box_scatter(const pf_state *state, int64_t first, int64_t count, const void *file, void *memory) {
     size_t item_bytes = pf_item_bytes(state->dtype);
-    pf_walk walk;
-    pf_walk_start(&walk, state);
-    for (int64_t left = first, axis = walk.rank - 1; axis >= 0; left /= walk.extents[axis--]) {
-        walk.index[axis] = left % walk.extents[axis];
-        walk.offset += walk.index[axis] * walk.strides[axis];
-    }
-    for (int64_t i = 0; i < count; i++, advance(&walk))
-        memcpy(memory + (size_t)walk.offset * item_bytes, file + (size_t)i * item_bytes, item_bytes);
-}
-
-void pf_rows_scatter(const pf_state *state, int64_t first, int64_t count, const void *file, void *memory) {
-    int64_t row = pf_row_elements(state);
-    size_t item_bytes = pf_item_bytes(state->dtype);
-    box rows;
-    if (first % row || count % row) {
-        scatter_one_by_one(state, first, count, file, memory);
+    box part;
+    if (state->view_rank == 0) {
+        memcpy(memory, file, item_bytes);
         return;
     }
-    box_of_rows(&rows, state, first / row, count / row);
-    int inner = rows.rank - 1;
+    box_of(&part, state, first, count);
+    int inner = part.rank - 1;
     do {
-        const char *from = (const char *)file + (size_t)rows.file_offset * item_bytes;
-        char *to = (char *)memory + (size_t)rows.memory_offset * item_bytes;
-        if (item_bytes == 4) copy_run4(from, rows.file_strides[inner], to, rows.extents[inner]);
-        else copy_run(from, rows.file_strides[inner], to, rows.extents[inner], item_bytes);
-    } while (next_run(&rows));
+        const char *from = (const char *)file + (size_t)part.file_offset * item_bytes;
+        char *to = (char *)memory + (size_t)part.memory_offset * item_bytes;
+        if (item_bytes == 4) copy_run4(from, part.file_strides[inner], to, part.extents[inner]);
+        else copy_run(from, part.file_strides[inner], to, part.extents[inner], item_bytes);
+    } while (next_run(&part));
 }

@@ -16,11 +16,11 @@ void pf_walk_start(pf_walk *walk, const pf_state *state);
 /* Copy the next `count` elements, in file order, from memory to `file`. */
 void pf_walk_gather(pf_walk *walk, size_t item_bytes, const void *memory, void *file, int64_t count);
 
-/* Elements of one row of the file's outermost axis that is longer than one. */
-int64_t pf_row_elements(const pf_state *state);
+/* The most elements, `most` or fewer, that from element `first` of the file on form a box of the tensor: whole steps of
+ * one axis. A tensor is cut into such boxes by starting at 0 and going on where the last one ended. */
+int64_t pf_box_elements(const pf_state *state, int64_t first, int64_t most);
 
-/* Copy `count` elements of the file, from element `first` on, from `file` to their places in `memory`. Fast for whole
- * rows. */
-void pf_rows_scatter(const pf_state *state, int64_t first, int64_t count, const void *file, void *memory);
+/* Copy a box of `count` elements, from element `first` of the file on, from `file` to their places in `memory`. */
+void pf_box_scatter(const pf_state *state, int64_t first, int64_t count, const void *file, void *memory);
 
 #endif

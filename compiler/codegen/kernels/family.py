@@ -82,6 +82,13 @@ def workspace_bytes_of(spec: KernelSpec, target: Target, threads: int, choice: C
     return _tunable(spec).workspace_bytes(spec, target, threads, choice)
 
 
+def stored_panel_width(spec: MatmulSpec, target: Target, threads: int) -> int:
+    """Columns of the panels in which a B that never changes is stored best; 0: as it is."""
+    from compiler.codegen.kernels import matmul
+
+    return matmul.panel_width(spec, target, threads)
+
+
 def _tunable(spec: KernelSpec) -> TunableModule:
     module = kernel_module(spec)
     if not isinstance(module, TunableModule):

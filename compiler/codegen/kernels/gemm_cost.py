@@ -146,9 +146,11 @@ def _variants(spec: MatmulSpec, core: Core, slots: int, first: Candidate) -> Ite
 def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
     """Every sensible way to share out and to pack, without a tile."""
     in_place: tuple[PanelPlace, ...] = () if spec.b_transposed else ("direct",)
+    packed: tuple[PanelPlace, ...] = () if spec.b_panel else ("private",)
+    whole: tuple[PanelPlace, ...] = () if spec.b_panel else ("shared",)
     k_block = spec.k if spec.k <= _UNBLOCKED_STEPS else divisor_near(spec.k, BLOCK_STEPS // 2, BLOCK_STEPS)
     if spec.batch >= 2 * slots and spec.batch > 1:
-        yield from (Candidate(0, 0, "batch", "columns", panels, k_block) for panels in (*in_place, "private"))
+        yield from (Candidate(0, 0, "batch", "columns", panels, k_block) for panels in (*in_place, *packed))
         return
     b_stays = 4 * spec.k * spec.n <= core.l2_bytes // 2
     flat = spec.m <= _FLAT_ROWS and not spec.b_transposed and not b_stays
@@ -157,22 +159,29 @@ def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
         fits = core.l1_bytes // (4 * spec.n) if flat else core.l2_bytes // (8 * (spec.m + spec.n))
         most = max(16, min(BLOCK_STEPS, fits))
         steps = divisor_near(spec.k, most // 2, most)
-        yield from (Candidate(0, 0, "split", "columns", panels, steps) for panels in (*in_place, "private"))
+        yield from (Candidate(0, 0, "split", "columns", panels, steps) for panels in (*in_place, *packed))
         if flat:
             return
     if b_stays and not (spec.a_transposed and spec.k > _UNBLOCKED_STEPS):
-        yield from (Candidate(0, 0, "rows", "rows", panels, spec.k) for panels in (*in_place, "shared"))
+        yield from (Candidate(0, 0, "rows", "rows", panels, spec.k) for panels in (*in_place, *whole))
     else:
-        yield from (Candidate(0, 0, "rows", "columns", panels, k_block) for panels in (*in_place, "private"))
-    yield from (Candidate(0, 0, "columns", "columns", panels, k_block) for panels in (*in_place, "private"))
+        yield from (Candidate(0, 0, "rows", "columns", panels, k_block) for panels in (*in_place, *packed))
+    yield from (Candidate(0, 0, "columns", "columns", panels, k_block) for panels in (*in_place, *packed))
 
 
 def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:
     registers = core.vector_registers - core.spare_registers
     vectors = -(-spec.n // core.lanes)
-    for width in range(1, min(_MOST_VECTORS, vectors) + 1):
+    widths = [spec.b_panel // core.lanes] if spec.b_panel else range(1, min(_MOST_VECTORS, vectors) + 1)
+    for width in widths:
         for height in range(1, min(_MOST_ROWS, spec.m, (registers - width) // width) + 1):
             yield replace(way, rows=height, vectors=width)
+
+
+def panel_widths(n: int, core: Core) -> list[int]:
+    """Columns that panels of a stored B may have: whole vectors, and n whole panels."""
+    sizes = (vectors * core.lanes for vectors in range(1, _MOST_VECTORS + 1))
+    return [width for width in sizes if n % width == 0]
 
 
 # ------------------------------------------------------------------------------------------------------------- cost
@@ -216,7 +225,7 @@ def _lines_of_step(spec: MatmulSpec, core: Core, slots: int, candidate: Candidat
     a, b = height / _LINE_FLOATS, vectors * core.lanes / _LINE_FLOATS
     if slots > 1 and candidate.strategy == "rows" and spec.a_transposed:
         a = max(a, 2.0)
-    if slots > 1 and candidate.strategy == "columns" and not spec.b_transposed:
+    if slots > 1 and candidate.strategy == "columns" and not spec.b_transposed and not spec.b_panel:
         b = max(b, 2.0)
     return a + b
 
@@ -229,6 +238,8 @@ def _step(height: int, width: int) -> float:
 def _panels(
     spec: MatmulSpec, core: Core, slots: int, candidate: Candidate, steps: int, row_tiles: int, vectors: int
 ) -> float:
+    if spec.b_panel:
+        return 0.0
     each = _TRANSPOSE if spec.b_transposed else _PACK
     if candidate.panels == "shared":
         return each * steps * vectors / slots

@@ -81,7 +81,9 @@ class Panels:
     # ------------------------------------------------------------------------------------------------------------ B
 
     def b_at(self, batch: Value, k: Value, n: Value) -> Matrix:
-        """B from (k, n) on, where it lies."""
+        """B from (k, n) on, where it lies; in stored panels n is the first column of one."""
+        if self.spec.b_panel:
+            return Matrix(self.b, n * self.spec.k + k * self.spec.b_panel, self.spec.b_panel, 1)
         base = batch * (self.spec.k * self.spec.n) if self.spec.b_batched else index(0)
         return Matrix(self.b, base, *self.b_strides).at(k, n)
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from compiler.codegen.choice import Choice
 from compiler.codegen.iteration import flatten_access, indexed_axes
-from compiler.codegen.kernels.gemm_cost import Candidate, Core, candidate_of, ranked, row_block
+from compiler.codegen.kernels.gemm_cost import (
+    Candidate,
+    Core,
+    candidate_of,
+    cost,
+    panel_widths,
+    ranked,
+    row_block,
+)
 from compiler.codegen.kernels.gemm_plan import MatmulPlan, Waiting
 from compiler.codegen.kernels.tiling import columns, slots_of
 from compiler.kernel_spec import MatmulSpec, Ref
@@ -20,6 +28,8 @@ WHOLE_STEPS = 512
 """Longest reduction whose sums stay in registers if they cannot wait in C (measured: as fast as in blocks)."""
 _STREAM_STEPS = 384
 """Longest reduction whose tiles are so short that memory, not arithmetic, sets their pace."""
+_WORTH_STORING = 0.995
+"""Cost of a product with stored panels, as a part of its cost without, above which B is left as it is."""
 
 
 def choices(spec: MatmulSpec, target: Target, threads: int) -> tuple[Choice, ...]:
@@ -82,6 +92,21 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         streams_b=not one_pass and 4 * spec.k * spec.n > far // 2,
         streams_c=(short or not one_pass) and 4 * spec.m * spec.n > far,
     )
+
+
+def panel_width(spec: MatmulSpec, target: Target, threads: int) -> int:
+    """Columns of the panels in which a B that never changes is stored best; 0: as it is."""
+    core = Core.of(target)
+    product = replace(folded(spec), epilogue=Ref(0), epilogue_inputs=(), extra_outputs=(), sums=False)
+    if spec.sums or spec.b_panel or (product.b_batched and product.batch > 1):
+        return 0
+    slots = slots_of(2.0 * product.batch * product.m * product.n * product.k, threads)
+    stored = [
+        replace(product, b_transposed=False, b_batched=False, b_panel=width) for width in panel_widths(product.n, core)
+    ]
+    costs = {one.b_panel: cost(one, core, slots, ranked(one, core, threads)[0]) for one in (product, *stored)}
+    best = min(costs, key=lambda width: (costs[width], -width))
+    return best if costs[best] < _WORTH_STORING * costs[0] else 0
 
 
 def _waiting(spec: MatmulSpec) -> Waiting:
