@@ -272,7 +272,10 @@ class GatherSpec:
     """`y[o, j, i] = table[o, index[j], i]`: table [outer, rows, inner], index i64/i32 [count]; negative wraps.
 
     scatter_add is its gradient: index, d_y [outer, count, inner] -> d_table [outer, rows, inner], sums duplicates.
-    Operand order: gather: table, index -> y.   scatter_add: index, d_y -> d_table.
+    Operand order: gather: table, index -> y.   scatter_add: index, d_y, epilogue_inputs -> d_table, extra outputs.
+    The epilogue and `extra_outputs` (scatter_add with outer 1 only) are as in `MatmulSpec`, over axes (row, inner): an
+    optimizer's update of the table. `skips`: rows that no index names are not written, for an update in place that
+    leaves them as they are.
     """
 
     kind: Literal["gather", "scatter_add"]
@@ -282,6 +285,10 @@ class GatherSpec:
     count: int
     index_dtype: Literal["i64", "i32"] = "i64"
     dtype: Literal["f32", "i64", "i32"] = "f32"
+    epilogue: Expr = Ref(0)
+    epilogue_inputs: tuple[Access, ...] = ()
+    extra_outputs: tuple[Expr, ...] = ()
+    skips: bool = False
 
 
 @dataclass(frozen=True, slots=True)

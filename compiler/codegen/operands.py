@@ -108,7 +108,7 @@ def _gather(spec: GatherSpec) -> OperandTypes:
     picked = TensorType(spec.dtype, (spec.outer, spec.count, spec.inner))
     if spec.kind == "gather":
         return OperandTypes((table, index), (picked,))
-    return OperandTypes((index, picked), (table,))
+    return OperandTypes((index, picked, *_types(spec.epilogue_inputs)), (table,) * (1 + len(spec.extra_outputs)))
 
 
 def _attention(spec: AttentionSpec) -> OperandTypes:

@@ -1,7 +1,9 @@
 """Fuses optimizer updates into the kernels that make the gradients, so that such a gradient is never written.
 
-Rewrites: an update of a whole weight, beside the matrix product that makes the gradient for it alone, becomes the
-product's epilogue, which reads and writes the weight and its optimizer state in place. Ensures: the same values; the
+Rewrites: an update of a whole weight, beside the matrix product (of an embedding table: the scatter-add) that makes
+the gradient for it alone, becomes its epilogue, which reads and writes the weight and its optimizer state in place.
+Rows of a table that no index names have a gradient of zero: plain SGD skips them, while momentum, Adam and weight
+decay change every row. Ensures: the same values; the
 order of calls is left to the scheduler, which puts the product after every other reader of the old weight.
 Why: writing and reading a gradient is a third of an update's traffic or more, and inside a product the rest of it
 hides behind arithmetic. A gradient that anything else reads stays as it is.
@@ -16,13 +18,16 @@ from dataclasses import replace
 from compiler.fusion.affine import is_identity, regrouped
 from compiler.fusion.expressions import substitute_refs, uses_position
 from compiler.fusion.maps import MAX_OPERANDS
-from compiler.kernel_spec import Expr, MapSpec, MatmulSpec, Ref
+from compiler.kernel_spec import Binary, Expr, GatherSpec, MapSpec, MatmulSpec, Ref
 from compiler.lowering import Lowered
 from compiler.program import KernelCall
 
 MOST_STEPS = 512
 """Longest reduction (samples times positions) of a product that takes an update: its sums stay in registers; the
 sums of longer ones would wait in memory, as the gradient does, and their arithmetic outweighs the update anyway."""
+
+MOST_POSITIONS = 1 << 24
+"""Most indices into a table that takes an update: the kernel counts them in f32."""
 
 _GRADIENT = 1
 """The operand of an update that is the gradient (see `compiler.ops.optimizer`)."""
@@ -55,20 +60,25 @@ def _takes_update(call: KernelCall) -> bool:
     worth it only where two gradients (the one that is not written, written and read) outweigh the operands.
     """
     spec = call.spec
+    if isinstance(spec, GatherSpec):
+        scatter = spec.kind == "scatter_add" and spec.outer == 1 and spec.dtype == "f32"
+        return scatter and spec.count <= MOST_POSITIONS and not spec.epilogue_inputs
     if not isinstance(spec, MatmulSpec) or spec.batch != 1 or not spec.a_transposed or spec.extra_outputs:
         return False
     return spec.k <= MOST_STEPS and spec.k * (spec.m + spec.n) <= 2 * spec.m * spec.n
 
 
 def _fused(maker: KernelCall, update: KernelCall) -> KernelCall | None:
-    """The product with the update as its epilogue; None if the update's points are not the gradient's."""
+    """The call with the update as its epilogue; None if the update's points are not the gradient's."""
     product, spec = maker.spec, update.spec
-    if not isinstance(product, MatmulSpec) or not isinstance(spec, MapSpec) or any(map(uses_position, spec.exprs)):
+    if not isinstance(product, MatmulSpec | GatherSpec) or not isinstance(spec, MapSpec):
+        return None
+    if any(map(uses_position, spec.exprs)):
         return None
     if not all(is_identity(access, spec.extents) for access in (spec.inputs[_GRADIENT], *spec.outputs)):
         return None
     others = [position for position in range(len(spec.inputs)) if position != _GRADIENT]
-    extents = (product.batch, product.m, product.n)
+    extents = (product.rows, product.inner) if isinstance(product, GatherSpec) else (1, product.m, product.n)
     accesses = [regrouped(spec.inputs[position], spec.extents, extents) for position in others]
     extra = tuple(access for access in accesses if access is not None)
     if len(extra) != len(accesses) or len(maker.inputs) + len(others) > MAX_OPERANDS:
@@ -79,12 +89,15 @@ def _fused(maker: KernelCall, update: KernelCall) -> KernelCall | None:
         return product.epilogue if number == _GRADIENT else Ref(first + others.index(number))
 
     exprs = tuple(substitute_refs(expr, operand) for expr in spec.exprs)
-    gradient_bytes = 4 * product.m * product.n
+    gradient_bytes = spec.inputs[_GRADIENT].type.size_bytes
+    with_update = replace(
+        product, epilogue=exprs[0], epilogue_inputs=product.epilogue_inputs + extra, extra_outputs=exprs[1:]
+    )
+    if isinstance(with_update, GatherSpec):
+        with_update = replace(with_update, skips=_keeps_others(exprs))
     return replace(
         maker,
-        spec=replace(
-            product, epilogue=exprs[0], epilogue_inputs=product.epilogue_inputs + extra, extra_outputs=exprs[1:]
-        ),
+        spec=with_update,
         inputs=(*maker.inputs, *(update.inputs[position] for position in others)),
         outputs=(*update.outputs, *maker.outputs[1:]),
         origin=f"{update.origin.replace('update', 'd', 1)} and update",
@@ -92,3 +105,11 @@ def _fused(maker: KernelCall, update: KernelCall) -> KernelCall | None:
         bytes_read=maker.bytes_read + update.bytes_read - gradient_bytes,
         bytes_written=maker.bytes_written + update.bytes_written - gradient_bytes,
     )
+
+
+def _keeps_others(exprs: tuple[Expr, ...]) -> bool:
+    """Whether a weight (operand 1) whose gradient is zero stays as it is: `w - rate * gradient`, and no state."""
+    match exprs:
+        case (Binary("sub", Ref(1), Binary("mul", Ref(), Ref(0))),):
+            return True
+    return False

@@ -104,7 +104,7 @@ def run_spec(spec: KernelSpec, inputs: Sequence[Array]) -> list[Array]:
         return [reference.run_reduce(spec, _operands(accesses, inputs))]
     wide = [array.astype(np.float64) if array.dtype.kind == "f" else array for array in inputs]
     if isinstance(spec, GatherSpec):
-        return [_gather(spec, wide)]
+        return _gather(spec, wide)
     if isinstance(spec, AttentionSpec):
         return _attention(spec, wide)
     count = len(wide) - len(spec.epilogue_inputs)
@@ -165,14 +165,23 @@ def _matmul(spec: MatmulSpec, a: Array, b: Array) -> Array:
     return np.broadcast_to(left @ right, (spec.batch, spec.m, spec.n))
 
 
-def _gather(spec: GatherSpec, inputs: Sequence[Array]) -> Array:
+def _gather(spec: GatherSpec, inputs: Sequence[Array]) -> list[Array]:
     if spec.kind == "gather":
         table, index = inputs
-        return np.take(table.reshape(spec.outer, spec.rows, spec.inner), index.reshape(-1), axis=1)
-    index, d_y = inputs
+        return [np.take(table.reshape(spec.outer, spec.rows, spec.inner), index.reshape(-1), axis=1)]
+    index, d_y, *state = inputs
     result = np.zeros((spec.rows, spec.outer, spec.inner))
     np.add.at(result, index.reshape(-1), d_y.reshape(spec.outer, spec.count, spec.inner).transpose(1, 0, 2))
-    return result.transpose(1, 0, 2)
+    gradient = result.transpose(1, 0, 2)
+    if not state:
+        return [gradient]
+    extents = (spec.rows, spec.inner)
+    extra = [
+        reference.reading(access, _shaped(array, access), extents)
+        for access, array in zip(spec.epilogue_inputs, state, strict=True)
+    ]
+    exprs = (spec.epilogue, *spec.extra_outputs)
+    return [reference.value(expr, [gradient[0], *extra], extents=extents) for expr in exprs]
 
 
 def _attention(spec: AttentionSpec, inputs: Sequence[Array]) -> list[Array]:

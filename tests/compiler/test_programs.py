@@ -137,12 +137,13 @@ def test_packing_is_valid_and_at_least_the_peak(sizes: list[tuple[int, int, int]
 
 
 def test_gradients_die_at_once() -> None:
-    """Reordering: a full step never holds all weight-gradients at the same time."""
+    """Reordering: a full step never holds all weight-gradients at the same time (and some are never written)."""
     forward = run_passes(_graph("mcunet", {"resolution": 16}), FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, _plan("full")), SGD)
     programs, state = make_programs(forward, training)
     programs, memory = plan_memory(programs, state, lambda call: 0, None)
-    lives = [memory.live["train", programs[0].root(value)] for value in training.gradients.values()]
+    keys = [("train", programs[0].root(value)) for value in training.gradients.values()]
+    lives = [memory.live[key] for key in keys if key in memory.live]
     lives = [life for life in lives if life[1] > life[0]]
     alive = max(sum(first <= i <= last for first, last in lives) for i in range(len(programs[0].calls)))
     assert alive < len(lives) / 4

@@ -21,17 +21,17 @@ PARALLEL_ELEMENTS = 16384
 
 
 def workspace_bytes(spec: GatherSpec, target: Target, threads: int) -> int:
-    """None is needed."""
-    return 0
+    """Positions sorted by row, and where each row's end, for an update."""
+    return 4 * (spec.rows + spec.count) if spec.epilogue_inputs else 0
 
 
 def emit(spec: GatherSpec, target: Target, threads: int) -> PrimFunc:
     """TIR of a gather or scatter-add."""
     from compiler.codegen import tir
 
-    operands = tir.declare(spec)
+    operands = tir.declare(spec, workspace_bytes(spec, target, threads))
     body = tir.Block()
-    emitters = {"gather": _gather, "scatter_add": _scatter_add}
+    emitters = {"gather": _gather, "scatter_add": _update if spec.epilogue_inputs else _scatter_add}
     if spec.kind not in emitters:
         raise InternalError(f"no gather kernel of kind {spec.kind!r}")
     emitters[spec.kind](body, spec, operands, target, threads)
@@ -158,3 +158,92 @@ def _zero(body: Block, table: Buffer, size: int, element: str, target: Target, t
         body.loop(4 * threads, one_share, kind="parallel", name="share")
         done = 4 * threads * share * lanes
     _vectors(body, size - done, lanes, lambda block, place, width: clear(block, place + done, width))
+
+
+def _update(body: Block, spec: GatherSpec, operands: Operands, target: Target, threads: int) -> None:
+    """Rows one after the other, each with the sum of its gradients: the table's gradient is never written.
+
+    Threads own disjoint rows and add in order of the indices, so sums are repeatable.
+    """
+    from tvm import tirx
+
+    from compiler.codegen import tir
+    from compiler.codegen.kernels.register_tile import Epilogue
+    from compiler.codegen.kernels.share import share_out
+
+    (index_buffer, gradient, *extra), (table, *others) = operands.inputs, operands.outputs
+    epilogue = Epilogue.of(
+        spec.epilogue, extra, spec.epilogue_inputs, 2, tuple(zip(spec.extra_outputs, others, strict=True))
+    )
+    workspace = operands.workspace
+    assert workspace is not None
+    _sort_by_row(body, spec, index_buffer, workspace, target)
+
+    def one_row(block: Block, row: Value) -> None:
+        end = block.let(tirx.Cast("int32", tir.load(workspace, row)), "end")
+        before = tirx.Cast("int32", tir.load(workspace, tirx.max(row - 1, 0)))
+        first = block.let(tirx.Select(tirx.EQ(row, tir.index(0)), tir.index(0), before), "first")
+
+        def finish(inner: Block, place: Value, width: int) -> None:
+            total = inner.local(width, name="total")
+            inner.store(total, 0, tir.literal(0.0, "float32", width))
+
+            def add(turn: Block, i: Value) -> None:
+                position = tirx.Cast("int32", tir.load(workspace, first + i + spec.rows))
+                source = turn.let(position * spec.inner + place, "source")
+                turn.store(total, 0, tir.load(total, 0, width) + tir.load(gradient, source, width))
+
+            inner.loop(end - first, add, name="i")
+            point = tir.Point((row, place))
+            point = point.vector(1, width) if width > 1 else point
+            epilogue.finish(inner, tir.load(total, 0, width), point, table, row * spec.inner + place)
+
+        def every_vector(inner: Block) -> None:
+            _vectors(inner, spec.inner, target.lanes, finish)
+
+        if spec.skips:
+            block.when(tirx.LT(first, end), every_vector)
+        else:
+            every_vector(block)
+
+    def slot_body(block: Block, slot: Value, first: Value, end: Value) -> None:
+        block.loop(end - first, lambda b, i: one_row(b, b.let(first + i, "row")), name="row")
+
+    busy = spec.count if spec.skips else spec.rows
+    slots = min(threads, spec.rows) if busy * spec.inner >= PARALLEL_ELEMENTS else 1
+    share_out(body, slots, spec.rows, slot_body)
+
+
+def _sort_by_row(body: Block, spec: GatherSpec, index_buffer: Buffer, workspace: Buffer, target: Target) -> None:
+    """Counting sort: element `row` becomes the end of the row's positions, which lie sorted behind all ends.
+
+    Positions are kept as f32, which holds them exactly (see `compiler.fusion.updates`).
+    """
+    from tvm import tirx
+
+    from compiler.codegen import tir
+
+    def clear(block: Block, place: Value, width: int) -> None:
+        block.store(workspace, place, tir.literal(0.0, "float32", width))
+
+    def count(block: Block, j: Value) -> None:
+        row = _row(block, spec, index_buffer, j)
+        block.store(workspace, row, tir.load(workspace, row) + tir.literal(1.0, "float32"))
+
+    def begin(block: Block, row: Value) -> None:
+        here = block.let(tir.load(workspace, row), "here")
+        block.store(workspace, row, tir.load(running, 0))
+        block.store(running, 0, tir.load(running, 0) + here)
+
+    def put(block: Block, j: Value) -> None:
+        row = _row(block, spec, index_buffer, j)
+        place = block.let(tir.load(workspace, row), "place")
+        block.store(workspace, tirx.Cast("int32", place) + spec.rows, tirx.Cast("float32", j))
+        block.store(workspace, row, place + tir.literal(1.0, "float32"))
+
+    _vectors(body, spec.rows, target.lanes, clear)
+    body.loop(spec.count, count, name="j")
+    running = body.local(1, name="running")
+    body.store(running, 0, tir.literal(0.0, "float32"))
+    body.loop(spec.rows, begin, name="row")
+    body.loop(spec.count, put, name="j")

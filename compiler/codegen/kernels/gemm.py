@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 
@@ -159,7 +159,8 @@ class Gemm:
                 def row_tile(inner: Block, height: int, m: Value) -> None:
                     a = self.panels.block_rows(slot, batch, steps, part.first, m)
                     self.panels.fetch_next(inner, batch, steps, tile, number, part.first, m)
-                    self._tile(inner, batch, (height, m), (tile, number), steps, a, panel)
+                    ahead = self._next_tile(inner, batch, height, m, tile, number)
+                    self._tile(inner, batch, (height, m), (tile, number), steps, a, panel, ahead)
 
                 self._each_row_tile(one, part, row_tile)
 
@@ -240,7 +241,7 @@ class Gemm:
         base = block.let((batch * self.plan.m + m) * self.plan.n + n, "place")
         place = Place(self.c, base, self.plan.n, 1, lambda row, column: (batch, m + row, n + column))
         if self.plan.blocks == 1:
-            if self.plan.order == "columns" and self.plan.streams_c:
+            if self.plan.order == "columns" and self.plan.streams_c and not ahead:
                 self._fetch_c(block, place, height, tile)
             total.blocked_run(block, a, panel, self.plan.k, ahead)
             self.epilogue.tile(block, total, place)
@@ -251,14 +252,11 @@ class Gemm:
         self._settle(block, total, place, steps)
 
     def _fetch_c(self, block: Block, place: Place, height: int, tile: ColumnTile) -> None:
-        """Ask for the lines that the tile is going to write, and those that its epilogue reads beside them."""
+        """Ask for the lines that the tile is going to write."""
         base = block.let(wide(place.base), "c")
-        updates = bool(self.spec.extra_outputs)  # what an update reads, it writes
-        for buffer, offset, write in ((self.c, 0, True), *((*beside, updates) for beside in self._beside_c())):
-            for row in range(height):
-                for line in range(-(-tile.valid // LINE_FLOATS)):
-                    element = base + wide(offset + row * place.row_stride + line * LINE_FLOATS)
-                    prefetch(block, buffer, element, write=write)
+        for row in range(height):
+            for line in range(-(-tile.valid // LINE_FLOATS)):
+                prefetch(block, self.c, base + wide(row * place.row_stride + line * LINE_FLOATS), write=True)
 
     def _beside_c(self) -> list[tuple[Buffer, int]]:
         """What the epilogue reads in the layout of C: buffers, and how many elements further than in C."""
@@ -287,6 +285,22 @@ class Gemm:
             )
 
         block.when(tirx.EQ(steps.first, index(0)), lambda b: total.store(b, waiting), later)
+
+    def _next_tile(
+        self, block: Block, batch: Value, rows: int, m: Value, tile: ColumnTile, number: Value
+    ) -> list[Stream]:
+        """What the tile below reads and writes when it is finished, if an epilogue makes that more than C alone."""
+        beside = self._beside_c()
+        if not beside or not self.plan.streams_c or self.plan.blocks > 1:
+            return []
+        spec = self.spec
+        n = number * self.plan.columns.tile.width
+        base = block.let((batch * spec.m + m + rows) * spec.n + n, "next")
+        lines = -(-tile.valid // LINE_FLOATS)
+        whole = Stream(self.c, base, rows * lines, write=True, run_lines=lines, run_stride=spec.n)
+        updates = bool(spec.extra_outputs)  # what an update reads, it writes: C is among it
+        others = [replace(whole, buffer=buffer, base=base + offset, write=updates) for buffer, offset in beside]
+        return others if updates else [whole, *others]
 
     def _next_rows(self, block: Block, batch: Value, rows: int, m: Value, number: Value) -> list[Stream]:
         """What the next row tile reads and writes: rows of A, of C, and of what the epilogue reads point by point."""

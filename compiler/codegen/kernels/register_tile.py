@@ -73,7 +73,8 @@ def load_wide(buffer: Buffer, flat: Value, lanes: int) -> Value:
 
 @dataclass(frozen=True)
 class Stream:
-    """`lines` cache lines from an element on that a later tile will read or write.
+    """`lines` cache lines from an element on that a later tile will read or write; in runs of `run_lines` that begin
+    `run_stride` elements apart, if given.
 
     A tile touches its rows side by side, where memory's own prefetching loses the thread; asking for the next tile's
     lines, in order, while this one is computed makes products bound by memory up to twice as fast (measured).
@@ -83,6 +84,8 @@ class Stream:
     base: Value
     lines: int
     write: bool = False
+    run_lines: int = 0
+    run_stride: int = 0
 
     @staticmethod
     def part(buffer: Buffer, base: Value, floats: int, share: tuple[Value, int], *, write: bool = False) -> Stream:
@@ -95,7 +98,11 @@ class Stream:
         """Ask for the lines that fall to one of `turns` turns of a loop (`turn` is an int64)."""
         each = -(-self.lines // turns)
         for line in range(each):
-            flat = wide(self.base) + wide(line * LINE_FLOATS) + turn * wide(each * LINE_FLOATS)
+            number = turn * wide(each) + wide(line)
+            flat = wide(self.base) + number * wide(LINE_FLOATS)
+            if self.run_lines:
+                run = block.let(tirx.truncdiv(number, wide(self.run_lines)), "run")
+                flat += run * wide(self.run_stride - self.run_lines * LINE_FLOATS)
             prefetch(block, self.buffer, flat, write=self.write)
 
 
@@ -176,10 +183,18 @@ class RegisterTile:
 
         _wide_loop(block, steps, step)
 
-    def run(self, block: Block, a: Scalars, b: Vectors, steps: int | Value, ahead: Sequence[Stream] = ()) -> None:
+    def run(
+        self,
+        block: Block,
+        a: Scalars,
+        b: Vectors,
+        steps: int | Value,
+        ahead: Sequence[Stream] = (),
+        part: tuple[Value, int] | None = None,
+    ) -> None:
         """Add the products of `steps` steps (any length), a few of them per turn of the loop.
 
-        `ahead` is fetched meanwhile; it needs a length known beforehand.
+        `ahead` is fetched meanwhile; it needs a length known beforehand. `part` says which one of how many this is.
         """
         a = replace(a, base=block.let(wide(a.base), "a_base"))
         b = replace(b, base=block.let(wide(b.base), "b_base"))
@@ -187,10 +202,12 @@ class RegisterTile:
         turns = steps // unroll if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(unroll)), "turns")
 
         streams = [replace(stream, base=block.let(wide(stream.base), "ahead")) for stream in ahead]
+        which, parts = part or (index(0), 1)
+        before = block.let(wide(which * turns), "before") if part and ahead else wide(0)
 
         def turn(body: Block, number: Value) -> None:
             for stream in streams:
-                stream.fetch(body, number, turns)
+                stream.fetch(body, before + number, turns * parts)
             for one in range(unroll):
                 self.step(body, a, b, number * wide(unroll) + wide(one))
 
@@ -203,7 +220,7 @@ class RegisterTile:
         _wide_loop(block, steps - turns * unroll, lambda body, rest: self.step(body, a, b, done + rest))
 
     def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int, ahead: Sequence[Stream] = ()) -> None:
-        """Add `steps` steps in blocks of `SUM_BLOCK`, each summed on its own and then added (`ahead` only if one)."""
+        """Add `steps` steps in blocks of `SUM_BLOCK`, each summed on its own and then added; fetch `ahead` in all."""
         if steps <= 3 * SUM_BLOCK // 2:
             self.run(block, a, b, steps, ahead)
             return
@@ -211,7 +228,7 @@ class RegisterTile:
 
         def part(body: Block, number: Value) -> None:
             inner = RegisterTile(body, self.rows, self.columns)
-            inner.run(body, *_shifted(a, b, number * SUM_BLOCK), SUM_BLOCK)
+            inner.run(body, *_shifted(a, b, number * SUM_BLOCK), SUM_BLOCK, ahead, (number, whole))
             self.add(body, inner)
 
         block.loop(whole, part, name="block")

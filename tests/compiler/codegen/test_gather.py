@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from compiler.codegen.testing import build_object, run_kernel
-from compiler.graph import Array
-from compiler.kernel_spec import GatherSpec
+from compiler.codegen.testing import Kernel, build_object, native_target, run_kernel
+from compiler.graph import Array, TensorType
+from compiler.kernel_spec import Access, Affine, Binary, Const, GatherSpec, Ref
 from compiler.targets import load
 
 # outer, rows, inner, count
@@ -68,3 +70,58 @@ def test_indices_outside_touch_no_foreign_memory() -> None:
 def test_other_targets_build(kind: str, target: str) -> None:
     for shape in SHAPES[:4]:
         assert build_object(spec_of(kind, shape), load(target)).object_bytes
+
+
+TABLE = GatherSpec("scatter_add", 1, 50, 37, 200)
+WHOLE = Access(TensorType("f32", (50, 37)), (Affine(((0, 1),)), Affine(((1, 1),))))
+RATE = Access(TensorType("f32", ()), ())
+
+
+def in_place(spec: GatherSpec, index: Array, d_y: Array, state: list[Array], rate: float, threads: int) -> list[Array]:
+    """The state after an update that shares its storage, as in a training step."""
+    kernel = Kernel(spec, load(native_target()), threads)
+    storages = kernel.storages()
+    given = [index, d_y, *state, np.float32(rate)]
+    for storage, tensor, array in zip(storages, kernel.types.inputs, given, strict=False):
+        storage.view(tensor)[...] = np.reshape(array, tensor.shape)
+    for number in range(len(state)):
+        storages[len(given) + number] = storages[2 + number]
+    kernel.call(storages)
+    for number, storage in enumerate(storages):
+        storage.check(f"operand {number}")
+    return [storages[2 + number].view(TensorType("f32", (50, 37))) for number in range(len(state))]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_update_with_momentum_moves_every_row(threads: int, decay: float) -> None:
+    generator = np.random.default_rng(5)
+    index = generator.integers(-50, 20, 200)
+    d_y = generator.normal(size=(200, 37)).astype(np.float32)
+    weight, moment = generator.normal(size=(2, 50, 37)).astype(np.float32)
+    step = Binary("add", Ref(0), Binary("mul", Const(decay), Ref(1)))
+    after = Binary("add", Binary("mul", Const(0.75), Ref(2)), step)
+    updated = Binary("sub", Ref(1), Binary("mul", Ref(3), after))
+    spec = replace(TABLE, epilogue=updated, epilogue_inputs=(WHOLE, WHOLE, RATE), extra_outputs=(after,))
+    got = in_place(spec, index, d_y, [weight, moment], 0.25, threads)
+    gradient = np.zeros((50, 37))
+    np.add.at(gradient, index, d_y)
+    moved = 0.75 * moment + gradient + decay * weight
+    np.testing.assert_allclose(got[1], moved, atol=1e-5)
+    np.testing.assert_allclose(got[0], weight - 0.25 * moved, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_update_that_skips_rows_leaves_their_bytes(rows: int) -> None:
+    """A value that arithmetic would change (a NaN's payload) shows that a row was not written."""
+    generator = np.random.default_rng(6)
+    index, d_y = generator.integers(0, rows, 200), generator.normal(size=(200, 37)).astype(np.float32)
+    weight = generator.normal(size=(50, 37)).astype(np.float32)
+    weight[rows:].view(np.uint32)[...] = 0xFFA5A5A5
+    updated = Binary("sub", Ref(1), Binary("mul", Ref(2), Ref(0)))
+    spec = replace(TABLE, epilogue=updated, epilogue_inputs=(WHOLE, RATE), skips=True)
+    (got,) = in_place(spec, index, d_y, [weight], 0.25, 2)
+    gradient = np.zeros((50, 37))
+    np.add.at(gradient, index, d_y)
+    np.testing.assert_allclose(got[:rows], weight[:rows] - 0.25 * gradient[:rows], atol=1e-4)
+    assert got[rows:].tobytes() == weight[rows:].tobytes()

@@ -9,7 +9,7 @@ import pytest
 from compiler.aliases import Alias
 from compiler.fusion.updates import fuse_updates
 from compiler.graph import TensorType
-from compiler.kernel_spec import Access, Affine, Binary, Const, Expr, MapSpec, MatmulSpec, Ref
+from compiler.kernel_spec import Access, Affine, Binary, Const, Expr, GatherSpec, MapSpec, MatmulSpec, Ref
 from compiler.lowering import Lowered
 from compiler.program import KernelCall
 from compiler.schedule import schedule
@@ -79,3 +79,24 @@ def test_a_product_of_many_samples_stays(m: int, n: int, k: int) -> None:
     spec = replace(UPDATE, extents=(m, n), inputs=(whole,) * 3 + (SCALAR,), outputs=(whole,) * 2)
     product = replace(weight_gradient, spec=replace(GRADIENT, m=m, n=n, k=k))
     assert len(fused(product, replace(update, spec=spec))) == 2
+
+
+TABLE = GatherSpec("scatter_add", 1, ROWS, COLUMNS, SAMPLES)
+scatter = KernelCall(TABLE, ("ids", "d_y"), ("d_w",), "d embedding", "backward", 100, 30, 480)
+
+
+def test_a_table_is_updated_where_its_rows_are_summed() -> None:
+    (call,) = fused(scatter, update)
+    assert (call.inputs, call.outputs) == (("ids", "d_y", "w", "m", "rate"), ("w'", "m'"))
+    assert isinstance(call.spec, GatherSpec)
+    assert not call.spec.skips, "momentum moves rows whose gradient is zero"
+
+
+@pytest.mark.parametrize(("decay", "skips"), [(0.0, True), (0.5, False)])
+def test_plain_descent_skips_rows_without_gradient(decay: float, skips: bool) -> None:
+    step: Expr = Binary("add", Ref(1), Binary("mul", Const(decay), Ref(0))) if decay else Ref(1)
+    descent = Binary("sub", Ref(0), Binary("mul", Ref(2), step))
+    plain = MapSpec((ROWS, COLUMNS), (WHOLE, WHOLE, SCALAR), (WHOLE,), (descent,))
+    (call,) = fused(scatter, replace(update, spec=plain, inputs=("w", "d_w", "rate"), outputs=("w'",)))
+    assert isinstance(call.spec, GatherSpec)
+    assert call.spec.skips == skips
