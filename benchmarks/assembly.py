@@ -20,6 +20,8 @@ _X86_FMA = re.compile(r"^\s+vfn?m(?:add|sub)\w+ps\s.*%([xyz])mm")
 _X86_SCALAR = re.compile(r"^\s+vfn?m(?:add|sub)\w+ss\s")
 _MOVES_VECTOR = re.compile(r"\bq\d+|%[xyz]mm|\bv\d+\.")
 _LOADS = re.compile(r"^\s+(?:ld\w+|vmov[ua]p[sd]\s+[^%]*\(|vbroadcastss\s+[^%]*\()")
+PRODUCT_SHARE = 0.3
+"""Least part of a product's inner loop that multiply-adds are."""
 _X86_LANES = {"x": 4, "y": 8, "z": 16}
 
 
@@ -98,10 +100,19 @@ def innermost_loops(assembly: str) -> list[Loop]:
 def hottest_loop(assembly: str) -> Loop | None:
     """The innermost loop of the whole register tile, which has most accumulators; None if no loop multiplies.
 
-    The most multiply-adds would not do: the loop of a last row may be unrolled further than the whole tile's.
+    The most multiply-adds would not do: the loop of a last row may be unrolled further than the whole tile's. Loops
+    with few multiply-adds among other instructions, such as transforms of Winograd's tiles, come last.
     """
     loops = [loop for loop in innermost_loops(assembly) if loop.multiply_adds]
-    return max(loops, key=lambda loop: (loop.accumulators, loop.multiply_adds), default=None)
+    return max(
+        loops,
+        key=lambda loop: (
+            loop.fma_instructions >= PRODUCT_SHARE * len(loop.instructions),
+            loop.accumulators,
+            loop.multiply_adds,
+        ),
+        default=None,
+    )
 
 
 def _holds(outer: tuple[int, int, str], inner: tuple[int, int, str]) -> bool:

@@ -26,6 +26,10 @@ CASES = (
 """(workload, plan, what is compiled, the longest it should take in s). *cold* starts with an empty kernel cache."""
 
 
+class BuildFailed(Exception):
+    """A build ended without a bundle; the message is its last line."""
+
+
 @dataclass(frozen=True)
 class Compilation:
     """One build. `goal_s`: the longest it should take; None where there is no goal."""
@@ -38,7 +42,7 @@ class Compilation:
 
 
 def measure(threads: int) -> list[Compilation]:
-    """Build every case in order. Raises: CalledProcessError if a build fails."""
+    """Build every case in order. Raises: BuildFailed."""
     found = []
     with tempfile.TemporaryDirectory(prefix="pockfarm-bench-compiling-") as name:
         for workload, plan, what, goal_s in CASES:
@@ -49,7 +53,7 @@ def measure(threads: int) -> list[Compilation]:
 
 
 def _build(workload: str, plan: str, threads: int, folder: Path, *, cache: Path) -> float:
-    """Seconds of one build."""
+    """Seconds of one build. Raises: BuildFailed."""
     prepared = prepare(workload, WORKLOADS[workload])
     plan_file, spec_file = folder / "plan.json", folder / "spec.json"
     plan_file.write_text(plan_of(prepared.workload.model, plan).canonical_json())
@@ -57,13 +61,13 @@ def _build(workload: str, plan: str, threads: int, folder: Path, *, cache: Path)
     command = [sys.executable, "-m", "pockfarm.cli", "build", str(prepared.onnx_path), "--no-tuning"]
     command += ["--plan", str(plan_file), "--spec", str(spec_file), "--target", native_target()]
     started = time.perf_counter()
-    subprocess.run(
-        [*command, "--out", str(folder / "step.pfb")],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "POCKFARM_CACHE_DIR": str(cache)},
-    )
-    return time.perf_counter() - started
+    environment = {**os.environ, "POCKFARM_CACHE_DIR": str(cache)}
+    command += ["--out", str(folder / "step.pfb")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    seconds = time.perf_counter() - started
+    if done.returncode != 0:
+        raise BuildFailed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+    return seconds
 
 
 def save(found: Sequence[Compilation], path: Path) -> None:

@@ -28,6 +28,8 @@ BLOCK_STEPS = 256
 _UNBLOCKED_STEPS = 384
 _FLAT_ROWS = 8
 _MOST_ROWS = 16
+_FAR_ROWS = 8
+"""Of rows that no load reaches from one address: with more, LLVM keeps vectors of A on the stack."""
 _MOST_VECTORS = 4
 _LATENCY = 8
 """Independent multiply-adds that keep the pipelines full."""
@@ -61,12 +63,14 @@ class Core:
     spare_registers: int
     """Registers that a tile leaves to the elements of A: NEON has no multiply-add that reads one from memory, and with
     fewer LLVM moves and spills accumulators in some unrolled loops."""
+    reach_bytes: int
+    """Farthest row of A that a load reaches from the first one's address."""
 
     @staticmethod
     def of(target: Target) -> Core:
         """One core of a target."""
-        spare = 3 if target.architecture == "aarch64" else 1
-        return Core(target.lanes, target.vector_registers, target.l1_bytes, target.l2_bytes, spare)
+        spare, reach_bytes = (3, 65520) if target.architecture == "aarch64" else (1, 1 << 31)
+        return Core(target.lanes, target.vector_registers, target.l1_bytes, target.l2_bytes, spare, reach_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +177,10 @@ def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:
     registers = core.vector_registers - core.spare_registers
     vectors = -(-spec.n // core.lanes)
     widths = [spec.b_panel // core.lanes] if spec.b_panel else range(1, min(_MOST_VECTORS, vectors) + 1)
+    reached = _MOST_ROWS if spec.a_transposed else 1 + core.reach_bytes // (4 * spec.k)
+    most_rows = min(_MOST_ROWS, spec.m, max(reached, _FAR_ROWS))
     for width in widths:
-        for height in range(1, min(_MOST_ROWS, spec.m, (registers - width) // width) + 1):
+        for height in range(1, min(most_rows, (registers - width) // width) + 1):
             yield replace(way, rows=height, vectors=width)
 
 
