@@ -14,6 +14,7 @@ from itertools import accumulate
 
 from compiler.program import Program
 from compiler.recomputation.candidates import first_reads_after_forward, repeatable
+from compiler.recomputation.rewrite import repeat_calls
 from compiler.slicing.cost import CACHE_SPEED, CALL_BYTES, CostedCall, costed_calls
 
 KEPT_TRAFFIC = 2.0
@@ -42,6 +43,36 @@ def rank_repeats(program: Program, capacity_bytes: int) -> tuple[Repeat, ...]:
         ranking.accept(best)
         found.append(best)
     return tuple(found)
+
+
+def lowering(program: Program, repeats: Iterable[Repeat]) -> tuple[Repeat, ...]:
+    """Those of the repeats that, taken one after the other, lower the peak of live bytes (or their sum).
+
+    A repeat that starts a chain of others too early keeps more alive in the backward pass than it saved before it.
+    """
+    taken: list[Repeat] = []
+    least = _live_bytes(program)
+    for repeat in repeats:
+        tried = [*taken, repeat]
+        found = _live_bytes(repeat_calls(program, [own.position for own in tried]))
+        if found < least:
+            taken, least = tried, found
+    return tuple(taken)
+
+
+def _live_bytes(program: Program) -> tuple[int, int]:
+    """The most bytes of made values alive at one call, and the sum over all calls."""
+    spans: dict[str, tuple[int, int]] = {}
+    for position, call in enumerate(program.calls):
+        for root in map(program.root, (*call.inputs, *call.outputs)):
+            spans[root] = (spans.get(root, (position, 0))[0], position)
+    changes = [0] * (len(program.calls) + 1)
+    for name in {name for call in program.calls for name in call.outputs if name not in program.aliases}:
+        first, last = spans[name]
+        changes[first] += program.types[name].size_bytes
+        changes[last + 1] -= program.types[name].size_bytes
+    live = list(accumulate(changes))
+    return max(live), sum(live)
 
 
 @dataclass(slots=True)
