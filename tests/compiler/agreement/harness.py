@@ -46,18 +46,11 @@ class Case:
     )
 
     batch_norm: Literal["fold", "frozen"] = "fold"
-    convolutions: Literal["fast", "direct"] = "fast"
 
     @property
     def spec(self) -> TrainingSpec:
         return TrainingSpec.parse(
-            {
-                "batch": self.batch,
-                "optimizer": dict(self.optimizer),
-                "threads": 2,
-                "batch_norm": self.batch_norm,
-                "convolutions": self.convolutions,
-            }
+            {"batch": self.batch, "optimizer": dict(self.optimizer), "threads": 2, "batch_norm": self.batch_norm}
         )
 
     def draw(self, seed: int) -> Batch:
