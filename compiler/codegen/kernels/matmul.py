@@ -28,7 +28,7 @@ WHOLE_STEPS = 512
 """Longest reduction whose sums stay in registers if they cannot wait in C (measured: as fast as in blocks)."""
 _STREAM_STEPS = 384
 """Longest reduction whose tiles are so short that memory, not arithmetic, sets their pace."""
-_WORTH_STORING = 0.995
+_WORTH_STORING = 0.95
 """Cost of a product with stored panels, as a part of its cost without, above which B is left as it is."""
 
 

@@ -51,6 +51,6 @@ def test_panels_divide_the_columns_and_save_the_packing() -> None:
         if width:
             stored = replace(spec, b_transposed=False, b_panel=width)
             assert workspace_bytes(stored, target, 2) < workspace_bytes(spec, target, 2)
-    assert panel_width(product(196, 512, 2048, transposed=True), target, 2)
-    assert not panel_width(product(196, 510, 2048, transposed=True), target, 2)
+    assert panel_width(product(49, 512, 2048, transposed=True), target, 2)
+    assert not panel_width(product(49, 510, 2048, transposed=True), target, 2)
     assert not panel_width(MatmulSpec(8, 64, 64, 64), target, 2)
