@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -127,6 +128,8 @@ def initial_checkpoint(step: CompiledStep) -> bytes:
     arrays = {**step.forward.arrays, **step.training.graph.arrays}
     tensors: dict[str, Array] = {}
     for tensor in step.state:
+        if tensor.copy_of is not None:
+            continue
         if tensor.role == "parameter":
             tensors[tensor.name] = step.forward.parameters[tensor.name].to_file(arrays[tensor.name])
         elif tensor.role == "constant":
@@ -179,6 +182,7 @@ def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object
         "bytes_read": call.bytes_read,
         "bytes_written": call.bytes_written,
         "schedule": choices.get(signature(call.spec), DEFAULT).text or "default",
+        "parts": call.parts,
     }
 
 
@@ -208,8 +212,19 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
             "kernels scheduled by measurement": len(step.choices),
             "executable bytes": step_bytes,
         },
+        "groups": _groups(train),
         "notes": _notes(step, step_bytes),
     }
+
+
+def _groups(program: Program) -> list[dict[str, int]]:
+    """Runs of calls that go part by part of the batch: inclusive positions among the program's calls."""
+    groups: list[dict[str, int]] = []
+    for parts, run in itertools.groupby(enumerate(program.calls), key=lambda item: item[1].parts):
+        positions = [position for position, _ in run]
+        if parts > 1:
+            groups.append({"first": positions[0], "last": positions[-1], "parts": parts})
+    return groups
 
 
 def _arena_values(step: CompiledStep, name: ProgramName) -> list[dict[str, object]]:
@@ -236,6 +251,12 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
     notes = []
     if step_bytes > MAX_STEP_BYTES:
         notes.append(f"the executable has {step_bytes:,} bytes, above the goal of {MAX_STEP_BYTES:,}")
+    packed = [tensor for tensor in step.state if tensor.packed]
+    if packed:
+        copies_bytes = sum(tensor.type.size_bytes for tensor in packed if tensor.copy_of is not None)
+        notes.append(
+            f"{len(packed)} frozen weights are stored packed, {copies_bytes:,} bytes of them beside the unpacked ones"
+        )
     created = [name for name in step.plan if step.forward.parameters[name].created]
     if created:
         notes.append(

@@ -284,7 +284,7 @@ class GatherSpec:
     inner: int
     count: int
     index_dtype: Literal["i64", "i32"] = "i64"
-    dtype: Literal["f32", "i64", "i32"] = "f32"
+    dtype: Literal["f32", "i64", "i32", "bool"] = "f32"
     epilogue: Expr = Ref(0)
     epilogue_inputs: tuple[Access, ...] = ()
     extra_outputs: tuple[Expr, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +13,9 @@ from compiler.autodiff import differentiate
 from compiler.codegen.api import build_kernels, code_version, workspace_bytes
 from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.kernels.family import choices_of
-from compiler.errors import TuningError
+from compiler.codegen.kernels.family import choices_of, stored_panel_width
+from compiler.convolutions import only_direct
+from compiler.errors import DoesNotFit, InternalError, TuningError
 from compiler.frontend.importer import import_model
 from compiler.fusion.fuse import fuse
 from compiler.graph import Graph, TensorType
@@ -21,11 +23,13 @@ from compiler.kernel_spec import signature
 from compiler.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.lowering import Lowered, lower
 from compiler.memory import plan_memory
+from compiler.packed_weights import pack_weights
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.passes.eliminate_dead import eliminate_dead
 from compiler.plan import UpdatePlan, resolve_plan
-from compiler.program import MemoryPlan, Optimizer, Program, ProgramName, StateTensor
+from compiler.program import KernelCall, MemoryPlan, Optimizer, Program, ProgramName, StateTensor
 from compiler.schedule import schedule
+from compiler.slicing.attempts import Attempt, attempts
 from compiler.spec import OptimizerSpec, SparsePlan, TrainingSpec
 from compiler.targets import Target
 from compiler.training import LABELS, TrainingGraph, add_optimizer, attach_loss
@@ -104,13 +108,12 @@ def compile_step(
     training = derive_training_step(forward, update_plan, spec)
     stages.enter("schedule", 0.12)
     programs, state = make_programs(forward, training)
+    if spec.convolutions == "direct":
+        programs = only_direct(programs)
     stages.enter("memory", 0.16)
-    choices = measured_choices(programs, tuning, target, threads)
-    placed, memory = plan_memory(
-        programs,
-        state,
-        lambda call: workspace_bytes(call.spec, target, threads, choices.get(signature(call.spec), DEFAULT)),
-        spec.memory_limit_bytes,
+    ways = attempts(programs, _batch(training), target)
+    placed, stored, memory, choices = place_programs(
+        ways, state, tuning=tuning, target=target, threads=threads, limit_bytes=spec.memory_limit_bytes
     )
     stages.enter("kernels", 0.2)
     specs = [call.spec for program in placed for call in program.calls]
@@ -130,13 +133,56 @@ def compile_step(
         plan=update_plan,
         programs={program.name: program for program in placed},
         memory=memory,
-        state=state,
+        state=stored,
         kernels=kernels,
         optimizer=_optimizer(spec.optimizer),
         threads=threads,
         stage_ms=stages.ms,
         choices=choices,
     )
+
+
+def place_programs(
+    ways: Iterable[Attempt],
+    state: tuple[StateTensor, ...],
+    *,
+    tuning: TuningTable,
+    target: Target,
+    threads: int,
+    limit_bytes: int | None,
+) -> tuple[tuple[Program, ...], tuple[StateTensor, ...], MemoryPlan, Mapping[str, Choice]]:
+    """Memory and schedules of the first of several equivalent sets of programs that fits in `limit_bytes`.
+
+    Its frozen weights are packed; a limit on memory leaves no room for copies of them.
+
+    Raises: DoesNotFit, of the attempt that needs least, if none fits; TuningError as `measured_choices`.
+    """
+    refusals: list[tuple[DoesNotFit, str]] = []
+    panel_width = partial(stored_panel_width, target=target, threads=threads)
+    for way in ways:
+        programs, stored = pack_weights(way.programs, state, panel_width, may_copy=limit_bytes is None)
+        choices = measured_choices(programs, tuning, target, threads)
+
+        def scratch_bytes(call: KernelCall, choices: Mapping[str, Choice] = choices) -> int:
+            return workspace_bytes(call.spec, target, threads, choices.get(signature(call.spec), DEFAULT))
+
+        try:
+            placed, memory = plan_memory(programs, stored, scratch_bytes, limit_bytes)
+        except DoesNotFit as refusal:
+            refusals.append((refusal, way.how))
+        else:
+            return placed, stored, memory, choices
+    if not refusals:
+        raise InternalError("there are no programs to place", where="memory")
+    least, how = min(refusals, key=lambda refused: refused[0].needed_bytes)
+    advice = f"{least.hint} ({len(refusals)} ways were tried; this is the smallest, with {how})"
+    raise DoesNotFit(least.needed_bytes, least.limit_bytes, advice)
+
+
+def _batch(training: TrainingGraph) -> int:
+    """Samples of a step: the first axis of the model's first input."""
+    shape = training.graph.types[training.data_inputs[0]].shape
+    return shape[0] if shape else 1
 
 
 def measured_choices(

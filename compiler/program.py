@@ -27,6 +27,8 @@ class KernelCall:
     flops: int
     bytes_read: int
     bytes_written: int
+    parts: int = 1
+    """Into how many parts of the batch the call is cut; this one runs one of them."""
 
 
 @dataclass(frozen=True, slots=True)

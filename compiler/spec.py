@@ -122,6 +122,8 @@ class TrainingSpec:
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     batch_norm: Literal["fold", "frozen"] = "fold"
+    convolutions: Literal["fast", "direct"] = "fast"
+    """direct: no Winograd, whose rounding error is up to three times that of direct convolution."""
     threads: int | None = None
     memory_limit_bytes: int | None = None
 
@@ -140,6 +142,9 @@ class TrainingSpec:
             batch_norm="frozen"
             if table.choice("batch_norm", ("fold", "frozen"), default="fold") == "frozen"
             else "fold",
+            convolutions="direct"
+            if table.choice("convolutions", ("fast", "direct"), default="fast") == "direct"
+            else "fast",
             threads=table.optional_integer("threads", low=1, high=256),
             memory_limit_bytes=table.optional_integer("memory_limit_bytes", low=1, high=1 << 50),
         )
@@ -159,6 +164,7 @@ class TrainingSpec:
             "optimizer": {name: getattr(optimizer, name) for name in OPTIMIZER_FIELDS[optimizer.kind]},
             "inputs": {name: list(shape) for name, shape in self.inputs},
             "batch_norm": self.batch_norm,
+            "convolutions": self.convolutions,
             "threads": self.threads,
             "memory_limit_bytes": self.memory_limit_bytes,
         }

@@ -14,6 +14,8 @@ from compiler.fusion.affine import is_identity
 from compiler.fusion.epilogues import fuse_epilogue
 from compiler.fusion.expressions import work
 from compiler.fusion.maps import SMALL_ELEMENTS, fuse_into_reader
+from compiler.fusion.sums import merge_sums
+from compiler.fusion.updates import fuse_updates
 from compiler.kernel_spec import MapSpec, ReduceSpec, RowSpec
 from compiler.lowering import Lowered
 from compiler.program import KernelCall
@@ -63,7 +65,7 @@ def fuse(lowered: Lowered, kept: Collection[str]) -> Lowered:
             if calls == lowered.calls:
                 break
             lowered = replace(lowered, calls=calls)
-    return lowered
+    return fuse_updates(merge_sums(lowered), kept)
 
 
 def _drop_dead(calls: tuple[KernelCall, ...], lowered: Lowered, kept: Collection[str]) -> tuple[KernelCall, ...]:

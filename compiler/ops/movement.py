@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compiler.errors import ModelShapeError
-from compiler.graph import Array, Attrs, Node, TensorType
+from compiler.graph import Array, Attrs, DType, Node, TensorType
 from compiler.kernel_spec import Access, Binary, Const, Expr, GatherSpec, Index, MapSpec, Ref, Select
 from compiler.ops.access import axis, broadcast, identity
 from compiler.ops.elementwise import Grads, sum_to
@@ -305,7 +305,7 @@ CONCAT = Operator(
 # ------------------------------------------------------------------------------------------------ gather, scatter_add
 
 
-def _gather_spec(table: tuple[int, ...], along: int, index: TensorType, dtype: str, kind: str) -> GatherSpec:
+def _gather_spec(table: tuple[int, ...], along: int, index: TensorType, dtype: DType, kind: str) -> GatherSpec:
     return GatherSpec(
         kind="gather" if kind == "gather" else "scatter_add",
         outer=prod(table[:along]),
@@ -313,7 +313,7 @@ def _gather_spec(table: tuple[int, ...], along: int, index: TensorType, dtype: s
         inner=prod(table[along + 1 :]),
         count=index.size,
         index_dtype="i32" if index.dtype == "i32" else "i64",
-        dtype="i64" if dtype == "i64" else "i32" if dtype == "i32" else "f32",
+        dtype=dtype,
     )
 
 

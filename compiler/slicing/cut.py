@@ -217,7 +217,7 @@ def _matmul(spec: MatmulSpec, parts: int) -> Part | None:
         return _cut_output(spec, replace(spec, batch=spec.batch // parts), 0, (spec.a_batched, spec.b_batched), parts)
     if not spec.a_transposed:
         return None if spec.m % parts else _cut_output(spec, replace(spec, m=spec.m // parts), 1, (True, False), parts)
-    if spec.b_transposed or spec.k % parts:
+    if spec.b_transposed or spec.k % parts or spec.extra_outputs:
         return None
     columns = (spec.n,) if spec.sums else None
     return _summed_output(spec, replace(spec, k=spec.k // parts), (spec.m, spec.n), columns, parts)
@@ -289,7 +289,7 @@ def _total(
 
 
 def _gather(spec: GatherSpec, parts: int) -> Part | None:
-    if spec.outer != 1 or spec.count % parts:
+    if spec.outer != 1 or spec.count % parts or spec.epilogue_inputs:
         return None
     part = replace(spec, count=spec.count // parts)
     if spec.kind == "gather":

@@ -19,6 +19,48 @@ class Group:
     parts: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Cuttable:
+    """A call's part, and the values that own the storage of its operands."""
+
+    part: Part | None
+    read_whole: frozenset[str]
+
+
+@dataclass(slots=True)
+class Cutter:
+    """The parts of a program's calls taken one by one, remembered."""
+
+    program: Program
+    known: dict[tuple[int, int], _Cuttable] = field(default_factory=dict)
+    inputs: list[frozenset[str]] = field(default_factory=list)
+    outputs: list[frozenset[str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        root = self.program.root
+        self.inputs = [frozenset(map(root, call.inputs)) for call in self.program.calls]
+        self.outputs = [frozenset(map(root, call.outputs)) for call in self.program.calls]
+
+    def cut(self, position: int, parts: int) -> _Cuttable:
+        """The call's part, as far as it depends on the call alone."""
+        if (position, parts) not in self.known:
+            self.known[position, parts] = self._cut(self.program.calls[position], parts)
+        return self.known[position, parts]
+
+    def _cut(self, call: KernelCall, parts: int) -> _Cuttable:
+        in_place = any(name in self.program.aliases for name in call.outputs)
+        part = None if in_place else part_of(call.spec, parts)
+        if part is None or not all(self._has_ranges(name, parts) for name in cut_values(call, part)):
+            return _Cuttable(None, frozenset())
+        return _Cuttable(part, frozenset(map(self.program.root, whole_inputs(call, part))))
+
+    def _has_ranges(self, name: str, parts: int) -> bool:
+        """True if every part's range of the value begins at an aligned byte of its storage."""
+        size_bytes = self.program.types[name].size_bytes
+        owner_bytes = self.program.types[self.program.root(name)].size_bytes
+        return size_bytes == owner_bytes and size_bytes % (parts * ALIGNMENT) == 0
+
+
 @dataclass(slots=True)
 class Run:
     """A growing run of calls in `parts` parts.
@@ -27,36 +69,21 @@ class Run:
     whatever reads them comes later too.
     """
 
-    program: Program
+    cutter: Cutter
     parts: int
     made: set[str] = field(default_factory=set)
     late: set[str] = field(default_factory=set)
 
-    def admit(self, call: KernelCall) -> Part | None:
+    def admit(self, position: int) -> Part | None:
         """The next call's part; None if the call runs whole, after the parts."""
-        part = self._part(call)
-        roots = {self.program.root(name) for name in call.outputs}
+        found = self.cutter.cut(position, self.parts)
+        waits = found.part is None or self.late & self.cutter.inputs[position] or self.made & found.read_whole
+        part = None if waits else found.part
         if part is not None and not part.sums:
-            self.made |= roots
+            self.made |= self.cutter.outputs[position]
         else:
-            self.late |= roots
+            self.late |= self.cutter.outputs[position]
         return part
-
-    def _part(self, call: KernelCall) -> Part | None:
-        if any(self.program.root(name) in self.late for name in call.inputs):
-            return None
-        if any(name in self.program.aliases for name in call.outputs):  # written in place
-            return None
-        part = part_of(call.spec, self.parts)
-        if part is None or not all(map(self._has_ranges, cut_values(call, part))):
-            return None
-        return None if any(self.program.root(name) in self.made for name in whole_inputs(call, part)) else part
-
-    def _has_ranges(self, name: str) -> bool:
-        """True if every part's range of the value begins at an aligned byte of its storage."""
-        size_bytes = self.program.types[name].size_bytes
-        owner_bytes = self.program.types[self.program.root(name)].size_bytes
-        return size_bytes == owner_bytes and size_bytes % (self.parts * ALIGNMENT) == 0
 
 
 def cut_values(call: KernelCall, part: Part) -> Iterator[str]:
@@ -72,11 +99,12 @@ def whole_inputs(call: KernelCall, part: Part) -> Iterator[str]:
 
 def parts_of(program: Program, groups: tuple[Group, ...]) -> Mapping[int, tuple[Group, Part]]:
     """For each call that runs part by part: its group, and its part."""
+    cutter = Cutter(program)
     found: dict[int, tuple[Group, Part]] = {}
     for group in groups:
-        run = Run(program, group.parts)
+        run = Run(cutter, group.parts)
         for position in range(group.first, group.end):
-            part = run.admit(program.calls[position])
+            part = run.admit(position)
             if part is not None:
                 found[position] = (group, part)
     return found

@@ -8,7 +8,8 @@ order. Why: what a part hands on is small enough to stay in the cache, and its b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from compiler.aliases import Alias
@@ -40,6 +41,8 @@ def slice_program(program: Program, groups: Sequence[Group]) -> Program:
 class _Slicer:
     program: Program
     parts: dict[int, tuple[Group, Part]]
+    reads: Mapping[str, int]
+    """How many calls (and the world outside) read each value."""
     apart: frozenset[str]
     """Values that only parts of one count make and read: each range is a value of its own, with its own short life."""
     types: dict[str, TensorType] = field(default_factory=dict)
@@ -48,19 +51,34 @@ class _Slicer:
     @classmethod
     def of(cls, program: Program, groups: tuple[Group, ...]) -> _Slicer:
         parts = dict(parts_of(program, groups))
-        return cls(program, parts, _values_apart(program, parts))
+        return cls(program, parts, _count_reads(program), _values_apart(program, parts))
 
     def calls_of(self, group: Group) -> list[KernelCall]:
         """The group's calls: all parts, then what had to wait for the last."""
-        members = [position for position in range(group.first, group.end) if position in self.parts]
+        positions = range(group.first, group.end)
+        members = [position for position in positions if position in self.parts]
         calls = [self._part(position, j) for j in range(group.parts) for position in members]
         late: list[KernelCall] = []
-        for position in range(group.first, group.end):
-            if position in self.parts:
-                late += self._sums(position)
-            else:
-                late.append(self.program.calls[position])
-        return calls + self._fused_sums(late)
+        for position in positions:
+            late += self._sums(position) if position in self.parts else [self.program.calls[position]]
+        totals = [output for position in members if self.parts[position][1].sums for output in self._outputs(position)]
+        for total in totals:
+            late = self._merged(total, late)
+        return calls + late
+
+    def _outputs(self, position: int) -> tuple[str, ...]:
+        return self.program.calls[position].outputs
+
+    def _merged(self, total: str, late: list[KernelCall]) -> list[KernelCall]:
+        """The calls, with a sum of terms made inside the one map (an update, as a rule) that reads it."""
+        root = self.program.root(total)
+        reader = next((i for i, call in enumerate(late) if root in map(self.program.root, call.inputs)), None)
+        if reader is None or self.reads[root] != 1 or not isinstance(late[reader].spec, MapSpec):
+            return late
+        maker = next(i for i, call in enumerate(late) if total in call.outputs)
+        reads = frozenset(i for i, name in enumerate(late[reader].inputs) if self.program.root(name) == root)
+        fused = fuse_into_reader(late[maker], late[reader], reads)
+        return late if fused is None else [*late[:maker], *late[maker + 1 : reader], fused, *late[reader + 1 :]]
 
     def _part(self, position: int, j: int) -> KernelCall:
         call, (group, part) = self.program.calls[position], self.parts[position]
@@ -83,15 +101,17 @@ class _Slicer:
             flops=call.flops // group.parts,
             bytes_read=max(0, call.bytes_read - whole_bytes) // group.parts + min(whole_bytes, call.bytes_read),
             bytes_written=call.bytes_written if part.sums else call.bytes_written // group.parts,
+            parts=group.parts,
         )
 
     def _range(self, name: str, j: int, parts: int) -> str:
-        """The j-th range of a value."""
-        root = self.program.root(name)
-        own, whole = f"{root} [{j + 1}/{parts}]", self.program.types[root]
+        """The j-th range of a value; a view's is a view of its owner's."""
+        own, whole, root = f"{name} [{j + 1}/{parts}]", self.program.types[name], self.program.root(name)
         if own not in self.types:
             self.types[own] = TensorType(whole.dtype, _range_shape(whole.shape, parts))
-            if root not in self.apart:
+            if name != root:
+                self.aliases[own] = Alias(self._range(root, j, parts))
+            elif root not in self.apart:
                 self.aliases[own] = Alias(root, j * (whole.size_bytes // parts))
         return own
 
@@ -122,29 +142,12 @@ class _Slicer:
             )
         return sums
 
-    def _fused_sums(self, late: list[KernelCall]) -> list[KernelCall]:
-        """Let the one map that reads a sum (an update, as a rule) add the terms itself."""
-        result: list[KernelCall | None] = list(late)
-        for position, total in enumerate(late):
-            readers = self._readers(total.outputs[0]) if " [sum of " in total.origin else []
-            if len(readers) != 1 or self.program.root(total.outputs[0]) in map(self.program.root, self.program.outputs):
-                continue
-            reader = next(
-                (i for i, call in enumerate(result) if call is not None and call.outputs == readers[0].outputs), None
-            )
-            consumer = result[reader] if reader is not None else None
-            if reader is None or consumer is None or not isinstance(consumer.spec, MapSpec):
-                continue
-            root = self.program.root(total.outputs[0])
-            reads = frozenset(i for i, name in enumerate(consumer.inputs) if self.program.root(name) == root)
-            fused = fuse_into_reader(total, consumer, reads)
-            if fused is not None:
-                result[position], result[reader] = None, fused
-        return [call for call in result if call is not None]
 
-    def _readers(self, value: str) -> list[KernelCall]:
-        root = self.program.root(value)
-        return [call for call in self.program.calls if any(self.program.root(name) == root for name in call.inputs)]
+def _count_reads(program: Program) -> Mapping[str, int]:
+    reads = Counter(program.root(name) for name in program.outputs)
+    for call in program.calls:
+        reads.update({program.root(name) for name in call.inputs})
+    return reads
 
 
 def _range_shape(shape: tuple[int, ...], parts: int) -> tuple[int, ...]:

@@ -87,6 +87,7 @@ def test_wrong_plans_say_where_and_what(text: str, where: str, says: str) -> Non
         ("inputs: {x: 3}", "spec.inputs.x"),
         ("memory_limit_bytes: 0", "spec.memory_limit_bytes"),
         ("threads: 1000", "spec.threads"),
+        ("convolutions: exact", "spec.convolutions"),
         ("learning_rate: 1", "spec.learning_rate"),
     ],
 )

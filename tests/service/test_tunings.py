@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -65,6 +66,15 @@ def test_a_board_measures_and_later_compiles_use_what_won(farm: TestFarm) -> Non
     assert {one.version for one in found.entries} == {"c" * 64}
     assert table(farm, "raspberry-pi-4").entries == ()
     assert farm.compile(b"another").json()["id"] != before, "the same request now gives another bundle"
+
+
+def test_the_runs_page_shows_what_won(small_farm: TestFarm) -> None:
+    run_id = measure(small_farm, small_farm.board(), tuning_bundle(small_farm), row(CONV, "rows=6"))
+    link = urlsplit(small_farm.http.post("/dashboard/links").json()["url"])
+    assert small_farm.anonymous.get(link.path).status_code == 200
+    assert "rows=6" in small_farm.anonymous.get(f"/dashboard/runs/{run_id}", headers={"Accept": "text/html"}).text
+    [shown] = small_farm.anonymous.get(f"/dashboard/runs/{run_id}/schedules.json").json()["rows"]
+    assert "rows=6" in str(shown)
 
 
 def test_a_new_measurement_replaces_the_old_one(farm: TestFarm) -> None:

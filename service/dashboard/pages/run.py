@@ -21,6 +21,7 @@ from service.dashboard.pages.run_figures import (
     step_figure,
     step_table,
 )
+from service.dashboard.pages.schedules import schedule_table
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, class_chip, state_chip, verdict_chip
 from service.dashboard.tables import Column, Row, Table, table
 from service.database.models import OPEN_RUN_STATES
@@ -41,7 +42,7 @@ EVALUATION_COLUMNS = (
     Column("loss", "Mean loss", "number", "", 4),
     Column("accuracy_percent", "Accuracy", "number", "%", 1),
 )
-TABLES = ("kernels", "steps", "losses", "memory", "state", "attempts", "evaluation")
+TABLES = ("kernels", "schedules", "steps", "losses", "memory", "state", "attempts", "evaluation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class RunPage:
     evaluation: Table | None
     kernel_figures: tuple[Figure, ...]
     kernels: Table | None
+    schedules: Table | None
     memory: Figure | None
     states: tuple[Figure, ...]
     attempts: Table
@@ -99,6 +101,7 @@ def run_page(session: Session, run_id: str, sort: str) -> RunPage | None:
         evaluation=evaluation_table(found) if report and report.evaluation_before else None,
         kernel_figures=kernel_figures(kernels),
         kernels=kernel_table(kernels, sort) if kernels else None,
+        schedules=schedule_table(report.tuning) if report and report.tuning else None,
         memory=memory_figure(built, f"{here}/memory") if built else None,
         states=state_figures(report.device_states, f"{here}/state") if report else (),
         attempts=attempt_table(queries.attempts_of_run(session, run_id)),
@@ -129,6 +132,8 @@ def _report_table(found: RunFacts, name: str, sort: str) -> Table | None:
         return None
     if name == "kernels":
         return kernel_table(report.kernels, sort)
+    if name == "schedules":
+        return schedule_table(report.tuning) if report.tuning else None
     if name == "steps":
         return step_table(report.measurement) if report.measurement else None
     return state_table(report.device_states) if name == "state" else evaluation_table(found)

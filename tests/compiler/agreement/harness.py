@@ -46,11 +46,18 @@ class Case:
     )
 
     batch_norm: Literal["fold", "frozen"] = "fold"
+    convolutions: Literal["fast", "direct"] = "fast"
 
     @property
     def spec(self) -> TrainingSpec:
         return TrainingSpec.parse(
-            {"batch": self.batch, "optimizer": dict(self.optimizer), "threads": 2, "batch_norm": self.batch_norm}
+            {
+                "batch": self.batch,
+                "optimizer": dict(self.optimizer),
+                "threads": 2,
+                "batch_norm": self.batch_norm,
+                "convolutions": self.convolutions,
+            }
         )
 
     def draw(self, seed: int) -> Batch:

@@ -5,13 +5,19 @@ The limit for each gradient is the harness's: three times PyTorch's own float32 
 
 from __future__ import annotations
 
+import io
+import json
+import tarfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from compiler.api import compile_training
 from compiler.codegen.kernels.conv import method_of
 from compiler.frontend.importer import import_model
 from compiler.kernel_spec import ConvSpec
@@ -70,3 +76,15 @@ def test_steps_as_in_float64(case: Case, target: str, tmp_path: Path, kernel_cac
     weights = {key: array.astype(np.float64) for key, array in built.reference.initial().items()}
     state = optimizer.fresh(built.graph, weights)
     assert not problems(built, run_step(built, optimizer, weights, state, 1, smooth_batch(built, weights, 1)))
+
+
+@pytest.mark.parametrize("convolutions", ["fast", "direct"])
+def test_a_spec_can_forbid_it(case: Case, convolutions: Literal["fast", "direct"], kernel_cache: Path) -> None:
+    """There is one way only to schedule a direct convolution, so that tuning is not offered any."""
+    spec = replace(case, convolutions=convolutions).spec
+    bundle = compile_training(case.model, plan=case.plan, spec=spec, target=native_target(), cache_dir=kernel_cache)
+    with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
+        member = archive.extractfile("kernels.json")
+        assert member is not None
+        offered = [kernel["spec"] for kernel in json.load(member)["kernels"]]
+    assert any(spec.startswith("ConvSpec") for spec in offered) == (convolutions == "fast")

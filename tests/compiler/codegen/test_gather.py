@@ -28,11 +28,12 @@ def indices(spec: GatherSpec, seed: int = 0) -> Array:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("index_dtype", ["i64", "i32"])
-@pytest.mark.parametrize("dtype", ["f32", "i64"])
+@pytest.mark.parametrize("dtype", ["f32", "i64", "bool"])
 def test_gather(shape: tuple[int, int, int, int], index_dtype: str, dtype: str) -> None:
     spec = spec_of("gather", shape, index_dtype=index_dtype, dtype=dtype)
     generator = np.random.default_rng(1)
-    table = generator.normal(0, 100, (spec.outer, spec.rows, spec.inner)).astype("f4" if dtype == "f32" else "i8")
+    drawn = generator.normal(0, 100, (spec.outer, spec.rows, spec.inner))
+    table = drawn > 0 if dtype == "bool" else drawn.astype("f4" if dtype == "f32" else "i8")
     index = indices(spec)
     np.testing.assert_array_equal(run_kernel(spec, [table, index])[0], table[:, index])
 

@@ -1,0 +1,91 @@
+"""Chooses which runs of calls go part by part of the batch, and in how many parts: least cost by dynamic programming.
+
+A run pays where its values are too big for the cache when whole and fit in it in parts; it costs more calls, weights
+packed once per part, and a term of every weight's gradient per part. So early layers of high resolution are cut and
+late ones, heavy with weights, stay whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from compiler.program import Program
+from compiler.slicing.cost import Cache, CostedCall, RunCost, costed_calls, whole_costs
+from compiler.slicing.flow import Cutter, Group, Run
+
+SMALL = 0.25
+"""A call whose operands all fit in this part of the cache does not begin a run."""
+REFILL = 0.5
+"""Part of the cache that a change between whole and parts, or between numbers of parts, costs to fill anew."""
+PATIENCE = 16
+"""A run that has not gained for so many calls is not followed further."""
+
+
+def choose_groups(program: Program, batch: int, capacity_bytes: int) -> tuple[Group, ...]:
+    """The cheapest grouping of a program for a cache of `capacity_bytes`; a batch of 1 has none."""
+    counts = [parts for parts in range(2, batch + 1) if batch % parts == 0]
+    search = _Search.of(program, capacity_bytes)
+    end = len(search.calls)
+    best: list[float] = [0.0] + [float("inf")] * end
+    last: list[Group | None] = [None] * (end + 1)
+    for first, call in enumerate(search.calls):
+        alone = best[first] + search.whole(first, first + 1)
+        if alone < best[first + 1]:
+            best[first + 1], last[first + 1] = alone, None
+        for parts in counts if call.operand_bytes > SMALL * capacity_bytes else ():
+            for stop, cost in search.runs(first, parts):
+                if best[first] + cost < best[stop]:
+                    best[stop], last[stop] = best[first] + cost, Group(first, stop, parts)
+    return _traced(last)
+
+
+@dataclass(slots=True)
+class _Search:
+    cutter: Cutter
+    calls: tuple[CostedCall, ...]
+    capacity_bytes: int
+    whole_until: list[float]
+    """Cost of the calls before each position, run whole."""
+
+    @classmethod
+    def of(cls, program: Program, capacity_bytes: int) -> _Search:
+        calls = costed_calls(program)
+        whole_until = [0.0, *accumulate(whole_costs(calls, capacity_bytes))]
+        return cls(Cutter(program), calls, capacity_bytes, whole_until)
+
+    def whole(self, first: int, end: int) -> float:
+        """The cost of some calls, run whole."""
+        return self.whole_until[end] - self.whole_until[first]
+
+    def runs(self, first: int, parts: int) -> Iterator[tuple[int, float]]:
+        """Every run in `parts` parts that begins with a call, while it gains: its end, and its cost."""
+        run, cost = Run(self.cutter, parts), RunCost(parts, Cache(self.capacity_bytes))
+        waiting, most_gained, patience = REFILL * self.capacity_bytes, 0.0, PATIENCE
+        for position in range(first, len(self.calls)):
+            part = run.admit(position)
+            if part is not None:
+                cost.add(self.calls[position], part)
+            elif position == first:
+                return
+            else:
+                waiting += self.whole(position, position + 1)
+            total = waiting + cost.total()
+            yield position + 1, total
+            gained = self.whole(first, position + 1) - total
+            patience = PATIENCE if gained > most_gained else patience - 1
+            most_gained = max(most_gained, gained)
+            if not patience:
+                return
+
+
+def _traced(last: list[Group | None]) -> tuple[Group, ...]:
+    groups: list[Group] = []
+    end = len(last) - 1
+    while end > 0:
+        group = last[end]
+        if group is not None:
+            groups.append(group)
+        end = group.first if group is not None else end - 1
+    return tuple(reversed(groups))

@@ -1,0 +1,52 @@
+"""Bias gradients merged into weight gradients: what merges, and that nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.aliases import Alias
+from compiler.fusion.sums import merge_sums
+from compiler.graph import TensorType
+from compiler.kernel_spec import Access, Affine, Const, KernelSpec, MatmulSpec, ReduceSpec, Ref
+from compiler.lowering import Lowered
+from compiler.program import KernelCall
+
+POSITIONS, CHANNELS = 24, 8
+WEIGHT = MatmulSpec(1, 5, CHANNELS, POSITIONS, a_transposed=True)
+WHOLE = Access(TensorType("f32", (POSITIONS, CHANNELS)), (Affine(((0, 1),)), Affine(((1, 1),))))
+BIAS = ReduceSpec(
+    (POSITIONS, CHANNELS), (0,), "sum", (WHOLE,), Ref(0), Access(TensorType("f32", (CHANNELS,)), (Affine(((1, 1),)),))
+)
+
+
+def call(spec: KernelSpec, inputs: tuple[str, ...], output: str) -> KernelCall:
+    return KernelCall(spec, inputs, (output,), "layer", "backward", 1, 1, 1)
+
+
+def merged(bias: KernelSpec, weight: KernelSpec = WEIGHT, gradient: str = "d_y") -> tuple[KernelCall, ...]:
+    calls = (call(bias, (gradient,), "d_b"), call(weight, ("x", "d_y"), "d_w"))
+    return merge_sums(Lowered(calls, {}, {"view": Alias("d_y")})).calls
+
+
+def test_one_call_makes_both() -> None:
+    (both,) = merged(BIAS)
+    assert both.spec == replace(WEIGHT, sums=True)
+    assert both.outputs == ("d_w", "d_b")
+
+
+def test_a_view_of_the_same_gradient_counts() -> None:
+    assert len(merged(BIAS, gradient="view")) == 1
+
+
+def test_other_sums_stay() -> None:
+    scaled = replace(BIAS, epilogue=Const(2.0))
+    transposed = replace(BIAS, inputs=(replace(WHOLE, index=WHOLE.index[::-1]),))
+    for other in (scaled, transposed, replace(BIAS, combine="max")):
+        assert len(merged(other)) == 2
+    assert len(merged(BIAS, gradient="d_z")) == 2
+    assert len(merged(BIAS, weight=replace(WEIGHT, a_transposed=False))) == 2
+
+
+def test_a_second_sum_of_the_same_gradient_stays() -> None:
+    calls = (call(BIAS, ("d_y",), "d_b"), call(BIAS, ("d_y",), "d_c"), call(WEIGHT, ("x", "d_y"), "d_w"))
+    assert [made.outputs for made in merge_sums(Lowered(calls, {}, {})).calls] == [("d_c",), ("d_w", "d_b")]
