@@ -14,6 +14,7 @@ from compiler.codegen.api import build_kernels, code_version, workspace_bytes
 from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.kernels.family import choices_of, stored_panel_width
+from compiler.codegen.operands import check_operands
 from compiler.convolutions import only_direct
 from compiler.errors import DoesNotFit, InternalError, TuningError
 from compiler.frontend.importer import import_model
@@ -115,6 +116,8 @@ def compile_step(
     placed, stored, memory, choices = place_programs(
         ways, state, tuning=tuning, target=target, threads=threads, limit_bytes=spec.memory_limit_bytes
     )
+    for program in placed:
+        check_operands(program)
     stages.enter("kernels", 0.2)
     specs = [call.spec for program in placed for call in program.calls]
     kernels = build_kernels(
@@ -229,8 +232,8 @@ def schedule_graph(graph: Graph) -> Lowered:
 
 
 def name_gradients(lowered: Lowered) -> Lowered:
-    """Label the call that makes a parameter's gradient with that parameter, for the per-kernel table."""
-    makers = {lowered.root(name): i for i, call in enumerate(lowered.calls) for name in call.outputs}
+    """Label the call whose first output is a parameter's gradient with that parameter, for the per-kernel table."""
+    makers = {lowered.root(call.outputs[0]): i for i, call in enumerate(lowered.calls)}
     calls = list(lowered.calls)
     for call in lowered.calls:
         if call.phase != "update":

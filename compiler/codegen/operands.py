@@ -20,6 +20,7 @@ from compiler.kernel_spec import (
     ReduceSpec,
     RowSpec,
 )
+from compiler.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,16 @@ def operand_types(spec: KernelSpec) -> OperandTypes:
         case NormGradSpec():
             return _norm_grad(spec)
     raise InternalError(f"no operand rule for {type(spec).__name__}")
+
+
+def check_operands(program: Program) -> None:
+    """Raises: InternalError if a kernel takes an operand to be of another size or type than its value is."""
+    for call in program.calls:
+        types = operand_types(call.spec)
+        for value, expected in zip((*call.inputs, *call.outputs), types.inputs + types.outputs, strict=True):
+            given = program.types[value]
+            if (given.dtype, given.size) != (expected.dtype, expected.size):
+                raise InternalError(f"the kernel takes {value!r}, {given}, as {expected}", where=call.origin)
 
 
 def _types(accesses: tuple[Access, ...]) -> tuple[TensorType, ...]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from compiler.aliases import storage_of
 from compiler.codegen.cache import CompiledKernel
-from compiler.codegen.operands import operand_types
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
 from compiler.kernel_spec import GatherSpec, signature
@@ -123,12 +122,6 @@ class _Tables:
         )
 
     def _operands(self, program: Program, index: int, call: KernelCall) -> list[str]:
-        """The call's places. Raises: InternalError also if the kernel takes an operand to be of another type."""
-        types = operand_types(call.spec)
-        for value, expected in zip((*call.inputs, *call.outputs), types.inputs + types.outputs, strict=True):
-            given = program.types[value]
-            if (given.dtype, given.size) != (expected.dtype, expected.size):
-                raise InternalError(f"the kernel takes {value!r}, {given}, as {expected}", where=call.origin)
         rows = [
             f"{{{self._place(program, value)}u, {program.types[value].size}, {_dtype(program.types[value])}}}"
             for value in (*call.inputs, *call.outputs)

@@ -79,6 +79,8 @@ def _train(limit_bytes: int | None, folder: Path, cache: Path) -> tuple[dict[str
     state = {k: v for k, v in load_file(binary.weights).items() if not k.startswith("constant.")}
     _, after = binary.train(state, 4, data)
     repeated = sum(AGAIN in kernel["name"] for kernel in manifest["kernels"])
+    notes = json.loads((folder / "report.json").read_text())["notes"]
+    assert any("run again in the backward pass" in note for note in notes) == bool(repeated)
     return after, manifest["memory"]["peak_bytes"], repeated
 
 

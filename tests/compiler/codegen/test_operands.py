@@ -1,0 +1,36 @@
+"""A call whose values are not what its kernel takes is refused before it can write past them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compiler.codegen.operands import check_operands
+from compiler.errors import InternalError
+from compiler.graph import TensorType
+from compiler.kernel_spec import GatherSpec
+from compiler.program import KernelCall, Program
+
+_SPEC = GatherSpec("gather", outer=1, rows=5, inner=4, count=3, dtype="bool")
+_TYPES = {"table": TensorType("bool", (5, 4)), "index": TensorType("i64", (3,)), "y": TensorType("bool", (3, 4))}
+
+
+def _program(spec: GatherSpec, types: dict[str, TensorType]) -> Program:
+    call = KernelCall(spec, ("table", "index"), ("y",), "node_Gather", "forward", 0, 72, 12)
+    return Program("forward", (call,), types, ("table", "index"), ("y",), {})
+
+
+def test_shapes_may_differ_where_sizes_and_types_agree() -> None:
+    check_operands(_program(_SPEC, _TYPES))
+    check_operands(_program(_SPEC, {**_TYPES, "y": TensorType("bool", (12,))}))
+
+
+def test_another_type_is_refused() -> None:
+    with pytest.raises(InternalError, match=r"takes 'table', bool.*, as f32"):
+        check_operands(_program(replace(_SPEC, dtype="f32"), _TYPES))
+
+
+def test_another_size_is_refused() -> None:
+    with pytest.raises(InternalError, match="takes 'y'"):
+        check_operands(_program(_SPEC, {**_TYPES, "y": TensorType("bool", (2, 4))}))
