@@ -35,7 +35,6 @@ from compiler.kernel_spec import signature
 from compiler.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.pipeline import CompiledStep, Progress, compile_step
 from compiler.program import BinaryImage, KernelCall, Program, ProgramName
-from compiler.recomputation.rewrite import AGAIN
 from compiler.spec import SparsePlan, TrainingSpec
 from compiler.targets import Target
 from compiler.training import LABELS
@@ -184,6 +183,7 @@ def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object
         "bytes_written": call.bytes_written,
         "schedule": choices.get(signature(call.spec), DEFAULT).text or "default",
         "parts": call.parts,
+        "again": call.again,
     }
 
 
@@ -258,9 +258,9 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
         notes.append(
             f"{len(packed)} frozen weights are stored packed, {copies_bytes:,} bytes of them beside the unpacked ones"
         )
-    repeated = {call.origin.partition(AGAIN)[0] for call in step.programs["train"].calls if AGAIN in call.origin}
+    repeated = round(sum(1 / call.parts for call in step.programs["train"].calls if call.again))
     if repeated:
-        notes.append(f"{len(repeated)} forward kernels run again in the backward pass: what they make is not kept")
+        notes.append(f"{repeated} forward kernels run again in the backward pass: what they make is not kept")
     created = [name for name in step.plan if step.forward.parameters[name].created]
     if created:
         notes.append(

@@ -29,6 +29,8 @@ class KernelCall:
     bytes_written: int
     parts: int = 1
     """Into how many parts of the batch the call is cut; this one runs one of them."""
+    again: bool = False
+    """Whether it makes anew in the backward pass what the forward pass has made: arithmetic that saves memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 Rewrites: an update of a whole weight, beside the matrix product (of an embedding table: the scatter-add) that makes
 the gradient for it alone, becomes its epilogue, which reads and writes the weight and its optimizer state in place.
 Rows of a table that no index names have a gradient of zero: plain SGD skips them, while momentum, Adam and weight
-decay change every row. Ensures: the same values; the
-order of calls is left to the scheduler, which puts the product after every other reader of the old weight.
+decay change every row. Ensures: the same values; the order of
+calls is left to the scheduler, which puts the product after every other reader of the old weight.
 Why: writing and reading a gradient is a third of an update's traffic or more, and inside a product the rest of it
 hides behind arithmetic. A gradient that anything else reads stays as it is.
 """

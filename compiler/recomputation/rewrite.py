@@ -57,7 +57,9 @@ class _Repeater:
             repeats += self.repeats_for(source)
             outputs = tuple(map(self._again, source.outputs))
             origin = f"{source.origin} {AGAIN}"
-            repeats.append(replace(self.redirected(source), outputs=outputs, origin=origin, phase="backward"))
+            repeats.append(
+                replace(self.redirected(source), outputs=outputs, origin=origin, phase="backward", again=True)
+            )
         return repeats
 
     def redirected(self, call: KernelCall) -> KernelCall:

@@ -14,7 +14,7 @@ from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.memory import plan_memory
 from compiler.recomputation.choose import lowering, rank_repeats
-from compiler.recomputation.rewrite import AGAIN, repeat_calls
+from compiler.recomputation.rewrite import repeat_calls
 from compiler.spec import SparsePlan, TrainingSpec
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
@@ -78,7 +78,7 @@ def _train(limit_bytes: int | None, folder: Path, cache: Path) -> tuple[dict[str
     data = binary.write_data({manifest["inputs"][0]["name"]: x}, rng.integers(0, 10, 2 * BATCH))
     state = {k: v for k, v in load_file(binary.weights).items() if not k.startswith("constant.")}
     _, after = binary.train(state, 4, data)
-    repeated = sum(AGAIN in kernel["name"] for kernel in manifest["kernels"])
+    repeated = sum(kernel["again"] for kernel in manifest["kernels"])
     notes = json.loads((folder / "report.json").read_text())["notes"]
     assert any("run again in the backward pass" in note for note in notes) == bool(repeated)
     return after, manifest["memory"]["peak_bytes"], repeated
