@@ -41,6 +41,7 @@ from compiler.training import LABELS
 from compiler.tuning.build import build_tuning
 from compiler.tuning.catalogue import catalogue_of
 from compiler.tuning.table import NO_TUNING, TuningEntry, TuningTable, choices_digest
+from compiler.warnings import listed
 
 MAX_STEP_BYTES = 2_000_000
 
@@ -215,6 +216,7 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
         },
         "groups": _groups(train),
         "notes": _notes(step, step_bytes),
+        "warnings": listed(step.warnings),
     }
 
 

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.warnings import CompileWarning
+
 Phase = Literal["forward", "backward", "update"]
 DType = Literal["f32", "i64", "i32", "bool"]
 Array = NDArray[Any]
@@ -122,6 +124,8 @@ class Graph:
     types: Mapping[str, TensorType]
     arrays: Mapping[str, Array] = field(default_factory=dict)
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    warnings: tuple[CompileWarning, ...] = ()
+    """What the import and later stages had to say; every pass keeps them."""
 
     def with_nodes(self, nodes: Iterable[Node], types: Mapping[str, TensorType] | None = None) -> Graph:
         """The same graph with other nodes (and, if given, other types)."""

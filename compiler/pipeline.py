@@ -35,6 +35,7 @@ from compiler.spec import OptimizerSpec, SparsePlan, TrainingSpec
 from compiler.targets import Target
 from compiler.training import LABELS, TrainingGraph, add_optimizer, attach_loss
 from compiler.tuning.table import NO_TUNING, TuningTable
+from compiler.warnings import CompileWarning
 
 Progress = Callable[[str, float], None]
 """(stage, fraction of the whole compile done, 0 to 1)."""
@@ -56,6 +57,8 @@ class CompiledStep:
     stage_ms: Mapping[str, float] = field(default_factory=dict)
     choices: Mapping[str, Choice] = field(default_factory=dict)
     """Kernels (by signature) that are not scheduled by default."""
+    warnings: tuple[CompileWarning, ...] = ()
+    """What the import, the plan and the loss had to say, in this order."""
 
 
 class Stages:
@@ -142,6 +145,7 @@ def compile_step(
         threads=threads,
         stage_ms=stages.ms,
         choices=choices,
+        warnings=tuple(dict.fromkeys(training.graph.warnings)),
     )
 
 

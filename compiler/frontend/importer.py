@@ -225,6 +225,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: tuple[str, ...]) -> Graph
         types={names.get(name, name): tensor for name, tensor in scope.builder.types.items()},
         arrays=dict(scope.builder.arrays),
         parameters=dict(scope.parameters),
+        warnings=tuple(scope.warnings),
     )
 
 

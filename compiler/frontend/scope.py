@@ -17,6 +17,7 @@ from compiler.errors import LimitExceeded, ModelError, ModelShapeError, Unsuppor
 from compiler.frontend.source import SourceNode
 from compiler.graph import Array, AttrValue, Parameter, TensorType
 from compiler.limits import ModelLimits
+from compiler.warnings import CompileWarning
 
 GRAPH_DTYPES = {"f4": "f32", "i8": "i64", "i4": "i32", "b1": "bool"}
 
@@ -73,12 +74,18 @@ class Scope:
         self.bias_of: dict[str, str] = {}
         """Output of a contraction that has no bias yet -> name of its ONNX node: an Add onto it is its bias."""
         self.folded_bytes = 0
+        self.warnings: dict[CompileWarning, None] = {}
+        """In order and without duplicates."""
         self._weight_of: dict[str, str] = {}
         self._module_of = {node.name: node.module for nodes in readers.values() for node in nodes}
         self._orders: dict[str, tuple[int, ...]] = {}
         self._replay = replay
         self._replayed: set[str] = set()
         self._bias_suffix = bias_suffix
+
+    def warn(self, code: str, message: str, *, where: str = "", hint: str = "") -> None:
+        """Say something beside the result, once; what concerns many nodes is said in one warning that names a few."""
+        self.warnings[CompileWarning(code, where, message, hint)] = None
 
     # ------------------------------------------------------------------------------------------------------- values
 

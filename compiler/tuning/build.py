@@ -91,7 +91,12 @@ def build_tuning(
     tell("link", 0.9)
     with tempfile.TemporaryDirectory(prefix="pockfarm-link-") as folder:
         binary = link_tuner(trials, built, target, threads=threads, work_dir=Path(folder))
-    report = {"schema": REPORT_SCHEMA, "graph": {"trials": len(trials), "variants": len(built)}, "notes": []}
+    report = {
+        "schema": REPORT_SCHEMA,
+        "graph": {"trials": len(trials), "variants": len(built)},
+        "notes": [],
+        "warnings": [],
+    }
     files = {STEP: binary, WEIGHTS: write_checkpoint({}, {"step": "0"}), REPORT: to_json(report)}
     made = make_bundle(_manifest(source, trials, target), files)
     tell("done", 1.0)

@@ -1,0 +1,53 @@
+"""What a compile says beside its result: the step does what was asked, but perhaps not what was meant.
+
+A warning is said once for all that it concerns, which it names by its first few members and their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MAX_WARNINGS = 64
+MAX_CHARACTERS = {"code": 80, "where": 200, "message": 1000, "hint": 500}
+"""Longest text of each field: names come from the model, whose author we do not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileWarning:
+    """One thing to say: `code` a stable dotted identifier, `where` the node, parameter or field concerned."""
+
+    code: str
+    where: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{place}{self.message}{hint}"
+
+    def to_json(self) -> dict[str, str]:
+        """Its fields as printable text of bounded length."""
+        return {name: _printable(getattr(self, name), limit) for name, limit in MAX_CHARACTERS.items()}
+
+
+def listed(warnings: Sequence[CompileWarning]) -> list[dict[str, str]]:
+    """The warnings of a report, without duplicates; beyond `MAX_WARNINGS` the last one counts the others."""
+    distinct = list(dict.fromkeys(warnings))
+    if len(distinct) > MAX_WARNINGS:
+        kept = distinct[: MAX_WARNINGS - 1]
+        rest = CompileWarning("compile.more_warnings", "", f"{len(distinct) - len(kept)} more warnings are not listed")
+        distinct = [*kept, rest]
+    return [warning.to_json() for warning in distinct]
+
+
+def few_of(names: Sequence[str], shown: int = 3) -> str:
+    """The first names of a list, and how many more there are."""
+    first = ", ".join(names[:shown])
+    return first if len(names) <= shown else f"{first} and {len(names) - shown} more"
+
+
+def _printable(text: str, limit: int) -> str:
+    kept = "".join(character if character.isprintable() else " " for character in text)
+    return kept if len(kept) <= limit else kept[: limit - 1] + "…"
