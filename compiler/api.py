@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from compiler.training import LABELS
 from compiler.tuning.build import build_tuning
 from compiler.tuning.catalogue import catalogue_of
 from compiler.tuning.table import NO_TUNING, TuningEntry, TuningTable, choices_digest
-from compiler.warnings import listed
+from compiler.warnings import presentable
 
 MAX_STEP_BYTES = 2_000_000
 
@@ -91,7 +92,9 @@ def compile_training(
             step.programs["train"].calls, board, threads=step.threads, version=code_version()
         ).to_json(),
     }
-    bundle = make_bundle(_manifest(step, plan, spec, board, digests), files)
+    bundle = replace(
+        make_bundle(_manifest(step, plan, spec, board, digests), files), warnings=presentable(step.warnings)
+    )
     if progress is not None:
         progress("done", 1.0)
     return bundle
@@ -216,7 +219,7 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
         },
         "groups": _groups(train),
         "notes": _notes(step, step_bytes),
-        "warnings": listed(step.warnings),
+        "warnings": [warning.to_json() for warning in presentable(step.warnings)],
     }
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.warnings import CompileWarning
+
 SCHEMA = "pockfarm.bundle/1"
 REPORT_SCHEMA = "pockfarm.compile-report/1"
 STEP, WEIGHTS, TRAINING, REPORT, KERNELS, MANIFEST = (
@@ -24,11 +26,12 @@ STEP, WEIGHTS, TRAINING, REPORT, KERNELS, MANIFEST = (
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A built bundle: its bytes, `sha256:<hex>` of them, and the manifest inside."""
+    """A built bundle: its bytes, `sha256:<hex>` of them, the manifest inside, and what its report warns of."""
 
     data: bytes
     digest: str
     manifest: Mapping[str, Any]
+    warnings: tuple[CompileWarning, ...] = ()
 
 
 def sha256_of(data: bytes) -> str:

@@ -28,18 +28,24 @@ class CompileWarning:
         return f"{place}{self.message}{hint}"
 
     def to_json(self) -> dict[str, str]:
-        """Its fields as printable text of bounded length."""
-        return {name: _printable(getattr(self, name), limit) for name, limit in MAX_CHARACTERS.items()}
+        """Its fields, as the compile report has them."""
+        return {name: getattr(self, name) for name in MAX_CHARACTERS}
 
 
-def listed(warnings: Sequence[CompileWarning]) -> list[dict[str, str]]:
-    """The warnings of a report, without duplicates; beyond `MAX_WARNINGS` the last one counts the others."""
+def presentable(warnings: Sequence[CompileWarning]) -> tuple[CompileWarning, ...]:
+    """What leaves the compiler: no duplicates, printable text of bounded length, and at most `MAX_WARNINGS`.
+
+    Beyond that the last one counts the others.
+    """
     distinct = list(dict.fromkeys(warnings))
     if len(distinct) > MAX_WARNINGS:
         kept = distinct[: MAX_WARNINGS - 1]
         rest = CompileWarning("compile.more_warnings", "", f"{len(distinct) - len(kept)} more warnings are not listed")
         distinct = [*kept, rest]
-    return [warning.to_json() for warning in distinct]
+    return tuple(
+        CompileWarning(**{name: _printable(text, MAX_CHARACTERS[name]) for name, text in one.to_json().items()})
+        for one in distinct
+    )
 
 
 def few_of(names: Sequence[str], shown: int = 3) -> str:

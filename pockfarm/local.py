@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from compiler import targets
 from compiler.errors import CompileError
 from pockfarm.errors import Failed, UsageError
+from pockfarm.values import CompileWarning, warning_of
 
 if TYPE_CHECKING:
     from compiler.api import TuningEntry, TuningTable
@@ -35,6 +36,7 @@ class Built:
     data: bytes
     digest: str
     manifest: Mapping[str, object]
+    warnings: tuple[CompileWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def build(
         )
     except CompileError as problem:
         raise _translated(problem) from None
-    return Built(bundle.data, bundle.digest, bundle.manifest)
+    return Built(bundle.data, bundle.digest, bundle.manifest, tuple(warning_of(w.to_json()) for w in bundle.warnings))
 
 
 def resolve_target(name: str) -> str:

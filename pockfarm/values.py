@@ -30,6 +30,21 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class CompileWarning:
+    """What the compiler had to say: the step does what was asked, but perhaps not what was meant."""
+
+    code: str
+    where: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.where}: " if self.where else ""
+        hint = f"\n  {self.hint}" if self.hint else ""
+        return f"{where}{self.message} [{self.code}]{hint}"
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One compile."""
 
@@ -44,6 +59,8 @@ class Job:
     bundle_digest: str | None
     ending: Ending | None
     raw: Json = field(repr=False, default_factory=dict)
+    warnings: tuple[CompileWarning, ...] = ()
+    """Of the bundle; empty until there is one."""
 
     @property
     def is_open(self) -> bool:
@@ -163,7 +180,12 @@ def job_of(body: Json) -> Job:
         bundle_digest=optional_text(body, "bundle_digest"),
         ending=ending_of(body),
         raw=body,
+        warnings=tuple(warning_of(one) for one in parts(body, "warnings")),
     )
+
+
+def warning_of(body: Json) -> CompileWarning:
+    return CompileWarning(*(text(body, name) for name in ("code", "where", "message", "hint")))
 
 
 def bundle_of(body: Json) -> Bundle:

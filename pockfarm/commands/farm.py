@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pockfarm.client import Farm
-from pockfarm.commands.local import add_recipe_options, compile_progress, plan_source, positive, source
+from pockfarm.commands.local import add_recipe_options, compile_progress, plan_source, positive, print_warnings, source
 from pockfarm.errors import UsageError
 from pockfarm.state import StateFolder
 from pockfarm.summary import report_text
@@ -113,6 +113,7 @@ def _compile(options: argparse.Namespace) -> int:
         )
         print(f"job {job.id}", file=sys.stderr)
         job = farm.wait_for_job(job.id, on_look=show)
+        print_warnings(job.warnings, f"the job's page, /dashboard/jobs/{job.id}")
         assert job.bundle_digest is not None
         if options.out:
             _write(options.out, farm.bundle_bytes(job.bundle_digest))

@@ -7,7 +7,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,9 +15,11 @@ from typing import Any
 from pockfarm.errors import UsageError
 from pockfarm.summary import report_text
 from pockfarm.table import seconds, text_table
+from pockfarm.values import CompileWarning
 
 PRESETS = ("full", "bias-only", "last-layer")
 MODES = ("profile", "train", "eval", "infer")
+PRINTED_WARNINGS = 20
 
 
 def add_build(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -110,6 +112,15 @@ def compile_progress(started_s: float) -> Callable[[str, float], None]:
     return show
 
 
+def print_warnings(warnings: Sequence[CompileWarning], report: str) -> None:
+    """One warning after the other on the standard error; of very many the first, and where the others are."""
+    for warning in warnings[:PRINTED_WARNINGS]:
+        print(f"warning: {warning}", file=sys.stderr)
+    more = len(warnings) - PRINTED_WARNINGS
+    if more > 0:
+        print(f"warning: and {more} more: see {report}", file=sys.stderr, flush=True)
+
+
 def _build(options: argparse.Namespace) -> int:
     local = load_local()
     started_s = time.monotonic()
@@ -125,6 +136,7 @@ def _build(options: argparse.Namespace) -> int:
         options.out.write_bytes(built.data)
     except OSError as problem:
         raise UsageError(f"--out {options.out}: {problem.strerror}") from None
+    print_warnings(built.warnings, f"report.json in {options.out}")
     print(f"{options.out}  {len(built.data):,} bytes  {built.digest}  ({seconds(time.monotonic() - started_s)})")
     return 0
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from service.bundles.warnings import find_problem
+
 SCHEMA = "pockfarm.bundle/1"
 MAX_JSON_BYTES = 32 << 20
 MAX_ENTRIES = 64
@@ -51,7 +53,11 @@ def _read(archive: tarfile.TarFile) -> BundleContent:
     manifest = _json(archive, members["manifest.json"])
     if manifest.get("schema") != SCHEMA:
         raise BadBundle(f"manifest.json: schema {manifest.get('schema')!r:.60}, expected {SCHEMA}")
-    return BundleContent(manifest, _json(archive, members["report.json"]))
+    report = _json(archive, members["report.json"])
+    problem = find_problem(report)
+    if problem:
+        raise BadBundle(f"report.json: {problem}")
+    return BundleContent(manifest, report)
 
 
 def _json(archive: tarfile.TarFile, member: tarfile.TarInfo) -> dict[str, Any]:

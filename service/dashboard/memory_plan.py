@@ -61,6 +61,12 @@ def notes(bundle: BundleFacts) -> tuple[str, ...]:
     return tuple(str(note) for note in found) if isinstance(found, list) else ()
 
 
+def warnings(bundle: BundleFacts) -> tuple[Mapping[str, object], ...]:
+    """What the compiler warned of: `code`, `where`, `message` and `hint` of each."""
+    found = bundle.compile_report.get("warnings")
+    return tuple(one for one in found if isinstance(one, Mapping)) if isinstance(found, list) else ()
+
+
 def graph_counts(bundle: BundleFacts) -> tuple[tuple[str, int], ...]:
     """Graph statistics, name and count, as the compiler ordered them."""
     graph = bundle.compile_report.get("graph")

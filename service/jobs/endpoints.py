@@ -7,6 +7,7 @@ from fastapi.responses import Response
 from sqlalchemy.orm import Session
 
 from service.access import FarmDep, PrincipalDep
+from service.bundles.warnings import warnings_of
 from service.database.models import OPEN_JOB_STATES, Job
 from service.events.stream import EVENT_STREAM, After, LastEventId, respond
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
@@ -19,9 +20,13 @@ from service.watching import Wait, watch
 router = APIRouter(tags=["jobs"])
 
 
-def _answer(job: Job) -> Answer:
+def _view(session: Session, job: Job) -> JobView:
+    return job_view(job, warnings_of(session, [job.bundle_digest]).get(job.bundle_digest or "", ()))
+
+
+def _answer(session: Session, job: Job) -> Answer:
     status = 200 if job.state == "succeeded" else 202
-    return Answer(status, job_view(job).model_dump(mode="json"), {"Location": f"/jobs/{job.id}"})
+    return Answer(status, _view(session, job).model_dump(mode="json"), {"Location": f"/jobs/{job.id}"})
 
 
 @router.post("/compile", status_code=202, response_model=JobView, openapi_extra={"requestBody": COMPILE_BODY},
@@ -39,7 +44,7 @@ def compile_model(form: CompileForm, farm: FarmDep, principal: PrincipalDep, key
             payload=fingerprint("POST /compile", form.digest),
             lifetime_s=farm.settings.idempotency_s,
             act=lambda: _answer(
-                service.submit(session, form, api_key_id=principal.key_id, settings=farm.settings)
+                session, service.submit(session, form, api_key_id=principal.key_id, settings=farm.settings)
             ),
         )  # fmt: skip
     return answer.response()
@@ -60,7 +65,8 @@ def tune_bundle(body: TuneCreate, farm: FarmDep, principal: PrincipalDep, key: I
             payload=fingerprint("POST /tune", body.bundle),
             lifetime_s=farm.settings.idempotency_s,
             act=lambda: _answer(
-                service.submit_tuning(session, body.bundle, api_key_id=principal.key_id, settings=farm.settings)
+                session,
+                service.submit_tuning(session, body.bundle, api_key_id=principal.key_id, settings=farm.settings),
             ),
         )
     return answer.response()
@@ -75,7 +81,8 @@ def list_jobs(
     filters = {"state": state, "target": target, "model_name": model, "plan_name": plan}
     with farm.database.read() as session:
         rows, following = service.newest_jobs(session, filters, limit=limit, cursor=cursor)
-        return Page(items=[job_view(row) for row in rows], next=following)
+        said = warnings_of(session, [row.bundle_digest for row in rows])
+        return Page(items=[job_view(row, said.get(row.bundle_digest or "", ())) for row in rows], next=following)
 
 
 @router.get("/jobs/{job_id}", response_model=JobView)
@@ -84,7 +91,7 @@ async def show_job(job_id: str, request: Request, farm: FarmDep, _: PrincipalDep
 
     def look(session: Session) -> tuple[str, JobView]:
         job = service.find(session, job_id)
-        return f"{job.id}.{job.version}", job_view(job)
+        return f"{job.id}.{job.version}", _view(session, job)
 
     return await watch(request, farm, look, wait_s=wait)
 
@@ -96,7 +103,7 @@ def cancel_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobView:
         job = service.cancel(session, job_id)
         session.flush()
         session.refresh(job)
-        return job_view(job)
+        return _view(session, job)
 
 
 @router.get("/jobs/{job_id}/events", response_class=Response, responses=EVENT_STREAM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from service.database.models import Job
@@ -37,6 +38,15 @@ class TuneCreate(RequestBody):
     bundle: DigestText
 
 
+class JobWarning(View):
+    """What the compiler had to say: the step does what was asked, but perhaps not what was meant."""
+
+    code: str
+    where: str
+    message: str
+    hint: str
+
+
 class JobView(View):
     """A compile job."""
 
@@ -54,6 +64,8 @@ class JobView(View):
     target: str
     compiler_version: str
     bundle_digest: str | None
+    warnings: list[JobWarning]
+    """Of the bundle; empty until there is one."""
     ending: Ending | None
     attempts: int
     cancel_requested: bool
@@ -63,8 +75,8 @@ class JobView(View):
     links: JobLinks
 
 
-def job_view(job: Job) -> JobView:
-    """What a job's row looks like from outside."""
+def job_view(job: Job, warnings: Sequence[Mapping[str, str]] = ()) -> JobView:
+    """What a job's row looks like from outside; `warnings` are its bundle's."""
     ending = None
     if job.cause is not None and job.code is not None:
         ending = Ending(cause=job.cause, code=job.code, message=job.message, where=job.place, hint=job.hint)
@@ -73,6 +85,7 @@ def job_view(job: Job) -> JobView:
         **plain,
         model=ModelRef(name=job.model_name, digest=job.model_digest, size_bytes=job.model_bytes),
         plan=PlanRef(name=job.plan_name, digest=job.plan_digest),
+        warnings=[JobWarning(**warning) for warning in warnings],
         ending=ending,
         links=JobLinks(
             self=f"/jobs/{job.id}",

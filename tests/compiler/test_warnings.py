@@ -14,7 +14,7 @@ from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.pipeline import derive_training_step
 from compiler.plan import resolve_plan
 from compiler.spec import SparsePlan, TrainingSpec
-from compiler.warnings import MAX_CHARACTERS, MAX_WARNINGS, CompileWarning, few_of, listed
+from compiler.warnings import MAX_CHARACTERS, MAX_WARNINGS, CompileWarning, few_of, presentable
 from tests.compiler.frontend.onnx_graphs import model_of, node
 
 SAID = CompileWarning("model.example", "fc", "does something else", "do this instead")
@@ -57,10 +57,11 @@ def test_their_text_reads_like_an_error() -> None:
 
 def test_a_report_holds_a_bounded_number_of_printable_texts() -> None:
     odd = CompileWarning("model.example", "\x1b[2Jname", "long " * 1000)
-    (entry,) = listed([odd, odd])
+    (shown,) = presentable([odd, odd])
+    entry = shown.to_json()
     assert set(entry) == {"code", "where", "message", "hint"}
     assert all(text.isprintable() and len(text) <= MAX_CHARACTERS[name] for name, text in entry.items())
-    many = listed([CompileWarning("model.example", str(i), "is odd") for i in range(MAX_WARNINGS + 10)])
+    many = presentable([CompileWarning("model.example", str(i), "is odd") for i in range(MAX_WARNINGS + 10)])
     assert len(many) == MAX_WARNINGS
-    assert many[-1]["code"] == "compile.more_warnings"
-    assert many[-1]["message"].startswith("11 more")
+    assert many[-1].code == "compile.more_warnings"
+    assert many[-1].message.startswith("11 more")

@@ -124,6 +124,14 @@ class Seeder:
                 "52 BatchNormalization nodes folded into convolutions",
                 "gradients stop at blocks.10.expand: nothing below learns",
             ],
+            "warnings": [
+                {
+                    "code": "plan.ratio_ignored",
+                    "where": model,
+                    "message": "has no channel axis, so all of it learns",
+                    "hint": "name it with ratio 1 or 0",
+                }
+            ],
         }
         name = f"{model}/{plan}/{target}"
         return self.add(

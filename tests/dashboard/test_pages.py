@@ -210,6 +210,7 @@ def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
         f"/compare?run={run.id}&run={run.id}",
         f"/runs?model={HOSTILE}",
     ]
+    assert f"{HOSTILE}: has no channel axis" in check_page(client.get(f"/dashboard/jobs/{job.id}").text).visible_text()
     for path in paths:
         answer = client.get("/dashboard" + path)
         assert answer.status_code == 200, path

@@ -106,6 +106,23 @@ def test_compile_waits_and_prints_the_digest(
     assert out.read_bytes() == b"the bundle"
 
 
+def test_compile_says_what_the_compiler_warns_of(
+    farm: FakeFarm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "net.onnx"
+    model.write_bytes(b"onnx")
+    said = [{"code": "model.example", "where": f"fc{i}", "message": "is odd", "hint": ""} for i in range(25)]
+    done = {"id": "job_1", "state": "succeeded", "bundle_digest": DIGEST, "warnings": said}
+    farm.on("POST", "/compile", Answer(202, {"id": "job_1", "state": "queued"}))
+    farm.on("GET", "/jobs/job_1", Answer(200, done))
+    assert cli.main(["compile", str(model), "--target", "raspberry-pi-4"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{DIGEST}\n"
+    assert "warning: fc0: is odd [model.example]\n" in err
+    assert err.count("warning: ") == 21
+    assert "warning: and 5 more: see the job's page, /dashboard/jobs/job_1" in err
+
+
 def test_a_refusal_is_told_with_code_and_next_step(
     farm: FakeFarm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

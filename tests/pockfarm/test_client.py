@@ -61,6 +61,14 @@ def test_waiting_follows_a_job_by_long_polls_until_it_ends(server: FakeFarm, far
     assert "wait=" in server.seen[1].path
 
 
+def test_a_job_has_the_compilers_warnings(server: FakeFarm, farm: Farm) -> None:
+    said = {"code": "model.example", "where": "fc", "message": "is odd", "hint": "do this instead"}
+    server.on("GET", "/jobs/job_1", Answer(200, {**JOB, "warnings": [said]}), Answer(200, JOB))
+    (warning,) = farm.job("job_1").warnings
+    assert (warning.code, str(warning)) == ("model.example", "fc: is odd [model.example]\n  do this instead")
+    assert farm.job("job_1").warnings == ()
+
+
 def test_a_failed_job_raises_its_typed_cause(server: FakeFarm, farm: Farm) -> None:
     server.on("GET", "/jobs/job_1", Answer(200, {**JOB, "state": "failed", "ending": ENDING}))
     with pytest.raises(Failed, match=r"byte 7: truncated \[model: model.invalid\]\n  send it all") as caught:

@@ -35,13 +35,16 @@ def make_manifest(
     }
 
 
-def make_bundle(manifest: dict[str, Any], *, step: bytes = b"\x7fELF" + b"\0" * 60) -> MadeBundle:
-    """A deterministic archive of `manifest` and small files."""
+def make_bundle(
+    manifest: dict[str, Any], *, step: bytes = b"\x7fELF" + b"\0" * 60, warnings: object = ()
+) -> MadeBundle:
+    """A deterministic archive of `manifest` and small files; the report has `warnings`, whatever they are (None: not)."""
     report = {
         "schema": "pockfarm.compile-report/1",
         "arena": {"arena_bytes": 4096, "values": []},
         "graph": {},
         "notes": [],
+        **({} if warnings is None else {"warnings": warnings}),
     }
     files = {
         "bin/step": step,

@@ -43,6 +43,18 @@ def test_identical_request_finds_the_open_job_then_the_bundle(farm: TestFarm) ->
     assert "sha256:" + hashlib.sha256(bundle.content).hexdigest() == digest
 
 
+def test_a_bundles_warnings_are_told_with_every_view_of_its_job(farm: TestFarm) -> None:
+    said = [{"code": "model.example", "where": "fc", "message": "is odd", "hint": ""}]
+    warned, silent, older = (farm.compile(model).json() for model in (b"1", b"2", b"3"))
+    assert warned["warnings"] == []
+    farm.work_off(warned["id"], warnings=said)
+    farm.work_off(silent["id"], model="2")
+    farm.work_off(older["id"], warnings=None, model="3")
+    assert farm.http.get(f"/jobs/{warned['id']}").json()["warnings"] == said
+    assert farm.compile(b"1").json()["warnings"] == said
+    assert [one["warnings"] for one in farm.http.get("/jobs").json()["items"]] == [[], [], said]
+
+
 @pytest.mark.parametrize("change", [{"model": b"other"}, {"plan": "bias-only"}, {"spec": "batch: 2"},
                                     {"target": "raspberry-pi-4"}])  # fmt: skip
 def test_any_difference_is_another_job(small_farm: TestFarm, change: dict[str, object]) -> None:

@@ -61,6 +61,38 @@ def test_compile_gives_the_bundle_and_its_progress(farm: TestFarm) -> None:
     assert (info["model_name"], info["summary"]["memory"]["arena_bytes"]) == ("net", 4096)
 
 
+SAID = {"code": "model.example", "where": "<b>fc</b>", "message": "is odd", "hint": "do this instead"}
+
+
+def test_what_the_compiler_warns_of_is_told_with_the_job(farm: TestFarm, tmp_path: Path) -> None:
+    (tmp_path / "said.json").write_text(json.dumps([SAID]))
+    job = compile_now(farm, f"warns {tmp_path / 'said.json'}")
+    assert (job["state"], job["warnings"]) == ("succeeded", [SAID]), job
+    assert [one["warnings"] for one in farm.http.get("/jobs").json()["items"]] == [[SAID]]
+    assert compile_now(farm, "fine")["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    "warnings",
+    [
+        7,
+        [7],
+        [SAID] * 65,
+        [{"code": "model.example"}],
+        [{**SAID, "more": ""}],
+        [{**SAID, "code": "<script>"}],
+        [{**SAID, "hint": None}],
+        [{**SAID, "message": "x" * 1001}],
+        [{**SAID, "where": "\x1b[2J"}],
+    ],
+)
+def test_warnings_of_another_form_are_not_taken(farm: TestFarm, tmp_path: Path, warnings: object) -> None:
+    (tmp_path / "said.json").write_text(json.dumps(warnings))
+    job = compile_now(farm, f"warns {tmp_path / 'said.json'}")
+    assert (job["state"], job["ending"]["code"], job["warnings"]) == ("failed", "compiler.bad-bundle", [])
+    assert "warnings" in job["ending"]["message"]
+
+
 def test_a_tuning_job_makes_the_bundle_that_measures_another(farm: TestFarm) -> None:
     source = compile_now(farm, "fine")["bundle_digest"]
     job = farm.http.post("/tune", json={"bundle": source}).json()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
@@ -98,6 +98,7 @@ class JobPage:
     memory: Figure | None
     graph: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
+    warnings: tuple[Mapping[str, object], ...]
     runs: Table
     plan_text: str
     spec_text: str
@@ -123,6 +124,7 @@ def job_page(session: Session, job_id: str) -> JobPage | None:
         memory=memory_figure(built, f"{addresses.job(found.id)}/memory") if built else None,
         graph=memory_plan.graph_counts(built) if built else (),
         notes=memory_plan.notes(built) if built else (),
+        warnings=memory_plan.warnings(built) if built else (),
         runs=run_table(_runs_of(session, found), "Runs of this bundle", short=True),
         plan_text=pretty(found.plan_text),
         spec_text=pretty(found.spec_text),
