@@ -36,13 +36,26 @@ class Fields:
             raise self._wrong(name, "a text of at most 200 characters", value)
         return value
 
-    def texts(self, name: str) -> tuple[str, ...]:
-        """A string or a non-empty list of strings."""
+    def texts(self, name: str, *, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """A string or a non-empty list of strings; absent means `default`, if there is one."""
         value = self._take(name)
+        if value is None and default is not None:
+            return default
         entries = [value] if isinstance(value, str) else value
         if not isinstance(entries, list) or not entries or not all(isinstance(entry, str) for entry in entries):
             raise self._wrong(name, "a name or a list of names", value)
         return tuple(entries)
+
+    def groups(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """A list of groups of two or more names; absent means none."""
+        value = self._take(name)
+        groups = []
+        for group in value if isinstance(value, list) else [] if value is None else [value]:
+            names = group if isinstance(group, list) else []
+            if len(names) < 2 or not all(isinstance(entry, str) and entry for entry in names):
+                raise self._wrong(name, "a list of groups of two or more names", value)
+            groups.append(tuple(names))
+        return tuple(groups)
 
     def choice(self, name: str, choices: Sequence[str], *, default: str) -> str:
         """One of `choices`."""

@@ -124,6 +124,8 @@ class Graph:
     types: Mapping[str, TensorType]
     arrays: Mapping[str, Array] = field(default_factory=dict)
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    unlearnable: Mapping[str, str] = field(default_factory=dict)
+    """Parameter of the author's module -> why this file does not let it learn. It may not be in `parameters`."""
     warnings: tuple[CompileWarning, ...] = ()
     """What the import and later stages had to say; every pass keeps them."""
 

@@ -103,7 +103,13 @@ def compile_step(
     threads = spec.threads or target.cores
     stages.enter("import", 0.0)
     graph = import_model(
-        model, input_shapes=spec.input_shapes(), batch=spec.batch, batch_norm=spec.batch_norm, limits=limits
+        model,
+        input_shapes=spec.input_shapes(),
+        batch=spec.batch,
+        batch_norm=spec.batch_norm,
+        tied=spec.tied,
+        untied=spec.untied,
+        limits=limits,
     )
     stages.enter("optimize", 0.04)
     forward = run_passes(graph, FORWARD_PASSES)

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec import SparsePlan, UpdateRule
+from compiler.warnings import few_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,15 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
     Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing.
     """
     ratios = {name: _preset_ratio(graph, parameter, plan.preset) for name, parameter in graph.parameters.items()}
+    wanted = {name: "plan.preset" for name in graph.unlearnable if _preset_wants(graph, name, plan.preset)}
     for position, rule in enumerate(plan.rules):
-        for name in _matches(graph, rule, f"plan.update[{position}]"):
-            ratios[name] = rule.ratio
+        where = f"plan.update[{position}]"
+        for name in _matches(graph, rule, where):
+            if name in graph.parameters:
+                ratios[name] = rule.ratio
+            if name in graph.unlearnable:
+                wanted[name] = where if rule.ratio > 0 else ""
+    _refuse_unlearnable(graph, wanted)
     learning = {name: _slice(graph.parameters[name], ratio) for name, ratio in ratios.items() if ratio > 0}
     if not learning:
         raise PlanError(
@@ -62,6 +69,28 @@ def _preset_ratio(graph: Graph, parameter: Parameter, preset: str) -> float:
     return 0.0
 
 
+def _preset_wants(graph: Graph, name: str, preset: str) -> bool:
+    return preset == "full" or (preset == "bias-only" and _kind(graph, name) == "bias")
+
+
+def _kind(graph: Graph, name: str) -> str:
+    """Weight or bias; of a parameter that the file does not hold, only its name tells."""
+    known = graph.parameters.get(name)
+    return known.kind if known is not None else "bias" if name.endswith("bias") else "weight"
+
+
+def _refuse_unlearnable(graph: Graph, wanted: Mapping[str, str]) -> None:
+    """Raises: PlanError for parameters of the author's module that should learn, and cannot from this file."""
+    refused = [name for name, where in wanted.items() if where]
+    if refused:
+        raise PlanError(
+            f"{few_of(refused)} cannot learn: {graph.unlearnable[refused[0]]}",
+            where=wanted[refused[0]],
+            hint="export with torch.onnx.export(..., dynamo=True, optimize=False), or freeze them by a last rule with"
+            " ratio 0",
+        )
+
+
 def _last_layer(graph: Graph) -> frozenset[str]:
     """The last contraction's weight and every parameter used after it."""
     first_use: dict[str, int] = {}
@@ -77,8 +106,9 @@ def _last_layer(graph: Graph) -> frozenset[str]:
 def _matches(graph: Graph, rule: UpdateRule, where: str) -> list[str]:
     found = []
     for pattern in rule.parameters:
-        names = [name for name in graph.parameters if name == pattern or fnmatchcase(name, pattern)]
-        kept = [name for name in names if rule.kind in ("any", graph.parameters[name].kind)]
+        every = dict.fromkeys((*graph.parameters, *graph.unlearnable))
+        names = [name for name in every if name == pattern or fnmatchcase(name, pattern)]
+        kept = [name for name in names if rule.kind in ("any", _kind(graph, name))]
         if not kept:
             raise PlanError(_no_match(graph, rule, pattern, names), where=where, hint=_near(graph, pattern))
         found += kept

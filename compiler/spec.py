@@ -122,6 +122,10 @@ class TrainingSpec:
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     batch_norm: Literal["fold", "frozen"] = "fold"
+    tied: tuple[tuple[str, ...], ...] = ()
+    """Groups of initializers that are one parameter each, where the file does not tell."""
+    untied: tuple[str, ...] = ()
+    """Initializers that are a parameter of its own for each of their readers, where the file does not tell."""
     convolutions: Literal["fast", "direct"] = "fast"
     """direct: no Winograd, whose rounding error is up to three times that of direct convolution."""
     threads: int | None = None
@@ -145,6 +149,8 @@ class TrainingSpec:
             convolutions="direct"
             if table.choice("convolutions", ("fast", "direct"), default="fast") == "direct"
             else "fast",
+            tied=table.groups("tied"),
+            untied=table.texts("untied", default=()),
             threads=table.optional_integer("threads", low=1, high=256),
             memory_limit_bytes=table.optional_integer("memory_limit_bytes", low=1, high=1 << 50),
         )
@@ -167,6 +173,9 @@ class TrainingSpec:
             "convolutions": self.convolutions,
             "threads": self.threads,
             "memory_limit_bytes": self.memory_limit_bytes,
+            # Left out when empty: a spec that does not use them keeps its digest.
+            **({"tied": [list(group) for group in self.tied]} if self.tied else {}),
+            **({"untied": list(self.untied)} if self.untied else {}),
         }
         return _canonical(body)
 

@@ -112,6 +112,7 @@ class Call:
         """The elements of input `index`, which must be known. Raises: UnsupportedOperator if they are not."""
         operand = self.operand(index)
         if isinstance(operand, Known):
+            self.scope.bake(operand, self.node.where)
             return operand.array
         return self.unsupported(
             f"{meaning} (input {self.node.inputs[index]!r}) is only known at run time",

@@ -20,9 +20,6 @@ Fold = Callable[[Call, Sequence[Array]], "Array | tuple[Array, ...]"]
 
 NUMPY_OF_ONNX: Mapping[int, str] = {1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2",
                                     11: "f8", 12: "u4", 13: "u8"}  # fmt: skip
-MOVEMENTS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Slice", "Split", "Concat", "Gather",
-                       "Tile", "Transpose"})  # fmt: skip
-"""Operators that only move elements: a parameter behind their input can still learn."""
 
 
 def _sized(call: Call, shape: Sequence[int], item_bytes: int = 8) -> tuple[int, ...]:

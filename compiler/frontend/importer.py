@@ -10,16 +10,21 @@ import numpy as np
 
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.frontend.call import Call, Result, closest
-from compiler.frontend.fold import FOLDS, MOVEMENTS, cast_target, shape_vector
+from compiler.frontend.fold import FOLDS, cast_target, shape_vector
 from compiler.frontend.input_types import bind_inputs
-from compiler.frontend.naming import folded_weights
 from compiler.frontend.prescan import prescan
+from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
-from compiler.frontend.tying import tied_copies
+from compiler.frontend.unrecorded import told_apart
 from compiler.graph import Array, Graph, Node
 from compiler.limits import DEFAULT_LIMITS, ModelLimits
+from compiler.warnings import few_of
+
+MAX_RECIPES = 64
+"""What is computed from parameters in more steps than this is put into the graph at once: replaying it recurses."""
 
 # What NumPy and Python raise when a model's attributes or shapes make no sense; translated once, in `_guarded`.
 _FOREIGN = (ValueError, TypeError, IndexError, KeyError, ArithmeticError, MemoryError, AssertionError)
@@ -31,17 +36,20 @@ def import_model(
     input_shapes: Mapping[str, tuple[int, ...]],
     batch: int,
     batch_norm: Literal["fold", "frozen"],
+    tied: Sequence[Sequence[str]] = (),
+    untied: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
 ) -> Graph:
     """Import an ONNX model (opsets 13 to 23, float32) as a graph with static shapes.
 
     `input_shapes` binds dimensions that the model leaves open, by input name; an open first axis is the batch.
-    Float initializers become parameters; what follows from constants alone is folded.
+    The author's parameters become parameters (`tied` and `untied` overrule which of them are one); only what depends
+    on none is folded.
 
-    Raises: ModelError and its kinds (what is wrong, where, what to do), LimitExceeded.
+    Raises: ModelError and its kinds (what is wrong, where, what to do), SpecError (`tied`, `untied`), LimitExceeded.
     """
     prescan(model, limits)
-    source = parse_model(model)
+    source = shared_as_told(told_apart(restored(parse_model(model))), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
     types = bind_inputs(source.inputs, input_shapes, batch, limits)
     for name, tensor in types.items():
@@ -74,14 +82,14 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["f
         batch_norm=batch_norm,
         prefix=prefix,
         bias_suffix=_bias_suffix(source),
-        from_pytorch=source.producer == "pytorch",
+        recorded=source.record.parameters if source.record else (),
+        created=source.created,
     )
+    for warning in source.warnings:
+        scope.warnings[warning] = None
     for name, array in source.initializers.items():
-        trainable = array.dtype == np.float32 and array.ndim > 0
+        trainable = array.dtype == np.float32 and name not in source.constants
         scope.operands[name] = Known(name, array, source=name if trainable else "")
-    tied = tied_copies(source)
-    scope.operands.update(tied)
-    scope.operands.update(folded_weights(source, tied))
     return scope
 
 
@@ -166,7 +174,9 @@ def _cast(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
     if known is None:
         return ()
     dtype = cast_target(call)
-    return (known,) if known.array.dtype == dtype else (Known(node.outputs[0], known.array.astype(dtype)),)
+    if known.array.dtype == dtype:
+        return (known,)
+    return _computed(scope, node, (known.array.astype(dtype),), (known,))
 
 
 def _folded(scope: Scope, node: SourceNode, opset: int, known: Sequence[Known]) -> tuple[Operand, ...]:
@@ -178,9 +188,25 @@ def _folded(scope: Scope, node: SourceNode, opset: int, known: Sequence[Known]) 
     _refuse_unread(call)
     arrays = result if isinstance(result, tuple) else (result,)
     scope.count_folded(arrays, node.where)
-    moves = node.op_type in MOVEMENTS and any(operand.trainable for operand in known)
-    movement = node if moves and arrays[0].dtype == np.float32 else None
-    return tuple(Known(name, array, movement=movement) for name, array in zip(node.outputs, arrays, strict=False))
+    return _computed(scope, node, arrays, known)
+
+
+def _computed(scope: Scope, node: SourceNode, arrays: Sequence[Array], known: Sequence[Known]) -> tuple[Operand, ...]:
+    """Constants if no parameter stands behind them; else values that the step computes, if it reads them."""
+    behind = frozenset(name for operand in known for name in (operand.source, *operand.behind) if name)
+    if not behind:
+        return tuple(Known(name, array) for name, array in zip(node.outputs, arrays, strict=False))
+    if node.op_type not in ROWS:
+        for operand in known:
+            scope.bake(operand, node.where)
+        return tuple(Known(name, array) for name, array in zip(node.outputs, arrays, strict=False))
+    depth = 1 + max(operand.depth for operand in known)
+    if depth > MAX_RECIPES:
+        return ()
+    return tuple(
+        Known(name, array, recipe=node, behind=behind, depth=depth)
+        for name, array in zip(node.outputs, arrays, strict=False)
+    )
 
 
 def _transposed(node: SourceNode, known: Known) -> Known | None:
@@ -217,6 +243,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: tuple[str, ...]) -> Graph
     made = {value for node in scope.builder.nodes for value in node.outputs}
     values = {name: _output_value(scope, name, made) for name in source.outputs}
     names = _public_names(scope, source, inputs, values)
+    unlearnable = {**source.unlearnable, **_baked(scope)}
     nodes = tuple(_renamed(node, names) for node in scope.builder.nodes)
     return Graph(
         nodes=nodes,
@@ -225,8 +252,25 @@ def _finish(scope: Scope, source: SourceModel, inputs: tuple[str, ...]) -> Graph
         types={names.get(name, name): tensor for name, tensor in scope.builder.types.items()},
         arrays=dict(scope.builder.arrays),
         parameters=dict(scope.parameters),
+        unlearnable=unlearnable,
         warnings=tuple(scope.warnings),
     )
+
+
+def _baked(scope: Scope) -> dict[str, str]:
+    """Parameters whose elements some node needs fixed: those that the file calls so, or that others read at run time.
+
+    Any other float initializer that only gives bounds, exponents or scales is no parameter.
+    """
+    found = {
+        name: f"{where} needs it at compile time"
+        for name, where in scope.baked.items()
+        if name in scope.recorded or name in scope.parameters
+    }
+    if found:
+        scope.warn("model.fixed_parameters", "cannot learn: a node needs their elements at compile time",
+                   where=few_of(sorted(found)), hint="rewrite the model, or leave them frozen")  # fmt: skip
+    return found
 
 
 def _output_value(scope: Scope, name: str, made: Collection[str]) -> str:

@@ -6,7 +6,7 @@ that only exists at run time. Known operands become constants or parameters at t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,21 +26,24 @@ GRAPH_DTYPES = {"f4": "f32", "i8": "i64", "i4": "i32", "b1": "bool"}
 class Known:
     """A tensor whose elements are known at compile time.
 
-    `source` names the float initializer it is (seen through `perm`: operand = initializer.transpose(perm)).
-    `movement` is the ONNX node that made it by moving elements of such an initializer; it is replayed in the graph if
-    a run-time node reads the value, so that the initializer can learn. Both empty: an ordinary constant.
+    `source` names the parameter it is (seen through `perm`: operand = initializer.transpose(perm)).
+    `recipe` is the ONNX node that computed it from parameters; it is replayed in the graph if a run-time node reads
+    the value, so that they can learn, and no checkpoint is overruled. Both empty: an ordinary constant.
+    `behind` are the parameters that it depends on, `depth` the number of recipes in a row.
     """
 
     name: str
     array: Array
     source: str = ""
     perm: tuple[int, ...] = ()
-    movement: SourceNode | None = None
+    recipe: SourceNode | None = None
+    behind: frozenset[str] = frozenset()
+    depth: int = 0
 
     @property
     def trainable(self) -> bool:
         """True if a parameter stands behind it."""
-        return bool(self.source) or self.movement is not None
+        return bool(self.source) or self.recipe is not None
 
 
 Operand = Known | str
@@ -59,13 +62,15 @@ class Scope:
         batch_norm: Literal["fold", "frozen"],
         prefix: str,
         bias_suffix: str,
-        from_pytorch: bool,
+        recorded: Collection[str],
+        created: Collection[str],
     ) -> None:
         self.builder = GraphBuilder(prefix=prefix)
         self._prefix = prefix
         self.limits = limits
         self.readers = readers
-        self.from_pytorch = from_pytorch
+        self.recorded = recorded
+        """Parameters that the file itself calls so; of others we only know that they are float initializers."""
         self.batch_norm = batch_norm
         self.absorbed: set[str] = set()
         """Outputs of nodes that an earlier node already computes (a BatchNormalization folded into its Conv)."""
@@ -76,8 +81,9 @@ class Scope:
         self.folded_bytes = 0
         self.warnings: dict[CompileWarning, None] = {}
         """In order and without duplicates."""
-        self._weight_of: dict[str, str] = {}
-        self._module_of = {node.name: node.module for nodes in readers.values() for node in nodes}
+        self.baked: dict[str, str] = {}
+        """Parameters whose elements were used while importing -> the node that needs them fixed."""
+        self._created = created
         self._orders: dict[str, tuple[int, ...]] = {}
         self._replay = replay
         self._replayed: set[str] = set()
@@ -120,12 +126,18 @@ class Scope:
         """The graph value of an operand; a known one becomes a parameter or a constant now."""
         if isinstance(operand, str):
             return operand
-        if operand.movement is not None:
-            return self._moved(operand)
-        if operand.source and operand.array.size > 1 and bool(np.isfinite(operand.array).all()):
+        if operand.recipe is not None:
+            return self._replayed_value(operand)
+        if operand.source:
             order = tuple(range(operand.array.ndim))
             return self.parameter(operand, order, kind="weight")
         return self.constant(operand.array)
+
+    def bake(self, operand: Known, where: str) -> None:
+        """Note that the import reads an operand's elements: the parameters behind it cannot learn through there."""
+        for name in (operand.source, *sorted(operand.behind)):
+            if name:
+                self.baked.setdefault(name, where)
 
     def constant(self, array: Array) -> str:
         """A constant of the graph. Raises: UnsupportedOperator for an element type the graph has not."""
@@ -138,17 +150,17 @@ class Scope:
         self._check(TensorType("f32", array.shape))
         return self.builder.constant(array, self.builder.fresh(f"{self._prefix}constant"))
 
-    def _moved(self, operand: Known) -> str:
-        """Replay the movement that made a known value, so that its gradient reaches the initializer behind it."""
-        node = operand.movement
+    def _replayed_value(self, operand: Known) -> str:
+        """Replay the node that computed a known value, so that gradients reach the parameters behind it."""
+        node = operand.recipe
         assert node is not None
         if operand.name not in self._replayed:
             outer, self.builder.origin = self.builder.origin, node.name
             self._replay(self, node)
             self.builder.origin = outer
             self._replayed.update(node.outputs)
-        moved = self.operands[operand.name]
-        return self.value(moved if isinstance(moved, str) else replace(moved, movement=None))
+        made = self.operands[operand.name]
+        return self.value(made if isinstance(made, str) else replace(made, recipe=None))
 
     # --------------------------------------------------------------------------------------------------- parameters
 
@@ -162,23 +174,24 @@ class Scope:
     ) -> str:
         """The parameter behind `known`, as a graph value whose axes are `known`'s axes in `order` (unit axes may drop).
 
-        A second reading in another order gets a transpose of the first: it stays one parameter (tied weights).
+        A second reading in another order gets a transpose of the first: it stays one parameter (tied weights). What
+        no parameter stands behind is a constant.
         """
-        name = known.source or known.name
-        if known.movement is not None:
-            return self._reordered(self._moved(known), known.array.shape, order)
+        name = known.source
+        if known.recipe is not None:
+            return self._reordered(self._replayed_value(known), known.array.shape, order)
+        if not known.source:
+            dropped = [axis for axis in range(known.array.ndim) if axis not in order]
+            turned = known.array.transpose([*order, *dropped])
+            return self.constant(turned.reshape(turned.shape[: len(order)]))
         if not bool(np.isfinite(known.array).all()):
             raise ModelError(
                 "holds NaN or Inf", where=f"parameter {name!r}", hint="the weights of the file are damaged"
             )
         source_perm = known.perm or tuple(range(known.array.ndim))
         file_order = tuple(source_perm[axis] for axis in order)
-        if is_fill(known.array) and (name in self.parameters or self._is_anothers(name)):
-            return self._unmerged(known.array, file_order, kind)
         if name in self.parameters:
             return self._shared(name, file_order)
-        if kind == "weight":
-            self._weight_of[self.builder.origin] = name
         file_shape = _unpermuted(known.array.shape, source_perm)
         view_axes = sorted(file_order)
         parameter = Parameter(
@@ -189,12 +202,13 @@ class Scope:
             kind=kind,
             layer=self.builder.origin,
             channel_axis=channel_axis,
+            created=name in self._created,
         )
         file_array = known.array.transpose(np.argsort(source_perm)) if known.perm else known.array
         return self._add(parameter, file_array, file_order)
 
     def created_bias(self, name: str, array: Array) -> str:
-        """A bias that the file does not hold: dropped by the exporter as all zero, or born of a folded norm."""
+        """A bias that the file does not hold: born of a folded norm."""
         shape = array.shape
         parameter = Parameter(name, shape, shape, (0,), "bias", self.builder.origin, created=True)
         return self._add(parameter, array, (0,))
@@ -210,8 +224,8 @@ class Scope:
 
         Only a matrix that an earlier node already reads the other way round (a tied embedding) is.
         """
-        name = known.source or known.name
-        if known.movement is None and name in self.parameters:
+        name = known.source
+        if known.recipe is None and name in self.parameters:
             source_perm = known.perm or (0, 1)
             if self._orders[name] == (source_perm[order[1]], source_perm[order[0]]):
                 return self._shared(name, self._orders[name]), True
@@ -222,26 +236,6 @@ class Scope:
         self.parameters[parameter.name] = parameter
         self.builder.constant(parameter.to_inside(file_array), parameter.name)
         return parameter.name
-
-    def _unmerged(self, array: Array, order: tuple[int, ...], kind: Literal["weight", "bias"]) -> str:
-        """A parameter of its own for a fresh vector (all ones, all zeros) that the exporter stored only once.
-
-        PyTorch's exporter merges equal small initializers, so every fresh bias and norm of a width becomes one.
-        """
-        layer = self.builder.origin
-        stem, suffix, rest = self._weight_of.get(layer, "").rpartition(".weight")
-        name = f"{self._module_of.get(layer) or (stem if suffix and not rest else layer)}.{kind}"
-        while name in self.operands or name in self.builder.types:
-            name += "_"
-        shape = array.shape
-        parameter = Parameter(name, shape, shape, order, kind, layer, created=True)
-        return self._add(parameter, array, order)
-
-    def _is_anothers(self, name: str) -> bool:
-        """True if an initializer carries the name of a module that reads it later, and that is not the current one."""
-        owner = name.rpartition(".")[0]
-        module = self._module_of.get(self.builder.origin, "")
-        return module not in ("", owner) and any(node.module == owner for node in self.readers.get(name, ()))
 
     def _shared(self, name: str, file_order: tuple[int, ...]) -> str:
         existing = self.parameters[name]
@@ -270,15 +264,6 @@ class Scope:
                 f"the limit is {self.limits.folded_bytes:,}",
                 where=where,
             )
-
-
-def is_fill(array: Array) -> bool:
-    """True for a vector (one axis longer than 1) whose elements are all equal: a fresh bias or norm, not yet trained.
-
-    Exporters merge such initializers because their bits are equal, although they are different parameters.
-    """
-    vector = sum(extent > 1 for extent in array.shape) == 1
-    return vector and bool((array == array.reshape(-1)[0]).all())
 
 
 def _unpermuted(shape: tuple[int, ...], perm: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,7 +13,9 @@ from onnx import numpy_helper
 
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.frontend.prescan import STANDARD_DOMAINS
+from compiler.frontend.torch_record import NO_CALL, TorchCall, TorchRecord, torch_call, torch_record
 from compiler.graph import Array
+from compiler.warnings import CompileWarning
 
 OPSETS = range(13, 24)
 _QUOTED = re.compile(r"'([^']*)'")
@@ -35,6 +37,10 @@ class SourceNode:
     """Path of the PyTorch module that it came from (`encoder.layer.0.query`), if the exporter tells."""
     torch_op: str = ""
     """The PyTorch operator that it came from (`aten.linear.default`), if the exporter tells."""
+    module_class: str = ""
+    """Class of that module (`torch.nn.modules.linear.Linear`), if the exporter tells."""
+    call: TorchCall = NO_CALL
+    """That operator's call in the exported program, if the exporter tells."""
 
     @property
     def where(self) -> str:
@@ -53,7 +59,10 @@ class SourceInput:
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
-    """An ONNX model, parsed and checked for form: single assignment, topological order, standard operators."""
+    """An ONNX model, parsed and checked for form: single assignment, topological order, standard operators.
+
+    The fields after `record` are what the frontend found out about its initializers before the import.
+    """
 
     opset: int
     nodes: tuple[SourceNode, ...]
@@ -61,6 +70,14 @@ class SourceModel:
     outputs: tuple[str, ...]
     initializers: Mapping[str, Array]
     producer: str = ""
+    record: TorchRecord | None = None
+    constants: frozenset[str] = frozenset()
+    """Float initializers that are no parameters: buffers, and what an exporter computed."""
+    created: frozenset[str] = frozenset()
+    """Initializers that the file does not hold because an exporter dropped them."""
+    unlearnable: Mapping[str, str] = field(default_factory=dict)
+    """Parameter of the author's module -> why it cannot learn from this file."""
+    warnings: tuple[CompileWarning, ...] = ()
 
 
 def parse_model(model: bytes) -> SourceModel:
@@ -83,6 +100,7 @@ def parse_model(model: bytes) -> SourceModel:
         outputs=tuple(value.name for value in graph.output),
         initializers=initializers,
         producer=str(proto.producer_name),
+        record=torch_record(graph),
     )
     _check_form(source)
     return source
@@ -151,18 +169,24 @@ def _node(node: Any, index: int) -> SourceNode:
     if node.domain not in STANDARD_DOMAINS:
         raise UnsupportedOperator(f"domain {node.domain!r} is not part of the ONNX standard", where=where)
     attributes = {attribute.name: _attribute(attribute, where) for attribute in node.attribute}
-    module, torch_op = _torch_origin(node)
-    return SourceNode(name, node.op_type, tuple(node.input), tuple(node.output), attributes, module, torch_op)
-
-
-def _torch_origin(node: Any) -> tuple[str, str]:
-    """(module path, operator) as PyTorch's exporters tell them: dynamo in metadata, TorchScript in the node's name."""
     told = {item.key: item.value for item in node.metadata_props}
+    origin = _torch_origin(node, told)
+    return SourceNode(
+        name, node.op_type, tuple(node.input), tuple(node.output), attributes, *origin, call=torch_call(told)
+    )
+
+
+def _torch_origin(node: Any, told: Mapping[str, str]) -> tuple[str, str, str]:
+    """(module path, operator, module class) as far as PyTorch's exporters tell.
+
+    Dynamo writes them into metadata; TorchScript writes the path into the node's name.
+    """
     modules = _QUOTED.findall(told.get("pkg.torch.onnx.name_scopes", ""))
     if modules:
-        operators = _QUOTED.findall(told.get("pkg.torch.onnx.class_hierarchy", ""))
-        return (modules[-2] if len(modules) > 1 else "", operators[-1] if operators else "")
-    return (_module_of_path(node.name.split("/")[1:-1]) if node.name.startswith("/") else "", "")
+        # The classes of the modules on the path, then the operator.
+        classes = ["", *_QUOTED.findall(told.get("pkg.torch.onnx.class_hierarchy", ""))]
+        return (modules[-2] if len(modules) > 1 else "", classes[-1], classes[-2] if len(classes) > 1 else "")
+    return (_module_of_path(node.name.split("/")[1:-1]) if node.name.startswith("/") else "", "", "")
 
 
 def _module_of_path(parts: Sequence[str]) -> str:

@@ -64,11 +64,11 @@ def _conv_parameters(call: Call, depthwise: bool) -> tuple[str, str]:
             shape = call.shape_of(value)
             value = call.reshape(value, (shape[0], shape[2], shape[3]))
         return call.transpose(value, (1, 2, 0) if depthwise else order), _given_bias(call)
-    name = weight.source or weight.name
+    name = weight.source
     norm = batch_norm.foldable(call.scope, call.node.outputs[0])
-    if norm is None or weight.movement is not None or not _fold_fits(call, name):
+    if norm is None or not name or not _fold_fits(call, name):
         value = call.scope.parameter(weight, order, kind="weight", channel_axis=channel_axis)
-        return value, _given_bias(call) or _missing_bias(call, name, call.shape(1)[0])
+        return value, _given_bias(call)
     affine = batch_norm.affine_of(call.scope, norm)
     call.scope.absorbed.add(norm.outputs[0])
     folded = batch_norm.fold_weight(weight, affine)
@@ -111,16 +111,6 @@ def _given_bias(call: Call) -> str:
     return "" if absent else call.scope.parameter(known, (0,), kind="bias")
 
 
-def _missing_bias(call: Call, weight: str, channels: int) -> str:
-    """The zero bias that an exporter dropped, unless the node after adds one or normalises."""
-    for reader in call.scope.readers.get(call.node.outputs[0], ()):
-        if reader.op_type == "BatchNormalization":
-            return ""
-        if reader.op_type == "Add" and any(isinstance(call.scope.operands.get(name), Known) for name in reader.inputs):
-            return ""
-    return call.scope.created_bias(call.scope.bias_name(weight), np.zeros(channels, np.float32))
-
-
 def _gemm(call: Call) -> Operand:
     """alpha A' B' + beta C, A' and B' transposed as the attributes say."""
     call.require_dtype(0, ("f32",))
@@ -140,20 +130,11 @@ def _gemm(call: Call) -> Operand:
     y = _times(call, y, call.attributes.number("alpha", 1.0))
     beta = call.attributes.number("beta", 1.0)
     if not call.has(2) or beta == 0.0:
-        return _without_bias(call, y, weight)
+        call.scope.bias_of[y] = call.node.name
+        return y
     known = call.known(2)
     bias = call.value(2) if known is None else call.scope.parameter(known, range(known.array.ndim), kind="bias")
     return call.emit("add", y, _times(call, bias, beta))
-
-
-def _without_bias(call: Call, y: str, weight: Known | None) -> Operand:
-    """PyTorch's exporter drops an all-zero bias from Gemm too; elsewhere a Gemm without one has none."""
-    if call.scope.from_pytorch and weight is not None and weight.source:
-        bias = _missing_bias(call, weight.source, call.shape_of(y)[1])
-        if bias:
-            return call.emit("add", y, bias)
-    call.scope.bias_of[y] = call.node.name
-    return y
 
 
 def _times(call: Call, value: str, factor: float) -> str:
@@ -185,7 +166,7 @@ def _matmul(call: Call) -> Operand:
 def _right(call: Call) -> tuple[str, bool, bool]:
     """(right operand, whether it is stored transposed, whether it is a weight matrix)."""
     weight = call.known(1)
-    if weight is not None and weight.movement is None and weight.array.ndim == 2 and weight.array.size > 1:
+    if weight is not None and weight.trainable and weight.array.ndim == 2:
         name, transposed = call.scope.matrix(weight, (0, 1))
         return name, transposed, True
     return call.value(1), False, False

@@ -10,9 +10,6 @@ from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand, Scope
 
 REAL = ("f32", "i64", "i32")
-MASKED = 1e4
-"""What is added with such a magnitude is an attention mask, stored as an initializer, and no parameter."""
-
 _CAST_CODES = {1: "f32", 6: "i32", 7: "i64", 9: "bool"}
 
 
@@ -85,8 +82,6 @@ def add_operand(scope: Scope, other: str, known: Known) -> str:
     """
     layer = scope.bias_of.pop(other, "")
     one_axis = sum(extent > 1 for extent in known.array.shape) <= 1
-    if bool((np.abs(known.array) >= MASKED).any()):
-        return scope.constant(known.array)
     if not one_axis or (known.array.size == 1 and not layer):
         return scope.value(known)
     outer, scope.builder.origin = scope.builder.origin, layer or scope.builder.origin
@@ -96,19 +91,8 @@ def add_operand(scope: Scope, other: str, known: Known) -> str:
 
 
 def _mul(call: Call) -> Operand:
-    """Mul; a table that PyTorch's exporter computed (cosines of positions) is a constant, not a parameter."""
     _same_dtype(call, REAL)
-    return call.emit("mul", _factor(call, 0), _factor(call, 1))
-
-
-def _factor(call: Call, index: int) -> str:
-    known = call.known(index)
-    if known is None or not known.source or not call.scope.from_pytorch:
-        return call.value(index)
-    # Parameters keep their module path (`layer.weight`); what the exporter folded has a name of its own making.
-    made_up = "." not in known.source or known.source.startswith(("onnx::", "/"))
-    table = sum(extent > 1 for extent in known.array.shape) > 1
-    return call.constant(known.array) if made_up and table else call.value(index)
+    return call.emit("mul", call.value(0), call.value(1))
 
 
 def _div(call: Call) -> Operand:
@@ -123,10 +107,11 @@ def _pow(call: Call) -> Operand:
     call.require_dtype(0, ("f32",))
     exponent = call.known(1)
     x = call.value(0)
-    if exponent is None or exponent.array.size != 1:
+    learns = exponent is not None and not {exponent.source, *exponent.behind}.isdisjoint(call.scope.recorded)
+    if exponent is None or exponent.array.size != 1 or learns:
         call.require_dtype(1, ("f32",))
         return call.emit("pow", x, call.value(1))
-    power = float(exponent.array.reshape(-1)[0])
+    power = float(call.array(1, "the exponent").reshape(-1)[0])
     shape = np.broadcast_shapes(call.shape(0), exponent.array.shape)
     return call.reshape(_power(call, x, power), shape)
 
@@ -209,18 +194,8 @@ def _xor_value(call: Call) -> str:
 
 
 def _identity(call: Call) -> Operand:
-    """Identity disappears. What TorchScript merged because its bits were equal by accident is taken apart again.
-
-    Vectors and constant fills (fresh norms and biases) are equal by accident. Two equal non-trivial matrices are one
-    tied parameter.
-    """
-    operand = call.operand(0)
-    if not isinstance(operand, Known) or not operand.source:
-        return operand
-    vector = sum(extent > 1 for extent in operand.array.shape) <= 1
-    if not vector and not bool((operand.array == operand.array.flat[0]).all()):
-        return operand
-    return Known(call.node.outputs[0], operand.array, source=call.node.outputs[0])
+    """Identity disappears."""
+    return call.operand(0)
 
 
 def _dropout(call: Call) -> Operand:

@@ -1,0 +1,100 @@
+"""What PyTorch's exporter writes into a file about the program that it exported: which tensors are parameters, which
+operator each node came from, and what was folded into which constant.
+
+Source: `torch.onnx.export(..., dynamo=True)` of PyTorch 2.5 and later; TorchScript exports carry nothing of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
+CALL = "pkg.torch.onnx.fx_node"
+
+_SPECS = (
+    re.compile(r"^(\w+): ([A-Z_]+) target='([^']*)'", re.MULTILINE),
+    # Before PyTorch 2.8 the signature was printed as a data class.
+    re.compile(
+        r"kind=<InputKind\.(?P<kind>[A-Z_]+)[^>]*>, arg=\w+\(name='(?P<name>\w+)'\), target='(?P<target>[^']*)'"
+    ),
+)
+_QUOTED = re.compile(r"'([^']*)'")
+_ARGUMENT = re.compile(r"%(\w+)")
+_CALLED = re.compile(r"^%(\w+) ")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRecord:
+    """The exported program's signature, and the origins of folded initializers.
+
+    `targets` maps an argument of the program (`p_head_weight`) to the tensor of the module it stands for
+    (`head.weight`); a tensor that two modules share has one argument.
+    """
+
+    targets: Mapping[str, str]
+    parameters: frozenset[str]
+    buffers: frozenset[str]
+    """Buffers and constant tensors: what the module holds and does not train."""
+    folded_from: Mapping[str, tuple[str, ...]]
+    """Initializer -> the names of everything that the exporter computed it from, intermediate values included."""
+
+    def origins(self, initializer: str) -> tuple[str, ...]:
+        """The parameters that an initializer was folded from."""
+        return tuple(name for name in self.folded_from.get(initializer, ()) if name in self.parameters)
+
+    def knows(self, initializer: str) -> bool:
+        """True for a tensor of the module under its own name."""
+        return initializer in self.parameters or initializer in self.buffers
+
+
+@dataclass(frozen=True, slots=True)
+class TorchCall:
+    """One call of the exported program: its result's name and the names of its tensor arguments, in order."""
+
+    result: str = ""
+    arguments: tuple[str, ...] = field(default=())
+
+
+NO_CALL = TorchCall()
+
+
+def torch_record(graph: Any) -> TorchRecord | None:
+    """The record in the metadata of an ONNX graph (protobuf), or None if it has none."""
+    told = {item.key: item.value for item in graph.metadata_props}
+    found = _signature(told.get(SIGNATURE, ""))
+    if not found:
+        return None
+    parameters = frozenset(target for kind, target in found.values() if kind == "PARAMETER")
+    folded = {}
+    for value in graph.value_info:
+        for item in value.metadata_props:
+            if item.key == FOLDED_FROM:
+                folded[value.name] = tuple(_QUOTED.findall(item.value))
+    return TorchRecord(
+        targets={name: target for name, (_, target) in found.items()},
+        parameters=parameters,
+        buffers=frozenset(target for _, target in found.values()) - parameters,
+        folded_from=folded,
+    )
+
+
+def torch_call(told: Mapping[str, str]) -> TorchCall:
+    """The call that a node's metadata tells of; empty if it tells of none."""
+    text = told.get(CALL, "")
+    called = _CALLED.match(text)
+    if called is None:
+        return NO_CALL
+    _, _, arguments = text.partition("](args = ")
+    return TorchCall(called[1], tuple(_ARGUMENT.findall(arguments)))
+
+
+def _signature(text: str) -> dict[str, tuple[str, str]]:
+    """Argument name -> (kind, target)."""
+    found = {name: (kind, target) for name, kind, target in _SPECS[0].findall(text)}
+    if not found:
+        found = {match["name"]: (match["kind"], match["target"]) for match in _SPECS[1].finditer(text)}
+    return found

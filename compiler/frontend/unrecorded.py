@@ -1,0 +1,219 @@
+"""Parameters of files that carry no record of the program they came from: TorchScript's, other exporters', hand-made.
+
+Such a file is taken at its word: every float initializer is a parameter, and one that two nodes read is one parameter.
+Known habits of exporters are undone; what is a guess is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.frontend.source import SourceModel, SourceNode
+from compiler.graph import Array
+from compiler.warnings import CompileWarning, few_of
+
+MASKED = 1e4
+"""Numbers this large stand for minus infinity in an additive attention mask."""
+_MADE_UP = re.compile(r"onnx::\w+_\d+|/.*|val_\d+|const_fold_opt__\d+|lifted_tensor_\d+|scalar_tensor_default(_\d+)?")
+"""Names that exporters give to what they computed; a parameter that they leave as it is keeps its own."""
+_PARAMETER = re.compile(r"(weight|bias|gamma|beta|kernel)[^.]*$")
+_FOLDED = re.compile(r"val_\d+|onnx::MatMul_\d+")
+_CALL = re.compile(r"_\d+$")
+_SPEC = "decide in the spec: `tied: [[a, b]]`, `untied: [name]`"
+
+
+def told_apart(source: SourceModel) -> SourceModel:
+    """The model with its parameters named and told apart as far as the file tells; unchanged if it has a record."""
+    if source.record is not None:
+        return source
+    source = replace(source, constants=_constants(source))
+    if source.producer == "pytorch":
+        source = _unmerged_identities(_named_weights(source))
+        source = _tied_tables(_apart_by_module(source))
+    return _tell_of_unclear(source)
+
+
+def is_made_up(name: str) -> bool:
+    """True for a name that an exporter invented."""
+    return _MADE_UP.fullmatch(name) is not None
+
+
+def _constants(source: SourceModel) -> frozenset[str]:
+    return frozenset(
+        name
+        for name, array in source.initializers.items()
+        if (array.size == 1 and is_made_up(name)) or (array.dtype.kind == "f" and _is_mask(array))
+    )
+
+
+def _is_mask(array: Array) -> bool:
+    """True for an additive mask: zeros (or ones), and numbers that stand for minus infinity."""
+    large = np.abs(array) >= MASKED
+    if not bool(large.any()) or bool(np.isnan(array).any()):
+        return False
+    return np.unique(array[~large]).size <= 2
+
+
+# --------------------------------------------------------------------------------------------------------- PyTorch's
+
+
+def _named_weights(source: SourceModel) -> SourceModel:
+    """The weight of a Linear, whose transpose the exporter folded, as `<module>.weight` again, in its own layout.
+
+    Equal ones are stored once; each module gets its own.
+    """
+    initializers = dict(source.initializers)
+    prologue: list[SourceNode] = []
+    nodes: list[SourceNode] = []
+    views: dict[tuple[str, str], str] = {}
+    modules = {node.module for node in source.nodes if _is_linear(node, source.initializers)}
+    for node in source.nodes:
+        if not _is_linear(node, source.initializers):
+            nodes.append(node)
+            continue
+        x, name = node.inputs
+        own = _weight_name(_called_module(node.module, modules), initializers)
+        array = np.ascontiguousarray(source.initializers[name].T)
+        if (own, name) not in views and np.array_equal(initializers.setdefault(own, array), array):
+            views[own, name] = f"{own}:transpose"
+            output = (views[own, name],)
+            prologue.append(SourceNode(node.name, "Transpose", (own,), output, {"perm": (1, 0)}, node.module))
+        nodes.append(replace(node, inputs=(x, views.get((own, name), name))))
+    found = replace(source, nodes=(*prologue, *nodes), initializers=initializers)
+    merged = [own for own, name in views if sum(other == name for _, other in views) > 1]
+    if not merged:
+        return found
+    what = "stored once because their elements are equal; they learn apart, since their modules differ"
+    return _warned(found, "model.untied", few_of(merged), what, f"if they are one, {_SPEC}")
+
+
+def _called_module(module: str, modules: Collection[str]) -> str:
+    """TorchScript numbers the calls of a module: `head_1` is the second call of `head`, if that is called too."""
+    base = _CALL.sub("", module)
+    return base if base in modules else module
+
+
+def _weight_name(module: str, initializers: Collection[str]) -> str:
+    """`<module>.weight`, or what `nn.MultiheadAttention` calls its merged projections."""
+    return f"{module}.{'in_proj_weight' if f'{module}.in_proj_bias' in initializers else 'weight'}"
+
+
+def _is_linear(node: SourceNode, initializers: Mapping[str, Array]) -> bool:
+    """True if the node multiplies by a weight that the exporter transposed. Only dynamo tells the operator."""
+    name = node.inputs[1] if node.op_type == "MatMul" and len(node.inputs) == 2 else ""
+    array = initializers.get(name)
+    if array is None or array.ndim != 2 or array.dtype != np.float32 or not node.module:
+        return False
+    return _FOLDED.fullmatch(name) is not None and node.torch_op in ("", "aten.linear.default")
+
+
+def _unmerged_identities(source: SourceModel) -> SourceModel:
+    """TorchScript stores equal tensors once and names the others by Identity nodes; truly shared ones have none."""
+    initializers = dict(source.initializers)
+    nodes = []
+    for node in source.nodes:
+        array = initializers.get(node.inputs[0]) if node.op_type == "Identity" else None
+        if array is None or array.dtype != np.float32:
+            nodes.append(node)
+        else:
+            initializers[node.outputs[0]] = array
+    return replace(source, nodes=tuple(nodes), initializers=initializers)
+
+
+def _apart_by_module(source: SourceModel) -> SourceModel:
+    """A vector of equal elements that several modules read is one for each of them: the exporter merged fresh ones.
+
+    Only dynamo's exports say which module a node came from; TorchScript's names count the calls of a module.
+    """
+    if not any(node.torch_op for node in source.nodes):
+        return source
+    initializers = dict(source.initializers)
+    owner: dict[str, str] = {}
+    guessed: list[str] = []
+    nodes: list[SourceNode] = []
+    for node in source.nodes:
+        inputs = list(node.inputs)
+        for index, name in enumerate(inputs):
+            array = source.initializers.get(name)
+            if array is None or not node.module or not _is_fill(array) or name in source.constants:
+                continue
+            if owner.setdefault(name, node.module) != node.module:
+                inputs[index] = f"{node.module}.{'weight' if array.any() else 'bias'}"
+                initializers.setdefault(inputs[index], array)
+                guessed.append(inputs[index])
+        nodes.append(replace(node, inputs=tuple(inputs)))
+    found = replace(source, nodes=tuple(nodes), initializers=initializers, created=frozenset(guessed))
+    if not guessed:
+        return found
+    what = "stored once because their elements are equal; they learn apart, since their modules differ"
+    return _warned(found, "model.untied", few_of(guessed), what, f"if they are one, {_SPEC}")
+
+
+def _tied_tables(source: SourceModel) -> SourceModel:
+    """An embedding table and an output weight with the same elements are one parameter, stored twice."""
+    tables = {node.inputs[0] for node in source.nodes if node.op_type == "Gather" and node.inputs}
+    weights = {name for node in source.nodes if node.op_type in ("MatMul", "Gemm", "Transpose") for name in node.inputs}
+    renamed: dict[str, str] = {}
+    for table in sorted(tables & set(source.initializers) - weights):
+        rows = source.initializers[table]
+        if rows.dtype != np.float32 or rows.ndim != 2 or min(rows.shape) < 2 or bool((rows == rows[0, 0]).all()):
+            continue
+        for name in sorted(weights & set(source.initializers)):
+            if source.initializers[name].shape == rows.shape and np.array_equal(source.initializers[name], rows):
+                renamed[name] = table
+    found = replace(source, nodes=_reading(source.nodes, renamed))
+    for name, table in renamed.items():
+        what = f"taken as the same as {table!r}: their elements are equal"
+        found = _warned(found, "model.tied", f"parameter {name!r}", what, f"if they are two, {_SPEC}")
+    return found
+
+
+def _reading(nodes: tuple[SourceNode, ...], renamed: Mapping[str, str]) -> tuple[SourceNode, ...]:
+    return tuple(replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)) for node in nodes)
+
+
+# ------------------------------------------------------------------------------------------------------------- unclear
+
+
+def _is_fill(array: Array) -> bool:
+    """True for a vector (one axis longer than 1) of equal elements: a fresh bias or norm, not yet trained."""
+    vector = array.dtype == np.float32 and sum(extent > 1 for extent in array.shape) == 1
+    return vector and bool((array == array.reshape(-1)[0]).all())
+
+
+def _tell_of_unclear(source: SourceModel) -> SourceModel:
+    """Warnings of what the file leaves open: shared fresh vectors, and parameters that may be buffers."""
+    times: dict[str, int] = {}
+    for node in source.nodes:
+        for name in node.inputs[:3] if node.op_type == "BatchNormalization" else node.inputs:
+            times[name] = times.get(name, 0) + 1
+    trained = [
+        name
+        for name, array in source.initializers.items()
+        if array.dtype == np.float32 and name not in source.constants and times.get(name)
+    ]
+    shared = [name for name in trained if times[name] > 1 and _is_fill(source.initializers[name])]
+    computed = [name for name in trained if is_made_up(name)]
+    doubtful = [name for name in trained if not is_made_up(name) and not _PARAMETER.search(name)]
+    if shared:
+        what = "several nodes read this vector of equal elements: it learns as one parameter"
+        source = _warned(source, "model.shared_fill", few_of(shared), what, f"if an exporter merged several, {_SPEC}")
+    if computed:
+        what = "learn as they are, although an exporter computed them; from which parameters, the file does not tell"
+        hint = (
+            "export with torch.onnx.export(..., dynamo=True, optimize=False), so that the parameters themselves learn"
+        )
+        source = _warned(source, "model.computed_parameters", few_of(computed), what, hint)
+    if doubtful and source.producer == "pytorch":
+        what = "taken as parameters: the file does not tell them from buffers"
+        hint = "freeze a buffer by a rule with ratio 0, or export with dynamo=True"
+        source = _warned(source, "model.unlabelled", few_of(doubtful), what, hint)
+    return source
+
+
+def _warned(source: SourceModel, code: str, where: str, message: str, hint: str) -> SourceModel:
+    return replace(source, warnings=(*source.warnings, CompileWarning(code, where, message, hint)))
