@@ -101,12 +101,12 @@ class Parameter:
 
     def to_inside(self, array: Array) -> Array:
         """File layout -> inside layout (contiguous copy)."""
-        return np.ascontiguousarray(array.reshape(self.view_shape).transpose(self.perm))
+        return np.array(array.reshape(self.view_shape).transpose(self.perm), order="C")
 
     def to_file(self, array: Array) -> Array:
         """Inside layout -> file layout (contiguous copy)."""
         inverse = np.argsort(np.asarray(self.perm))
-        return np.ascontiguousarray(array.transpose(inverse)).reshape(self.file_shape)
+        return np.array(array.transpose(inverse), order="C").reshape(self.file_shape)
 
 
 @dataclass(frozen=True, slots=True)

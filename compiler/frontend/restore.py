@@ -341,8 +341,24 @@ def _settle_folded(work: _Restoration, name: str, reads: Sequence[_Read]) -> Non
     if len(parameters) == 1 and not alive and not others and made is not Folded.COMPUTED:
         _train_in_place(work, name, reads, parameters[0], made)
         return
+    if len(parameters) == 1 and alive and made is not Folded.COMPUTED and _see_view(work, name, reads, parameters[0]):
+        return
     for parameter in parameters:
         work.unlearnable[parameter] = f"PyTorch's exporter folded it into the constant {name!r}"
+
+
+def _see_view(work: _Restoration, name: str, reads: Sequence[_Read], parameter: str) -> bool:
+    """Let reads see a parameter that the file holds too, if what was folded is its transpose or has its elements."""
+    array, stored = work.source.initializers[name], work.initializers[parameter]
+    if array.ndim == 2 and np.array_equal(array.T, stored):
+        view: tuple[str, dict[str, tuple[int, ...]]] = ("Transpose", {"perm": (1, 0)})
+    elif array.size == stored.size and np.array_equal(array.reshape(-1), stored.reshape(-1)):
+        view = ("Reshape", {})
+    else:
+        return False
+    for read in reads:
+        _give_view(work, read, parameter, stored, *view)
+    return True
 
 
 def _train_in_place(work: _Restoration, name: str, reads: Sequence[_Read], parameter: str, made: Folded) -> None:

@@ -18,10 +18,28 @@ from compiler.warnings import CompileWarning, few_of
 
 MASKED = 1e4
 """Numbers this large stand for minus infinity in an additive attention mask."""
-_MADE_UP = re.compile(r"onnx::\w+_\d+|/.*|val_\d+|const_fold_opt__\d+|lifted_tensor_\d+|scalar_tensor_default(_\d+)?")
+_MADE_UP = re.compile(r"onnx::\w+_\d+|/.*|val_\d+|const_fold_opt__\d+|lifted_tensor_\d+|scalar_tensor_default(_\d+)?"
+                      r"|.*/(x|y|Const(_\d+)?):0")  # fmt: skip
 """Names that exporters give to what they computed; a parameter that they leave as it is keeps its own."""
 _PARAMETER = re.compile(r"(weight|bias|gamma|beta|kernel)[^.]*$")
 _FOLDED = re.compile(r"val_\d+|onnx::MatMul_\d+")
+_BOUNDING = frozenset(
+    {
+        "Clip",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Max",
+        "Min",
+        "OneHot",
+        "Pad",
+        "Range",
+        "Where",
+    }
+)
+"""Operators whose single numbers are limits and fillings."""
 _CALL = re.compile(r"_\d+$")
 _SPEC = "decide in the spec: `tied: [[a, b]]`, `untied: [name]`"
 
@@ -32,7 +50,7 @@ def told_apart(source: SourceModel) -> SourceModel:
         return source
     source = replace(source, constants=_constants(source))
     if source.producer == "pytorch":
-        source = _unmerged_identities(_named_weights(source))
+        source = _named_weights(_unmerged_identities(source))
         source = _tied_tables(_apart_by_module(source))
     return _tell_of_unclear(source)
 
@@ -43,10 +61,16 @@ def is_made_up(name: str) -> bool:
 
 
 def _constants(source: SourceModel) -> frozenset[str]:
+    """Float initializers that are masks, or single numbers that an exporter made up or that only bound other values."""
+    readers: dict[str, set[str]] = {}
+    for node in source.nodes:
+        for name in node.inputs:
+            readers.setdefault(name, set()).add(node.op_type)
     return frozenset(
         name
         for name, array in source.initializers.items()
-        if (array.size == 1 and is_made_up(name)) or (array.dtype.kind == "f" and _is_mask(array))
+        if (array.size == 1 and (is_made_up(name) or readers.get(name, set()) <= _BOUNDING))
+        or (array.dtype.kind == "f" and _is_mask(array))
     )
 
 
@@ -158,16 +182,21 @@ def _tied_tables(source: SourceModel) -> SourceModel:
     tables = {node.inputs[0] for node in source.nodes if node.op_type == "Gather" and node.inputs}
     weights = {name for node in source.nodes if node.op_type in ("MatMul", "Gemm", "Transpose") for name in node.inputs}
     renamed: dict[str, str] = {}
+    prologue: list[SourceNode] = []
     for table in sorted(tables & set(source.initializers) - weights):
         rows = source.initializers[table]
         if rows.dtype != np.float32 or rows.ndim != 2 or min(rows.shape) < 2 or bool((rows == rows[0, 0]).all()):
             continue
         for name in sorted(weights & set(source.initializers)):
-            if source.initializers[name].shape == rows.shape and np.array_equal(source.initializers[name], rows):
+            if np.array_equal(source.initializers[name], rows):
                 renamed[name] = table
-    found = replace(source, nodes=_reading(source.nodes, renamed))
-    for name, table in renamed.items():
-        what = f"taken as the same as {table!r}: their elements are equal"
+            elif np.array_equal(source.initializers[name], rows.T):
+                renamed[name] = f"{table}:transpose"
+                output = (renamed[name],)
+                prologue.append(SourceNode(f"transpose {table}", "Transpose", (table,), output, {"perm": (1, 0)}))
+    found = replace(source, nodes=(*prologue, *_reading(source.nodes, renamed)))
+    for name, view in renamed.items():
+        what = f"taken as the same as {view.removesuffix(':transpose')!r}: their elements are equal"
         found = _warned(found, "model.tied", f"parameter {name!r}", what, f"if they are two, {_SPEC}")
     return found
 
@@ -198,7 +227,9 @@ def _tell_of_unclear(source: SourceModel) -> SourceModel:
     ]
     shared = [name for name in trained if times[name] > 1 and _is_fill(source.initializers[name])]
     computed = [name for name in trained if is_made_up(name)]
-    doubtful = [name for name in trained if not is_made_up(name) and not _PARAMETER.search(name)]
+    numbers = [name for name in trained if source.initializers[name].size == 1 and not _PARAMETER.search(name)]
+    unlike = [name for name in trained if not is_made_up(name) and not _PARAMETER.search(name)]
+    doubtful = unlike if source.producer == "pytorch" else numbers
     if shared:
         what = "several nodes read this vector of equal elements: it learns as one parameter"
         source = _warned(source, "model.shared_fill", few_of(shared), what, f"if an exporter merged several, {_SPEC}")
@@ -208,9 +239,9 @@ def _tell_of_unclear(source: SourceModel) -> SourceModel:
             "export with torch.onnx.export(..., dynamo=True, optimize=False), so that the parameters themselves learn"
         )
         source = _warned(source, "model.computed_parameters", few_of(computed), what, hint)
-    if doubtful and source.producer == "pytorch":
-        what = "taken as parameters: the file does not tell them from buffers"
-        hint = "freeze a buffer by a rule with ratio 0, or export with dynamo=True"
+    if doubtful:
+        what = "taken as parameters: the file does not tell them from buffers and constants"
+        hint = "freeze what should not learn by a rule with ratio 0"
         source = _warned(source, "model.unlabelled", few_of(doubtful), what, hint)
     return source
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
-from compiler.errors import ModelError
+from compiler.errors import ModelError, SpecError
 from compiler.evaluate import evaluate_graph
+from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph
 from compiler.passes import FORWARD_PASSES, run_passes
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node
@@ -92,17 +94,17 @@ def test_matmul_bias_norms_scales_and_position_table() -> None:
     }
 
 
-def test_clip_bounds_scalars_masks_and_integers_are_constants() -> None:
+def test_bounds_masks_integers_and_constant_nodes_are_constants() -> None:
     stored = {
         "low": np.asarray([0.0], np.float32),
         "high": np.asarray([6.0], np.float32),
-        "factor": np.asarray([0.5], np.float32),
         "mask": np.triu(np.full((4, 4), np.finfo(np.float32).min, np.float32), 1)[:3],
         "infinite": np.full((3, 4), -np.inf, np.float32),
         "rows": np.asarray([2, 0, 1], np.int64),
     }
     nodes = [
         node("Clip", ["x", "low", "high"], ["a"]),
+        node("Constant", [], ["factor"], value=numpy_helper.from_array(np.asarray([0.5], np.float32))),
         node("Mul", ["a", "factor"], ["b"]),
         node("Add", ["b", "mask"], ["c"]),
         node("Max", ["c", "infinite"], ["d"]),
@@ -112,24 +114,22 @@ def test_clip_bounds_scalars_masks_and_integers_are_constants() -> None:
     assert not graph.parameters
 
 
-def test_missing_conv_bias_is_created_in_the_exporters_style() -> None:
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1)])
+@pytest.mark.parametrize("op_type", ["Mul", "Add", "Sub", "Div"])
+def test_a_one_element_initializer_is_a_parameter_in_its_own_shape(shape: tuple[int, ...], op_type: str) -> None:
+    stored = {"temperature": np.full(shape, 1.5, np.float32)}
+    model = model_of([node(op_type, ["x", "temperature"], ["y"])], ROWS, initializers=stored)
+    graph = imported(model)
+    _round_trips(graph, stored)
+    assert {name: p.file_shape for name, p in graph.parameters.items()} == {"temperature": shape}
+    assert [warning.code for warning in graph.warnings] == ["model.unlabelled"]
+    assert_agrees(model, graph)
+
+
+def test_a_convolution_without_bias_gets_none() -> None:
     weights = {"a.weight": _floats(4, 4, 3, 3), "b.weight": _floats(4, 4, 3, 3)}
-    plain = model_of(
-        [node("Conv", ["x", "a.weight"], ["h"]), node("Conv", ["h", "b.weight"], ["y"])], IMAGE, initializers=weights
-    )
-    graph = imported(plain)
-    assert {p.name for p in graph.parameters.values() if p.created} == {"a.bias", "b.bias"}
-    assert not graph.arrays["a.bias"].any()
-    assert_agrees(plain, graph)
-    folded = model_of(
-        [node("Conv", ["x", "a.weight", "a.weight_bias"], ["h"]), node("Conv", ["h", "b.weight"], ["y"])],
-        IMAGE,
-        initializers={**weights, "a.weight_bias": _floats(4)},
-    )
-    assert {name: p.created for name, p in imported(folded).parameters.items() if p.kind == "bias"} == {
-        "a.weight_bias": False,
-        "b.weight_bias": True,
-    }
+    nodes = [node("Conv", ["x", "a.weight"], ["h"]), node("Conv", ["h", "b.weight"], ["y"])]
+    assert set(imported(model_of(nodes, IMAGE, initializers=weights)).parameters) == set(weights)
 
 
 def test_no_bias_is_created_where_an_add_follows() -> None:
@@ -148,13 +148,13 @@ def test_vectors_merged_through_identity_are_separate_parameters() -> None:
         node("LayerNormalization", ["x", "n1.weight", "n1.bias"], ["h"]),
         node("LayerNormalization", ["h", "n2.weight", "n2.bias"], ["y"]),
     ]
-    model = model_of(nodes, ROWS, initializers=stored)
+    model = model_of(nodes, ROWS, initializers=stored, producer="pytorch")
     graph = imported(model)
     assert set(graph.parameters) == {"n1.weight", "n1.bias", "n2.weight", "n2.bias"}
     assert_agrees(model, graph)
 
 
-def test_fresh_vectors_merged_without_trace_are_separate_parameters() -> None:
+def test_a_fresh_vector_that_two_nodes_read_is_one_parameter_unless_the_spec_says_otherwise() -> None:
     stored = {"a.weight": _floats(4, 4), "b.weight": _floats(4, 4), "zeros": np.zeros(4, np.float32)}
     nodes = [
         node("MatMul", ["x", "a.weight"], ["p"]),
@@ -162,9 +162,26 @@ def test_fresh_vectors_merged_without_trace_are_separate_parameters() -> None:
         node("MatMul", ["h", "b.weight"], ["q"]),
         node("Add", ["q", "zeros"], ["y"]),
     ]
-    graph = imported(model_of(nodes, ROWS, initializers=stored))
-    assert set(graph.parameters) == {"a.weight", "b.weight", "zeros", "b.bias"}
-    assert graph.parameters["b.bias"].created
+    model = model_of(nodes, ROWS, initializers=stored)
+    graph = imported(model)
+    assert set(graph.parameters) == {"a.weight", "b.weight", "zeros"}
+    assert [warning.code for warning in graph.warnings] == ["model.shared_fill"]
+    apart = import_model(model, input_shapes={}, batch=2, batch_norm="fold", untied=("zeros",))
+    assert set(apart.parameters) == {"a.weight", "b.weight", "zeros", "zeros@make_y"}
+
+
+def test_the_spec_ties_equal_initializers_and_refuses_others() -> None:
+    weight = _floats(4, 4)
+    nodes = [node("MatMul", ["x", "a"], ["h"]), node("MatMul", ["h", "b"], ["y"])]
+    model = model_of(nodes, ROWS, initializers={"a": weight, "b": weight})
+    assert set(imported(model).parameters) == {"a", "b"}
+    tied = import_model(model, input_shapes={}, batch=2, batch_norm="fold", tied=(("a", "b"),))
+    assert set(tied.parameters) == {"a"}
+    other = model_of(nodes, ROWS, initializers={"a": weight, "b": weight + 1})
+    with pytest.raises(SpecError, match=r"spec\.tied\[0\]: 'b' differs from 'a'"):
+        import_model(other, input_shapes={}, batch=2, batch_norm="fold", tied=(("a", "b"),))
+    with pytest.raises(SpecError, match=r"spec\.untied\[0\]: the model has no initializer 'c'"):
+        import_model(other, input_shapes={}, batch=2, batch_norm="fold", untied=("c",))
 
 
 def test_a_matrix_shared_through_identity_stays_one_parameter() -> None:
@@ -190,7 +207,7 @@ def test_a_tied_embedding_is_one_parameter(output_layer: str) -> None:
     else:
         stored["head"] = np.ascontiguousarray(table.T)
         nodes += [node("MatMul", ["h", "head"], ["y"])]
-    model = model_of(nodes, {"tokens": ("i64", ("batch",))}, initializers=stored)
+    model = model_of(nodes, {"tokens": ("i64", ("batch",))}, initializers=stored, producer="pytorch")
     graph = imported(model, batch=3)
     assert set(graph.parameters) == {"embed"}
     feeds = feeds_for(graph, integers=7)
@@ -212,27 +229,35 @@ def test_one_weight_read_in_two_layouts_stays_one_parameter() -> None:
     assert_agrees(model, graph)
 
 
-def test_movement_of_a_parameter_is_replayed_and_arithmetic_on_one_is_folded() -> None:
+def test_what_is_computed_from_parameters_is_computed_in_the_step() -> None:
     stored = {
         "table": _floats(9, 4),
         "start": np.asarray([2], np.int64),
         "end": np.asarray([5], np.int64),
         "frequency": _floats(4, seed=3),
-        "positions": np.arange(3, dtype=np.float32).reshape(3, 1),
     }
     nodes = [
         node("Slice", ["table", "start", "end"], ["rows"]),
         node("Add", ["x", "rows"], ["h"]),
+        node("Constant", [], ["positions"], value=numpy_helper.from_array(np.arange(3, dtype=np.float32)[:, None])),
         node("Mul", ["positions", "frequency"], ["angle"]),
         node("Cos", ["angle"], ["cosine"]),
         node("Mul", ["h", "cosine"], ["y"]),
     ]
     model = model_of(nodes, ROWS, initializers=stored)
     graph = imported(model)
-    assert set(graph.parameters) == {"table"}
+    assert set(graph.parameters) == {"table", "frequency"}
     assert_agrees(model, graph)
-    changed = {**feeds_for(graph), "table": graph.arrays["table"] + 1}
-    assert not np.allclose(evaluate_graph(graph, changed)["y"], evaluate_graph(graph, feeds_for(graph))["y"])
+    for name in graph.parameters:
+        changed = {**feeds_for(graph), name: graph.arrays[name] + 1}
+        assert not np.allclose(evaluate_graph(graph, changed)["y"], evaluate_graph(graph, feeds_for(graph))["y"])
+
+
+def test_a_long_chain_on_a_parameter_does_not_recurse() -> None:
+    nodes = [node("Mul", ["w" if i == 0 else f"w{i}", "w"], [f"w{i + 1}"]) for i in range(3000)]
+    model = model_of([*nodes, node("Add", ["x", "w3000"], ["y"])], ROWS, initializers={"w": np.ones(4, np.float32)})
+    graph = import_model(model, input_shapes={}, batch=2, batch_norm="fold")
+    assert sum(made.op == "mul" for made in graph) == 3000
 
 
 def test_a_damaged_weight_is_refused_by_name() -> None:
