@@ -49,7 +49,7 @@ def import_model(
     Raises: ModelError and its kinds (what is wrong, where, what to do), SpecError (`tied`, `untied`), LimitExceeded.
     """
     prescan(model, limits)
-    source = shared_as_told(told_apart(restored(parse_model(model))), tied, untied)
+    source = shared_as_told(told_apart(restored(parse_model(model)), untied), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
     types = bind_inputs(source.inputs, input_shapes, batch, limits)
     for name, tensor in types.items():

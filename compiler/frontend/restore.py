@@ -9,6 +9,7 @@ What was folded by arithmetic is lost: such a parameter is `unlearnable`, with t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,9 @@ _DROPS_ZERO_BIAS = ("Conv", "Gemm")
 _TRANSPOSED = ("aten.linear",)
 _FLAT = ("aten.group_norm", "aten.prelu")
 """Operators whose decomposition views a vector as [C, 1, 1]."""
+_NEUTRAL = frozenset({"mul", "add", "sub", "div", "rsub", "pow"})
+"""Operators that the exporter drops where an operand makes them do nothing: a fresh scale of one, say."""
+_NUMBERED = re.compile(r"_\d+$")
 _STAND_INS = (("aten.group_norm", "InstanceNormalization"),)
 """(operator, ONNX node of its decomposition) whose scale and shift are ones and zeros, no parameters."""
 
@@ -312,8 +316,7 @@ def _restore_fused_norm(work: _Restoration, positions: Sequence[int]) -> None:
 
 def _settle_unexplained(work: _Restoration) -> None:
     """Reads that no argument of their call names: through a view that is gone, folded, or merged with a constant."""
-    values = {value.name for value in work.source.inputs}
-    values |= {name for node in work.source.nodes for name in node.outputs}
+    values = {*work.record.inputs, *(node.call.result for node in work.source.nodes)}
     folded: dict[str, list[_Read]] = {}
     for read in work.unexplained:
         if not work.record.knows(read.name):
@@ -391,9 +394,13 @@ def _tell_what_is_missing(work: _Restoration) -> None:
     held |= {origin for name in work.source.initializers for origin in record.origins(name)}
     gone = sorted(name for name in record.parameters - held if not _of_norm(name, record))
     merged = any("stored once" in reason for reason in work.unlearnable.values())
-    for name in gone if merged else ():
-        work.unlearnable[name] = "PyTorch's exporter folded it, and stored the result once with another tensor"
-    if gone and not merged:
+    dropped = _dropped_calls(work)
+    if merged or dropped:
+        why = (
+            "it was folded, and the result stored once with another tensor" if merged else f"it dropped {dropped[0]!r}"
+        )
+        work.unlearnable.update({name: f"PyTorch's exporter took it out of the file: {why}" for name in gone})
+    elif gone:
         work.warnings.append(
             CompileWarning(
                 "model.absent_parameters",
@@ -409,6 +416,15 @@ def _tell_what_is_missing(work: _Restoration) -> None:
                 "model.folded_parameters", few_of(sorted(work.unlearnable)), f"cannot learn: {reasons}", UNOPTIMIZED
             )
         )
+
+
+def _dropped_calls(work: _Restoration) -> list[str]:
+    """Calls of the program that nothing in the file computes, though others read them: `x * 1`, `x + 0` and the like."""
+    record = work.record
+    there = {*record.targets, *record.inputs, *work.source.initializers}
+    there |= {node.call.result for node in work.source.nodes}
+    read = {name for node in work.source.nodes for name in node.call.arguments} | record.outputs
+    return sorted(name for name in read - there if _NUMBERED.sub("", name) in _NEUTRAL)
 
 
 def _of_norm(name: str, record: TorchRecord) -> bool:

@@ -56,8 +56,6 @@ def _untie(source: SourceModel, name: str, where: str) -> SourceModel:
                 initializers[own] = source.initializers[name]
                 node = replace(node, inputs=tuple(own if read == name else read for read in node.inputs))
         nodes.append(node)
-    if readers < 2:
-        raise SpecError(f"{name!r} has only one reader", where=where, hint="remove it from `untied`")
     created = source.created | (set(initializers) - set(source.initializers))
     return replace(source, nodes=tuple(nodes), initializers=initializers, created=created)
 

@@ -16,10 +16,10 @@ FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 CALL = "pkg.torch.onnx.fx_node"
 
 _SPECS = (
-    re.compile(r"^(\w+): ([A-Z_]+) target='([^']*)'", re.MULTILINE),
+    re.compile(r"^(?P<name>\w+): (?P<kind>[A-Z_]+)(?: target='(?P<target>[^']*)')?", re.MULTILINE),
     # Before PyTorch 2.8 the signature was printed as a data class.
     re.compile(
-        r"kind=<InputKind\.(?P<kind>[A-Z_]+)[^>]*>, arg=\w+\(name='(?P<name>\w+)'\), target='(?P<target>[^']*)'"
+        r"kind=<InputKind\.(?P<kind>[A-Z_]+)[^>]*>, arg=\w+\(name='(?P<name>\w+)'\), target='?(?P<target>[^',]*)"
     ),
 )
 _QUOTED = re.compile(r"'([^']*)'")
@@ -39,6 +39,10 @@ class TorchRecord:
     parameters: frozenset[str]
     buffers: frozenset[str]
     """Buffers and constant tensors: what the module holds and does not train."""
+    inputs: frozenset[str]
+    """Arguments that the user gives; the file may call them otherwise."""
+    outputs: frozenset[str]
+    """Results that the user gets; the file may call them otherwise."""
     folded_from: Mapping[str, tuple[str, ...]]
     """Initializer -> the names of everything that the exporter computed it from, intermediate values included."""
 
@@ -65,9 +69,12 @@ NO_CALL = TorchCall()
 def torch_record(graph: Any) -> TorchRecord | None:
     """The record in the metadata of an ONNX graph (protobuf), or None if it has none."""
     told = {item.key: item.value for item in graph.metadata_props}
-    found = _signature(told.get(SIGNATURE, ""))
-    if not found:
+    takes, _, gives = told.get(SIGNATURE, "").partition("# outputs")
+    given = _signature(takes)
+    if not given:
         return None
+    inputs = frozenset(name for name, (kind, _) in given.items() if kind == "USER_INPUT")
+    found = {name: entry for name, entry in given.items() if name not in inputs}
     parameters = frozenset(target for kind, target in found.values() if kind == "PARAMETER")
     folded = {}
     for value in graph.value_info:
@@ -78,6 +85,8 @@ def torch_record(graph: Any) -> TorchRecord | None:
         targets={name: target for name, (_, target) in found.items()},
         parameters=parameters,
         buffers=frozenset(target for _, target in found.values()) - parameters,
+        inputs=inputs,
+        outputs=frozenset(name for name, (kind, _) in _signature(gives).items() if kind == "USER_OUTPUT"),
         folded_from=folded,
     )
 
@@ -94,7 +103,8 @@ def torch_call(told: Mapping[str, str]) -> TorchCall:
 
 def _signature(text: str) -> dict[str, tuple[str, str]]:
     """Argument name -> (kind, target)."""
-    found = {name: (kind, target) for name, kind, target in _SPECS[0].findall(text)}
-    if not found:
-        found = {match["name"]: (match["kind"], match["target"]) for match in _SPECS[1].finditer(text)}
-    return found
+    for spec in _SPECS:
+        found = {match["name"]: (match["kind"], match["target"] or "") for match in spec.finditer(text)}
+        if found:
+            return found
+    return {}

@@ -44,14 +44,17 @@ _CALL = re.compile(r"_\d+$")
 _SPEC = "decide in the spec: `tied: [[a, b]]`, `untied: [name]`"
 
 
-def told_apart(source: SourceModel) -> SourceModel:
-    """The model with its parameters named and told apart as far as the file tells; unchanged if it has a record."""
+def told_apart(source: SourceModel, untied: Collection[str]) -> SourceModel:
+    """The model with its parameters named and told apart as far as the file tells; unchanged if it has a record.
+
+    Initializers in `untied` are not guessed to be one with others.
+    """
     if source.record is not None:
         return source
     source = replace(source, constants=_constants(source))
     if source.producer == "pytorch":
         source = _named_weights(_unmerged_identities(source))
-        source = _tied_tables(_apart_by_module(source))
+        source = _tied_tables(_apart_by_module(source), untied)
     return _tell_of_unclear(source)
 
 
@@ -177,17 +180,17 @@ def _apart_by_module(source: SourceModel) -> SourceModel:
     return _warned(found, "model.untied", few_of(guessed), what, f"if they are one, {_SPEC}")
 
 
-def _tied_tables(source: SourceModel) -> SourceModel:
+def _tied_tables(source: SourceModel, untied: Collection[str]) -> SourceModel:
     """An embedding table and an output weight with the same elements are one parameter, stored twice."""
     tables = {node.inputs[0] for node in source.nodes if node.op_type == "Gather" and node.inputs}
     weights = {name for node in source.nodes if node.op_type in ("MatMul", "Gemm", "Transpose") for name in node.inputs}
     renamed: dict[str, str] = {}
     prologue: list[SourceNode] = []
-    for table in sorted(tables & set(source.initializers) - weights):
+    for table in sorted(tables & set(source.initializers) - weights - set(untied)):
         rows = source.initializers[table]
         if rows.dtype != np.float32 or rows.ndim != 2 or min(rows.shape) < 2 or bool((rows == rows[0, 0]).all()):
             continue
-        for name in sorted(weights & set(source.initializers)):
+        for name in sorted(weights & set(source.initializers) - set(untied)):
             if np.array_equal(source.initializers[name], rows):
                 renamed[name] = table
             elif np.array_equal(source.initializers[name], rows.T):
