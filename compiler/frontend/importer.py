@@ -14,6 +14,7 @@ from compiler.frontend.fold import FOLDS, MOVEMENTS, cast_target, shape_vector
 from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.naming import folded_weights
 from compiler.frontend.prescan import prescan
+from compiler.frontend.remarks import remark
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
@@ -49,6 +50,7 @@ def import_model(
         scope.operands[name] = name
     for node in source.nodes:
         _guarded(scope, node, source.opset)
+    remark(scope, source)
     return _finish(scope, source, tuple(types))
 
 
