@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec import SparsePlan, UpdateRule
+from compiler.warnings import CompileWarning, few_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,7 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
 
     Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing.
     """
-    ratios = {name: _preset_ratio(graph, parameter, plan.preset) for name, parameter in graph.parameters.items()}
-    for position, rule in enumerate(plan.rules):
-        for name in _matches(graph, rule, f"plan.update[{position}]"):
-            ratios[name] = rule.ratio
+    ratios = _ratios(graph, plan)
     learning = {name: _slice(graph.parameters[name], ratio) for name, ratio in ratios.items() if ratio > 0}
     if not learning:
         raise PlanError(
@@ -50,6 +48,37 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
             hint=f"the model has {len(graph.parameters)} parameters, such as {_some(graph)}",
         )
     return learning
+
+
+def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
+    """Where a ratio below 1 still trains the whole parameter."""
+    parts = {name: ratio for name, ratio in _ratios(graph, plan).items() if 0 < ratio < 1}
+    whole = [graph.parameters[name] for name, ratio in parts.items() if _slice(graph.parameters[name], ratio).is_whole]
+    without = [parameter.name for parameter in whole if parameter.channel_axis is None]
+    rounded = [parameter.name for parameter in whole if parameter.channel_axis is not None]
+    told = []
+    if without:
+        message = (
+            f"{len(without)} parameters have a ratio below 1 but no input channels of their own (biases, norms, "
+            f"tables, shared weights), so all of each learns: {few_of(without)}"
+        )
+        hint = "a kind: weight in the rule leaves biases out; ratio: 0 freezes a parameter"
+        told.append(CompileWarning("plan.ratio_without_channels", "plan.update", message, hint))
+    if rounded:
+        message = (
+            f"{len(rounded)} parameters have so few input channels that the ratio rounds up to all: {few_of(rounded)}"
+        )
+        told.append(CompileWarning("plan.ratio_rounded", "plan.update", message, "give a smaller ratio"))
+    return tuple(told)
+
+
+def _ratios(graph: Graph, plan: SparsePlan) -> dict[str, float]:
+    """Parameter -> the share of it that the plan lets learn; 0: frozen."""
+    ratios = {name: _preset_ratio(graph, parameter, plan.preset) for name, parameter in graph.parameters.items()}
+    for position, rule in enumerate(plan.rules):
+        for name in _matches(graph, rule, f"plan.update[{position}]"):
+            ratios[name] = rule.ratio
+    return ratios
 
 
 def _preset_ratio(graph: Graph, parameter: Parameter, preset: str) -> float:
