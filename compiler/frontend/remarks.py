@@ -27,6 +27,7 @@ def remark(scope: Scope, source: SourceModel) -> None:
     _training_norms(scope, source)
     _dropouts(scope, source)
     _unused(scope, source)
+    _damaged(scope, source)
 
 
 def _folded_norms(scope: Scope, source: SourceModel) -> None:
@@ -110,6 +111,20 @@ def _unused(scope: Scope, source: SourceModel) -> None:
             "model.unused_tensor",
             f"{len(stored)} stored tensors are read by no node, so they neither learn nor are kept: {few_of(stored)}",
             hint="if they should learn, export the part of the model that reads them",
+        )
+
+
+def _damaged(scope: Scope, source: SourceModel) -> None:
+    broken = [
+        name
+        for name, array in source.initializers.items()
+        if array.dtype.kind == "f" and name in scope.readers and bool(np.isnan(array).any())
+    ]
+    if broken:
+        scope.warn(
+            "model.not_a_number",
+            f"{len(broken)} stored tensors hold NaN, and so will all that is computed from them: {few_of(broken)}",
+            hint="export the model again from weights that are whole",
         )
 
 

@@ -158,6 +158,16 @@ def test_a_norm_with_outputs_for_its_statistics_is_in_training_mode() -> None:
     assert "make_y" in said(graph)["model.batch_statistics"]
 
 
+def test_damaged_tensors_that_no_layer_refuses_are_told() -> None:
+    """A scale with NaN becomes a constant: nothing else would say that the model is broken. Infinity may be a mask."""
+    values = {"broken": [1.0, np.nan, 1.0], "mask": [0.0, -np.inf, 0.0], "good": [1.0, 2.0, 3.0]}
+    stored = {name: np.asarray(value, np.float32) for name, value in values.items()}
+    nodes = [node("Mul", ["x", "broken"], ["a"]), node("Add", ["a", "mask"], ["b"]), node("Mul", ["b", "good"], ["y"])]
+    found = said(imported(model_of(nodes, {"x": ("f32", ("batch", 3))}, initializers=stored)))
+    assert set(found) == {"model.not_a_number"}
+    assert found["model.not_a_number"].endswith(": broken")
+
+
 def test_inputs_and_tensors_that_nothing_reads_are_told_once() -> None:
     stored = {"w": np.ones((4, 4), np.float32)} | {f"spare{i}": np.ones(2, np.float32) for i in range(50)}
     inputs = {"x": ("f32", ("batch", 4)), "unread": ("f32", ("batch", 2))}
