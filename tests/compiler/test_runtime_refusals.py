@@ -13,6 +13,7 @@ from safetensors.numpy import save
 
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
+    QEMU,
     Data,
     classifier_data,
     classifier_state,
@@ -227,6 +228,16 @@ def test_weights_of_another_model_are_refused(
         assert part in message, message
     assert [event["event"] for event in outcome.events] == ["error"]
     assert not (tmp_path / "made").exists()
+
+
+def test_a_board_tells_a_wrong_and_a_partial_match_too(tmp_path: Path, weights: Path, data: Data) -> None:
+    step = tiny_images.build(tiny_images.classifier(), tmp_path / "step", "raspberry-pi-4")
+    other = write_weights(tmp_path / "other.safetensors", OTHER)
+    part = write_weights(tmp_path / "part.safetensors", {"w": classifier_state(5)["w"]})
+    outcome = run(step, *command_line("eval", data, tmp_path, weights, other), runner=QEMU)
+    assert refused(outcome) == (3, "weights", "weights.unmatched")
+    event = run(step, *command_line("eval", data, tmp_path, weights, part), runner=QEMU).one("weights")
+    assert (event["taken"], event["parameters"], event["ignored"], event["ignored_names"]) == (1, 2, 0, [])
 
 
 def test_an_empty_checkpoint_matches_nothing(binary: Path, tmp_path: Path, weights: Path, data: Data) -> None:
