@@ -27,7 +27,7 @@ from compiler.memory import plan_memory
 from compiler.packed_weights import pack_weights
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.passes.eliminate_dead import eliminate_dead
-from compiler.plan import UpdatePlan, resolve_plan
+from compiler.plan import UpdatePlan, plan_warnings, resolve_plan
 from compiler.program import KernelCall, MemoryPlan, Optimizer, Program, ProgramName, StateTensor
 from compiler.schedule import schedule
 from compiler.slicing.attempts import Attempt, attempts
@@ -115,6 +115,7 @@ def compile_step(
     forward = run_passes(graph, FORWARD_PASSES)
     stages.enter("differentiate", 0.08)
     update_plan = resolve_plan(forward, plan)
+    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, plan))
     training = derive_training_step(forward, update_plan, spec)
     stages.enter("schedule", 0.12)
     programs, state = make_programs(forward, training)

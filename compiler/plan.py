@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec import SparsePlan, UpdateRule
-from compiler.warnings import few_of
+from compiler.warnings import CompileWarning, few_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,41 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
 
     Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing.
     """
+    ratios = _ratios(graph, plan)
+    learning = {name: _slice(graph.parameters[name], ratio) for name, ratio in ratios.items() if ratio > 0}
+    if not learning:
+        raise PlanError(
+            f"plan {plan.name!r} trains nothing in this model",
+            where="plan",
+            hint=f"the model has {len(graph.parameters)} parameters, such as {_some(graph)}",
+        )
+    return learning
+
+
+def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
+    """Where a ratio below 1 still trains the whole parameter."""
+    parts = {name: ratio for name, ratio in _ratios(graph, plan).items() if 0 < ratio < 1}
+    whole = [graph.parameters[name] for name, ratio in parts.items() if _slice(graph.parameters[name], ratio).is_whole]
+    without = [parameter.name for parameter in whole if parameter.channel_axis is None]
+    rounded = [parameter.name for parameter in whole if parameter.channel_axis is not None]
+    told = []
+    if without:
+        message = (
+            f"{len(without)} parameters have a ratio below 1 but no input channels of their own (biases, norms, "
+            f"tables, shared weights), so all of each learns: {few_of(without)}"
+        )
+        hint = "a kind: weight in the rule leaves biases out; ratio: 0 freezes a parameter"
+        told.append(CompileWarning("plan.ratio_without_channels", "plan.update", message, hint))
+    if rounded:
+        message = (
+            f"{len(rounded)} parameters have so few input channels that the ratio rounds up to all: {few_of(rounded)}"
+        )
+        told.append(CompileWarning("plan.ratio_rounded", "plan.update", message, "give a smaller ratio"))
+    return tuple(told)
+
+
+def _ratios(graph: Graph, plan: SparsePlan) -> dict[str, float]:
+    """Parameter -> the share of it that the plan lets learn; 0: frozen. Raises: PlanError."""
     ratios = {name: _preset_ratio(graph, parameter, plan.preset) for name, parameter in graph.parameters.items()}
     wanted = {name: "plan.preset" for name in graph.unlearnable if _preset_wants(graph, name, plan.preset)}
     for position, rule in enumerate(plan.rules):
@@ -49,14 +84,7 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
             if name in graph.unlearnable:
                 wanted[name] = where if rule.ratio > 0 else ""
     _refuse_unlearnable(graph, wanted)
-    learning = {name: _slice(graph.parameters[name], ratio) for name, ratio in ratios.items() if ratio > 0}
-    if not learning:
-        raise PlanError(
-            f"plan {plan.name!r} trains nothing in this model",
-            where="plan",
-            hint=f"the model has {len(graph.parameters)} parameters, such as {_some(graph)}",
-        )
-    return learning
+    return ratios
 
 
 def _preset_ratio(graph: Graph, parameter: Parameter, preset: str) -> float:

@@ -9,9 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from compiler.builder import GraphBuilder
+from compiler.class_axis import axis_source
 from compiler.errors import SpecError
 from compiler.graph import Graph, TensorType
 from compiler.spec import LossSpec, OptimizerSpec
+from compiler.warnings import CompileWarning, few_of
 
 LABELS = "labels"
 HYPER = "hyper."
@@ -45,6 +47,7 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     """Add the labels input and the mean loss over the logits.
 
     Shapes: logits [..., V]; labels i64 [...] for cross-entropy (negative ones are ignored), f32 [..., V] for mse.
+    What is assumed of the output is added to the graph's warnings.
     Raises: SpecError if the named output does not exist or does not fit the loss.
     """
     logits = _logits(graph, spec)
@@ -53,11 +56,9 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     b.origin = "loss"
     if LABELS in b.types:
         raise SpecError(f"the model already has a value called {LABELS!r}", where="spec.loss")
+    warnings = _assumed_output(graph, spec)
     if spec.kind == "cross_entropy":
-        if len(tensor.shape) < 2:
-            raise SpecError(
-                f"cross-entropy needs logits of rank 2 or more, {logits} is {tensor}", where="spec.loss.output"
-            )
+        warnings += _check_classes(graph, logits)
         b.types[LABELS] = TensorType("i64", tensor.shape[:-1])
         loss = _cross_entropy(b, logits)
     else:
@@ -70,8 +71,47 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
         outputs=(loss, logits),
         types=b.types,
         arrays=b.arrays,
+        warnings=graph.warnings + warnings,
     )
     return TrainingGraph(whole, loss, logits, graph.inputs, spec.kind)
+
+
+def _assumed_output(graph: Graph, spec: LossSpec) -> tuple[CompileWarning, ...]:
+    if spec.output or len(graph.outputs) == 1:
+        return ()
+    first, *others = graph.outputs
+    message = f"the loss reads the model's first output, {first!r}; the others are not used: {few_of(others)}"
+    return (CompileWarning("loss.output_assumed", "spec.loss.output", message, f"say loss: {{output: {first}}}"),)
+
+
+def _check_classes(graph: Graph, logits: str) -> tuple[CompileWarning, ...]:
+    """Cross-entropy is over the last axis. Raises: SpecError if that cannot be the classes."""
+    tensor, where = graph.types[logits], "spec.loss.output"
+    if len(tensor.shape) < 2:
+        raise SpecError(f"cross-entropy needs logits of rank 2 or more, {logits} is {tensor}", where=where)
+    if tensor.shape[-1] == 1:
+        raise SpecError(
+            f"cross-entropy is over the last axis, and {logits}, {tensor}, has 1 class there: its loss is always 0",
+            where=where,
+            hint="use kind: mse, or an output with a column for each class",
+        )
+    if len(tensor.shape) == 2 or axis_source(graph, logits, len(tensor.shape) - 1) == "layer":
+        return ()
+    if axis_source(graph, logits, 1) == "layer":
+        turned = ", ".join(map(str, (0, *range(2, len(tensor.shape)), 1)))
+        raise SpecError(
+            f"cross-entropy is over the last axis, but the layers put the classes of {logits}, {tensor}, in axis 1",
+            where=where,
+            hint=f"let the model end with logits.permute({turned}), and give labels without that axis",
+        )
+    return (
+        CompileWarning(
+            "loss.class_axis_assumed",
+            where,
+            f"the last axis of {logits}, {tensor}, is taken as its {tensor.shape[-1]} classes; the graph does not tell",
+            "let the model's output have the classes last",
+        ),
+    )
 
 
 def _logits(graph: Graph, spec: LossSpec) -> str:

@@ -216,10 +216,12 @@ def _where(call: Call, x: Sequence[Array]) -> Array:
 
 
 def _arg_max(call: Call, x: Sequence[Array]) -> Array:
-    call.attributes.ignore("select_last_index")
     axis = call.axis(call.attributes.integer("axis", 0), x[0].ndim)
     keep = bool(call.attributes.integer("keepdims", 1))
-    return np.asarray(np.argmax(x[0], axis=axis, keepdims=keep), np.int64)
+    if not call.attributes.integer("select_last_index", 0):
+        return np.asarray(np.argmax(x[0], axis=axis, keepdims=keep), np.int64)
+    from_end = np.argmax(np.flip(x[0], axis), axis=axis, keepdims=keep)
+    return np.asarray(x[0].shape[axis] - 1 - from_end, np.int64)
 
 
 FOLDS: Mapping[str, Fold] = {

@@ -13,6 +13,7 @@ from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.fold import FOLDS, cast_target, shape_vector
 from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.prescan import prescan
+from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import Known, Operand, Scope
@@ -49,7 +50,8 @@ def import_model(
     Raises: ModelError and its kinds (what is wrong, where, what to do), SpecError (`tied`, `untied`), LimitExceeded.
     """
     prescan(model, limits)
-    source = shared_as_told(told_apart(restored(parse_model(model)), untied), tied, untied)
+    stored = parse_model(model)
+    source = _without_replaced(shared_as_told(told_apart(restored(stored), untied), tied, untied), stored)
     scope = _open_scope(source, limits, batch_norm)
     types = bind_inputs(source.inputs, input_shapes, batch, limits)
     for name, tensor in types.items():
@@ -57,7 +59,16 @@ def import_model(
         scope.operands[name] = name
     for node in source.nodes:
         _guarded(scope, node, source.opset)
+    remark(scope, source)
     return _finish(scope, source, tuple(types))
+
+
+def _without_replaced(source: SourceModel, stored: SourceModel) -> SourceModel:
+    """The model without initializers that some node read in the file, and none reads any more."""
+    read = {name for node in source.nodes for name in node.inputs} | set(source.outputs)
+    replaced = {name for node in stored.nodes for name in node.inputs} - read
+    kept = {name: array for name, array in source.initializers.items() if name not in replaced}
+    return replace(source, initializers=kept)
 
 
 def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["fold", "frozen"]) -> Scope:

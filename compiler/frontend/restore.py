@@ -399,7 +399,7 @@ def _tell_what_is_missing(work: _Restoration) -> None:
         why = (
             "it was folded, and the result stored once with another tensor" if merged else f"it dropped {dropped[0]!r}"
         )
-        work.unlearnable.update({name: f"PyTorch's exporter took it out of the file: {why}" for name in gone})
+        work.unlearnable.update(dict.fromkeys(gone, f"PyTorch's exporter took it out of the file: {why}"))
     elif gone:
         work.warnings.append(
             CompileWarning(

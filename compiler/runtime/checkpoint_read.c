@@ -36,6 +36,7 @@ typedef struct {
     entry *entries;
     size_t entry_count, entry_room;
     int64_t *state_begin; /* -1: not in this file */
+    pf_match *match;
     char name[MAX_NAME_BYTES], text[MAX_NAME_BYTES];
 } reader;
 
@@ -154,8 +155,23 @@ static uint64_t hash(const char *text) {
     return value;
 }
 
+/* Names come from whoever wrote the file, and are shown to people. */
+static void copy_name(char *to, size_t size, const char *from) {
+    size_t i = 0;
+    for (; i + 1 < size && from[i]; i++) to[i] = (unsigned char)from[i] < 0x20 || from[i] == 0x7F ? '?' : from[i];
+    to[i] = 0;
+}
+
+static void ignore_tensor(pf_match *match, const char *name) {
+    if (match->ignored < PF_NAMED) copy_name(match->ignored_names[match->ignored], sizeof match->ignored_names[0], name);
+    match->ignored++;
+}
+
+static bool is_parameter(const pf_state *state) { return state->role == PF_PARAMETER && !state->copy; }
+
 static pf_status scan_tensor(reader *file) {
     description tensor = {0};
+    bool is_ours = false;
     const pf_image *image = &pf_image_data;
     if (!scan_description(&file->scan, &tensor))
         return pf_fail(PF_WEIGHTS, "weights.format", "%s: not a valid safetensors file: entry '%s' is malformed", file->path,
@@ -168,7 +184,10 @@ static pf_status scan_tensor(reader *file) {
         if (strcmp(image->states[i].file_name, file->name) != 0) continue;
         PF_TRY(check_state(file, &tensor, &image->states[i]));
         file->state_begin[i] = tensor.begin;
+        file->match->taken += is_parameter(&image->states[i]);
+        is_ours = true;
     }
+    if (!is_ours) ignore_tensor(file->match, file->name);
     return PF_OK;
 }
 
@@ -215,11 +234,30 @@ static pf_status check_entries(reader *file) {
     return PF_OK;
 }
 
+/* Weights that share nothing with this build are of another model: going on would silently use the bundle's own. */
+static pf_status check_match(const reader *file) {
+    char have[300] = "no tensors that could be", need[300] = "";
+    size_t used = 0;
+    for (uint32_t i = 0, named = 0; i < pf_image_data.state_count; i++) {
+        const pf_state *state = &pf_image_data.states[i];
+        file->match->parameters += is_parameter(state);
+        if (!is_parameter(state) || named == PF_NAMED) continue;
+        used += (size_t)snprintf(need + used, sizeof need - used, "%s'%.80s'", named++ ? ", " : "", state->file_name);
+    }
+    if (file->match->taken > 0) return PF_OK;
+    used = 0;
+    for (int i = 0; i < PF_NAMED && i < file->match->ignored; i++)
+        used += (size_t)snprintf(have + used, sizeof have - used, "%s'%s'", i ? ", " : "", file->match->ignored_names[i]);
+    return pf_fail(PF_WEIGHTS, "weights.unmatched", "%s: it has 0 of %" PRId64 " parameters of this build: it has %s, the build "
+                   "needs %s; are these the weights of another model?", file->path, file->match->parameters, have, need);
+}
+
 static pf_status load_all(reader *file, unsigned char *memory, bool *found, int64_t *steps) {
     int64_t file_steps = -1;
     PF_TRY(read_header(file));
     PF_TRY(scan_header(file, &file_steps));
     PF_TRY(check_entries(file));
+    PF_TRY(check_match(file));
     pf_checkpoint_tensors tensors = {file->path, file->descriptor, memory, file->data_offset, file->state_begin};
     PF_TRY(pf_checkpoint_load(&tensors));
     for (uint32_t i = 0; i < pf_image_data.state_count; i++) found[i] |= file->state_begin[i] >= 0;
@@ -227,11 +265,13 @@ static pf_status load_all(reader *file, unsigned char *memory, bool *found, int6
     return PF_OK;
 }
 
-pf_status pf_checkpoint_read(unsigned char *memory, const char *path, bool *found, int64_t *steps) {
+pf_status pf_checkpoint_read(unsigned char *memory, const char *path, bool *found, int64_t *steps, pf_match *match) {
     static reader file;
     pf_status status;
     memset(&file, 0, sizeof file);
+    memset(match, 0, sizeof *match);
     file.path = path;
+    file.match = match;
     PF_TRY(pf_open_file(PF_WEIGHTS, path, &file.descriptor, &file.file_bytes));
     status = load_all(&file, memory, found, steps);
     if (file.scratch_bytes) munmap(file.entries, file.scratch_bytes);

@@ -1,4 +1,5 @@
 /* main.c: the `step` command: understands its arguments, runs one command, turns a failure into an event and a code. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,27 @@ void pf_event_finish(int64_t steps) {
     pf_event_end();
 }
 
+void pf_tell_match(const char *path, const pf_match *match) {
+    int64_t named = match->ignored < PF_NAMED ? match->ignored : PF_NAMED;
+    if (match->taken == match->parameters && match->ignored == 0) return;
+    pf_event("weights");
+    pf_text("file", path);
+    pf_integer("taken", match->taken);
+    pf_integer("parameters", match->parameters);
+    pf_integer("ignored", match->ignored);
+    pf_array("ignored_names");
+    for (int64_t i = 0; i < named; i++) pf_text(NULL, match->ignored_names[i]);
+    pf_array_end();
+    pf_event_end();
+    fprintf(stderr, "step: %s: %" PRId64 " of %" PRId64 " parameters are taken from it%s", path, match->taken, match->parameters,
+            match->taken < match->parameters ? ", the others from the files before it" : "");
+    for (int64_t i = 0; i < named; i++)
+        i ? fprintf(stderr, ", '%s'", match->ignored_names[i])
+          : fprintf(stderr, "; %" PRId64 " of its tensors are ignored: '%s'", match->ignored, match->ignored_names[0]);
+    if (match->ignored > named) fprintf(stderr, " and %" PRId64 " more", match->ignored - named);
+    fputc('\n', stderr);
+}
+
 static pf_status run_command(const pf_options *options, pf_step *step, const pf_data *data) {
     switch (options->command) {
     case PF_PROFILE: return pf_command_profile(options, step, data);
@@ -71,6 +93,7 @@ static pf_status run_with_step(const pf_options *options, pf_step *step) {
     data.seed = options->seed;
     data.sequential = options->sequential || options->command == PF_EVAL || options->command == PF_INFER;
     PF_TRY(pf_load(step, options->weights, options->weights_count));
+    for (int i = 0; i < options->weights_count; i++) pf_tell_match(options->weights[i], pf_loaded(step, i));
     if (options->command != PF_EXPORT) PF_TRY(pf_data_open(&data, options->inputs, options->labels));
     pf_status status = run_command(options, step, &data);
     if (options->command != PF_EXPORT) pf_data_close(&data);

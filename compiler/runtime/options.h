@@ -6,8 +6,6 @@
 
 typedef enum { PF_INFO, PF_PROFILE, PF_TRAIN_COMMAND, PF_EVAL, PF_INFER, PF_EXPORT } pf_command;
 
-enum { PF_MAX_WEIGHTS = 8 };
-
 typedef struct {
     pf_command command;
     const char *weights[PF_MAX_WEIGHTS];

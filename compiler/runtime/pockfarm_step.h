@@ -23,6 +23,8 @@ extern "C" {
 #endif
 
 #define PF_MAX_RANK 8
+#define PF_MAX_WEIGHTS 8 /* files of one load */
+#define PF_NAMED 3
 
 typedef enum { PF_F32, PF_I64, PF_I32, PF_BOOL } pf_dtype;
 typedef enum { PF_TRAIN, PF_FORWARD } pf_program_kind;
@@ -58,6 +60,13 @@ typedef struct {
     int64_t correct; /* cross-entropy: labels whose logit is the largest */
 } pf_score;
 
+/* How one checkpoint fits this build. */
+typedef struct {
+    int64_t taken, parameters; /* the build's parameters that the file has, and all that there are */
+    int64_t ignored;           /* the file's tensors that the build has no place for */
+    char ignored_names[PF_NAMED][80]; /* the first of them: cut, control characters replaced */
+} pf_match;
+
 typedef struct pf_step pf_step;
 
 /* What failed last in the calling thread. */
@@ -75,9 +84,13 @@ typedef struct {
 pf_status pf_create(pf_settings settings, pf_step **step);
 void pf_destroy(pf_step *step);
 
-/* Load safetensors checkpoints; a tensor is taken from the last file that has it. Parameters and constants must all be
- * found; optimizer state that is in no file starts at zero. */
+/* Load safetensors checkpoints, at most PF_MAX_WEIGHTS; a tensor is taken from the last file that has it. Parameters and
+ * constants must all be found, and every file must have a parameter of this build (`weights.unmatched`); optimizer state
+ * that is in no file starts at zero. */
 pf_status pf_load(pf_step *step, const char *const *paths, int count);
+
+/* How file `file` of the last `pf_load` fits: tell somebody if it does so in part. */
+const pf_match *pf_loaded(const pf_step *step, int file);
 
 /* Write a checkpoint beside `path`, then rename it into place. */
 pf_status pf_save(pf_step *step, const char *path, pf_save_set what);

@@ -105,15 +105,18 @@ pf_status pf_load(pf_step *step, const char *const *paths, int count) {
     bool *found = calloc(pf_image_data.state_count + 1, sizeof *found);
     pf_status status = PF_OK;
     if (!found) return pf_fail(PF_LIMITS, "limits.memory", "no memory to load checkpoints");
+    if (count > PF_MAX_WEIGHTS) status = pf_fail(PF_USER, "user.weights", "%d checkpoints; at most %d", count, PF_MAX_WEIGHTS);
     /* A new mapping is zero: writing zeros there would only take its page faults on one thread, before any work. */
     if (step->loaded) memset(step->memory + pf_image_data.optimizer_offset, 0, pf_image_data.sizes.optimizer_bytes);
     step->loaded = true;
     for (int i = 0; i < count && status == PF_OK; i++)
-        status = pf_checkpoint_read(step->memory, paths[i], found, &step->steps_done);
+        status = pf_checkpoint_read(step->memory, paths[i], found, &step->steps_done, &step->matches[i]);
     if (status == PF_OK) status = check_found(found);
     free(found);
     return status;
 }
+
+const pf_match *pf_loaded(const pf_step *step, int file) { return &step->matches[file]; }
 
 pf_status pf_save(pf_step *step, const char *path, pf_save_set what) {
     return pf_checkpoint_write(step->memory, path, what, step->steps_done);

@@ -13,6 +13,7 @@ struct pf_step {
     bool loaded; /* a checkpoint was, whose optimizer state the next one replaces */
     int64_t steps_done;
     double learning_rate;
+    pf_match matches[PF_MAX_WEIGHTS]; /* of the last load, by file */
 };
 
 const pf_program *pf_program_of(pf_program_kind kind);

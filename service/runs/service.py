@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from service.bundles.manifest import is_tuning
-from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Result, Run
+from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Job, Result, Run
 from service.database.paging import newest_first
 from service.datasets import service as datasets
 from service.devices import service as devices
@@ -129,16 +130,35 @@ def _check_data(session: Session, body: RunCreate, bundle: Bundle) -> None:
 def _check_weights(session: Session, body: RunCreate, bundle: Bundle, storage: Storage) -> None:
     if body.weights is None:
         return
-    models = session.scalars(
-        select(Bundle.model_digest).join(Run, Run.bundle_digest == Bundle.digest)
-        .where(Run.trained_weights_digest == body.weights)
-    ).all()  # fmt: skip
-    if not models or storage.size(body.weights) is None:
+    forms = _forms(session, Run.trained_weights_digest == body.weights)
+    if not forms or storage.size(body.weights) is None:
         raise NotFound("weights.unknown", f"no run has left weights {body.weights}", where="weights",
                        hint="use `trained_weights_digest` of a run that trained")  # fmt: skip
-    if bundle.model_digest not in models:
+    if bundle.model_digest not in {model for model, _ in forms}:
         raise Invalid("weights.model", "these weights are of another model", where="weights",
                       hint="start from a run of the same model")  # fmt: skip
+    ours, theirs = _norms(_forms(session, Bundle.digest == bundle.digest), bundle), _norms(forms, bundle)
+    if ours and theirs and not ours & theirs:
+        raise Invalid("weights.form", f"these weights are of a step with batch_norm {' or '.join(sorted(theirs))}, the "
+                      f"bundle has {' or '.join(sorted(ours))}: the same names hold other values", where="weights",
+                      hint="start from a run whose spec has the same batch_norm")  # fmt: skip
+
+
+def _forms(session: Session, condition: ColumnElement[bool]) -> set[tuple[str, str]]:
+    """(model, spec) of the bundles that `condition` chooses, perhaps through their runs; no spec: the job is gone."""
+    query = (
+        select(Bundle.model_digest, Job.spec_json)
+        .outerjoin(Job, Job.bundle_digest == Bundle.digest)
+        .outerjoin(Run, Run.bundle_digest == Bundle.digest)
+        .where(condition)
+    )
+    return {(model, spec or "") for model, spec in session.execute(query)}
+
+
+def _norms(forms: set[tuple[str, str]], bundle: Bundle) -> set[str]:
+    """What the specs of a bundle's model say of `batch_norm`."""
+    specs = [json.loads(spec) for model, spec in forms if spec and model == bundle.model_digest]
+    return {str(spec.get("batch_norm", "fold")) for spec in specs}
 
 
 def _check_threads(body: RunCreate, bundle: Bundle) -> None:

@@ -13,6 +13,7 @@ from safetensors.numpy import save
 
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
+    QEMU,
     Data,
     classifier_data,
     classifier_state,
@@ -191,6 +192,100 @@ def test_optimizer_state_of_another_plan_is_refused(binary: Path, tmp_path: Path
     outcome = run(binary, "export", "--weights", path, "--out", tmp_path / "out")
     assert refused(outcome) == (3, "weights", "weights.shape")
     assert "export" in outcome.one("error")["message"]
+
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "train": ("--steps", "1"),
+    "profile": ("--steps", "1"),
+    "eval": (),
+    "infer": ("--out", "made"),
+    "export": ("--out", "made"),
+}
+
+
+def command_line(command: str, data: Data, folder: Path, *weights: Path) -> list[object]:
+    """A command with the data it takes, and its output in `folder`."""
+    given = {"export": (), "infer": data.arguments[:2]}.get(command, data.arguments)
+    options = [str(folder / word) if word == "made" else word for word in COMMANDS[command]]
+    return [command, *(word for path in weights for word in ("--weights", path)), *given, *options]
+
+
+OTHER = {"layer3.scale": np.ones(3, "f4"), "layer4.shift": np.ones(3, "f4"), "constant.spare": np.ones(2, "f4")}
+
+
+@pytest.mark.parametrize("position", ["alone", "after the bundle's own"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_weights_of_another_model_are_refused(
+    binary: Path, tmp_path: Path, weights: Path, data: Data, command: str, position: str
+) -> None:
+    """None of its tensors is a parameter of the build; a constant of the same name does not make it one's own."""
+    other = write_weights(tmp_path / "other.safetensors", OTHER)
+    files = (other,) if position == "alone" else (weights, other)
+    outcome = run(binary, *command_line(command, data, tmp_path, *files))
+    assert refused(outcome) == (3, "weights", "weights.unmatched")
+    message = outcome.one("error")["message"]
+    for part in (str(other), "0 of 2 parameters", "'layer3.scale'", "'layer4.shift'", "'w'", "'b'"):
+        assert part in message, message
+    assert [event["event"] for event in outcome.events] == ["error"]
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_board_tells_a_wrong_and_a_partial_match_too(tmp_path: Path, weights: Path, data: Data) -> None:
+    step = tiny_images.build(tiny_images.classifier(), tmp_path / "step", "raspberry-pi-4")
+    other = write_weights(tmp_path / "other.safetensors", OTHER)
+    part = write_weights(tmp_path / "part.safetensors", {"w": classifier_state(5)["w"]})
+    outcome = run(step, *command_line("eval", data, tmp_path, weights, other), runner=QEMU)
+    assert refused(outcome) == (3, "weights", "weights.unmatched")
+    event = run(step, *command_line("eval", data, tmp_path, weights, part), runner=QEMU).one("weights")
+    assert (event["taken"], event["parameters"], event["ignored"], event["ignored_names"]) == (1, 2, 0, [])
+
+
+def test_an_empty_checkpoint_matches_nothing(binary: Path, tmp_path: Path, weights: Path, data: Data) -> None:
+    other = write_weights(tmp_path / "other.safetensors", {})
+    outcome = run(binary, *command_line("eval", data, tmp_path, weights, other))
+    assert refused(outcome) == (3, "weights", "weights.unmatched")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_matches_in_part_says_so(
+    binary: Path, tmp_path: Path, weights: Path, data: Data, command: str
+) -> None:
+    mine = write_weights(tmp_path / "mine.safetensors", {"w": classifier_state(5)["w"], **OTHER})
+    outcome = run(binary, *command_line(command, data, tmp_path, weights, mine))
+    assert outcome.code == 0, outcome
+    assert outcome.one("weights") == {
+        "event": "weights", "file": str(mine), "taken": 1, "parameters": 2, "ignored": 2,
+        "ignored_names": ["layer3.scale", "layer4.shift"],
+    }  # fmt: skip
+    said = [line for line in outcome.stderr.splitlines() if str(mine) in line]
+    assert said == [
+        f"step: {mine}: 1 of 2 parameters are taken from it, the others from the files before it; "
+        "2 of its tensors are ignored: 'layer3.scale', 'layer4.shift'"
+    ]
+
+
+def test_of_many_ignored_tensors_a_few_are_named(binary: Path, tmp_path: Path, data: Data) -> None:
+    extra = {f"bn{i}.running_mean": np.ones(1, "f4") for i in range(40)}
+    odd = {"a\nb\x1b[2J" + "long" * 400: np.ones(1, "f4")}
+    mine = write_weights(tmp_path / "mine.safetensors", {**classifier_state(), **extra, **odd})
+    outcome = run(binary, *command_line("eval", data, tmp_path, mine))
+    event = outcome.one("weights")
+    assert (event["taken"], event["parameters"], event["ignored"]) == (2, 2, 41)
+    assert len(event["ignored_names"]) == 3
+    assert len([line for line in outcome.stderr.splitlines() if "ignored" in line]) == 1
+    assert "\x1b" not in outcome.stderr
+    assert "and 38 more" in outcome.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_matches_wholly_is_taken_without_a_word(
+    binary: Path, tmp_path: Path, weights: Path, data: Data, command: str
+) -> None:
+    saved = tmp_path / "saved"
+    assert run(binary, "train", "--weights", weights, *data.arguments, "--steps", 1, "--save", saved).code == 0
+    for files in ((weights,), (weights, saved), (saved,)):
+        outcome = run(binary, *command_line(command, data, tmp_path, *files))
+        assert (outcome.code, outcome.all("weights"), outcome.stderr) == (0, [], "")
 
 
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()], ids=["absent", "folder"])

@@ -38,7 +38,7 @@ def make_manifest(
 def make_bundle(
     manifest: dict[str, Any], *, step: bytes = b"\x7fELF" + b"\0" * 60, warnings: object = ()
 ) -> MadeBundle:
-    """A deterministic archive of `manifest` and small files; the report has `warnings`, whatever they are (None: not)."""
+    """A deterministic archive of `manifest` and small files; the report has `warnings`, whatever they are, or none."""
     report = {
         "schema": "pockfarm.compile-report/1",
         "arena": {"arena_bytes": 4096, "values": []},

@@ -183,6 +183,25 @@ def test_weights_of_another_model_are_refused(small_farm: TestFarm) -> None:
     assert (other.status_code, other.json()["code"]) == (422, "weights.model")
 
 
+def test_weights_of_another_form_of_the_model_are_refused(small_farm: TestFarm) -> None:
+    """A folded norm is in the convolution's weight; with frozen norms that weight would be scaled twice."""
+    from device_agents.protocol import Blob
+    from service.identifiers import digest_of
+
+    first, dataset, board = small_farm.bundle(b"one"), small_farm.dataset(), small_farm.board()
+    small_farm.run(bundle=first, mode="train", dataset=dataset)
+    work = board.lease()
+    assert work is not None
+    board.put_weights(work, b"w", digest_of(b"w"))
+    board.report(work, weights=Blob(digest_of(b"w"), 1))
+    for spec, status in (("batch_norm: frozen", 422), ("batch: 4", 202)):
+        job = small_farm.compile(b"one", spec=spec).json()
+        made = small_farm.work_off(job["id"], model=job["model"]["digest"], spec=spec)
+        answer = small_farm.http.post("/runs", json={"bundle": made, "weights": digest_of(b"w")})
+        assert answer.status_code == status, answer.text
+        assert status == 202 or (answer.json()["code"], "frozen" in answer.json()["detail"]) == ("weights.form", True)
+
+
 def test_idempotent_runs_quota_and_filters(tmp_path: Path, database_url: str) -> None:
     with open_test_farm(tmp_path / "s", database_url, open_runs_per_key=2) as farm:
         bundle = farm.bundle()

@@ -124,6 +124,21 @@ def test_folded_integer_arithmetic_agrees(op_type: str) -> None:
     assert_agrees(model, imported(model))
 
 
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_a_folded_arg_max_picks_the_tie_that_it_is_asked_for(axis: int, keepdims: int, last: int) -> None:
+    known = {"k": np.asarray([[5.0, 1, 5], [5, 2, 0]], np.float32)}
+    nodes = [
+        node("ArgMax", ["k"], ["index"], axis=axis, keepdims=keepdims, select_last_index=last),
+        node("Cast", ["index"], ["real"], to=1),
+        node("ReduceSum", ["x"], ["total"], keepdims=0),
+        node("Add", ["real", "total"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ("f32", ("batch", 3))}, initializers=known)
+    assert_agrees(model, imported(model))
+
+
 @pytest.mark.parametrize("op_type", ["Range", "Expand", "ConstantOfShape", "Tile"])
 def test_little_input_cannot_ask_for_much_memory(op_type: str) -> None:
     huge = np.asarray([1 << 40])

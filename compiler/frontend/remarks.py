@@ -1,0 +1,133 @@
+"""What is said of a model that was imported: where a step will do something else than training its module would.
+
+One warning per kind; it names a few of the nodes or tensors concerned and their number.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from compiler.frontend.scope import Known, Scope
+from compiler.frontend.source import SourceModel, SourceNode
+from compiler.warnings import few_of
+
+_COMPUTED = re.compile(r"onnx::Conv(Transpose)?_\d+")
+"""TorchScript's name of a convolution's weight that it computed: its own weight times the norm's scale."""
+_CONTRACTIONS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_BATCH_STATISTICS = ("aten._native_batch_norm_legit_functional", "aten._native_batch_norm_legit.default")
+"""PyTorch's operators of a BatchNorm in training mode; the exporter writes them as if they were in evaluation mode."""
+
+
+def remark(scope: Scope, source: SourceModel) -> None:
+    """Warn of all that the import left out, assumed, or could not do as asked."""
+    if scope.batch_norm == "frozen":
+        _folded_norms(scope, source)
+    _training_norms(scope, source)
+    _dropouts(scope, source)
+    _unused(scope, source)
+    _damaged(scope, source)
+
+
+def _folded_norms(scope: Scope, source: SourceModel) -> None:
+    """The exporter was first: `batch_norm: frozen` finds no norm to keep."""
+    folded = [_layer(node) for node in source.nodes if _holds_norm(node, source.producer)]
+    if folded:
+        scope.warn(
+            "model.batch_norm_folded",
+            f"the exporter has folded {len(folded)} BatchNorms into the layers before them, so `batch_norm: frozen` "
+            f"does nothing there and the folded weights learn: {few_of(folded)}",
+            where="spec.batch_norm",
+            hint="export with torch.onnx.export(..., dynamo=True, optimize=False), or dynamo=False, "
+            "do_constant_folding=False; or say batch_norm: fold",
+        )
+
+
+def _holds_norm(node: SourceNode, producer: str) -> bool:
+    if node.op_type not in _CONTRACTIONS or producer != "pytorch":
+        return False
+    weight = node.inputs[1] if len(node.inputs) > 1 else ""
+    return "batch_norm" in node.torch_op or _COMPUTED.fullmatch(weight) is not None
+
+
+def _training_norms(scope: Scope, source: SourceModel) -> None:
+    training = [_layer(node) for node in source.nodes if _uses_batch_statistics(node)]
+    if training:
+        scope.warn(
+            "model.batch_statistics",
+            f"{len(training)} BatchNorms were exported in training mode; here they use their running statistics, "
+            f"as in evaluation mode, and do not update them: {few_of(training)}",
+            hint="call model.eval() before the export: fine-tuning here never uses a batch's own statistics",
+        )
+
+
+def _uses_batch_statistics(node: SourceNode) -> bool:
+    if node.torch_op.startswith(_BATCH_STATISTICS):
+        return node.op_type == "BatchNormalization" or node.op_type in _CONTRACTIONS
+    if node.op_type != "BatchNormalization":
+        return False
+    return node.attributes.get("training_mode", 0) == 1 or any(node.outputs[1:])
+
+
+def _dropouts(scope: Scope, source: SourceModel) -> None:
+    nodes = [node for node in source.nodes if node.op_type == "Dropout" and _known(scope, node, 1, "ratio", 0.5) != 0]
+    if not nodes:
+        return
+    active = sum(bool(_known(scope, node, 2, "", 0)) for node in nodes)
+    exported = f" ({active} of them exported in training mode)" if active else ""
+    scope.warn(
+        "model.dropout_ignored",
+        f"{len(nodes)} Dropout nodes{exported} do nothing here, a training step drops no values: "
+        f"{few_of([_layer(node) for node in nodes])}",
+        hint="call model.eval() before the export; regularise with weight_decay, or a plan that trains less",
+    )
+
+
+def _known(scope: Scope, node: SourceNode, index: int, attribute: str, default: float) -> float:
+    """The scalar in input `index` or an attribute; `default` if neither is there or known."""
+    operand = scope.operands.get(node.inputs[index]) if index < len(node.inputs) else None
+    if isinstance(operand, Known):
+        return float(np.asarray(operand.array).reshape(-1)[0]) if operand.array.size else default
+    value = node.attributes.get(attribute, default)
+    return float(value) if isinstance(value, int | float) else default
+
+
+def _unused(scope: Scope, source: SourceModel) -> None:
+    inputs = [value.name for value in source.inputs if value.name not in scope.readers]
+    if inputs:
+        scope.warn(
+            "model.unused_input",
+            f"{len(inputs)} inputs are read by no node; they still need data: {few_of(inputs)}",
+            hint="export the model without them",
+        )
+    stored = [
+        name
+        for name, array in source.initializers.items()
+        if array.dtype.kind == "f" and array.ndim > 0 and name not in scope.readers
+    ]
+    if stored:
+        scope.warn(
+            "model.unused_tensor",
+            f"{len(stored)} stored tensors are read by no node, so they neither learn nor are kept: {few_of(stored)}",
+            hint="if they should learn, export the part of the model that reads them",
+        )
+
+
+def _damaged(scope: Scope, source: SourceModel) -> None:
+    broken = [
+        name
+        for name, array in source.initializers.items()
+        if array.dtype.kind == "f" and name in scope.readers and bool(np.isnan(array).any())
+    ]
+    if broken:
+        scope.warn(
+            "model.not_a_number",
+            f"{len(broken)} stored tensors hold NaN, and so will all that is computed from them: {few_of(broken)}",
+            hint="export the model again from weights that are whole",
+        )
+
+
+def _layer(node: SourceNode) -> str:
+    """The module's path where the exporter tells it, else the node's name."""
+    return node.module or node.name
