@@ -419,7 +419,7 @@ def _tell_what_is_missing(work: _Restoration) -> None:
 
 
 def _dropped_calls(work: _Restoration) -> list[str]:
-    """Calls of the program that nothing in the file computes, though others read them: `x * 1`, `x + 0` and the like."""
+    """Calls of the program that nothing in the file computes, though others read them: `x * 1` and the like."""
     record = work.record
     there = {*record.targets, *record.inputs, *work.source.initializers}
     there |= {node.call.result for node in work.source.nodes}

@@ -24,20 +24,7 @@ _MADE_UP = re.compile(r"onnx::\w+_\d+|/.*|val_\d+|const_fold_opt__\d+|lifted_ten
 _PARAMETER = re.compile(r"(weight|bias|gamma|beta|kernel)[^.]*$")
 _FOLDED = re.compile(r"val_\d+|onnx::MatMul_\d+")
 _BOUNDING = frozenset(
-    {
-        "Clip",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Max",
-        "Min",
-        "OneHot",
-        "Pad",
-        "Range",
-        "Where",
-    }
+    ("Clip", "Dropout", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Pad", "Where")
 )
 """Operators whose single numbers are limits and fillings."""
 _CALL = re.compile(r"_\d+$")
@@ -229,7 +216,8 @@ def _tell_of_unclear(source: SourceModel) -> SourceModel:
         if array.dtype == np.float32 and name not in source.constants and times.get(name)
     ]
     shared = [name for name in trained if times[name] > 1 and _is_fill(source.initializers[name])]
-    computed = [name for name in trained if is_made_up(name)]
+    # A convolution's weight is computed where a BatchNorm was folded into it: that is told elsewhere.
+    computed = [name for name in trained if is_made_up(name) and not name.startswith("onnx::Conv")]
     numbers = [name for name in trained if source.initializers[name].size == 1 and not _PARAMETER.search(name)]
     unlike = [name for name in trained if not is_made_up(name) and not _PARAMETER.search(name)]
     doubtful = unlike if source.producer == "pytorch" else numbers

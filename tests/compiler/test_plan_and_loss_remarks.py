@@ -189,7 +189,8 @@ def test_classes_in_the_last_axis_are_taken_without_a_word(name: str, exporter: 
 def test_language_models_are_taken_without_a_word(name: str) -> None:
     model, inputs, names = transformers_model(name)
     graph = forward(export(model, inputs(2), input_names=names))
-    assert [warning.code for warning in attach_loss(graph, LossSpec()).graph.warnings] == []
+    codes = [warning.code for warning in attach_loss(graph, LossSpec()).graph.warnings]
+    assert not [code for code in codes if code.startswith("loss.")]
 
 
 def test_an_axis_that_nothing_tells_is_assumed_aloud() -> None:

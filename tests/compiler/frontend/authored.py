@@ -162,7 +162,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class GroupNormNet(nn.Module):
-    """GroupNorm of 24 channels in four groups: at opset 18 the file holds its InstanceNormalization's ones and zeros."""
+    """GroupNorm of 24 channels in four groups: at opset 18 the file holds ones and zeros of four as well."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class GroupNormNet(nn.Module):
 
 
 class FreshGroupNorm(nn.Module):
-    """Fresh norms: the LayerNorm's ones and zeros of four are equal to those that the exporter makes for four groups."""
+    """Fresh norms: the LayerNorm's ones and zeros of four are equal to those of the exporter's four groups."""
 
     def __init__(self) -> None:
         super().__init__()

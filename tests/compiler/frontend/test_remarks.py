@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.errors import UnsupportedOperator
+from compiler.errors import ModelError, UnsupportedOperator
 from compiler.graph import Graph
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
 from tests.models import Exporter, export
@@ -158,14 +158,21 @@ def test_a_norm_with_outputs_for_its_statistics_is_in_training_mode() -> None:
     assert "make_y" in said(graph)["model.batch_statistics"]
 
 
-def test_damaged_tensors_that_no_layer_refuses_are_told() -> None:
-    """A scale with NaN becomes a constant: nothing else would say that the model is broken. Infinity may be a mask."""
-    values = {"broken": [1.0, np.nan, 1.0], "mask": [0.0, -np.inf, 0.0], "good": [1.0, 2.0, 3.0]}
+def test_damaged_constants_are_told_and_damaged_parameters_refused() -> None:
+    """Nothing else would say that the model is broken. Infinity may be a mask."""
+    values = {"onnx::Mul_7": [np.nan], "mask": [0.0, -np.inf, 0.0], "good": [1.0, 2.0, 3.0]}
     stored = {name: np.asarray(value, np.float32) for name, value in values.items()}
-    nodes = [node("Mul", ["x", "broken"], ["a"]), node("Add", ["a", "mask"], ["b"]), node("Mul", ["b", "good"], ["y"])]
+    nodes = [
+        node("Mul", ["x", "onnx::Mul_7"], ["a"]),
+        node("Add", ["a", "mask"], ["b"]),
+        node("Mul", ["b", "good"], ["y"]),
+    ]
     found = said(imported(model_of(nodes, {"x": ("f32", ("batch", 3))}, initializers=stored)))
     assert set(found) == {"model.not_a_number"}
-    assert found["model.not_a_number"].endswith(": broken")
+    assert found["model.not_a_number"].endswith(": onnx::Mul_7")
+    stored["good"][1] = np.nan
+    with pytest.raises(ModelError, match=r"parameter 'good': holds NaN"):
+        imported(model_of(nodes, {"x": ("f32", ("batch", 3))}, initializers=stored))
 
 
 def test_inputs_and_tensors_that_nothing_reads_are_told_once() -> None:
