@@ -17,6 +17,7 @@ from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.unrecorded import told_apart
@@ -51,7 +52,8 @@ def import_model(
     """
     prescan(model, limits)
     stored = parse_model(model)
-    source = _without_replaced(shared_as_told(told_apart(restored(stored), untied), tied, untied), stored)
+    source = shared_as_told(told_apart(restored(stored), untied), tied, untied)
+    source = _without_replaced(without_sequences(source), stored)
     scope = _open_scope(source, limits, batch_norm)
     types = bind_inputs(source.inputs, input_shapes, batch, limits)
     for name, tensor in types.items():
@@ -64,10 +66,10 @@ def import_model(
 
 
 def _without_replaced(source: SourceModel, stored: SourceModel) -> SourceModel:
-    """The model without initializers that some node read in the file, and none reads any more."""
+    """The model without initializers that no node reads, unless none did in the file either."""
     read = {name for node in source.nodes for name in node.inputs} | set(source.outputs)
-    replaced = {name for node in stored.nodes for name in node.inputs} - read
-    kept = {name: array for name, array in source.initializers.items() if name not in replaced}
+    spare = set(stored.initializers) - {name for node in stored.nodes for name in node.inputs}
+    kept = {name: array for name, array in source.initializers.items() if name in read | spare}
     return replace(source, initializers=kept)
 
 

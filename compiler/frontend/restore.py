@@ -60,7 +60,10 @@ class _Restoration:
     called: set[str] = field(default_factory=set)
     """Parameters that some call of the program names."""
     unexplained: list[_Read] = field(default_factory=list)
+    normed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Tensors of convolutions with a folded norm -> the norm's arguments."""
     views: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(parameter, initializer that was folded from it) -> the node's output that takes its place."""
 
 
 def restored(source: SourceModel) -> SourceModel:
@@ -307,6 +310,9 @@ def _restore_fused_norm(work: _Restoration, positions: Sequence[int]) -> None:
         if weight is None:
             continue
         work.constants -= set(node.inputs[1:])
+        for name in node.inputs[1:]:
+            if work.normed.setdefault(name, node.call.arguments[1:]) != node.call.arguments[1:]:
+                work.unlearnable[name] = "it is stored once for layers with different norms, which the exporter folded"
         if len(node.inputs) == 2:
             _add_bias(work, position, f"{node.inputs[1]}_bias", weight)
 
@@ -390,6 +396,7 @@ def _train_in_place(work: _Restoration, name: str, reads: Sequence[_Read], param
 def _tell_what_is_missing(work: _Restoration) -> None:
     """Warnings of parameters that cannot learn, and of those that the file does not hold at all."""
     record = work.record
+    _refuse_unnamed(work)
     held = set(work.initializers) | set(work.unlearnable)
     held |= {origin for name in work.source.initializers for origin in record.origins(name)}
     gone = sorted(name for name in record.parameters - held if not _of_norm(name, record))
@@ -416,6 +423,16 @@ def _tell_what_is_missing(work: _Restoration) -> None:
                 "model.folded_parameters", few_of(sorted(work.unlearnable)), f"cannot learn: {reasons}", UNOPTIMIZED
             )
         )
+
+
+def _refuse_unnamed(work: _Restoration) -> None:
+    """Parameters that the file reads, but never as what the record says of the call that reads them."""
+    read = {name for inputs in work.inputs for name in inputs} | {
+        name for node in work.prologue for name in node.inputs
+    }
+    for name in {name for node in work.source.nodes for name in node.inputs} - read:
+        if name in work.record.parameters:
+            work.unlearnable.setdefault(name, "no call of the exported program names it where the file reads it")
 
 
 def _dropped_calls(work: _Restoration) -> list[str]:
