@@ -1,0 +1,113 @@
+"""A model under repair: which parameter each reader gets, and what the repair has found out so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from compiler.frontend.source import SourceModel, SourceNode
+from compiler.frontend.torch_record import TorchRecord
+from compiler.graph import Array
+from compiler.warnings import CompileWarning
+
+_TRANSPOSED = ("aten.linear",)
+_FLAT = ("aten.group_norm", "aten.prelu")
+"""Operators whose decomposition views a vector as [C, 1, 1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An initializer of the module, or computed from its parameters, as input `index` of node `node`."""
+
+    node: int
+    index: int
+    name: str
+
+
+@dataclass(slots=True)
+class Restoration:
+    """The model under repair."""
+
+    source: SourceModel
+    record: TorchRecord
+    inputs: list[list[str]]
+    initializers: dict[str, Array]
+    prologue: list[SourceNode] = field(default_factory=list)
+    constants: set[str] = field(default_factory=set)
+    created: set[str] = field(default_factory=set)
+    unlearnable: dict[str, str] = field(default_factory=dict)
+    warnings: list[CompileWarning] = field(default_factory=list)
+    called: set[str] = field(default_factory=set)
+    """Parameters that some call of the program names."""
+    unexplained: list[Read] = field(default_factory=list)
+    normed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Tensors of convolutions with a folded norm -> the norm's arguments."""
+    views: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(parameter, initializer that was folded from it) -> the node's output that takes its place."""
+
+
+def give(work: Restoration, read: Read, member: str) -> None:
+    """Let a read see `member`, in the view that the exporter had folded."""
+    if member == read.name:
+        return
+    array = work.source.initializers[read.name]
+    if work.record.knows(read.name):
+        if hold(work, member, array):
+            work.inputs[read.node][read.index] = member
+        return
+    node = work.source.nodes[read.node]
+    if node.torch_op.startswith(_TRANSPOSED) and array.ndim == 2:
+        give_view(work, read, member, array.T, "Transpose", {"perm": (1, 0)})
+    elif node.torch_op.startswith(_FLAT):
+        give_view(work, read, member, array.reshape(-1), "Reshape", {})
+    elif hold(work, member, array):
+        work.inputs[read.node][read.index] = member
+
+
+def give_view(
+    work: Restoration, read: Read, member: str, array: Array, op_type: str, attributes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """`member` holds `array`; the read sees it through a node that the exporter had folded."""
+    key = (member, read.name)
+    if key not in work.views:
+        if not hold(work, member, np.ascontiguousarray(array)):
+            return
+        output = fresh(work, f"{member}:{op_type.lower()}")
+        inputs: tuple[str, ...] = (member,)
+        if op_type in ("Reshape", "Expand"):
+            shape = fresh(work, f"{output}:shape")
+            work.initializers[shape] = np.asarray(work.source.initializers[read.name].shape, np.int64)
+            inputs = (member, shape)
+        node = work.source.nodes[read.node]
+        work.prologue.append(SourceNode(node.name, op_type, inputs, (output,), attributes, node.module, node.torch_op))
+        work.views[key] = output
+    work.inputs[read.node][read.index] = work.views[key]
+
+
+def hold(work: Restoration, member: str, array: Array) -> bool:
+    """Make `member` an initializer; False if it is one already with other elements."""
+    stored = work.initializers.get(member)
+    if stored is not None and not (stored.shape == array.shape and np.array_equal(stored, array)):
+        work.unlearnable[member] = "the file holds two tensors of this name"
+        return False
+    work.initializers.setdefault(member, array)
+    if member not in work.record.parameters:
+        work.constants.add(member)
+    return True
+
+
+def constant_copy(work: Restoration, name: str) -> str:
+    """The elements of an initializer as a constant of one reader."""
+    copy = fresh(work, f"{name}:constant")
+    work.initializers[copy] = work.source.initializers[name]
+    work.constants.add(copy)
+    return copy
+
+
+def fresh(work: Restoration, name: str) -> str:
+    taken = {output for node in work.prologue for output in node.outputs}
+    while name in work.initializers or name in taken:
+        name += "'"
+    return name

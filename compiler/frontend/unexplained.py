@@ -1,0 +1,150 @@
+"""What no call of the exported program names where the file reads it: views that are gone, folded or merged tensors.
+
+Parameters whose elements are still there learn in place; the others are unlearnable, and that is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.frontend.folded import Folded, once, standing_for
+from compiler.frontend.restoration import Read, Restoration, constant_copy, give_view
+from compiler.frontend.torch_record import TorchRecord
+from compiler.warnings import CompileWarning, few_of
+
+UNOPTIMIZED = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
+_NEUTRAL = frozenset({"mul", "add", "sub", "div", "rsub", "pow"})
+"""Operators that the exporter drops where an operand makes them do nothing: a fresh scale of one, say."""
+_NUMBERED = re.compile(r"_\d+$")
+
+
+def settle_unexplained(work: Restoration) -> None:
+    """Reads that no argument of their call names: through a view that is gone, folded, or merged with a constant."""
+    values = {*work.record.inputs, *(node.call.result for node in work.source.nodes)}
+    folded: dict[str, list[Read]] = {}
+    for read in work.unexplained:
+        if not work.record.knows(read.name):
+            folded.setdefault(read.name, []).append(read)
+            continue
+        arguments = work.source.nodes[read.node].call.arguments
+        hidden = [name for name in arguments if name not in values and name not in work.record.targets]
+        if arguments and not hidden:
+            # The exporter's own ones or zeros, stored once with a fresh norm or bias.
+            work.inputs[read.node][read.index] = constant_copy(work, read.name)
+        elif hidden and read.name in work.called and read.name in work.record.parameters:
+            work.inputs[read.node][read.index] = constant_copy(work, read.name)
+            work.unlearnable[read.name] = f"it is stored once with what the exporter computed as {hidden[0]!r}"
+    for name, reads in folded.items():
+        _settle_folded(work, name, reads)
+
+
+def _settle_folded(work: Restoration, name: str, reads: Sequence[Read]) -> None:
+    parameters = work.record.origins(name)
+    alive = [parameter for parameter in parameters if parameter in work.initializers]
+    others = [
+        made for made in work.unexplained if made.name != name and set(work.record.origins(made.name)) & {*parameters}
+    ]
+    made = standing_for(name, work.record, work.source.initializers[name])
+    if len(parameters) == 1 and not alive and not others and made is not Folded.COMPUTED:
+        _train_in_place(work, name, reads, parameters[0], made)
+        return
+    if len(parameters) == 1 and alive and made is not Folded.COMPUTED and _see_view(work, name, reads, parameters[0]):
+        return
+    for parameter in parameters:
+        work.unlearnable[parameter] = f"PyTorch's exporter folded it into the constant {name!r}"
+
+
+def _see_view(work: Restoration, name: str, reads: Sequence[Read], parameter: str) -> bool:
+    """Let reads see a parameter that the file holds too, if what was folded is its transpose or has its elements."""
+    array, stored = work.source.initializers[name], work.initializers[parameter]
+    if array.ndim == 2 and np.array_equal(array.T, stored):
+        view: tuple[str, dict[str, tuple[int, ...]]] = ("Transpose", {"perm": (1, 0)})
+    elif array.size == stored.size and np.array_equal(array.reshape(-1), stored.reshape(-1)):
+        view = ("Reshape", {})
+    else:
+        return False
+    for read in reads:
+        give_view(work, read, parameter, stored, *view)
+    return True
+
+
+def _train_in_place(work: Restoration, name: str, reads: Sequence[Read], parameter: str, made: Folded) -> None:
+    """What the exporter moved, element by element, learns as the parameter does."""
+    array = work.source.initializers[name]
+    if made is Folded.TRANSPOSED:
+        for read in reads:
+            give_view(work, read, parameter, array.T, "Transpose", {"perm": (1, 0)})
+        return
+    if made is Folded.EXPANDED:
+        for read in reads:
+            give_view(work, read, parameter, once(array), "Expand", {})
+        name, array = parameter, work.initializers[parameter]
+    work.constants.discard(name)
+    work.warnings.append(
+        CompileWarning(
+            "model.folded_view",
+            f"parameter {parameter!r}",
+            f"the file holds only what PyTorch's exporter took of it, as {name!r} {list(array.shape)}, which learns in"
+            " its place",
+            UNOPTIMIZED,
+        )
+    )
+
+
+def tell_what_is_missing(work: Restoration) -> None:
+    """Warnings of parameters that cannot learn, and of those that the file does not hold at all."""
+    record = work.record
+    _refuse_unnamed(work)
+    held = set(work.initializers) | set(work.unlearnable)
+    held |= {origin for name in work.source.initializers for origin in record.origins(name)}
+    gone = sorted(name for name in record.parameters - held if not _of_norm(name, record))
+    merged = any("stored once" in reason for reason in work.unlearnable.values())
+    dropped = _dropped_calls(work)
+    if merged or dropped:
+        why = (
+            "it was folded, and the result stored once with another tensor" if merged else f"it dropped {dropped[0]!r}"
+        )
+        work.unlearnable.update(dict.fromkeys(gone, f"PyTorch's exporter took it out of the file: {why}"))
+    elif gone:
+        work.warnings.append(
+            CompileWarning(
+                "model.absent_parameters",
+                few_of(gone),
+                "the file does not hold them: the outputs do not depend on them, or PyTorch's exporter dropped them",
+                f"if they should learn, {UNOPTIMIZED}",
+            )
+        )
+    if work.unlearnable:
+        reasons = "; ".join(dict.fromkeys(work.unlearnable.values()))
+        work.warnings.append(
+            CompileWarning(
+                "model.folded_parameters", few_of(sorted(work.unlearnable)), f"cannot learn: {reasons}", UNOPTIMIZED
+            )
+        )
+
+
+def _refuse_unnamed(work: Restoration) -> None:
+    """Parameters that the file reads, but never as what the record says of the call that reads them."""
+    read = {name for inputs in work.inputs for name in inputs} | {
+        name for node in work.prologue for name in node.inputs
+    }
+    for name in {name for node in work.source.nodes for name in node.inputs} - read:
+        if name in work.record.parameters:
+            work.unlearnable.setdefault(name, "no call of the exported program names it where the file reads it")
+
+
+def _dropped_calls(work: Restoration) -> list[str]:
+    """Calls of the program that nothing in the file computes, though others read them: `x * 1` and the like."""
+    record = work.record
+    there = {*record.targets, *record.inputs, *work.source.initializers}
+    there |= {node.call.result for node in work.source.nodes}
+    read = {name for node in work.source.nodes for name in node.call.arguments} | record.outputs
+    return sorted(name for name in read - there if _NUMBERED.sub("", name) in _NEUTRAL)
+
+
+def _of_norm(name: str, record: TorchRecord) -> bool:
+    """True for the scale or shift of a BatchNorm, which the exporter folds into a convolution."""
+    return f"{name.rpartition('.')[0]}.running_mean".lstrip(".") in record.buffers
