@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,12 +16,6 @@ from tests.models import FAMILIES, build, export, randomize_norms, resnet50
 
 SGD: dict[str, object] = {"kind": "sgd", "learning_rate": 0.01, "momentum": 0.9}
 ADAMW: dict[str, object] = {"kind": "adamw", "learning_rate": 1e-3, "weight_decay": 0.01}
-
-
-def native_target() -> str:
-    """The widest x86-64 target that this machine runs."""
-    flags = Path("/proc/cpuinfo").read_text()
-    return "x86-64-v4" if "avx512vl" in flags else "x86-64-v3"
 
 
 def images(resolution: int, channels: int = 3, name: str = "input") -> Callable[..., dict[str, np.ndarray]]:

@@ -17,6 +17,12 @@ from safetensors.numpy import load_file, save_file
 from compiler.bundle import Bundle
 
 
+def native_target() -> str:
+    """The widest x86-64 target that this machine runs."""
+    flags = Path("/proc/cpuinfo").read_text()
+    return "x86-64-v4" if "avx512vl" in flags else "x86-64-v3"
+
+
 @dataclass(frozen=True)
 class StepBinary:
     """An unpacked bundle, run natively or behind a runner such as `qemu-aarch64-static`."""

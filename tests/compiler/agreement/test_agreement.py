@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.compiler.agreement.cases import CASES, native_target
+from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.harness import (
     STEPS,
     Batch,
@@ -24,6 +24,7 @@ from tests.compiler.agreement.harness import (
     to_checkpoint,
     vanishing,
 )
+from tests.compiler.agreement.step_binary import native_target
 
 EMULATED = (
     ("digits-cnn-full", "raspberry-pi-4"),

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from examples.models import MODELS
-from tests.compiler.agreement.cases import MOBILENET_SPARSE, classes, images, native_target, plan
+from tests.compiler.agreement.cases import MOBILENET_SPARSE, classes, images, plan
 from tests.compiler.agreement.harness import Case, Optimizer, build, from_checkpoint, problems, run_step, smooth_batch
+from tests.compiler.agreement.step_binary import native_target
 
 pytestmark = pytest.mark.resolution_224
 FULL_SIZE_STEPS = 3

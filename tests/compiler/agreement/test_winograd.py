@@ -26,8 +26,9 @@ from compiler.pipeline import derive_training_step, make_programs
 from compiler.plan import resolve_plan
 from compiler.spec import SparsePlan
 from compiler.targets import load
-from tests.compiler.agreement.cases import classes, images, native_target
+from tests.compiler.agreement.cases import classes, images
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
+from tests.compiler.agreement.step_binary import native_target
 from tests.models import export
 
 QEMU = ("qemu-aarch64-static",)
