@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from math import sqrt
 
@@ -13,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 Float = NDArray[np.float32]
 OPSET = 18
 IR_VERSION = 10
+PARAMETERS = "parameters"
+"""Key of the model's metadata: the names of what its author trains, as a JSON list."""
 
 
 class Network:
@@ -26,7 +29,9 @@ class Network:
         self._rng = np.random.default_rng(seed)
         self._batch_norm = batch_norm
         self._nodes: list[onnx.NodeProto] = []
-        self._initializers: dict[str, NDArray[np.generic]] = {}
+        self._initializers: dict[str, Float] = {}
+        self._constants: set[str] = set()
+        self._parameters: list[str] = []
 
     # -------------------------------------------------------------------------------------------------- graph pieces
 
@@ -37,19 +42,29 @@ class Network:
         return output
 
     def constant(self, name: str, array: NDArray[np.generic]) -> str:
-        """An initializer that is not a weight (shapes, bounds), shared by name."""
-        self._initializers[name] = array
+        """A tensor that is not a weight (shapes, bounds, factors), shared by name: a Constant node, as none learns."""
+        if name not in self._constants:
+            self._constants.add(name)
+            value = numpy_helper.from_array(array, name)
+            self._nodes.append(helper.make_node("Constant", [], [name], name=name, value=value))
         return name
 
     def normal(self, name: str, shape: Sequence[int], deviation: float) -> str:
         """A weight drawn from a normal distribution."""
-        self._initializers[name] = (self._rng.standard_normal(tuple(shape)) * deviation).astype(np.float32)
-        return name
+        return self.filled(name, self._draw(shape, deviation))
 
     def filled(self, name: str, array: Float) -> str:
         """A weight with given values."""
+        self._parameters.append(name)
+        return self._statistic(name, array)
+
+    def _statistic(self, name: str, array: Float) -> str:
+        """A tensor that training leaves alone."""
         self._initializers[name] = array.astype(np.float32)
         return name
+
+    def _draw(self, shape: Sequence[int], deviation: float) -> Float:
+        return (self._rng.standard_normal(tuple(shape)) * deviation).astype(np.float32)
 
     # -------------------------------------------------------------------------------------------------------- layers
 
@@ -79,8 +94,8 @@ class Network:
         """BatchNormalization with statistics as a trained net has them: means near zero, variances near one."""
         scale = self.filled(f"{name}.weight", self._rng.uniform(0.8, 1.2, channels).astype(np.float32))
         bias = self.normal(f"{name}.bias", (channels,), 0.05)
-        mean = self.normal(f"{name}.running_mean", (channels,), 0.1)
-        variance = self.filled(f"{name}.running_var", self._rng.uniform(0.8, 1.2, channels).astype(np.float32))
+        mean = self._statistic(f"{name}.running_mean", self._draw((channels,), 0.1))
+        variance = self._statistic(f"{name}.running_var", self._rng.uniform(0.8, 1.2, channels).astype(np.float32))
         return self.node("BatchNormalization", x, scale, bias, mean, variance, name=name, epsilon=1e-5)
 
     def linear(self, x: str, name: str, inputs: int, outputs: int, *, gain: float = 1.0) -> str:
@@ -143,6 +158,7 @@ class Network:
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
         )
+        helper.set_model_props(model, {PARAMETERS: json.dumps(self._parameters)})
         onnx.checker.check_model(model)
         return bytes(model.SerializeToString(deterministic=True))
 

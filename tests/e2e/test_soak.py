@@ -11,8 +11,7 @@ from sklearn.datasets import load_digits
 from compiler.api import compile_training
 from compiler.spec import SparsePlan, TrainingSpec
 from examples.models import MODELS
-from tests.compiler.agreement.cases import native_target
-from tests.compiler.agreement.step_binary import StepBinary
+from tests.compiler.agreement.step_binary import StepBinary, native_target
 
 pytestmark = pytest.mark.soak
 STEPS = 50_000

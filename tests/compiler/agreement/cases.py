@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,17 +12,14 @@ from torch import nn
 
 from compiler.spec import SparsePlan
 from examples.models import MODELS
+from tests.compiler.agreement.graph_reference import GraphReference
 from tests.compiler.agreement.harness import Case
+from tests.compiler.agreement.module_reference import ModuleReference
+from tests.compiler.frontend.authored import CASES as AUTHORED
 from tests.models import FAMILIES, build, export, randomize_norms, resnet50
 
 SGD: dict[str, object] = {"kind": "sgd", "learning_rate": 0.01, "momentum": 0.9}
 ADAMW: dict[str, object] = {"kind": "adamw", "learning_rate": 1e-3, "weight_decay": 0.01}
-
-
-def native_target() -> str:
-    """The widest x86-64 target that this machine runs."""
-    flags = Path("/proc/cpuinfo").read_text()
-    return "x86-64-v4" if "avx512vl" in flags else "x86-64-v3"
 
 
 def images(resolution: int, channels: int = 3, name: str = "input") -> Callable[..., dict[str, np.ndarray]]:
@@ -65,31 +62,38 @@ update:
 """
 
 
+def ours(model: bytes, *settings: Any, **more: Any) -> Case:
+    """A case of a file that our own author code wrote."""
+    return Case(model, GraphReference.of(model), *settings, **more)
+
+
 def _mobilenet(text: str) -> Case:
     model = MODELS["mobilenet_v2"](width=0.35, resolution=64, classes=10)
-    return Case(model, plan(text), 4, images(64), classes(10))
+    return ours(model, plan(text), 4, images(64), classes(10))
 
 
 def _mcunet(text: str) -> Case:
-    return Case(MODELS["mcunet"](resolution=64), plan(text), 2, images(64), classes(10))
+    return ours(MODELS["mcunet"](resolution=64), plan(text), 2, images(64), classes(10))
 
 
 def _resnet(name: str, text: str) -> Case:
-    return Case(MODELS[name](resolution=32, classes=10, width=16), plan(text), 2, images(32), classes(10))
+    return ours(MODELS[name](resolution=32, classes=10, width=16), plan(text), 2, images(32), classes(10))
 
 
 def _frozen_norms(text: str) -> Case:
     """BatchNorm with frozen statistics and trained scale and shift."""
     model = MODELS["resnet18"](resolution=32, classes=10, width=16, batch_norm=True)
-    return Case(model, plan(text), 2, images(32), classes(10), batch_norm="frozen")
+    return ours(model, plan(text), 2, images(32), classes(10), batch_norm="frozen")
 
 
 def _mlp(text: str, optimizer: dict[str, object]) -> Case:
-    return Case(MODELS["mlp"](), plan(text), 8, vectors(64), classes(10), optimizer)
+    return ours(
+        MODELS["mlp"](), plan(text), 8, vectors(64), classes(10), optimizer, last_layer=("fc3.weight", "fc3.bias")
+    )
 
 
 def _digits_cnn(text: str) -> Case:
-    return Case(MODELS["small_cnn"](), plan(text), 4, images(8, 1), classes(10))
+    return ours(MODELS["small_cnn"](), plan(text), 4, images(8, 1), classes(10))
 
 
 def _encoder(text: str, optimizer: dict[str, object]) -> Case:
@@ -97,7 +101,7 @@ def _encoder(text: str, optimizer: dict[str, object]) -> Case:
         return {"tokens": rng.integers(0, 100, (batch, 16))}
 
     model = MODELS["transformer_encoder"](tokens=100, positions=16, width=32)
-    return Case(model, plan(text), 4, tokens, classes(2), optimizer)
+    return ours(model, plan(text), 4, tokens, classes(2), optimizer)
 
 
 def seeded(module: nn.Module) -> nn.Module:
@@ -107,7 +111,7 @@ def seeded(module: nn.Module) -> nn.Module:
 
 
 def _exported(family: str, text: str, batch: int = 2) -> Case:
-    """A model that PyTorch's exporter wrote; batch norms folded by it."""
+    """A model that PyTorch's exporter wrote; batch norms folded by it, and by the reference on its own."""
     torch.manual_seed(3)
     made = FAMILIES[family]
     module = build(family) if family != "resnet50" else seeded(resnet50(width=16))
@@ -121,7 +125,20 @@ def _exported(family: str, text: str, batch: int = 2) -> Case:
         torch.manual_seed(int(rng.integers(1 << 31)))
         return dict(zip(made.input_names, (tensor.numpy() for tensor in made.inputs(batch)), strict=True))
 
-    return Case(model, plan(text), batch, feeds, classes(4))
+    return Case(model, ModuleReference.folded(module, made.input_names), plan(text), batch, feeds, classes(4))
+
+
+def _authored(name: str) -> Case:
+    """A module that hides something from exporters (buffers, scalars, copies), exported without optimization."""
+    made = AUTHORED[name]
+    module = made.module()
+    model = export(module, made.batches(2), exporter="dynamo-unoptimized")
+    shape = made.batches(1)[0].shape[1:]
+
+    def feeds(rng: np.random.Generator, batch: int) -> dict[str, np.ndarray]:
+        return {"input": rng.normal(size=(batch, *shape)).astype(np.float32)}
+
+    return Case(model, ModuleReference.of(module), plan("full"), 4, feeds, classes(3))
 
 
 RESNET_SPARSE = """
@@ -178,4 +195,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "exported-resnet50-full": partial(_exported, "resnet50", "full"),
     "exported-mlp-full": partial(_exported, "mlp", "full"),
     "exported-encoder-full": partial(_exported, "transformer_encoder", "full"),
+    "authored-standardised-input": partial(_authored, "standardised-input"),
+    "authored-fresh-encoder": partial(_authored, "fresh-encoder"),
+    "authored-rezero": partial(_authored, "rezero"),
 }

@@ -1,4 +1,8 @@
-"""Compares a compiled training step with PyTorch in float64, step by step, each step from the reference's state."""
+"""Compares a compiled training step with PyTorch in float64, step by step, each step from the reference's state.
+
+What learns, under which names and in which layout, is the reference's: the author's own parameters and a plan resolved
+on them. The import is asked for one thing only, how a checkpoint's optimizer state lies; a wrong answer shows there.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import onnx
 import torch
 
 from compiler.api import compile_training
 from compiler.frontend.importer import import_model
-from compiler.graph import Graph
-from compiler.plan import UpdatePlan, UpdateSlice, resolve_plan
+from compiler.graph import Parameter
 from compiler.spec import SparsePlan, TrainingSpec
+from tests.compiler.agreement.reference import Reference, Window, what_learns
 from tests.compiler.agreement.step_binary import StepBinary
-from tests.compiler.agreement.torch_reference import Reference
 
 STEPS = 20
 State = dict[str, np.ndarray]
@@ -34,9 +36,10 @@ MAX_DRAWS = 40
 
 @dataclass(frozen=True)
 class Case:
-    """A model, a plan, an optimizer and data."""
+    """A model, what its author meant by it, a plan, an optimizer and data."""
 
     model: bytes
+    reference: Reference
     plan: SparsePlan
     batch: int
     feeds: Callable[[np.random.Generator, int], dict[str, np.ndarray]]
@@ -47,6 +50,8 @@ class Case:
 
     batch_norm: Literal["fold", "frozen"] = "fold"
     convolutions: Literal["fast", "direct"] = "fast"
+    last_layer: tuple[str, ...] = ()
+    """What its author calls the last layer, where the plan asks for it."""
 
     @property
     def spec(self) -> TrainingSpec:
@@ -72,21 +77,41 @@ class Case:
 
 @dataclass(frozen=True)
 class Built:
-    """A case with its binary, reference, and resolved plan."""
+    """A case with its binary, what its plan means on the author's names, and how checkpoints hold optimizer state."""
 
     case: Case
-    graph: Graph
-    plan: UpdatePlan
-    reference: Reference
+    plan: Mapping[str, Window]
+    layouts: Mapping[str, Parameter]
     binary: StepBinary
+
+    @property
+    def reference(self) -> Reference:
+        """What the author meant."""
+        return self.case.reference
 
 
 def build(case: Case, target: str, folder: Path, cache: Path, runner: tuple[str, ...] = ()) -> Built:
-    """Compile the case's step for a target and unpack it."""
+    """Compile the case's step for a target and unpack it; its first checkpoint holds the author's parameters."""
     graph = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm)
     bundle = compile_training(case.model, plan=case.plan, spec=case.spec, target=target, cache_dir=cache, jobs=1)
-    reference = Reference(onnx.load_from_string(case.model), graph.parameters)
-    return Built(case, graph, resolve_plan(graph, case.plan), reference, StepBinary.unpack(bundle, folder, runner))
+    binary = StepBinary.unpack(bundle, folder, runner)
+    built = Built(case, what_learns(case.plan, case.reference, case.last_layer), graph.parameters, binary)
+    wrong = start_problems(case.reference.initial(), binary.checkpoint())
+    assert not wrong, wrong
+    return built
+
+
+def start_problems(wanted: State, found: Mapping[str, np.ndarray]) -> list[str]:
+    """What a checkpoint holds otherwise than the author: names, shapes, values (up to a folded norm's rounding)."""
+    names = {name for name in found if not name.startswith(("constant.", "optimizer."))}
+    wrong = [f"{name} is no parameter of the author's" for name in sorted(names - wanted.keys())]
+    wrong += [f"{name} is missing" for name in sorted(wanted.keys() - names)]
+    for name in sorted(names & wanted.keys()):
+        if found[name].shape != wanted[name].shape:
+            wrong.append(f"{name} has shape {found[name].shape} instead of {wanted[name].shape}")
+        elif not np.allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6):
+            wrong.append(f"{name} has other values")
+    return wrong
 
 
 class Optimizer:
@@ -97,37 +122,29 @@ class Optimizer:
 
     def __init__(self, built: Built) -> None:
         self.settings = dict(built.case.optimizer)
-        self.slices = {name: self._file_slice(built.graph, name, part) for name, part in built.plan.items()}
+        self.windows = built.plan
         self.adam = self.settings["kind"] == "adamw"
         self.kinds = ("exp_avg", "exp_avg_sq") if self.adam else ("momentum",)
 
-    @staticmethod
-    def _file_slice(graph: Graph, name: str, part: UpdateSlice) -> tuple[slice, ...]:
-        parameter = graph.parameters[name]
-        whole = [slice(None)] * len(parameter.view_shape)
-        if not part.is_whole:
-            whole[parameter.perm[part.axis]] = slice(part.start, part.start + part.size)
-        return tuple(whole)
+    def window(self, name: str, array: np.ndarray) -> np.ndarray:
+        """The learning part of a parameter-shaped array."""
+        return array[self.windows[name]]
 
-    def window(self, graph: Graph, name: str, array: np.ndarray) -> np.ndarray:
-        """The learning part of a parameter-shaped array, seen through the parameter's view."""
-        return array.reshape(graph.parameters[name].view_shape)[self.slices[name]]
-
-    def fresh(self, graph: Graph, weights: State) -> State:
-        """Zero optimizer state, one array per kind and learning parameter, in view layout."""
+    def fresh(self, weights: State) -> State:
+        """Zero optimizer state, one array per kind and learning parameter."""
         return {
-            f"optimizer.{kind}.{name}": np.zeros_like(self.window(graph, name, weights[name]))
-            for name in self.slices
+            f"optimizer.{kind}.{name}": np.zeros_like(self.window(name, weights[name]))
+            for name in self.windows
             for kind in self.kinds
         }
 
-    def step(self, graph: Graph, weights: State, state: State, gradients: State, t: int) -> tuple[State, State]:
+    def step(self, weights: State, state: State, gradients: State, t: int) -> tuple[State, State]:
         """New weights and optimizer state."""
         new_weights, new_state = {k: v.copy() for k, v in weights.items()}, dict(state)
-        for name in self.slices:
-            g = self.window(graph, name, gradients[name])
-            w = self.window(graph, name, new_weights[name])
-            w[...] = self._adamw(name, w, g, new_state, t) if self.adam else self._sgd(name, w, g, new_state)
+        for name in self.windows:
+            g, w = self.window(name, gradients[name]), self.window(name, weights[name])
+            moved = self._adamw(name, w, g, new_state, t) if self.adam else self._sgd(name, w, g, new_state)
+            new_weights[name][self.windows[name]] = moved
         return new_weights, new_state
 
     def _sgd(self, name: str, w: np.ndarray, g: np.ndarray, state: State) -> np.ndarray:
@@ -153,22 +170,36 @@ class Optimizer:
         return moved / (1 - 0.9) if self.adam else moved
 
 
+def _kept_axes(layout: Parameter) -> list[int]:
+    """The file's axes that the compiler's view keeps; it drops unit axes only."""
+    kept: list[int] = []
+    for axis, extent in enumerate(layout.file_shape):
+        if len(kept) < len(layout.view_shape) and layout.view_shape[len(kept)] == extent:
+            kept.append(axis)
+    return kept
+
+
 def to_checkpoint(built: Built, weights: State, state: State) -> State:
-    """Float32 checkpoint in the binary's layout: optimizer state goes from view to inside layout."""
-    inside = {
-        key: np.transpose(array, built.graph.parameters[key.split(".", 2)[2]].perm) for key, array in state.items()
-    }
-    return {key: np.ascontiguousarray(array, np.float32) for key, array in {**weights, **inside}.items()}
+    """Float32 checkpoint in the binary's layout: optimizer state goes from file to inside layout."""
+
+    def inside(key: str, array: np.ndarray) -> np.ndarray:
+        layout = built.layouts[key.split(".", 2)[2]]
+        return array.reshape([array.shape[axis] for axis in _kept_axes(layout)]).transpose(layout.perm)
+
+    turned = {key: inside(key, array) for key, array in state.items()}
+    return {key: np.array(array, np.float32, order="C") for key, array in {**weights, **turned}.items()}
 
 
 def from_checkpoint(built: Built, tensors: State) -> tuple[State, State]:
     """The inverse of `to_checkpoint`."""
-    weights = {name: tensors[name] for name in built.graph.parameters}
-    state = {
-        key: np.transpose(array, np.argsort(built.graph.parameters[key.split(".", 2)[2]].perm))
-        for key, array in tensors.items()
-        if key.startswith("optimizer.")
-    }
+    whole = built.reference.initial()
+    weights = {name: tensors[name] for name in whole}
+    state = {}
+    for name, window in built.plan.items():
+        layout = built.layouts[name]
+        shape = whole[name][window].shape
+        for key in (key for key in tensors if key.startswith("optimizer.") and key.split(".", 2)[2] == name):
+            state[key] = np.transpose(tensors[key], np.argsort(layout.perm)).reshape(shape)
     return weights, state
 
 
@@ -241,20 +272,19 @@ def run_step(built: Built, optimizer: Optimizer, weights: State, state: State, t
     rounded, rounded_state = from_checkpoint(built, start)
     exact_loss, exact = built.reference.loss_and_gradients(rounded, feeds, labels, torch.float64)
     singles = [
-        optimizer.step(built.graph, rounded, rounded_state, gradients, t)[1]
-        for gradients in single_precision(built, rounded, batch)
+        optimizer.step(rounded, rounded_state, gradients, t)[1] for gradients in single_precision(built, rounded, batch)
     ]
     losses, after = built.binary.train(start, 1, built.binary.write_data(feeds, labels), start=t - 1)
     _, after_state = from_checkpoint(built, after)
     wide = {k: v.astype(np.float64) for k, v in rounded.items()}
     wide_state = {k: v.astype(np.float64) for k, v in rounded_state.items()}
-    expected_weights, expected_state = optimizer.step(built.graph, wide, wide_state, exact, t)
+    expected_weights, expected_state = optimizer.step(wide, wide_state, exact, t)
     read = optimizer.gradient_from_state
     return StepResult(
         loss=losses[0],
         exact_loss=exact_loss,
         gradients={name: read(name, rounded_state, after_state) for name in built.plan},
-        exact={name: optimizer.window(built.graph, name, exact[name]) for name in built.plan},
+        exact={name: optimizer.window(name, exact[name]) for name in built.plan},
         singles=[{name: read(name, rounded_state, single) for name in built.plan} for single in singles],
         before=start,
         after=after,
@@ -274,40 +304,64 @@ def problems(built: Built, result: StepResult) -> list[str]:
         if not np.linalg.norm(result.gradients[name]) <= GRADIENT_FLOOR * largest:
             found.append(f"gradient of {name} should vanish, is {np.linalg.norm(result.gradients[name]):.3g}")
     for name in built.plan.keys() - zero:
-        found += _parameter_problems(result, name)
-    for name in built.graph.parameters:
-        if name not in built.plan and not np.array_equal(result.after[name], result.before[name]):
+        found += _gradient_problems(result, name)
+    for name in built.plan:
+        found += _update_problems(built, result, name)
+    return found + _extent_problems(built, result)
+
+
+def _extent_problems(built: Built, result: StepResult) -> list[str]:
+    """Parameters that are there, learn or stay otherwise than the author and the plan say."""
+    names = built.reference.initial().keys()
+    there = {name for name in result.after if not name.startswith(("constant.", "optimizer."))}
+    found = [f"{name} is missing" for name in sorted(names - there)]
+    found += [f"{name} is no parameter of the author's" for name in sorted(there - names)]
+    learning = {key.split(".", 2)[2] for key in result.after if key.startswith("optimizer.")}
+    found += [f"{name} has no optimizer state" for name in sorted(built.plan.keys() - learning)]
+    found += [f"{name} learns, and should not" for name in sorted(learning - built.plan.keys())]
+    for name in sorted(names & there):
+        same = np.asarray(result.after[name] == result.before[name])
+        if name not in built.plan and not same.all():
             found.append(f"frozen {name} changed")
-        part = built.plan.get(name)
-        if part is not None and not part.is_whole and not _rest_is_frozen(built, result, name):
-            found.append(f"channels of {name} outside the plan changed")
+        elif name in built.plan:
+            same[built.plan[name]] = True
+            found += [] if same.all() else [f"channels of {name} outside the plan changed"]
     return found
 
 
-def _parameter_problems(result: StepResult, name: str) -> list[str]:
-    found = []
+def _gradient_problems(result: StepResult, name: str) -> list[str]:
     mine = distance(result.gradients[name], result.exact[name])
-    torch_own = max(distance(single[name], result.exact[name]) for single in result.singles)
-    if not mine <= GRADIENT_FACTOR * torch_own + GRADIENT_FLOOR:
-        found.append(f"gradient of {name}: {mine:.3g} from float64, PyTorch float32 {torch_own:.3g}")
+    torch_own = _torch_own(result, name)
+    if mine <= GRADIENT_FACTOR * torch_own + GRADIENT_FLOOR:
+        return []
+    return [f"gradient of {name}: {mine:.3g} from float64, PyTorch float32 {torch_own:.3g}"]
+
+
+def _torch_own(result: StepResult, name: str) -> float:
+    return max(distance(single[name], result.exact[name]) for single in result.singles)
+
+
+def _update_problems(built: Built, result: StepResult, name: str) -> list[str]:
+    if name not in result.after:
+        return []  # said by `_extent_problems`
     start = result.before[name].astype(np.float64)
     moved, wanted = (side[name].astype(np.float64) - start for side in (result.after, result.expected))
-    if not distance(moved, wanted) <= update_tolerance(result, name, torch_own):
-        found.append(f"update of {name}: {distance(moved, wanted):.3g} from float64")
-    return found
+    error = float(np.linalg.norm(moved - wanted))
+    if error <= update_tolerance(built, result, name, wanted):
+        return []
+    return [f"update of {name}: {error:.3g} from float64, it is {np.linalg.norm(wanted):.3g}"]
 
 
-def update_tolerance(result: StepResult, name: str, torch_own: float) -> float:
-    """How exactly a float32 weight can show its update: rounding of the weight, and the gradient's own error."""
-    size = np.linalg.norm(result.before[name].astype(np.float64))
-    moved = np.linalg.norm(result.expected[name].astype(np.float64) - result.before[name])
-    rounding = 2.0**-23 * float(size) / float(moved) if moved else 1.0
-    return 1e-4 + 4 * rounding + 10 * torch_own
+def update_tolerance(built: Built, result: StepResult, name: str, wanted: np.ndarray) -> float:
+    """How far an update may be from the exact one: no more than the update itself can tell.
 
-
-def _rest_is_frozen(built: Built, result: StepResult, name: str) -> bool:
-    optimizer = Optimizer(built)
-    view = built.graph.parameters[name].view_shape
-    same = (result.after[name] == result.before[name]).reshape(view).copy()
-    same[optimizer.slices[name]] = True
-    return bool(same.all())
+    That is the gradient's own error, relative to the update, and what storing the weight in float32 takes away. Of a
+    weight whose gradient vanishes, SGD moves by noise; AdamW divides noise by noise, and moves as far as it ever does.
+    """
+    storing = 2.0**-23 * float(np.linalg.norm(result.before[name].astype(np.float64)))
+    rate = float(built.case.optimizer["learning_rate"])  # type: ignore[arg-type]
+    if name in vanishing(result.exact):
+        largest = max(float(np.linalg.norm(gradient)) for gradient in result.exact.values())
+        adamw = built.case.optimizer["kind"] == "adamw"
+        return storing + rate * (4 * wanted.size**0.5 if adamw else 10 * GRADIENT_FLOOR * largest)
+    return storing + (1e-4 + 10 * _torch_own(result, name)) * float(np.linalg.norm(wanted))

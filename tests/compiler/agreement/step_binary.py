@@ -42,6 +42,10 @@ class StepBinary:
         """The bundle's initial checkpoint."""
         return self.folder / "weights.safetensors"
 
+    def checkpoint(self) -> dict[str, np.ndarray]:
+        """The tensors of the bundle's initial checkpoint."""
+        return load_file(self.weights)
+
     def run(self, *arguments: object) -> list[dict[str, Any]]:
         """Events of one run; an error event or exit code fails the test with the binary's words."""
         command = [*self.runner, str(self.folder / "bin/step"), *map(str, arguments)]
@@ -65,7 +69,7 @@ class StepBinary:
         """Losses of `steps` steps from a checkpoint, and the checkpoint after them."""
         before, after = self.folder / "before.safetensors", self.folder / "after.safetensors"
         constants = {k: v for k, v in load_file(self.weights).items() if k.startswith("constant.")}
-        tensors = {name: np.ascontiguousarray(array) for name, array in {**constants, **state}.items()}
+        tensors = {name: np.array(array, order="C") for name, array in {**constants, **state}.items()}
         save_file(tensors, before, metadata={"step": str(start)})
         more = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", value)]
         events = self.run(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.compiler.agreement.cases import CASES, native_target
+from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.harness import (
     STEPS,
     Batch,
@@ -24,6 +24,7 @@ from tests.compiler.agreement.harness import (
     to_checkpoint,
     vanishing,
 )
+from tests.compiler.agreement.step_binary import native_target
 
 EMULATED = (
     ("digits-cnn-full", "raspberry-pi-4"),
@@ -58,13 +59,13 @@ def steps(built: Built) -> list[StepResult]:
     """Twenty steps, each from the reference's own weights and optimizer state."""
     optimizer = Optimizer(built)
     weights = {name: array.astype(np.float64) for name, array in built.reference.initial().items()}
-    state = optimizer.fresh(built.graph, weights)
+    state = optimizer.fresh(weights)
     results = []
     for t in range(1, STEPS + 1):
         batch = smooth_batch(built, weights, t)
         results.append(run_step(built, optimizer, weights, state, t, batch))
         _, exact = built.reference.loss_and_gradients(weights, *batch, torch.float64)
-        weights, state = optimizer.step(built.graph, weights, state, exact, t)
+        weights, state = optimizer.step(weights, state, exact, t)
     return results
 
 
@@ -96,7 +97,7 @@ def test_free_run_stays_as_close_as_pytorch(built: Built, steps: list[StepResult
     labels = np.concatenate([batch[1] for batch in batches])
     optimizer = Optimizer(built)
     weights = built.reference.initial()
-    start = to_checkpoint(built, weights, optimizer.fresh(built.graph, weights))
+    start = to_checkpoint(built, weights, optimizer.fresh(weights))
     losses, _ = built.binary.train(start, STEPS, built.binary.write_data(feeds, labels))
     exact = np.array(curves[torch.float64])
     own = np.abs(np.array(curves[torch.float32]) - exact) / np.abs(exact)
@@ -108,10 +109,10 @@ def _free_run(built: Built, batches: list[Batch], real: torch.dtype) -> list[flo
     optimizer = Optimizer(built)
     dtype = np.float64 if real == torch.float64 else np.float32
     weights = {name: array.astype(dtype) for name, array in built.reference.initial().items()}
-    state = optimizer.fresh(built.graph, weights)
+    state = optimizer.fresh(weights)
     losses = []
     for t, (feeds, labels) in enumerate(batches, 1):
         loss, gradients = built.reference.loss_and_gradients(weights, feeds, labels, real)
-        weights, state = optimizer.step(built.graph, weights, state, gradients, t)
+        weights, state = optimizer.step(weights, state, gradients, t)
         losses.append(loss)
     return losses

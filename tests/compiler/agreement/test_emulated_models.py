@@ -19,6 +19,7 @@ from compiler.api import compile_training
 from compiler.spec import SparsePlan, TrainingSpec
 from tests.compiler.agreement.cases import CASES, classes, images
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
+from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.models import InvertedResidualNet, export, randomize_norms, transformers_model
 
@@ -33,7 +34,7 @@ def efficientnet_lite() -> Case:
     randomize_norms(module)
     example = torch.randn(2, 3, 32, 32)
     model = export(module.eval(), (example,))
-    return Case(model, SparsePlan.parse("full"), 2, images(32), classes(4))
+    return Case(model, ModuleReference.folded(module), SparsePlan.parse("full"), 2, images(32), classes(4))
 
 
 NETS: dict[str, tuple[Callable[[], Case], str]] = {
@@ -57,7 +58,7 @@ def test_a_convolutional_net_steps_as_in_float64(name: str, tmp_path: Path, kern
     built = build(make(), board, tmp_path, kernel_cache, QEMU)
     optimizer = Optimizer(built)
     weights = {key: array.astype(np.float64) for key, array in built.reference.initial().items()}
-    state = optimizer.fresh(built.graph, weights)
+    state = optimizer.fresh(weights)
     assert not problems(built, run_step(built, optimizer, weights, state, 1, smooth_batch(built, weights, 1)))
 
 

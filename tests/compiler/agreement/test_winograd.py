@@ -26,8 +26,10 @@ from compiler.pipeline import derive_training_step, make_programs
 from compiler.plan import resolve_plan
 from compiler.spec import SparsePlan
 from compiler.targets import load
-from tests.compiler.agreement.cases import classes, images, native_target
+from tests.compiler.agreement.cases import classes, images
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
+from tests.compiler.agreement.module_reference import ModuleReference
+from tests.compiler.agreement.step_binary import native_target
 from tests.models import export
 
 QEMU = ("qemu-aarch64-static",)
@@ -54,8 +56,9 @@ class ResidualNet(nn.Module):
 @pytest.fixture(scope="module")
 def case() -> Case:
     torch.manual_seed(0)
-    model = export(ResidualNet().eval(), (torch.randn(2, 3, 32, 32),))
-    return Case(model, SparsePlan.parse("full"), 2, images(32), classes(4))
+    module = ResidualNet().eval()
+    model = export(module, (torch.randn(2, 3, 32, 32),))
+    return Case(model, ModuleReference.of(module), SparsePlan.parse("full"), 2, images(32), classes(4))
 
 
 def winograd_kinds(case: Case, target: str) -> list[str]:
@@ -74,7 +77,7 @@ def test_steps_as_in_float64(case: Case, target: str, tmp_path: Path, kernel_cac
     built = build(case, target, tmp_path, kernel_cache, QEMU if target in BOARDS else ())
     optimizer = Optimizer(built)
     weights = {key: array.astype(np.float64) for key, array in built.reference.initial().items()}
-    state = optimizer.fresh(built.graph, weights)
+    state = optimizer.fresh(weights)
     assert not problems(built, run_step(built, optimizer, weights, state, 1, smooth_batch(built, weights, 1)))
 
 

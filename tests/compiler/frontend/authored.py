@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -162,7 +162,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class GroupNormNet(nn.Module):
-    """GroupNorm of 24 channels in four groups: at opset 18 the file holds ones and zeros of four as well."""
+    """GroupNorm of 24 channels in four groups; at opset 18 the file holds ones and zeros of InstanceNormalization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class GroupNormNet(nn.Module):
 
 
 class FreshGroupNorm(nn.Module):
-    """Fresh norms: the LayerNorm's ones and zeros of four are equal to those of the exporter's four groups."""
+    """Fresh norms: the LayerNorm's four ones and zeros are equal to those that the exporter makes for four groups."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ class Temperature(nn.Module):
 
 
 class FreshTemperature(nn.Module):
-    """A learned scalar that starts at one: an optimizer sees a product with one."""
+    """A learned scalar that starts at one: the exporter's optimizer drops a product with one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,6 +238,18 @@ class FreshTemperature(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(x) * self.temperature
+
+
+class FreshShift(nn.Module):
+    """A learned scalar that starts at zero: the exporter's optimizer drops a sum with zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.shift = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.body(x) + self.shift))
 
 
 class EqualLiteral(nn.Module):
@@ -375,9 +387,9 @@ class TwinProjections(nn.Module):
 class Authored:
     """A module, how to draw its inputs, and what its exports cannot tell.
 
-    `folded`: parameters that the dynamo exporter computes with by default, so that its file cannot train them.
-    `unlabelled`: what a TorchScript file leaves open: buffers, and constants computed from parameters.
-    `unnamed`: parameters whose name a TorchScript file does not tell, and the name by the module that reads them.
+    `folded`: parameters that the dynamo exporter computes with, or drops, by default: its file cannot train them.
+    `torchscript`: whether that exporter's file tells all of the module's parameters, and `unlabelled` the buffers that
+    it does not tell from parameters.
     """
 
     make: Callable[[], nn.Module]
@@ -385,7 +397,6 @@ class Authored:
     folded: frozenset[str] = frozenset()
     torchscript: bool = True
     unlabelled: frozenset[str] = frozenset()
-    unnamed: Mapping[str, str] = field(default_factory=dict)
 
     def module(self) -> nn.Module:
         """The module, seeded, in evaluation mode."""
@@ -442,7 +453,8 @@ CASES: Mapping[str, Authored] = {
     "one-by-one-scale": Authored(lambda: Scaled((1, 1)), _rows),
     "one-by-one-by-one": Authored(lambda: Scaled((1, 1, 1)), _sequences),
     "temperature": Authored(Temperature, _rows),
-    "fresh-temperature": Authored(FreshTemperature, _rows),
+    "fresh-temperature": Authored(FreshTemperature, _rows, folded=_names("temperature")),
+    "fresh-shift": Authored(FreshShift, _rows, folded=_names("shift")),
     "equal-literal": Authored(EqualLiteral, _rows),
     "rezero": Authored(ReZero, _rows),
     "one-by-one-weight": Authored(OneByOne, _rows),

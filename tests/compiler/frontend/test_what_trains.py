@@ -38,6 +38,8 @@ EXPORTS: dict[str, tuple[Exporter, int]] = {
     "unoptimized": ("dynamo-unoptimized", 18),
     "torchscript": ("torchscript", 18),
 }
+OPSET_MATTERS = ("group-norm", "fresh-group-norm", "unrolled-rnn", "fresh-encoder")
+"""Elsewhere both opsets give the same nodes: the import of both is checked, and one is trained."""
 FULL = SparsePlan.parse("full")
 PAIRS = [(name, how) for name in CASES for how in EXPORTS]
 
@@ -53,6 +55,7 @@ def _tells(name: str, how: str) -> bool:
 
 FOLDED = [pair for pair in PAIRS if _folds(*pair)]
 TRAINABLE = [pair for pair in PAIRS if not _folds(*pair) and _tells(*pair)]
+RUN = [(name, how) for name, how in TRAINABLE if how != "dynamo-20" or name in OPSET_MATTERS]
 UNTOLD = [pair for pair in PAIRS if not _tells(*pair)]
 
 
@@ -102,7 +105,7 @@ def test_parameters_have_the_names_and_layouts_of_the_module(name: str, how: str
         np.testing.assert_array_equal(graph.parameters[found].to_file(graph.arrays[found]), expected, err_msg=found)
 
 
-@pytest.mark.parametrize(("name", "how"), TRAINABLE)
+@pytest.mark.parametrize(("name", "how"), RUN)
 def test_full_trains_what_the_author_meant(name: str, how: str, tmp_path: Path, kernel_cache: Path) -> None:
     """All of the module's parameters and nothing else; a buffer that TorchScript does not tell is frozen by a rule."""
     case = CASES[name]
@@ -133,7 +136,7 @@ def _pattern(name: str) -> dict[str, object]:
     return {"name": "pattern", "update": [{"parameters": [f"{name[:-1]}?"]}]}
 
 
-@pytest.mark.parametrize(("name", "how"), [pair for pair in FOLDED if pair[0] != "magnitudes"])
+@pytest.mark.parametrize(("name", "how"), [(n, how) for n, how in FOLDED if n != "magnitudes" and how == "dynamo-18"])
 def test_what_the_exporter_folded_may_stay_frozen(name: str, how: str, tmp_path: Path, kernel_cache: Path) -> None:
     """The rest trains as in the module with it frozen, and a warning names it. (`magnitudes` has nothing else.)"""
     case = CASES[name]
@@ -164,10 +167,8 @@ def test_a_spec_takes_apart_what_torchscript_merged(tmp_path: Path, kernel_cache
     found = _train("equal-embedding", "torchscript", FULL, tmp_path, kernel_cache, untied=["embed.weight"])
     inputs = case.batches(BATCH * STEPS)
     exact = reference_updates(case.module(), inputs, draw_labels(case.module(), inputs))
-    (other,) = found.after.keys() - exact.keys()
-    updates = {"head.weight" if name == other else name: update for name, update in found.updates.items()}
-    start = {"head.weight" if name == other else name: array for name, array in found.before.items()}
-    assert not update_problems(start, updates, exact)
+    assert found.after.keys() == exact.keys()
+    assert not update_problems(found.before, found.updates, exact)
 
 
 def test_a_spec_ties_what_a_file_holds_twice(tmp_path: Path, kernel_cache: Path) -> None:

@@ -1,14 +1,13 @@
-"""An independent meaning of a training step: the ONNX graph run by PyTorch, gradients by its autograd.
+"""The meaning of an ONNX file that our own author code wrote: its graph run by PyTorch, gradients by its autograd.
 
-Nothing of the compiler's graph, operators or gradients is used; only the parameters' names (a bias that an exporter
-dropped or a weight that it folded has no name in the file) come from the import.
+Nothing of the compiler is used. What the parameters are is what the author code recorded when it made them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,10 @@ import torch
 import torch.nn.functional as F
 from onnx import numpy_helper
 
-from compiler.frontend.naming import folded_weights
-from compiler.frontend.source import parse_model
-from compiler.graph import Parameter
+from examples.models.network import PARAMETERS
+from tests.compiler.agreement.reference import Reference, as_tensor
 
-torch.set_num_threads(1)  # tests run side by side: more threads than cores make PyTorch spin
-
-Tensors = dict[str, torch.Tensor]
+Tensors = Mapping[str, torch.Tensor]
 Handler = Callable[[Sequence[torch.Tensor | None], dict[str, Any]], torch.Tensor | tuple[torch.Tensor, ...]]
 
 
@@ -166,105 +162,66 @@ KINKS: Mapping[str, Callable[[Sequence[Any], dict[str, Any]], float]] = {
 
 
 @dataclass(frozen=True)
-class Reference:
-    """An ONNX model as a differentiable function of its parameters."""
+class GraphReference(Reference):
+    """An ONNX model as a differentiable function of the parameters that its author recorded."""
 
     model: onnx.ModelProto
-    parameters: Mapping[str, Parameter]
 
-    @cached_property
-    def transposed(self) -> Mapping[str, str]:
-        """Initializer that an exporter folded from a Linear's weight -> the parameter that it is the transpose of."""
-        source = parse_model(self.model.SerializeToString())
-        return {name: known.source for name, known in folded_weights(source, tied=()).items()}
+    @classmethod
+    def of(cls, model: bytes) -> GraphReference:
+        """The reference of a file written by `examples.models`."""
+        return cls(onnx.load_from_string(model))
 
     def initial(self) -> dict[str, np.ndarray]:
-        """Every parameter in file layout, float32; dropped biases as zeros."""
+        """Every parameter in file layout, float32."""
         stored = {item.name: numpy_helper.to_array(item) for item in self.model.graph.initializer}
-        stored |= {weight: stored[name].T for name, weight in self.transposed.items()}
-        stored |= {
-            node.output[0]: numpy_helper.to_array(node.attribute[0].t)
-            for node in self.model.graph.node
-            if node.op_type == "Constant" and node.attribute[0].name == "value"
-        }
-        zeros = {name: np.zeros(own.file_shape, np.float32) for name, own in self.parameters.items() if own.created}
-        return {name: np.array(stored[name]) if name not in zeros else zeros[name] for name in self.parameters}
+        (record,) = (item.value for item in self.model.metadata_props if item.key == PARAMETERS)
+        return {name: np.array(stored[name]) for name in json.loads(record)}
+
+    def channel_axes(self) -> dict[str, int]:
+        """The axis of each weight that runs over a layer's input channels."""
+        axes = {}
+        for node in self.model.graph.node:
+            attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+            if node.op_type == "Conv":
+                axes[node.input[1]] = 0 if attributes.get("group", 1) > 1 else 1
+            elif node.op_type == "Gemm":
+                axes[node.input[1]] = 1 if attributes.get("transB") else 0
+            elif node.op_type == "MatMul":
+                axes[node.input[1]] = 0
+        return axes
 
     def kink_margin(self, weights: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> float:
         """How close the forward pass comes to a point where it has no derivative (a ReLU at 0, a tie in a pool)."""
         margins = [float("inf")]
-        wide = {name: _as(array, torch.float64) for name, array in weights.items()}
+        wide = {name: as_tensor(array, torch.float64) for name, array in weights.items()}
         with torch.no_grad():
-            self.logits(wide, feeds, torch.float64, margins)
+            self._run(wide, feeds, torch.float64, margins)
         return min(margins)
 
-    def logits(
-        self,
-        weights: Tensors,
-        feeds: Mapping[str, np.ndarray],
-        real: torch.dtype,
-        margins: list[float] | None = None,
+    def logits(self, weights: Tensors, feeds: Mapping[str, np.ndarray], real: torch.dtype) -> torch.Tensor:
+        """Forward pass in precision `real`."""
+        return self._run(weights, feeds, real, None)
+
+    def _run(
+        self, weights: Tensors, feeds: Mapping[str, np.ndarray], real: torch.dtype, margins: list[float] | None
     ) -> torch.Tensor:
-        """Forward pass in precision `real`; `margins` collects each node's distance to its nearest kink."""
+        """The logits; `margins` collects each node's distance to its nearest kink."""
         values: dict[str, torch.Tensor] = {
-            item.name: _as(numpy_helper.to_array(item), real) for item in self.model.graph.initializer
+            item.name: as_tensor(numpy_helper.to_array(item), real) for item in self.model.graph.initializer
         }
-        values |= {name: _as(array, real) for name, array in feeds.items()}
+        values |= {name: as_tensor(array, real) for name, array in feeds.items()}
         values |= weights
-        values |= {name: weights[weight].T for name, weight in self.transposed.items()}
-        created = {own.layer: name for name, own in self.parameters.items() if own.created}
         for node in self.model.graph.node:
             attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
             attributes = {
                 key: value.decode() if isinstance(value, bytes) else value for key, value in attributes.items()
             }
             if node.op_type == "Constant":
-                if node.output[0] not in weights:
-                    values[node.output[0]] = _as(numpy_helper.to_array(attributes["value"]), real)
+                values[node.output[0]] = as_tensor(numpy_helper.to_array(attributes["value"]), real)
                 continue
             operands = [values[name] if name else None for name in node.input]
-            if node.name in created:
-                operands.append(weights[created[node.name]])
-            if node.op_type == "Cast":
-                values[node.output[0]] = _cast(operands[0], attributes["to"], real)
-                continue
             if margins is not None and node.op_type in KINKS:
                 margins.append(KINKS[node.op_type](operands, attributes))
             values[node.output[0]] = HANDLERS[node.op_type](operands, attributes)  # type: ignore[assignment]
         return values[self.model.graph.output[0].name]
-
-    def loss_and_gradients(
-        self,
-        weights: Mapping[str, np.ndarray],
-        feeds: Mapping[str, np.ndarray],
-        labels: np.ndarray,
-        real: torch.dtype,
-        *,
-        channels_last: bool = False,
-    ) -> tuple[float, dict[str, np.ndarray]]:
-        """Mean cross-entropy and its gradient by every parameter."""
-        leaves = {name: _laid_out(_as(array, real), channels_last).requires_grad_() for name, array in weights.items()}
-        logits = self.logits(leaves, feeds, real)
-        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), torch.from_numpy(labels).reshape(-1))
-        loss.backward()
-        zero = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-        return loss.item(), {
-            name: (leaf.grad if leaf.grad is not None else zero[name]).numpy() for name, leaf in leaves.items()
-        }
-
-
-def _laid_out(tensor: torch.Tensor, channels_last: bool) -> torch.Tensor:
-    if channels_last and tensor.dim() == 4:
-        return tensor.to(memory_format=torch.channels_last)
-    return tensor
-
-
-def _as(array: np.ndarray, real: torch.dtype) -> torch.Tensor:
-    tensor = torch.from_numpy(np.array(array))
-    return tensor.to(real) if tensor.is_floating_point() else tensor
-
-
-def _cast(value: torch.Tensor | None, to: int, real: torch.dtype) -> torch.Tensor:
-    assert value is not None
-    kinds = {1: real, 6: torch.int32, 7: torch.int64, 9: torch.bool, 11: real}
-    return value.to(kinds[to])
