@@ -301,7 +301,8 @@ class AttentionSpec:
     backward: q, k, v, y, stats, d_y, mask? -> those of d_q, d_k, d_v that `wanted` names, in this order.
     H query heads share G key/value heads (H a multiple of G): query head h reads key head h // (H / G).
     `causal`: query t sees keys up to t + S - T only; the scores of later ones are -inf. A row that sees nothing (all
-    scores -inf) gives y = 0, the lowest number and 0. `mask`: None, or the shape [B or 1, H or 1, T or 1, S or 1] of an additive f32 mask.
+    scores -inf) gives y = 0, and the lowest number and 0 as its stats.
+    `mask`: None, or the shape [B or 1, H or 1, T or 1, S or 1] of an additive f32 mask.
     """
 
     kind: Literal["forward", "backward"]

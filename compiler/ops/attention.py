@@ -3,8 +3,8 @@
     attention        s = scale q k' + mask, top = max s, share = 1 / sum exp(s - top) per row, p = exp(s - top) share
                      y = p v, d_s = p (d_y v' - rowsum(d_y y))
                      d_q = scale d_s k, d_k = scale d_s' q, d_v = p' d_y
-A row that sees no key (all its scores are -inf) gives y = 0 and share = 0, so p = 0 there in both directions. A row that
-a finite number hides sees every key alike, as softmax says.
+A row that sees no key (all its scores are -inf) gives y = 0 and share = 0, so p = 0 there in both directions. A row
+that a finite number hides sees every key alike, as softmax says.
 Source: ONNX Attention (opset 23); FlashAttention-2 (arXiv 2307.08691), which keeps log sum exp(s) in place of `top` and
 `share`: at -3e38 that has no room for the logarithm, and a row of such scores would weigh its keys by 1 each.
 """
