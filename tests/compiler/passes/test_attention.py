@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from compiler.autodiff import differentiate
 from compiler.builder import GraphBuilder
 from compiler.evaluate import evaluate_graph
 from compiler.graph import Graph, Parameter, TensorType
 from compiler.passes.attention import fuse_attention
 from compiler.passes.eliminate_dead import eliminate_dead
 from compiler.passes.guarded_softmax import unguard_softmax
-from compiler.plan import WHOLE
-from compiler.training import TrainingGraph
+from tests.compiler.passes.gradients import with_gradients
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 5, 7, 3
 Build = Callable[[GraphBuilder], str]
@@ -176,21 +173,10 @@ def check_same(graph: Graph, fused: Graph) -> None:
     feeds = feeds_of(graph)
     with np.errstate(invalid="ignore"):
         (want,) = outputs_of(graph, feeds)
-    unguarded = with_gradients(eliminate_dead(unguard_softmax(graph)))
-    found = outputs_of(with_gradients(fused), feeds)
+    unguarded = with_gradients(eliminate_dead(unguard_softmax(graph)), "qkv")
+    found = outputs_of(with_gradients(fused, "qkv"), feeds)
     for mine, wanted in zip(found, [want, *outputs_of(unguarded, feeds)[1:]], strict=True):
         np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=1e-7)
-
-
-def with_gradients(graph: Graph) -> Graph:
-    """The graph's output, then the gradients of the sum of its squares for q, k and v."""
-    b = GraphBuilder(graph, prefix="loss")
-    y = graph.outputs[0]
-    axes = tuple(range(len(b.shape(y))))
-    loss = b.emit("reduce_sum", b.emit("mul", y, y), axes=axes, keepdims=False)
-    whole = replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays, outputs=(y,))
-    step = TrainingGraph(whole, loss, y, graph.inputs, "mse")
-    return differentiate(step, dict.fromkeys("qkv", WHOLE)).graph
 
 
 def outputs_of(graph: Graph, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
