@@ -148,6 +148,7 @@ class RowSpec:
     Iterates `rows` x `width` (two axes). Stage s reduces over the row: `Stat(s) = combine(expr_s)` where `expr_s` may
     use `Ref(k)` (inputs at the point) and `Stat(<s)`. Then for each point of the row `outputs[i] = exprs[i]`.
     An output whose access does not use axis 1 is written once per row (its expr may use `Stat`s and per-row inputs).
+    An input that is compared for equality (`eq`) with a `Stat` is read from memory: fusion leaves what makes it alone.
     """
 
     rows: int
@@ -247,7 +248,7 @@ class DepthwiseSpec:
 class PoolSpec:
     """2-D pooling, NHWC. Padding never wins a maximum.
 
-    max: x -> y[N,OH,OW,C].          max_grad: x, y, d_y -> d_x; the first maximum in row-major window order gets d_y.
+    max: x -> y[N,OH,OW,C].          max_grad: x, d_y -> d_x; the first maximum in row-major window order gets d_y.
     average: x -> y; divides by the window area, or by the in-bounds count if not `count_pads`.
     average_grad: d_y -> d_x.
     """

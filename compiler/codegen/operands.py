@@ -105,7 +105,7 @@ def _pool(spec: PoolSpec) -> OperandTypes:
     x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.c)
     operands = {
         "max": ((x,), y),
-        "max_grad": ((x, y, y), x),
+        "max_grad": ((x, y), x),
         "average": ((x,), y),
         "average_grad": ((y,), x),
     }
