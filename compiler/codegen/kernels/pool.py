@@ -253,36 +253,34 @@ class _Pool:
         """The window's maxima are found here, from x itself: one computed elsewhere may differ by a rounding."""
         from tvm import tirx
 
-        from compiler.codegen import scalar_math, tir
+        from compiler.codegen import tir
 
         x, d_y = self.operands.inputs[:2]
         d_x = self.operands.outputs[0]
-        gradient = block.let(tir.load(d_y, self._y(n, row, column, channel), width), "gradient")
-        best, number = (block.local(width, "float32", name) for name in ("best", "number"))
-        block.store(best, 0, tir.literal(-math.inf, "float32", width))
-        block.store(number, 0, tir.literal(-1.0, "float32", width))
         rows, columns = self._window(block, row, 0), self._window(block, column, 1)
-
-        def numbered(h: Value, w: Value) -> Value:
-            return tir.broadcast(tirx.Cast("float32", (h - rows[0]) * self.spec.kernel[1] + (w - columns[0])), width)
+        zero = tir.literal(0.0, "float32", width)
+        best = block.local(width, "float32", "best")
+        block.store(best, 0, tir.literal(-math.inf, "float32", width))
 
         def find(inner: Block, h: Value, w: Value) -> None:
-            value = inner.let(tir.load(x, self._x(n, h, w, channel), width), "x")
-            so_far = inner.let(tir.load(best, 0, width), "best")
-            tap = inner.let(tir.load(number, 0, width), "tap")
-            none = tirx.LT(tap, tir.literal(0.0, "float32", width))
-            higher = inner.let(tirx.Or(tirx.Or(tirx.LT(so_far, value), scalar_math.is_nan(value)), none), "higher")
-            inner.store(best, 0, tirx.Select(higher, value, so_far))
-            inner.store(number, 0, tirx.Select(higher, numbered(h, w), tap))
+            value = tir.load(x, self._x(n, h, w, channel), width)
+            inner.store(best, 0, tirx.Max(tir.load(best, 0, width), value))
+
+        _area(block, rows, columns, find)
+        highest = block.let(tir.load(best, 0, width), "highest")
+        gradient = block.let(tir.load(d_y, self._y(n, row, column, channel), width), "gradient")
+        given = block.local(width, "float32", "given")  # 1.0 in the lanes whose maximum has been met
+        block.store(given, 0, zero)
 
         def give(inner: Block, h: Value, w: Value) -> None:
             flat = inner.let(self._x(n, h, w, channel), "flat")
+            value = inner.let(tir.load(x, flat, width), "x")
+            so_far = inner.let(tir.load(given, 0, width), "given")
+            hit = tirx.And(tirx.EQ(value, highest), tirx.EQ(so_far, zero))
             old = inner.let(tir.load(d_x, flat, width), "old")
-            hit = tirx.EQ(tir.load(number, 0, width), numbered(h, w))
-            part = tirx.Select(hit, gradient, tir.literal(0.0, "float32", width))
-            inner.store(d_x, flat, tirx.Add(old, part))
+            inner.store(d_x, flat, tirx.Add(old, tirx.Select(hit, gradient, zero)))
+            inner.store(given, 0, tirx.Select(hit, tir.literal(1.0, "float32", width), so_far))
 
-        _area(block, rows, columns, find)
         _area(block, rows, columns, give)
 
     # ---------------------------------------------------------------------------------------------------------- places

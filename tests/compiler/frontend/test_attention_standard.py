@@ -79,6 +79,19 @@ def test_a_row_without_a_key_under_a_mask_that_is_known(name: str) -> None:
     check(proto.SerializeToString(), feeds, CASES[name])
 
 
+@pytest.mark.parametrize("name", [*ROBUSTNESS, *(f"{name}_expanded" for name in ROBUSTNESS)])
+def test_a_row_without_a_key_passes_no_gradient(name: str) -> None:
+    model, feeds = prepared(CASES[name])
+    graph = imported(model, batch=1)
+    training = with_gradients(run_passes(graph, FORWARD_PASSES), ["Q", "K", "V"])
+    values = evaluate_graph(training, feeds)
+    arrays = [feeds[operand].astype(np.float64) for operand in ("Q", "K", "V")]
+    want = by_torch(arrays, feeds["attn_mask"], int("causal" in name), 0.0)
+    assert any(gradient.any() for gradient in want[1:])
+    for output, wanted in zip(training.outputs, want, strict=True):
+        np.testing.assert_allclose(values[output], wanted, rtol=1e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize("kind", ["bool", "f32"])
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("softcap", [0.0, 0.7])
@@ -109,7 +122,7 @@ def by_torch(arrays: list[Array], mask: Array, causal: int, softcap: float) -> l
         scores = softcap * torch.tanh(scores / softcap)
     added = torch.from_numpy(mask if mask.dtype != np.bool_ else np.where(mask, 0.0, -np.inf))
     if causal:
-        added = added.masked_fill(~torch.ones(6, 6).tril().bool(), -torch.inf)
+        added = added.masked_fill(~torch.ones(scores.shape[-2:]).tril().bool(), -torch.inf)
     y = torch._safe_softmax(scores + added, -1) @ v if softcap else F.scaled_dot_product_attention(q, k, v, added)
     (y * y).sum().backward()
     return [y.detach().numpy(), *(leaf.grad.numpy() for leaf in leaves if leaf.grad is not None)]
