@@ -56,7 +56,7 @@ def compared_with_stats(spec: RowSpec) -> frozenset[int]:
     """Operands of a row kernel in a comparison for equality with a statistic: what hits must be found exactly."""
     parts = [part for expr in (*(term for _, term in spec.stages), *spec.exprs) for part in walk(expr)]
     equalities = [part for part in parts if isinstance(part, Binary) and part.op == "eq"]
-    found = [refs(part) for part in equalities if any(isinstance(leaf, Stat) for leaf in walk(part))]
+    found = [refs(part) for part in equalities if isinstance(part.x, Stat) or isinstance(part.y, Stat)]
     return frozenset(operand for operands in found for operand in operands)
 
 

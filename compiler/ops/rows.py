@@ -84,14 +84,24 @@ def _softmax_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
 
 def _softmax_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     y, d_y = inputs
-    return (y * (d_y - (y * d_y).sum(axis=-1, keepdims=True)),)
+    total = np.where(d_y == 0, 0, y * d_y).sum(axis=-1, keepdims=True)
+    return (np.where(d_y == total, 0, y * (d_y - total)),)
+
+
+def _softmax_grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
+    """Zero where nothing comes back, though y may be NaN: a guard behind the softmax put something in its place."""
+    zero = Const(0.0)
+    term = Select(Binary("eq", Ref(1), zero), zero, mul(Ref(0), Ref(1)))
+    rest = sub(Ref(1), Stat(0))
+    return _rows(inputs, outputs[0], (("sum", term),), Select(Binary("eq", rest, zero), zero, mul(Ref(0), rest)))
 
 
 def _softmax_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
-    y, d_y = node.inputs
-    total = out.add("ReduceSum", out.add("Mul", y, d_y), out.ints(-1), keepdims=1)
-    out.add("Mul", y, out.add("Sub", d_y, total), output=node.output)
+    (y, d_y), zero = node.inputs, out.scalar(0.0)
+    term = out.add("Where", out.add("Equal", d_y, zero), zero, out.add("Mul", y, d_y))
+    rest = out.add("Sub", d_y, out.add("ReduceSum", term, out.ints(-1), keepdims=1))
+    out.add("Where", out.add("Equal", rest, zero), zero, out.add("Mul", y, rest), output=node.output)
     return out.nodes
 
 
@@ -151,9 +161,7 @@ SOFTMAX_GRAD = Operator(
     evaluate=_softmax_grad_evaluate,
     grad=_SECOND,
     cost=reading_cost(4),
-    lower=lambda inputs, outputs, attrs: _rows(
-        inputs, outputs[0], (("sum", mul(Ref(0), Ref(1))),), mul(Ref(0), sub(Ref(1), Stat(0)))
-    ),
+    lower=_softmax_grad_lower,
     to_onnx=_softmax_grad_onnx,
     examples=(Example((_X, _X), values=("unit",)),),
 )

@@ -55,6 +55,19 @@ def test_rows_that_see_nothing(op: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_a_row_of_nan_behind_a_guard_passes_nothing_on(target: str) -> None:
+    """Row 1 is NaN and guarded; row 2 is NaN and is not."""
+    rng = np.random.default_rng(3)
+    y = torch.softmax(torch.from_numpy(rng.normal(size=(ROWS, WIDTH))), -1).numpy().astype(np.float32)
+    d_y = rng.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    want = y * (d_y - (y * d_y).sum(-1, keepdims=True))
+    y[1:3], d_y[1], want[1] = np.nan, 0.0, 0.0
+    found = run_on(target, row_kernel("softmax_grad", WIDE, WIDE), [y, d_y])
+    assert np.isnan(found[2]).all()
+    np.testing.assert_allclose(np.delete(found, 2, 0), np.delete(want, 2, 0), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_equal_maxima_share(target: str) -> None:
     x = np.random.default_rng(1).integers(0, 4, (ROWS, WIDTH)).astype(np.float32)
     x[2] = -np.inf
