@@ -148,6 +148,7 @@ class RowSpec:
     Iterates `rows` x `width` (two axes). Stage s reduces over the row: `Stat(s) = combine(expr_s)` where `expr_s` may
     use `Ref(k)` (inputs at the point) and `Stat(<s)`. Then for each point of the row `outputs[i] = exprs[i]`.
     An output whose access does not use axis 1 is written once per row (its expr may use `Stat`s and per-row inputs).
+    An input that is compared for equality (`eq`) with a `Stat` is read from memory: fusion leaves what makes it alone.
     """
 
     rows: int
@@ -247,7 +248,7 @@ class DepthwiseSpec:
 class PoolSpec:
     """2-D pooling, NHWC. Padding never wins a maximum.
 
-    max: x -> y[N,OH,OW,C].          max_grad: x, y, d_y -> d_x; the first maximum in row-major window order gets d_y.
+    max: x -> y[N,OH,OW,C].          max_grad: x, d_y -> d_x; the first maximum in row-major window order gets d_y.
     average: x -> y; divides by the window area, or by the in-bounds count if not `count_pads`.
     average_grad: d_y -> d_x.
     """
@@ -295,12 +296,14 @@ class GatherSpec:
 class AttentionSpec:
     """Scaled dot-product attention per head, which never writes the scores to memory.
 
-    forward:  q[B,T,H,D], k[B,S,G,D], v[B,S,G,E], mask? -> y[B,T,H,E], lse[B,H,T].
-              scores = scale q k' + mask, y = softmax(scores) v, lse = log sum exp of a row of scores.
-    backward: q, k, v, y, lse, d_y, mask? -> those of d_q, d_k, d_v that `wanted` names, in this order.
+    forward:  q[B,T,H,D], k[B,S,G,D], v[B,S,G,E], mask? -> y[B,T,H,E], stats[B,H,2,T].
+              scores = scale q k' + mask, y = softmax(scores) v; stats: a row's highest score, then 1 / sum of
+              exp(score - highest).
+    backward: q, k, v, y, stats, d_y, mask? -> those of d_q, d_k, d_v that `wanted` names, in this order.
     H query heads share G key/value heads (H a multiple of G): query head h reads key head h // (H / G).
-    `causal`: query t sees keys up to t + S - T only. A row that sees nothing (all scores -inf) gives y = 0 and
-    lse = +inf. `mask`: None, or the shape [B or 1, H or 1, T or 1, S or 1] of an additive f32 mask.
+    `causal`: query t sees keys up to t + S - T only; the scores of later ones are -inf. A row that sees nothing (all
+    scores -inf) gives y = 0, and the lowest number and 0 as its stats.
+    `mask`: None, or the shape [B or 1, H or 1, T or 1, S or 1] of an additive f32 mask.
     """
 
     kind: Literal["forward", "backward"]

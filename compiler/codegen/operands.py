@@ -105,7 +105,7 @@ def _pool(spec: PoolSpec) -> OperandTypes:
     x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.c)
     operands = {
         "max": ((x,), y),
-        "max_grad": ((x, y, y), x),
+        "max_grad": ((x, y), x),
         "average": ((x,), y),
         "average_grad": ((y,), x),
     }
@@ -127,12 +127,12 @@ def _attention(spec: AttentionSpec) -> OperandTypes:
     k = _f32(spec.batch, spec.keys, spec.groups, spec.width)
     v = _f32(spec.batch, spec.keys, spec.groups, spec.value_width)
     y = _f32(spec.batch, spec.queries, spec.heads, spec.value_width)
-    lse = _f32(spec.batch, spec.heads, spec.queries)
+    stats = _f32(spec.batch, spec.heads, 2, spec.queries)
     mask = () if spec.mask is None else (_f32(*spec.mask),)
     if spec.kind == "forward":
-        return OperandTypes((q, k, v, *mask), (y, lse))
+        return OperandTypes((q, k, v, *mask), (y, stats))
     outputs = tuple(operand for operand, wanted in zip((q, k, v), spec.wanted, strict=True) if wanted)
-    return OperandTypes((q, k, v, y, lse, y, *mask), outputs)
+    return OperandTypes((q, k, v, y, stats, y, *mask), outputs)
 
 
 def _norm_grad(spec: NormGradSpec) -> OperandTypes:

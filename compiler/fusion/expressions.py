@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from compiler.kernel_spec import Binary, Expr, Index, Ref, Select, Stat, Unary
+from compiler.kernel_spec import Binary, Expr, Index, Ref, RowSpec, Select, Stat, Unary
 
 WORK = {
     "exp": 10, "log": 12, "tanh": 15, "sigmoid": 12, "erf": 20, "sin": 15, "cos": 15, "pow": 25,
@@ -50,6 +50,14 @@ def work(expr: Expr) -> int:
 def refs(expr: Expr) -> set[int]:
     """Operands an expression reads."""
     return {part.operand for part in walk(expr) if isinstance(part, Ref)}
+
+
+def compared_with_stats(spec: RowSpec) -> frozenset[int]:
+    """Operands of a row kernel in a comparison for equality with a statistic: what hits must be found exactly."""
+    parts = [part for expr in (*(term for _, term in spec.stages), *spec.exprs) for part in walk(expr)]
+    equalities = [part for part in parts if isinstance(part, Binary) and part.op == "eq"]
+    found = [refs(part) for part in equalities if isinstance(part.x, Stat) or isinstance(part.y, Stat)]
+    return frozenset(operand for operands in found for operand in operands)
 
 
 def uses_position(expr: Expr) -> bool:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from compiler.fusion.affine import is_identity
 from compiler.fusion.epilogues import fuse_epilogue
-from compiler.fusion.expressions import work
+from compiler.fusion.expressions import compared_with_stats, work
 from compiler.fusion.maps import SMALL_ELEMENTS, fuse_into_reader
 from compiler.fusion.sums import merge_sums
 from compiler.fusion.updates import fuse_updates
-from compiler.kernel_spec import MapSpec, ReduceSpec, RowSpec
+from compiler.kernel_spec import MapSpec, ReduceSpec, Ref, RowSpec
 from compiler.lowering import Lowered
 from compiler.program import KernelCall
 
@@ -104,12 +104,21 @@ def _mergeable_producer(graph: CallGraph, root: str) -> KernelCall | None:
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents):
         return None
     readers = [graph.calls[i] for i in graph.readers.get(root, [])]
+    if not isinstance(spec.exprs[0], Ref) and any(_compares(graph, reader, root) for reader in readers):
+        return None
     if len(readers) == 1:
         return producer
     fusible = all(reader is not None and isinstance(reader.spec, MapSpec | ReduceSpec | RowSpec) for reader in readers)
     big = [access for access in spec.inputs if access.type.size > SMALL_ELEMENTS]
     cheap = work(spec.exprs[0]) <= MAX_RECOMPUTED_WORK and len(big) <= 1
     return producer if fusible and cheap and len(readers) <= MAX_READERS_RECOMPUTED else None
+
+
+def _compares(graph: CallGraph, reader: KernelCall | None, root: str) -> bool:
+    """Whether a reader compares the value with a statistic of it: computed twice, the two may differ by a rounding."""
+    if reader is None or not isinstance(reader.spec, RowSpec):
+        return False
+    return not compared_with_stats(reader.spec).isdisjoint(graph.reads_of(reader, root))
 
 
 def _worthwhile(producer: KernelCall, reader: KernelCall) -> bool:

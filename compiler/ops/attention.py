@@ -1,10 +1,12 @@
 """Scaled dot-product attention over heads that lie side by side in each position, and its gradient.
 
-    attention        s = scale q k' + mask, y = softmax(s) v, lse = log sum exp(s) per row
-                     p = exp(s - lse), d_s = p (d_y v' - rowsum(d_y y))
+    attention        s = scale q k' + mask, top = max s, share = 1 / sum exp(s - top) per row, p = exp(s - top) share
+                     y = p v, d_s = p (d_y v' - rowsum(d_y y))
                      d_q = scale d_s k, d_k = scale d_s' q, d_v = p' d_y
-A row that sees no key (all its scores are -inf) gives y = 0 and lse = +inf, so p = 0 there in both directions.
-Source: ONNX Attention (opset 23); FlashAttention-2 (arXiv 2307.08691) for the gradient from `lse`.
+A row that sees no key (all its scores are -inf) gives y = 0 and share = 0, so p = 0 there in both directions. A row
+that a finite number hides sees every key alike, as softmax says.
+Source: ONNX Attention (opset 23); FlashAttention-2 (arXiv 2307.08691), which keeps log sum exp(s) in place of `top` and
+`share`: at -3e38 that has no room for the logarithm, and a row of such scores would weigh its keys by 1 each.
 """
 
 from __future__ import annotations
@@ -39,8 +41,6 @@ _SOFTMAX_FLOPS = 20
 """Per score: scale, mask, maximum, exponential, sum."""
 _GRADIENT_FLOPS = 24
 """Per score: scale, mask, exponential, and the softmax's gradient."""
-_LOWEST = -1e30
-"""Stands for the maximum of a row without any key, so that nothing is inf - inf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ def sizes_of(operands: Types) -> Sizes:
 
 def _infer(inputs: Types, attrs: Attrs) -> Types:
     s, dtype = sizes_of(inputs), inputs[0].dtype
-    rows = TensorType(dtype, (s.batch, s.heads, s.queries))
-    return (TensorType(dtype, (s.batch, s.queries, s.heads, s.value_width)), rows)
+    stats = TensorType(dtype, (s.batch, s.heads, 2, s.queries))
+    return (TensorType(dtype, (s.batch, s.queries, s.heads, s.value_width)), stats)
 
 
 def _visible(sizes: Sizes, causal: bool) -> Array:
@@ -122,20 +122,20 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     q, k, v, *mask = inputs
     sizes = _sizes_of_arrays(q, k, v)
     scores = _scores(q, k, mask, sizes, attrs)
-    highest = np.maximum(scores.max(axis=-1, keepdims=True), _LOWEST)
-    terms = np.exp(scores - highest)
+    # The lowest number stands for the maximum of a row without any key, so that nothing is inf - inf.
+    top = np.maximum(scores.max(axis=-1, keepdims=True), scores.dtype.type(np.finfo(np.float32).min))
+    terms = np.exp(scores - top)
     total = terms.sum(axis=-1, keepdims=True)
-    seen = total > 0
-    safe = np.where(seen, total, 1)
-    lse = np.where(seen, highest + np.log(safe), np.inf).astype(q.dtype)
-    return _joined(terms / safe @ _split(v, sizes.groups)), lse.reshape(sizes.batch, sizes.heads, sizes.queries)
+    share = np.where(total > 0, 1 / np.where(total > 0, total, 1), 0).astype(q.dtype)
+    stats = np.stack([top, share], axis=-3).reshape(sizes.batch, sizes.heads, 2, sizes.queries)
+    return _joined(terms * share @ _split(v, sizes.groups)), stats
 
 
 def _grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
-    q, k, v, y, lse, d_y, *mask = inputs
+    q, k, v, y, stats, d_y, *mask = inputs
     sizes = _sizes_of_arrays(q, k, v)
-    rows = lse.reshape(sizes.batch, sizes.groups, sizes.shared, sizes.queries, 1)
-    p = np.exp(_scores(q, k, mask, sizes, attrs) - rows)
+    rows = stats.reshape(sizes.batch, sizes.groups, sizes.shared, 2, sizes.queries, 1)
+    p = np.exp(_scores(q, k, mask, sizes, attrs) - rows[..., 0, :, :]) * rows[..., 1, :, :]
     d = _split(d_y, sizes.groups)
     delta = (d * _split(y, sizes.groups)).sum(axis=-1, keepdims=True)
     d_s = p * (d @ _split(v, sizes.groups).swapaxes(-1, -2) - delta) * number(attrs, "scale")
@@ -239,6 +239,12 @@ class _Writer:
         """The last two axes exchanged."""
         return self.out.add("Transpose", name, perm=(0, 1, 2, 4, 3))
 
+    def statistic(self, stats: str, row: int) -> str:
+        """One of the two numbers per query: [B, G, R, T, 1]."""
+        sizes = self.sizes
+        shape = self.out.ints(sizes.batch, sizes.groups, sizes.shared, sizes.queries, 1)
+        return self.out.add("Reshape", self.out.add("Gather", stats, self.out.ints(row), axis=2), shape)
+
     def scores(self, q: str, k: str, mask: Sequence[str]) -> str:
         """As `_scores`."""
         out, sizes = self.out, self.sizes
@@ -258,22 +264,24 @@ def _to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     w = _Writer(node, types)
     out, (q, k, v, *mask) = w.out, node.inputs
     scores = w.scores(q, k, mask)
-    highest = out.add("Max", out.add("ReduceMax", scores, out.ints(-1), keepdims=1), out.scalar(_LOWEST))
-    terms = out.add("Exp", out.add("Sub", scores, highest))
+    lowest = out.scalar(float(np.finfo(np.float32).min))
+    top = out.add("Max", out.add("ReduceMax", scores, out.ints(-1), keepdims=1), lowest)
+    terms = out.add("Exp", out.add("Sub", scores, top))
     total = out.add("ReduceSum", terms, out.ints(-1), keepdims=1)
     unseen = out.add("Equal", total, out.scalar(0.0))
     safe = out.add("Where", unseen, out.scalar(1.0), total)
-    w.joined(out.add("MatMul", out.add("Div", terms, safe), w.split(v)), node.outputs[0], node.outputs[0])
-    lse = out.add("Where", unseen, out.scalar(float("inf")), out.add("Add", highest, out.add("Log", safe)))
-    out.add("Reshape", lse, out.ints(*types[node.outputs[1]].shape), output=node.outputs[1])
+    share = out.add("Where", unseen, out.scalar(0.0), out.add("Reciprocal", safe))
+    w.joined(out.add("MatMul", out.add("Mul", terms, share), w.split(v)), node.outputs[0], node.outputs[0])
+    stats = out.add("Concat", top, share, axis=-2)
+    out.add("Reshape", stats, out.ints(*types[node.outputs[1]].shape), output=node.outputs[1])
     return out.nodes
 
 
 def _grad_to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     w = _Writer(node, types)
-    out, sizes, (q, k, v, y, lse, d_y, *mask) = w.out, w.sizes, node.inputs
-    rows = out.ints(sizes.batch, sizes.groups, sizes.shared, sizes.queries, 1)
-    p = out.add("Exp", out.add("Sub", w.scores(q, k, mask), out.add("Reshape", lse, rows)))
+    out, (q, k, v, y, stats, d_y, *mask) = w.out, node.inputs
+    top, share = (w.statistic(stats, row) for row in range(2))
+    p = out.add("Mul", out.add("Exp", out.add("Sub", w.scores(q, k, mask), top)), share)
     d = w.split(d_y)
     delta = out.add("ReduceSum", out.add("Mul", d, w.split(y)), out.ints(-1), keepdims=1)
     d_p = out.add("MatMul", d, w.swapped(w.split(v)))
@@ -308,10 +316,10 @@ def _example(*shapes: tuple[int, ...], causal: bool = False) -> Example:
 
 def _grad_example(*shapes: tuple[int, ...], causal: bool = False, wanted: tuple[int, int, int] = (1, 1, 1)) -> Example:
     q, k, v, *mask = shapes
-    y, lse = (*q[:3], v[3]), (q[0], q[2], q[1])
-    # `lse` positive keeps the exponentials small; it need not belong to the scores.
+    y, stats = (*q[:3], v[3]), (q[0], q[2], 2, q[1])
+    # Positive ones keep the exponentials small; they need not belong to the scores.
     values = ("normal",) * 4 + ("positive",)
-    return Example(_types(q, k, v, y, lse, y, *mask), {"scale": 0.4, "causal": causal, "wanted": wanted}, values)
+    return Example(_types(q, k, v, y, stats, y, *mask), {"scale": 0.4, "causal": causal, "wanted": wanted}, values)
 
 
 ATTENTION = (

@@ -326,20 +326,23 @@ def _d_div_y(b: GraphBuilder, x: str, y: str, z: str, d: str) -> str:
 
 
 def _d_pow_x(b: GraphBuilder, x: str, y: str, z: str, d: str) -> str:
+    """d y x^(y - 1); 0 where y = 0, also at x = 0."""
     lower = b.emit("pow", x, b.emit("sub", y, b.constant(1.0)))
-    return b.emit("mul", d, b.emit("mul", y, lower))
+    slope = b.emit("where", b.emit("equal", y, b.constant(0.0)), b.constant(0.0), b.emit("mul", y, lower))
+    return b.emit("mul", d, slope)
 
 
 def _d_pow_y(b: GraphBuilder, x: str, y: str, z: str, d: str) -> str:
-    return b.emit("mul", d, b.emit("mul", z, b.emit("log", x)))
+    """d x^y log x; 0 where x = 0 and y >= 0, the limit."""
+    flat = b.emit("and", b.emit("equal", x, b.constant(0.0)), b.emit("less_equal", b.constant(0.0), y))
+    slope = b.emit("where", flat, b.constant(0.0), b.emit("mul", z, b.emit("log", x)))
+    return b.emit("mul", d, slope)
 
 
-def _where_less(b: GraphBuilder, first: str, second: str, d: str) -> str:
-    return b.emit("where", b.emit("less", first, second), d, b.constant(0.0))
-
-
-def _where_less_equal(b: GraphBuilder, first: str, second: str, d: str) -> str:
-    return b.emit("where", b.emit("less_equal", first, second), d, b.constant(0.0))
+def _where_less(b: GraphBuilder, low: str, high: str, d: str) -> str:
+    """`d` where `low` < `high`, and half of it where they are equal, as in torch.maximum."""
+    half = b.emit("where", b.emit("equal", low, high), b.emit("mul", d, b.constant(0.5)), b.constant(0.0))
+    return b.emit("where", b.emit("less", low, high), d, half)
 
 
 _BOOL_ROW = TensorType("bool", (3, 1))
@@ -366,7 +369,7 @@ BINARY_OPERATORS = (
         "maximum",
         np.maximum,
         (
-            lambda b, x, y, z, d: _where_less_equal(b, y, x, d),
+            lambda b, x, y, z, d: _where_less(b, y, x, d),
             lambda b, x, y, z, d: _where_less(b, x, y, d),
         ),
         "Max",
@@ -376,7 +379,7 @@ BINARY_OPERATORS = (
         "minimum",
         np.minimum,
         (
-            lambda b, x, y, z, d: _where_less_equal(b, x, y, d),
+            lambda b, x, y, z, d: _where_less(b, x, y, d),
             lambda b, x, y, z, d: _where_less(b, y, x, d),
         ),
         "Min",

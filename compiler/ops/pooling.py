@@ -82,13 +82,12 @@ def _max_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
 
 
 def _max_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
-    x, y, d_y = inputs
+    x, d_y = inputs
     padded, total = _padded(x, attrs, -np.inf), np.zeros_like(_padded(x, attrs, 0.0))
-    free = np.ones(y.shape, bool)
-    for rows, columns in _taps(padded, y.shape, attrs):
-        hit = free & (padded[:, rows, columns] == y)
-        total[:, rows, columns] += np.where(hit, d_y, 0)
-        free &= ~hit
+    taps = _taps(padded, d_y.shape, attrs)
+    first = np.argmax([padded[:, rows, columns] for rows, columns in taps], axis=0)
+    for tap, (rows, columns) in enumerate(taps):
+        total[:, rows, columns] += np.where(first == tap, d_y, 0)
     top, left = ints(attrs, "pads")[:2]
     return (total[:, top : top + x.shape[1], left : left + x.shape[2]],)
 
@@ -111,7 +110,7 @@ def _average_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array
 
 
 def _max_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
-    return (b.emit("max_pool_grad", node.inputs[0], node.output, d_output, **_window(node.attrs)),)
+    return (b.emit("max_pool_grad", node.inputs[0], d_output, **_window(node.attrs)),)
 
 
 def _average_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
@@ -144,7 +143,7 @@ def _max_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[Onnx
     n, h, w, c = types[node.inputs[0]].shape
     x = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
     _, where = out.add_pair("MaxPool", x, **_onnx_window(node.attrs))
-    d_y = out.add("Transpose", node.inputs[2], perm=TO_NCHW)
+    d_y = out.add("Transpose", node.inputs[1], perm=TO_NCHW)
     flat, places = out.add("Reshape", d_y, out.ints(-1)), out.add("Reshape", where, out.ints(-1))
     zeros = out.add("Expand", out.scalar(0.0), out.ints(n * h * w * c))
     total = out.add("ScatterElements", zeros, places, flat, axis=0, reduction="add")
@@ -197,7 +196,7 @@ POOLING = (
         cost=reading_cost(2),
         lower=lambda inputs, outputs, attrs: _spec("max_grad", inputs[0].shape, inputs[1].shape, attrs),
         to_onnx=_max_grad_onnx,
-        examples=(),
+        examples=(Example((_X, _Y), _ATTRS, ("apart",)),),
     ),
     Operator(
         name="average_pool",

@@ -11,6 +11,7 @@ from compiler.passes.attention import fuse_attention
 from compiler.passes.eliminate_common import eliminate_common
 from compiler.passes.eliminate_dead import eliminate_dead
 from compiler.passes.fold_constants import fold_constants
+from compiler.passes.guarded_softmax import unguard_softmax
 from compiler.passes.layout import sink_transposes
 from compiler.passes.narrow_gradients import narrow_gradients
 from compiler.passes.normalization import join_norms
@@ -23,6 +24,8 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     *CLEAN_UP,
     sink_transposes,
     *CLEAN_UP,
+    *CLEAN_UP,
+    unguard_softmax,
     *CLEAN_UP,
     fuse_attention,
     join_norms,

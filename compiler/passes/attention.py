@@ -2,11 +2,12 @@
 
 Rewrites: softmax(scale q k' + mask) v over [batch, heads, positions, width], in the forms that exporters write it, to
 `attention` over [batch, positions, heads, width] between transposes, which cancel against those of the model.
-Forms: scaling of q, k or the scores; an additive mask, or `where` with a large negative number; a guard that turns
-NaN rows (no key seen) into zeros; key/value heads repeated for, or broadcast over, groups of query heads.
-Requires: nothing else reads the scores and weights; the mask depends on no parameter (it would get no gradient).
-Ensures: the same values wherever a query sees a key. A query that sees none (padding) gives zeros where it would have
-given NaN, and spreads over earlier keys where it would have spread over all, if a causal mask hides the later ones.
+Forms: scaling of q, k or the scores; additive masks, or `where` with a large negative number; a softmax that gives
+zeros to a row of -inf; key/value heads repeated for, or broadcast over, groups of query heads.
+Requires: nothing else reads the scores and weights; the mask depends on no parameter (it would get no gradient); where
+a finite number takes the place of scores, they weigh nothing (`compiler.passes.attention_mask`).
+Ensures: the same values and gradients, also where a finite number hides a whole row, but that a row of -inf gives zeros
+where it would have given NaN. `causal` only where later keys weigh nothing, whatever else is hidden.
 Why: time (the transposes, and the scores' trips to memory) and memory (weights saved for the backward pass).
 """
 
@@ -17,8 +18,9 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.builder import GraphBuilder
-from compiler.graph import Array, Graph
-from compiler.passes.attention_match import HIDDEN, Finder, MaskPart, Match, Source, mask_shape
+from compiler.graph import Graph
+from compiler.passes.attention_mask import later_keys
+from compiler.passes.attention_match import Finder, Match, Source, mask_shape
 
 
 def fuse_attention(graph: Graph) -> Graph:
@@ -41,7 +43,7 @@ def _write(b: GraphBuilder, finder: Finder, match: Match, output: str) -> None:
     """Append the attention, its operands' transposes before and the output's after it."""
     q_shape, k_shape, v_shape = (finder.matrices(source) for source in (match.q, match.k, match.v))
     whole = (*q_shape[:-1], k_shape[-2])
-    mask, causal = _mask(b, finder, match.mask, whole)
+    mask, causal = _mask(b, match, whole)
     q = _by_position(b, match.q, q_shape)
     k, v = (_by_position(b, _unrepeated(finder, source), None) for source in (match.k, match.v))
     names = (b.fresh(), b.fresh())
@@ -81,25 +83,21 @@ def _by_position(b: GraphBuilder, source: Source, shape: tuple[int, ...] | None)
     return b.emit("reshape", moved, shape=(batch, positions, heads[0] * heads[1], width))
 
 
-def _mask(b: GraphBuilder, finder: Finder, parts: tuple[MaskPart, ...], whole: tuple[int, ...]) -> tuple[str, bool]:
+def _mask(b: GraphBuilder, match: Match, whole: tuple[int, ...]) -> tuple[str, bool]:
     """(additive mask over [batch, heads, queries, keys] or "", whether it hides every later key)."""
-    queries, keys = whole[-2:]
-    later = np.triu(np.ones((queries, keys), bool), keys - queries + 1)
-    constants, names, causal = [np.zeros((1, 1, 1, 1), np.float32)], [], False
-    for part in parts:
-        shape = mask_shape(finder.shape(part.added or part.seen), whole)
-        array = _known(finder, part)
-        assert shape is not None
-        if array is not None:
-            constants.append(array.reshape(shape))
+    later = later_keys(*whole[-2:])
+    causal = bool(later.any() and match.weightless[..., later].all())
+    known, names = np.zeros((1, 1, 1, 1), np.float32), []
+    for own in match.mask:
+        if own.array is not None:
+            known = known + own.array
             continue
-        seen = finder.surely_hidden(part)
-        causal = causal or (seen is not None and _covers(seen, later))
+        part = own.part
         name = part.added or b.emit("where", part.seen, b.constant(0.0), b.constant(part.hidden_by))
+        shape = mask_shape(b.shape(name), whole)
+        assert shape is not None
         names.append(name if b.shape(name) == shape else b.emit("reshape", name, shape=shape))
-    known = _settled(np.asarray(sum(constants)))
-    if _covers(known == -np.inf, later):
-        causal = True
+    if causal and known.any():
         known = np.where(later, np.float32(0), known)
     if known.any():
         names.append(b.constant(np.ascontiguousarray(known, np.float32)))
@@ -107,22 +105,3 @@ def _mask(b: GraphBuilder, finder: Finder, parts: tuple[MaskPart, ...], whole: t
     for name in names[1:]:
         mask = b.emit("add", mask, name)
     return mask, causal
-
-
-def _known(finder: Finder, part: MaskPart) -> Array | None:
-    """A mask that is known now, as what it adds."""
-    array = finder.constant(part.added or part.seen)
-    if array is None or part.added:
-        return array
-    return np.where(array, np.float32(0), np.float32(part.hidden_by))
-
-
-def _settled(known: Array) -> Array:
-    """-inf for large negative numbers, where every row still sees a key."""
-    hidden = known <= HIDDEN
-    return known if hidden.all(axis=-1).any() else np.where(hidden, np.float32(-np.inf), known)
-
-
-def _covers(hidden: Array, later: Array) -> bool:
-    """Whether every later key is hidden."""
-    return bool(np.broadcast_to(hidden, (*hidden.shape[:-2], *later.shape))[..., later].all())

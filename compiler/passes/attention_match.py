@@ -8,9 +8,7 @@ import numpy as np
 
 from compiler.graph import Array, Graph, Node
 from compiler.ops.record import flag, ints
-
-HIDDEN = -1e9
-"""A mask of at most this hides: next to a score of ordinary size its exponential is zero."""
+from compiler.passes.attention_mask import HIDDEN, Known, MaskPart, is_exact, weightless
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +21,18 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskPart:
-    """Something added to the scores: `added`, or `hidden_by` where the condition `seen` does not hold."""
-
-    added: str = ""
-    seen: str = ""
-    hidden_by: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Match:
-    """One attention: operands are [batch, heads, positions, width], or have an axis of groups before the heads."""
+    """One attention: operands are [batch, heads, positions, width], or have an axis of groups before the heads.
+
+    `weightless` [..., queries, keys]: scores that surely weigh nothing.
+    """
 
     q: Source
     k: Source
     v: Source
     scale: float
-    mask: tuple[MaskPart, ...]
+    mask: tuple[Known, ...]
+    weightless: Array
 
 
 class Finder:
@@ -83,24 +76,19 @@ class Finder:
         q = self._source(product.inputs[0], flag(product.attrs, "transpose_a"))
         k = self._source(product.inputs[1], not flag(product.attrs, "transpose_b"))
         v = self._source(node.inputs[1], flag(node.attrs, "transpose_b"))
-        match = Match(q, k, v, scale * q.scale * k.scale, mask)
-        return match if v.scale == 1.0 and self._fits(match) else None
+        whole = self._whole(q, k, v)
+        parts = self._known(mask, whole) if whole is not None and v.scale == 1.0 else None
+        if whole is None or parts is None:
+            return None
+        hidden = weightless(parts, *whole[-2:])
+        return Match(q, k, v, scale * q.scale * k.scale, parts, hidden) if is_exact(parts, hidden) else None
 
     def _private(self, name: str) -> bool:
         return len(self.readers.get(name, ())) == 1 and name not in self.graph.outputs
 
     def _softmax(self, weights: str) -> Node | None:
-        """The softmax behind the weights, perhaps guarded against rows without a key."""
-        if not self._private(weights):
-            return None
-        guard = self.maker(weights, "where")
-        if guard is None:
-            return self.maker(weights, "softmax")
-        condition, replacement, kept = guard.inputs
-        test = self.maker(condition, "is_nan")
-        if test is None or test.inputs != (kept,) or self.number(replacement) != 0.0 or not self._private(condition):
-            return None
-        return self.maker(kept, "softmax") if self.readers[kept] == [test, guard] else None
+        """The softmax that makes the weights."""
+        return self.maker(weights, "softmax", "safe_softmax") if self._private(weights) else None
 
     def _scores(self, scores: str) -> tuple[Node, float, tuple[MaskPart, ...]] | None:
         """(product of q and k, its scale, masks) behind the softmax's operand; masks come after scaling."""
@@ -173,31 +161,49 @@ class Finder:
                 return Source(name, perm, scale)
             name, scale = scaled[0], scale * scaled[1]
 
-    def _fits(self, match: Match) -> bool:
-        """Whether the operands broadcast over nothing but groups of heads, and the mask over what a mask may."""
-        q, k, v = (self.matrices(source) for source in (match.q, match.k, match.v))
+    def _whole(self, *operands: Source) -> tuple[int, ...] | None:
+        """The scores' shape, if the operands broadcast over nothing but groups of heads."""
+        q, k, v = map(self.matrices, operands)
         if not len(q) == len(k) == len(v):
-            return False
+            return None
         shared = len(q) == 5 and k[2] == v[2] == 1
         if len(q) == 5 and not shared:
-            return False
+            return None
         heads = q[:2] if shared else q[:-2]
-        whole = (*q[:-1], k[-2])
-        parts = [self.shape(part.added or part.seen) for part in match.mask]
-        return k[: len(heads)] == v[: len(heads)] == heads and all(mask_shape(part, whole) for part in parts)
+        return (*q[:-1], k[-2]) if k[: len(heads)] == v[: len(heads)] == heads else None
+
+    def _known(self, parts: tuple[MaskPart, ...], whole: tuple[int, ...]) -> tuple[Known, ...] | None:
+        """What constants tell of every part; None if one does not broadcast as a mask may."""
+        found = []
+        for part in parts:
+            name = part.added or part.seen
+            shape = mask_shape(self.shape(name), whole)
+            if shape is None:
+                return None
+            array = self.constant(name)
+            if array is None:
+                hidden, low = self._surely_hidden(part)
+                own = None if hidden is None else mask_shape(hidden.shape, whole)
+                found.append(Known(part, None, None if hidden is None or own is None else hidden.reshape(own), low))
+                continue
+            added = array if part.added else np.where(array, np.float32(0), np.float32(part.hidden_by))
+            found.append(Known(part, added.reshape(shape)))
+        return tuple(found)
 
     def matrices(self, source: Source) -> tuple[int, ...]:
         """The shape of an operand."""
         shape = self.shape(source.name)
         return tuple(shape[axis] for axis in source.perm)
 
-    def surely_hidden(self, part: MaskPart) -> Array | None:
-        """Where a mask that is computed at run time hides whatever the inputs are, as far as constants tell."""
+    def _surely_hidden(self, part: MaskPart) -> tuple[Array | None, float]:
+        """(where a mask of run time hides whatever the inputs are, what it adds there), as far as constants tell."""
         if part.seen:
-            return self._surely_false(part.seen)
+            return self._surely_false(part.seen), part.hidden_by
         node = self.maker(part.added, "where")
-        low = self.number(node.inputs[2]) if node is not None else None
-        return self._surely_false(node.inputs[0]) if node is not None and low is not None and low <= HIDDEN else None
+        numbers = [self.number(name) for name in node.inputs[1:]] if node is not None else []
+        if node is None or numbers[0] != 0.0 or numbers[1] is None or numbers[1] > HIDDEN:
+            return None, 0.0
+        return self._surely_false(node.inputs[0]), numbers[1]
 
     def _surely_false(self, condition: str) -> Array | None:
         known = self.constant(condition)

@@ -246,6 +246,7 @@ RULES: Mapping[str, Rule] = {
     "concat": _concat,
     "pad": _per_axis("before", "after"),
     "slice": _per_axis("starts", "stops", "steps"),
+    "safe_softmax": _rows,
     "softmax": _rows,
     "log_softmax": _rows,
     "normalize": _rows,

@@ -145,7 +145,7 @@ def _contraction(spec: MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec, inputs:
 
 def _pool(spec: PoolSpec, x: tuple[int, ...], y: tuple[int, ...], inputs: Sequence[Array]) -> Array:
     attrs: dict[str, Any] = {"kernel": spec.kernel, "strides": spec.strides, "pads": spec.pads}
-    shapes = {"max": (x,), "average": (x,), "max_grad": (x, y, y), "average_grad": (y,)}[spec.kind]
+    shapes = {"max": (x,), "average": (x,), "max_grad": (x, y), "average_grad": (y,)}[spec.kind]
     if spec.kind.startswith("average"):
         attrs["count_pads"] = spec.count_pads
     if spec.kind == "average_grad":

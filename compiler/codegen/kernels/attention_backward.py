@@ -1,6 +1,6 @@
-"""TIR of attention's gradient: block by block of queries, the weights again from lse, then the products of the chain.
+"""TIR of attention's gradient: block by block of queries, the weights once more, then the products of the chain.
 
-For a block of queries: p = exp(s - lse), d_s = scale p (d_y v' - rowsum(d_y y)); then d_v += p' d_y,
+For a block of queries: p = exp(s - highest) share, d_s = scale p (d_y v' - rowsum(d_y y)); then d_v += p' d_y,
 d_k += d_s' q, d_q = d_s k. A thread owns whole key/value heads, so nothing is shared.
 """
 
@@ -25,7 +25,7 @@ class Backward(Head):
 
     def __init__(self, spec: AttentionSpec, plan: AttentionPlan, scratch: Layout, operands: Operands) -> None:
         super().__init__(spec, plan, scratch, operands.workspace)
-        self.q, self.k, self.v, self.y, self.lse, self.d_y, *mask = operands.inputs
+        self.q, self.k, self.v, self.y, self.stats, self.d_y, *mask = operands.inputs
         self.mask = mask[0] if mask else None
         outputs = iter(operands.outputs)
         self.d_q, self.d_k, self.d_v = (next(outputs) if wanted else None for wanted in spec.wanted)
@@ -101,19 +101,19 @@ class Backward(Head):
         """One row of scores to weights p, and of d_y v' to d_s, in place; zeros where the query does not see."""
         spec = self.spec
         t = block.let(rows.first + i, "t")
-        place = (rows.batch * spec.heads + rows.head) * spec.queries + t
-        lse = block.let(load(self.lse, place), "lse")
+        place = block.let((rows.batch * spec.heads + rows.head) * (2 * spec.queries) + t, "stats")
+        highest = block.let(load(self.stats, place), "highest")
+        share = block.let(load(self.stats, place + spec.queries), "share")
         mask = mask_row(block, self.mask_access(), self.mask, (rows.batch, rows.head, t))
         at, d_at = (block.let(base + i * self.plan.score_stride, "row") for base in (weights, d_scores))
         delta = self._delta(block, rows, i, d_y) if self.through_scores else None
 
         def step(inner: Block, s: Value, width: int) -> None:
             x = self.masked(inner, load(self.workspace, at + s, width), mask, s, width)
-            p = scalar_math.exp(inner, inner.let(x - broadcast(lse, width), "x"))
+            p = scalar_math.exp(inner, inner.let(x - broadcast(highest, width), "x")) * broadcast(share, width)
             seen = self.visible(t, s, width) if spec.causal else None
             zero = literal(0.0, "float32", width)
-            if seen is not None:
-                p = inner.let(tirx.Select(seen, p, zero), "p")
+            p = inner.let(p if seen is None else tirx.Select(seen, p, zero), "p")
             inner.store(self.workspace, at + s, p)
             if delta is None:
                 return

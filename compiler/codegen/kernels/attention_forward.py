@@ -16,18 +16,18 @@ from compiler.codegen.kernels.tiling import vector_pieces
 from compiler.codegen.tir import Block, Operands, Value, broadcast, index, literal, load
 from compiler.kernel_spec import AttentionSpec
 
-_LOWEST = -1e30
-"""Stands for the maximum of a row without any key, so that nothing is inf - inf."""
+_LOWEST = -3.4028234663852886e38
+"""Stands for the maximum of a row without any key, so that nothing is inf - inf; no finite score is below it."""
 
 
 class Forward(Head):
-    """y and lse of every head."""
+    """y, and the highest score and the share of every row, of every head."""
 
     def __init__(self, spec: AttentionSpec, plan: AttentionPlan, scratch: Layout, operands: Operands) -> None:
         super().__init__(spec, plan, scratch, operands.workspace)
         self.q, self.k, self.v, *mask = operands.inputs
         self.mask = mask[0] if mask else None
-        self.y, self.lse = operands.outputs
+        self.y, self.stats = operands.outputs
 
     def emit(self, block: Block) -> None:
         """All heads, shared out to threads."""
@@ -122,19 +122,19 @@ class Forward(Head):
         return fold_lanes(block, "sum", block.let(load(total, 0, lanes), "total"))
 
     def _finish_stats(self, block: Block, slot: Value, rows: Rows) -> None:
-        """lse of every row, and the reciprocal of its sum in place of the sum."""
-        lanes = self.plan.lanes
-        out = block.let((rows.batch * self.spec.heads + rows.head) * self.spec.queries + rows.first, "lse")
+        """The highest score and the reciprocal of the sum of every row, which also takes the sum's place."""
+        lanes, queries = self.plan.lanes, self.spec.queries
+        out = block.let((rows.batch * self.spec.heads + rows.head) * (2 * queries) + rows.first, "stats")
         highest, sums = self.place(slot, "highest"), self.place(slot, "sums")
 
         def step(inner: Block, start: Value, width: int) -> None:
             total = inner.let(load(self.workspace, sums + start, width), "total")
             unseen = tirx.EQ(total, literal(0.0, "float32", width))
-            log = scalar_math.log(inner, total)
-            lse = inner.let(load(self.workspace, highest + start, width) + log, "lse")
-            inner.store(self.lse, out + start, tirx.Select(unseen, literal(math.inf, "float32", width), lse))
-            share = tirx.Div(literal(1.0, "float32", width), total)
-            inner.store(self.workspace, sums + start, tirx.Select(unseen, literal(0.0, "float32", width), share))
+            inner.store(self.stats, out + start, load(self.workspace, highest + start, width))
+            whole = tirx.Div(literal(1.0, "float32", width), total)
+            share = inner.let(tirx.Select(unseen, literal(0.0, "float32", width), whole), "share")
+            inner.store(self.stats, out + (start + queries), share)
+            inner.store(self.workspace, sums + start, share)
 
         block.loop(rows.count // lanes, lambda b, v: step(b, b.let(v * lanes, "start"), lanes), name="v")
         whole = rows.count - rows.count % lanes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -249,29 +250,38 @@ class _Pool:
         block.loop(self.spec.h, lambda b, h: b.loop(self.spec.w, lambda c, w: position(c, h, w), name="w"), name="h")
 
     def _first_maximum(self, block: Block, n: Value, row: Value, column: Value, channel: Value, width: int) -> None:
+        """The window's maxima are found here, from x itself: one computed elsewhere may differ by a rounding."""
         from tvm import tirx
 
         from compiler.codegen import tir
 
-        x, y, d_y = self.operands.inputs[:3]
+        x, d_y = self.operands.inputs[:2]
         d_x = self.operands.outputs[0]
-        place = self._y(n, row, column, channel)
-        best = block.let(tir.load(y, place, width), "best")
-        gradient = block.let(tir.load(d_y, place, width), "gradient")
+        rows, columns = self._window(block, row, 0), self._window(block, column, 1)
         zero = tir.literal(0.0, "float32", width)
+        best = block.local(width, "float32", "best")
+        block.store(best, 0, tir.literal(-math.inf, "float32", width))
+
+        def find(inner: Block, h: Value, w: Value) -> None:
+            value = tir.load(x, self._x(n, h, w, channel), width)
+            inner.store(best, 0, tirx.Max(tir.load(best, 0, width), value))
+
+        _area(block, rows, columns, find)
+        highest = block.let(tir.load(best, 0, width), "highest")
+        gradient = block.let(tir.load(d_y, self._y(n, row, column, channel), width), "gradient")
         given = block.local(width, "float32", "given")  # 1.0 in the lanes whose maximum has been met
         block.store(given, 0, zero)
 
-        def tap(inner: Block, h: Value, w: Value) -> None:
+        def give(inner: Block, h: Value, w: Value) -> None:
             flat = inner.let(self._x(n, h, w, channel), "flat")
             value = inner.let(tir.load(x, flat, width), "x")
             so_far = inner.let(tir.load(given, 0, width), "given")
-            hit = tirx.And(tirx.EQ(value, best), tirx.EQ(so_far, zero))
+            hit = tirx.And(tirx.EQ(value, highest), tirx.EQ(so_far, zero))
             old = inner.let(tir.load(d_x, flat, width), "old")
             inner.store(d_x, flat, tirx.Add(old, tirx.Select(hit, gradient, zero)))
             inner.store(given, 0, tirx.Select(hit, tir.literal(1.0, "float32", width), so_far))
 
-        _area(block, self._window(block, row, 0), self._window(block, column, 1), tap)
+        _area(block, rows, columns, give)
 
     # ---------------------------------------------------------------------------------------------------------- places
 
@@ -286,7 +296,7 @@ class _Pool:
         from compiler.codegen import tir
         from compiler.codegen.expressions import epilogue
 
-        count = {"max": 1, "average": 1, "average_grad": 1, "max_grad": 3}[self.spec.kind]
+        count = {"max": 1, "average": 1, "average_grad": 1, "max_grad": 2}[self.spec.kind]
         point = tir.Point(axes, tir.lanes_of(value), 3)
         inputs = list(zip(self.operands.inputs[count:], self.spec.epilogue_inputs, strict=True))
         block.store(self.operands.outputs[0], flat, epilogue(block, self.spec.epilogue, value, inputs, point))

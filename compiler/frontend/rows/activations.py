@@ -79,8 +79,13 @@ def _selu(call: Call, x: str) -> str:
 
 def _exp_minus_one(call: Call, x: str) -> str:
     # Clamped at zero: the branch is only taken below it, and an overflow there would turn the gradient into NaN.
-    low = call.emit("minimum", x, call.scalar(0.0, x))
-    return _shifted(call, call.emit("exp", low), -1.0)
+    return _shifted(call, call.emit("exp", _at_most_zero(call, x)), -1.0)
+
+
+def _at_most_zero(call: Call, x: str) -> str:
+    """min(x, 0) with the slope 1 at zero, the side that ONNX and PyTorch give zero to."""
+    zero = call.scalar(0.0, x)
+    return call.emit("where", call.emit("less", zero, x), zero, x)
 
 
 def _by_sign(call: Call, x: str, positive: str, negative: str) -> str:
@@ -88,9 +93,10 @@ def _by_sign(call: Call, x: str, positive: str, negative: str) -> str:
 
 
 def _softplus(call: Call, x: str) -> str:
-    """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|))."""
+    """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)); at zero the slope is the maximum's, 1/2 (a ReLU's is 0)."""
     small = call.emit("exp", call.emit("neg", call.emit("abs", x)))
-    return call.emit("add", call.emit("relu", x), call.emit("log", _shifted(call, small, 1.0)))
+    above = call.emit("maximum", x, call.scalar(0.0, x))
+    return call.emit("add", above, call.emit("log", _shifted(call, small, 1.0)))
 
 
 def _mish(call: Call, x: str) -> str:
@@ -112,7 +118,7 @@ def _p_relu(call: Call) -> Operand:
     """x for x >= 0, else slope x; the slope learns."""
     call.require_dtype(0, ("f32",))
     x = call.value(0)
-    below = call.emit("mul", call.emit("minimum", x, call.scalar(0.0, x)), call.learned(1, "weight"))
+    below = call.emit("mul", _at_most_zero(call, x), call.learned(1, "weight"))
     return call.emit("add", call.emit("relu", x), below)
 
 

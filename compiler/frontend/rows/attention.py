@@ -29,13 +29,14 @@ class _Heads:
 def _attention(call: Call) -> Operand:
     """softmax(scale Q K' + mask) V per head; grouped key/value heads are shared by several query heads.
 
+    A query that sees no key gives zeros.
     Shapes: Q, K, V are [B, heads, T, D], or [B, T, heads D] with `q_num_heads` and `kv_num_heads`.
     Source: ONNX Attention, opset 23.
     """
     call.only_outputs(1)
     for index in range(3):
         call.require_dtype(index, ("f32",))
-    if call.has(4) or call.has(5):
+    if any(call.has(index) for index in (4, 5, 6)):
         call.unsupported("a key/value cache is not supported", "export the model without past keys and values")
     if call.attributes.integer("qk_matmul_output_mode", 0) or call.attributes.integer("softmax_precision", 1) != 1:
         call.unsupported("qk_matmul_output_mode and softmax_precision other than the defaults are not supported")
@@ -88,12 +89,11 @@ def _attend(call: Call, q: str, k: str, v: str, heads: _Heads) -> str:
         scaled = call.emit("mul", scores, call.scalar(1 / cap, scores))
         scores = call.emit("mul", call.emit("tanh", scaled), call.scalar(cap, scores))
     scores = _masked(call, scores, heads)
-    return call.emit("matmul", call.emit("softmax", scores), v, transpose_a=False, transpose_b=False)
+    return call.emit("matmul", call.emit("safe_softmax", scores), v, transpose_a=False, transpose_b=False)
 
 
 def _masked(call: Call, scores: str, heads: _Heads) -> str:
-    # A finite stand-in for -inf: a fully masked row then gives an even spread and not NaN.
-    low = call.scalar(-1e9, scores)
+    low = call.scalar(-np.inf, scores)
     if call.attributes.integer("is_causal", 0):
         seen = call.constant(np.tril(np.ones((heads.positions, heads.keys), bool)))
         scores = call.emit("where", seen, scores, low)

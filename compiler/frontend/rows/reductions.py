@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Operand
+from compiler.graph import AttrValue
 
 Body = Callable[[Call, str, tuple[int, ...], bool], str]
 """(call, x, axes, keep the reduced axes) -> the reduced value."""
@@ -46,7 +48,12 @@ def _sum_square(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
 
 
 def _l2(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
-    return call.emit("sqrt", _sum_square(call, x, axes, keep))
+    """The root's slope at zero counts as zero, as a norm's does in PyTorch: 0 / 0 would make a row of zeros NaN."""
+    total = _sum_square(call, x, axes, keep)
+    zero = call.scalar(0.0, total)
+    vanishes = call.emit("equal", total, zero)
+    root = call.emit("sqrt", call.emit("where", vanishes, call.scalar(1.0, total), total))
+    return call.emit("where", vanishes, zero, root)
 
 
 def _l1(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
@@ -54,29 +61,39 @@ def _l1(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
 
 
 def _log_sum_exp(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
-    """log sum exp(x - max) + max."""
-    top = call.emit("reduce_max", x, axes=axes, keepdims=True)
-    total = call.emit("reduce_sum", call.emit("exp", call.emit("sub", x, top)), axes=axes, keepdims=True)
-    result = call.emit("add", call.emit("log", total), top)
-    shape = [extent for i, extent in enumerate(call.shape_of(result)) if keep or i not in axes]
-    return call.reshape(result, shape)
+    shape = call.shape_of(x)
+    kept = tuple(i for i in range(len(shape)) if i not in axes)
+    perm = (*kept, *sorted(axes))
+    moved = x if perm == tuple(range(len(shape))) else call.transpose(x, perm)
+    rows = tuple(shape[i] for i in kept)
+    y = call.emit("log_sum_exp", call.reshape(moved, (*rows, prod(shape[i] for i in axes))))
+    return call.reshape(y, tuple(1 if i in axes else extent for i, extent in enumerate(shape)) if keep else rows)
 
 
-def _global(op: str) -> Rule:
-    """Global pooling: [N, C, H, W] -> [N, C, 1, 1]."""
+def _image(call: Call) -> str:
+    call.require_dtype(0, ("f32",))
+    if call.rank(0) < 3:
+        call.fail(f"needs a tensor [N, C, ...], has rank {call.rank(0)}")
+    return call.value(0)
 
-    def rule(call: Call) -> Operand:
-        call.require_dtype(0, ("f32",))
-        if call.rank(0) < 3:
-            call.fail(f"needs a tensor [N, C, ...], has rank {call.rank(0)}")
-        return call.emit(op, call.value(0), axes=tuple(range(2, call.rank(0))), keepdims=True)
 
-    return rule
+def _global_average(call: Call) -> Operand:
+    """[N, C, ...] -> [N, C, 1 ...]."""
+    return call.emit("reduce_mean", _image(call), axes=tuple(range(2, call.rank(0))), keepdims=True)
+
+
+def _global_max(call: Call) -> Operand:
+    """[N, C, ...] -> [N, C, 1 ...]: one window, whose first maximum takes the gradient, as in PyTorch's pooling."""
+    x, shape = _image(call), call.shape(0)
+    image = (*shape[:2], prod(shape[2:-1]), shape[-1])
+    window: dict[str, AttrValue] = {"kernel": image[2:], "strides": (1, 1), "pads": (0, 0, 0, 0)}
+    y = call.emit("max_pool", call.to_last(call.reshape(x, image), 1), **window)
+    return call.reshape(call.from_last(y, 1), (*shape[:2], *(1 for _ in shape[2:])))
 
 
 ROWS: Mapping[str, Rule] = {
-    "GlobalAveragePool": _global("reduce_mean"),
-    "GlobalMaxPool": _global("reduce_max"),
+    "GlobalAveragePool": _global_average,
+    "GlobalMaxPool": _global_max,
     "ReduceL1": _reduction(_l1),
     "ReduceL2": _reduction(_l2),
     "ReduceLogSumExp": _reduction(_log_sum_exp),

@@ -11,6 +11,9 @@ from compiler.builder import GraphBuilder
 from compiler.evaluate import evaluate_graph
 from compiler.graph import Graph, Parameter, TensorType
 from compiler.passes.attention import fuse_attention
+from compiler.passes.eliminate_dead import eliminate_dead
+from compiler.passes.guarded_softmax import unguard_softmax
+from tests.compiler.passes.gradients import with_gradients
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 5, 7, 3
 Build = Callable[[GraphBuilder], str]
@@ -73,6 +76,40 @@ def hidden_scores(b: GraphBuilder) -> str:
     return weighted(b, b.emit("where", lower, product(b), b.constant(-1e9)))
 
 
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def run_time_mask(b: GraphBuilder, *, low: float, lower: bool) -> str:
+    """0 where a key is seen and `low` elsewhere, padding and perhaps later keys."""
+    b.types["seen"] = TensorType("bool", (BATCH, 1, 1, KEYS))
+    own = b.constant(np.tril(np.ones((QUERIES, KEYS), bool), KEYS - QUERIES))
+    seen = b.emit("and", own, "seen") if lower else "seen"
+    return b.emit("where", seen, b.constant(0.0), b.constant(low))
+
+
+def causal_by_a_number(b: GraphBuilder) -> str:
+    """As transformers' eager attention has it: a row of padding spreads over all keys, the later ones too."""
+    return weighted(b, b.emit("add", product(b), run_time_mask(b, low=LOWEST, lower=True)))
+
+
+def causal_twice(b: GraphBuilder) -> str:
+    """As older GPT-2: later keys are lower than padding by a whole number of that size."""
+    lower = b.constant(np.tril(np.ones((QUERIES, KEYS), bool), KEYS - QUERIES))
+    hidden = b.emit("where", lower, product(b), b.constant(LOWEST))
+    return weighted(b, b.emit("add", hidden, run_time_mask(b, low=LOWEST, lower=True)))
+
+
+def a_row_of_constants(b: GraphBuilder) -> str:
+    mask = np.where(np.tril(np.ones((QUERIES, KEYS), bool), KEYS - QUERIES), 0, LOWEST).astype(np.float32)
+    mask[1] = LOWEST
+    return weighted(b, b.emit("add", product(b), b.constant(mask)))
+
+
+def padding_by_infinity(b: GraphBuilder) -> str:
+    b.types["seen"] = TensorType("bool", (BATCH, 1, 1, KEYS))
+    return weighted(b, b.emit("where", "seen", product(b), b.constant(-np.inf)), guard=True)
+
+
 def nothing_hidden(b: GraphBuilder) -> str:
     return weighted(b, b.emit("add", product(b), b.constant(np.zeros((BATCH, 1, QUERIES, KEYS), np.float32))))
 
@@ -83,8 +120,31 @@ CASES: dict[str, tuple[Build, int, bool]] = {
     "guarded mask": (guarded_mask, 4, False),
     "causal and padding": (causal, 4, True),
     "hidden scores": (hidden_scores, 3, True),
+    "causal by a number": (causal_by_a_number, 4, False),
+    "causal twice": (causal_twice, 4, True),
+    "a row of constants": (a_row_of_constants, 4, False),
+    "padding by infinity": (padding_by_infinity, 4, False),
     "nothing hidden": (nothing_hidden, 3, False),
 }
+
+
+def stopped_padding(b: GraphBuilder) -> str:
+    """A row of padding spreads evenly and passes no gradient to its scores."""
+    b.types["seen"] = TensorType("bool", (BATCH, 1, 1, KEYS))
+    return weighted(b, b.emit("where", "seen", product(b), b.constant(-1e9)))
+
+
+def stopped_later_keys(b: GraphBuilder) -> str:
+    lower = b.constant(np.tril(np.ones((QUERIES, KEYS), bool), KEYS - QUERIES))
+    hidden = b.emit("where", lower, product(b), b.constant(LOWEST))
+    return weighted(b, b.emit("add", hidden, run_time_mask(b, low=LOWEST, lower=False)))
+
+
+@pytest.mark.parametrize("build", [stopped_padding, stopped_later_keys])
+def test_a_number_in_place_of_scores_that_may_weigh_something_is_left_alone(build: Build) -> None:
+    b = operands()
+    graph = graph_of(b, build(b), "q", "k", "v", "seen")
+    assert fuse_attention(graph).nodes == graph.nodes
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -93,7 +153,7 @@ def test_a_form_becomes_one_node_with_the_same_values(name: str) -> None:
     b = operands()
     output = build(b)
     graph = graph_of(b, output, *(name for name in ("q", "k", "v", "seen") if name in b.types))
-    fused = fuse_attention(graph)
+    fused = fuse_attention(eliminate_dead(unguard_softmax(graph)))
     (node,) = [node for node in fused.nodes if node.op == "attention"]
     assert (len(node.inputs), node.attrs["causal"]) == (count, is_causal)
     check_same(graph, fused)
@@ -112,8 +172,16 @@ def feeds_of(graph: Graph) -> dict[str, np.ndarray]:
 def check_same(graph: Graph, fused: Graph) -> None:
     feeds = feeds_of(graph)
     with np.errstate(invalid="ignore"):
-        want = evaluate_graph(graph, feeds)[graph.outputs[0]]
-    np.testing.assert_allclose(evaluate_graph(fused, feeds)[graph.outputs[0]], want, rtol=1e-6, atol=1e-7)
+        (want,) = outputs_of(graph, feeds)
+    unguarded = with_gradients(eliminate_dead(unguard_softmax(graph)), "qkv")
+    found = outputs_of(with_gradients(fused, "qkv"), feeds)
+    for mine, wanted in zip(found, [want, *outputs_of(unguarded, feeds)[1:]], strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=1e-7)
+
+
+def outputs_of(graph: Graph, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    values = evaluate_graph(graph, feeds)
+    return [values[name] for name in graph.outputs]
 
 
 def test_repeated_key_heads_are_read_once() -> None:

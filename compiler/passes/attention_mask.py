@@ -1,0 +1,75 @@
+"""Which scores of an attention weigh nothing whatever the inputs are, as far as the constants of its masks tell.
+
+A score weighs nothing if a mask makes it -inf, or if another score of its row stays larger by at least 1e9, so that its
+exponential is zero. A large negative number alone does not do it: where such numbers hide a whole row, softmax spreads
+it over them, and -inf in place of one of them would spread it over the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.graph import Array
+
+HIDDEN = -1e9
+"""A mask of at most this hides: next to a score of ordinary size its exponential is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPart:
+    """Something added to the scores: `added`, or `hidden_by` in place of them where `seen` does not hold."""
+
+    added: str = ""
+    seen: str = ""
+    hidden_by: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A part as far as constants tell, over [batch or 1, heads or 1, queries or 1, keys or 1].
+
+    `array`: what it adds, if that is known. Else `hidden`: where it surely adds `low`, its least value.
+    """
+
+    part: MaskPart
+    array: Array | None
+    hidden: Array | None = None
+    low: float = 0.0
+
+
+def weightless(parts: Sequence[Known], queries: int, keys: int) -> Array:
+    """[..., queries, keys]: True where a score surely weighs nothing."""
+    constants = np.zeros((1, 1, queries, keys), np.float32)
+    with np.errstate(all="ignore"):
+        for own in parts:
+            constants = constants if own.array is None else constants + own.array
+        infinite = constants == -np.inf
+        lower = np.isfinite(constants) & (constants.max(axis=-1, keepdims=True) - constants >= -HIDDEN)
+    for own in parts:
+        if own.array is None:
+            hidden = np.asarray(False if own.hidden is None else own.hidden)
+            # Where a part is surely at its least, it is nowhere else in the row lower.
+            lower, infinite = lower & hidden, infinite | (hidden & (own.low == -np.inf))
+    return np.asarray(infinite | lower)
+
+
+def is_exact(parts: Sequence[Known], hidden: Array) -> bool:
+    """Whether adding what every part adds is what the parts do.
+
+    A part that puts a finite number in place of scores stops their gradient; an added one does not. Both are the same
+    where the score weighs nothing.
+    """
+    return all(
+        not own.part.seen
+        or own.part.hidden_by == -np.inf
+        or (own.array is not None and bool((hidden | (own.array == 0)).all()))
+        for own in parts
+    )
+
+
+def later_keys(queries: int, keys: int) -> Array:
+    """[queries, keys]: True for keys after the query's own."""
+    return np.triu(np.ones((queries, keys), bool), keys - queries + 1)

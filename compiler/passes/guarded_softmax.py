@@ -1,0 +1,83 @@
+"""Takes the guard that turns a softmax's NaN rows into zeros for what it means: a row that sees no key weighs nothing.
+
+Rewrites: where(is_nan(w), 0, w), w = softmax(x), to safe_softmax(x); in x, an added mask of 0 and the lowest number to
+one of 0 and -inf. Requires: nothing. Ensures: the values of PyTorch's scaled_dot_product_attention with a boolean mask,
+in both directions. Why: softmax's gradient of such a row is NaN times zero. And only PyTorch's exporter writes this
+form, for that operator: it says -inf in a comment and writes the lowest number, after which its guard never meets a NaN
+and the file spreads such a row evenly, where the module gives zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.builder import GraphBuilder
+from compiler.graph import Array, Graph, Node
+from compiler.ops.rows import LOWEST
+
+
+def unguard_softmax(graph: Graph) -> Graph:
+    """The graph with every guarded softmax as one that needs no guard."""
+    makers = graph.producers()
+    b = GraphBuilder(prefix="guarded")
+    b.types.update(graph.types)
+    b.arrays.update(graph.arrays)
+    for node in graph.nodes:
+        softmax = _guarded(graph, makers, node)
+        if softmax is None:
+            b.nodes.append(node)
+            continue
+        b.origin, b.phase = node.origin, node.phase
+        b.emit("safe_softmax", _masked_by_infinity(b, graph, makers, softmax.inputs[0]), name=node.output)
+    return replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays)
+
+
+def _guarded(graph: Graph, makers: Mapping[str, Node], node: Node) -> Node | None:
+    """The softmax behind a guard."""
+    if node.op != "where":
+        return None
+    condition, replacement, kept = node.inputs
+    test, softmax, zero = makers.get(condition), makers.get(kept), _constant(graph, replacement)
+    if test is None or test.op != "is_nan" or test.inputs != (kept,) or zero is None or zero.any():
+        return None
+    same = graph.types[kept] == graph.types[node.output]
+    return softmax if softmax is not None and softmax.op == "softmax" and same else None
+
+
+def _masked_by_infinity(b: GraphBuilder, graph: Graph, makers: Mapping[str, Node], scores: str) -> str:
+    """The scores with -inf for the lowest number in the masks that are added to them."""
+    node = makers.get(scores)
+    if node is None or node.op != "add":
+        return scores
+    left, right = (_mask(b, graph, makers, name) or _masked_by_infinity(b, graph, makers, name) for name in node.inputs)
+    return scores if (left, right) == node.inputs else b.emit("add", left, right)
+
+
+def _mask(b: GraphBuilder, graph: Graph, makers: Mapping[str, Node], name: str) -> str:
+    """A mask of 0 and the lowest number with -inf in its place; "" if the value is none."""
+    known = _constant(graph, name)
+    if known is not None:
+        return b.constant(_infinite(known)) if _hides(known) else ""
+    node = makers.get(name)
+    if node is None or node.op != "where":
+        return ""
+    seen, *numbers = node.inputs
+    arrays = [_constant(graph, number) for number in numbers]
+    if any(array is None or not np.isin(array, (0, LOWEST)).all() for array in arrays):
+        return ""
+    return b.emit("where", seen, *(b.constant(_infinite(array)) for array in arrays if array is not None))
+
+
+def _constant(graph: Graph, name: str) -> Array | None:
+    return None if name in graph.parameters else graph.arrays.get(name)
+
+
+def _hides(mask: Array) -> bool:
+    return mask.dtype.kind == "f" and bool((mask == LOWEST).any()) and bool(np.isin(mask, (0, LOWEST)).all())
+
+
+def _infinite(mask: Array) -> Array:
+    return np.where(mask == LOWEST, np.float32(-np.inf), mask).astype(np.float32)

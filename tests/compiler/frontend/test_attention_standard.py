@@ -1,0 +1,128 @@
+"""The ONNX package's own Attention cases, as the operator and as the function body that it stands for."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import torch.nn.functional as F
+from onnx.backend.test.case.node import collect_testcases
+from onnx.backend.test.case.test_case import TestCase as StandardCase
+
+from compiler.evaluate import evaluate_graph
+from compiler.graph import Array
+from compiler.passes import FORWARD_PASSES, run_passes
+from tests.compiler.frontend.onnx_graphs import imported, model_of, node
+from tests.compiler.passes.gradients import with_gradients
+
+NEWEST = 23
+OPSET_24 = ("test_attention_causal_boolmask_nan_robustness",)
+"""Cases of a later opset that use nothing which opset 23 does not have."""
+ROBUSTNESS = (*OPSET_24, "test_attention_23_boolmask_fullymasked_row_nan_robustness")
+
+
+def is_supported(case: StandardCase) -> bool:
+    """float32, without a key/value cache, no output but Y: what the importer says it takes."""
+    graph, name = case.model.graph, case.name.removesuffix("_expanded")
+    if case.model.opset_import[0].version > NEWEST and name not in OPSET_24:
+        return False
+    types = {value.type.tensor_type.elem_type for value in graph.input}
+    kinds = {onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL}
+    return types <= kinds and len(graph.output) == 1 and not any("past" in value.name for value in graph.input)
+
+
+CASES = {case.name: case for case in collect_testcases("Attention") if is_supported(case)}
+
+
+def prepared(case: StandardCase) -> tuple[bytes, dict[str, Array]]:
+    """Model and feeds; a mask [T, S] is given as [B, 1, T, S], since the first axis of an input is the batch."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    model.opset_import[0].version = min(NEWEST, model.opset_import[0].version)
+    (arrays, _), feeds = case.data_sets[0], {}
+    batch = arrays[0].shape[0]
+    for value, array in zip(model.graph.input, arrays, strict=True):
+        if value.name == "attn_mask" and array.ndim == 2:
+            array = np.broadcast_to(array, (batch, 1, *array.shape))
+            kind = value.type.tensor_type.elem_type
+            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, array.shape))
+        feeds[value.name] = np.ascontiguousarray(array)
+    return model.SerializeToString(), feeds
+
+
+def check(model: bytes, feeds: dict[str, Array], case: StandardCase) -> None:
+    """As imported, and after the passes of the forward graph."""
+    (want,) = case.data_sets[0][1]
+    graph = imported(model, batch=case.data_sets[0][0][0].shape[0])
+    for own in (graph, run_passes(graph, FORWARD_PASSES)):
+        found = evaluate_graph(own, {name: feeds[name] for name in own.inputs})[own.outputs[0]]
+        np.testing.assert_allclose(found, want, rtol=case.rtol, atol=1e-6)
+
+
+def test_the_cases_that_count_are_there() -> None:
+    assert {*ROBUSTNESS, *(f"{name}_expanded" for name in ROBUSTNESS)} <= CASES.keys()
+    assert len(CASES) >= 70
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_of_the_standard(name: str) -> None:
+    check(*prepared(CASES[name]), CASES[name])
+
+
+@pytest.mark.parametrize("name", ROBUSTNESS)
+def test_a_row_without_a_key_under_a_mask_that_is_known(name: str) -> None:
+    model, feeds = prepared(CASES[name])
+    proto = onnx.load_from_string(model)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(feeds.pop("attn_mask"), "attn_mask"))
+    del proto.graph.input[3]
+    check(proto.SerializeToString(), feeds, CASES[name])
+
+
+@pytest.mark.parametrize("name", [*ROBUSTNESS, *(f"{name}_expanded" for name in ROBUSTNESS)])
+def test_a_row_without_a_key_passes_no_gradient(name: str) -> None:
+    model, feeds = prepared(CASES[name])
+    graph = imported(model, batch=1)
+    training = with_gradients(run_passes(graph, FORWARD_PASSES), ["Q", "K", "V"])
+    values = evaluate_graph(training, feeds)
+    arrays = [feeds[operand].astype(np.float64) for operand in ("Q", "K", "V")]
+    want = by_torch(arrays, feeds["attn_mask"], int("causal" in name), 0.0)
+    assert any(gradient.any() for gradient in want[1:])
+    for output, wanted in zip(training.outputs, want, strict=True):
+        np.testing.assert_allclose(values[output], wanted, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["bool", "f32"])
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("softcap", [0.0, 0.7])
+def test_gradients_are_those_of_pytorch(kind: str, causal: int, softcap: float) -> None:
+    """Fused, and where a soft cap keeps it in pieces; the first query of sample 0 sees nothing."""
+    shape, rng = (2, 3, 6, 4), np.random.default_rng(5)
+    operands = [("f32", shape)] * 3 + [(kind, (2, 1, 6, 6))]
+    names = [f"x{i}" for i in range(4)]
+    made = node("Attention", names, ["y"], is_causal=causal, softcap=softcap)
+    graph = imported(model_of([made], dict(zip(names, operands, strict=True)), ["y"], {}, opset=23), batch=2)
+    seen = rng.random((2, 1, 6, 6)) < 0.6
+    seen[0, 0, 0], seen[:, 0, 2:, 0] = False, True
+    arrays = [rng.normal(size=shape) for _ in range(3)]
+    mask = seen if kind == "bool" else np.where(seen, 0.3, -np.inf)
+    feeds = dict(zip(names, [*arrays, mask], strict=True))
+    training = with_gradients(run_passes(graph, FORWARD_PASSES), names[:3])
+    values = evaluate_graph(training, feeds)
+    for name, wanted in zip(training.outputs, by_torch(arrays, mask, causal, softcap), strict=True):
+        np.testing.assert_allclose(values[name], wanted, rtol=1e-6, atol=1e-8)
+
+
+def by_torch(arrays: list[Array], mask: Array, causal: int, softcap: float) -> list[Array]:
+    """y, and the gradients of the sum of its squares."""
+    leaves = [torch.from_numpy(array).requires_grad_() for array in arrays]
+    q, k, v = leaves
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    added = torch.from_numpy(mask if mask.dtype != np.bool_ else np.where(mask, 0.0, -np.inf))
+    if causal:
+        added = added.masked_fill(~torch.ones(scores.shape[-2:]).tril().bool(), -torch.inf)
+    y = torch._safe_softmax(scores + added, -1) @ v if softcap else F.scaled_dot_product_attention(q, k, v, added)
+    (y * y).sum().backward()
+    return [y.detach().numpy(), *(leaf.grad.numpy() for leaf in leaves if leaf.grad is not None)]

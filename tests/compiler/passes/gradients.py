@@ -1,0 +1,23 @@
+"""A graph's gradients, without a model around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from compiler.autodiff import differentiate
+from compiler.builder import GraphBuilder
+from compiler.graph import Graph
+from compiler.plan import WHOLE
+from compiler.training import TrainingGraph
+
+
+def with_gradients(graph: Graph, targets: Iterable[str]) -> Graph:
+    """The graph's output, then the gradients of the sum of its squares for `targets`."""
+    b = GraphBuilder(graph, prefix="loss")
+    y = graph.outputs[0]
+    axes = tuple(range(len(b.shape(y))))
+    loss = b.emit("reduce_sum", b.emit("mul", y, y), axes=axes, keepdims=False)
+    whole = replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays, outputs=(y,))
+    step = TrainingGraph(whole, loss, y, graph.inputs, "mse")
+    return differentiate(step, dict.fromkeys(targets, WHOLE)).graph
