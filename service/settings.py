@@ -71,7 +71,9 @@ class Settings(BaseSettings):
     run_memory_bytes: int = 4 * GIB
     run_disk_bytes: int = 4 * GIB
     device_strikes: int = 3
-    """Lost attempts in a row that quarantine a device."""
+    """Attempts in a row that failed because of the device, and quarantine it."""
+    device_retry_s: float = 600.0
+    """A run that failed on a device for a reason that may pass is kept from it so long, or until it has worked."""
     isolation_level: int = 0
     """Least isolation of a device that is given work (0 to 4)."""
     credential_s: float = Field(default=3600.0, le=3600.0)

@@ -148,11 +148,14 @@ def expire_runs(farm: Farm) -> None:
 
     def expire(session: Session, run_id: str) -> None:
         run = session.scalar(select(Run).where(Run.id == run_id, *is_late).with_for_update(skip_locked=True))
-        if run is not None:
-            attempts.end_run(session, run, attempts.Ending(
-                "expired", "device", "device.none",
-                f"no device that runs {run.target} took it within {farm.settings.queue_s:.0f} s",
-                "enrol such a device, or release one from quarantine"))  # fmt: skip
+        if run is None:
+            return
+        tried = attempts.tried_on(session, run)
+        other, since = ("other ", f"; it failed on {tried}") if tried else ("", "")
+        attempts.end_run(session, run, attempts.Ending(
+            "expired", "device", "device.none",
+            f"no {other}device that runs {run.target} took it within {farm.settings.queue_s:.0f} s{since}",
+            "enrol such a device, or release one from quarantine"))  # fmt: skip
 
     _each(farm, ids, expire)
 
