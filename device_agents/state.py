@@ -4,6 +4,7 @@ device-key          Ed25519 private key, raw, base64; made here, never leaves
 identity.json       device id, farm URL, trusted server keys, highest release seen per key
 credential.json     the short-lived bearer token; rewritten at each renewal
 agent.lock          held by the running agent: one agent per folder
+alive               touched every two seconds by the running agent
 spool/              finished results that the farm does not have yet (`spool.py`)
 scratch/            the running job; wiped between jobs
 """

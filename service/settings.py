@@ -5,6 +5,7 @@ The defaults are the embedded farm: SQLite, a Valkey socket and plain files, all
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from pydantic import Field
@@ -115,6 +116,11 @@ class Settings(BaseSettings):
     def signing_key_path(self) -> Path:
         """The Ed25519 key that assignments are signed with (0600)."""
         return self.state / "signing-key.json"
+
+    @property
+    def worker_alive_path(self) -> Path:
+        """The file that this machine's worker touches every few seconds while it lives and takes work."""
+        return self.state / f"worker-alive.{socket.gethostname()}"
 
     @property
     def api_key_path(self) -> Path:

@@ -91,16 +91,8 @@ def recover_jobs(farm: Farm) -> None:
 
     def recover(session: Session, job_id: str) -> None:
         job = session.scalar(select(Job).where(Job.id == job_id, *is_silent).with_for_update(skip_locked=True))
-        if job is None:
-            return
-        if job.cancel_requested:
-            work.end_with(session, job, "cancelled", work.Failure("user", "job.cancelled", "cancelled"))
-        elif job.attempts < farm.settings.compile_attempts:
-            work.give_back(session, job, "its worker went silent")
-        else:
-            work.end_with(session, job, "failed", work.Failure(
-                "infra", "infra.worker-lost", f"its worker went silent, {job.attempts} times in a row",
-                hint="perhaps the workers run out of memory; see their log, then send the request again"))  # fmt: skip
+        if job is not None:
+            work.lose(session, job, attempts=farm.settings.compile_attempts, reason="its worker went silent")
 
     _each(farm, ids, recover)
 

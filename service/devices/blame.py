@@ -49,8 +49,10 @@ def strike(session: Session, device: Device, run: Run, *, code: str, message: st
     if device.strikes >= most and device.state == "active":
         codes = session.scalars(select(Strike.code).where(Strike.device_id == device.id).order_by(Strike.id))
         reason = (
-            f"{device.strikes} attempts in a row failed because of this device: {_counted(codes)}; the last: "
-            f"{message}"[:800] + "; mend it, then release it"
+            f"{device.strikes} attempts in a row failed because of this device: {_counted(codes)}; the last: {message}"[
+                :800
+            ]
+            + "; mend it, then release it"
         )
         _quarantine(session, device, reason, BY_STRIKES)
 
@@ -99,7 +101,7 @@ def judge_clock(session: Session, device: Device, said: float | None) -> None:
     if abs(off_s) > CLOCK_SKEW_S:
         if device.state == "active":
             side = "ahead of" if off_s > 0 else "behind"
-            reason = f"its clock is {abs(off_s):,.0f} s {side} the farm's; set it (NTP): work comes again by itself then"
+            reason = f"its clock is {abs(off_s):,.0f} s {side} the farm's; set it (NTP): then work comes again"
             _quarantine(session, device, reason, BY_CLOCK)
     elif device.state == "quarantined" and device.quarantined_for == BY_CLOCK:
         _end_quarantine(session, device, "its clock is right again")

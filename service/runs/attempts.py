@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Run
@@ -180,7 +180,7 @@ def _queue_again(
 
 def _others(session: Session, settings: Settings, run: Run) -> bool:
     """Whether some device of the farm may still take the run, now or when it is free."""
-    active: Select[tuple[Device]] = select(Device).where(Device.state == "active")
+    active = select(Device).where(Device.state == "active")
     if run.wanted_device_id is not None:
         active = active.where(Device.id == run.wanted_device_id)
     if run.wanted_device_class is not None:
