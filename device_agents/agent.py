@@ -121,7 +121,12 @@ def join_farm(client: FarmClient, token: str | None, stop: threading.Event) -> N
             log.warning("enrolled at %s, now talking to %s", identity.server, client.server)
         try:
             retry.call(retry.LEASE, client.renew, sleep=stop.wait)
-            return
+            if client.trusts_farm():
+                return
+            if token is None:
+                log.warning("the farm signs with a key that this device does not know; %s", HOW_TO_ENROL)
+                return
+            log.warning("the farm signs with a new key; enrolling again")
         except EnrolmentError:
             if token is None:
                 raise
@@ -157,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    os.umask(0o022)  # the state folder is private as a whole; jobs of another user must be able to read their own
     state = StateFolder(options.state)
     try:
         with state.locked("agent", wait=False):

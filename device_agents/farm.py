@@ -109,6 +109,12 @@ class FarmClient:
                 self.state.save_identity(Identity(identity.device_id, identity.server, keys, identity.highest_release))
             self.state.save_credential(credential)
 
+    def trusts_farm(self) -> bool:
+        """Whether the key that the farm signs with now is one that this device trusts."""
+        identity, credential = self.state.identity(), self.state.credential()
+        offered = credential.server_keys if credential else ()
+        return identity is None or not offered or any(key.key_id in identity.trusted_keys for key in offered)
+
     def lease(self, request: LeaseRequest) -> Assignment | None:
         """Wait for work, up to `request.wait_s`. None: there is none."""
         timeout_s = request.wait_s + LONG_POLL_GRACE_S

@@ -25,8 +25,8 @@ from device_agents.protocol import HEARTBEAT_INTERVAL_S, DeviceDescription, Hear
 from device_agents.state import StateFolder
 
 RETRY_S = 2.0
-STOPPED_S = 60.0
-"""An agent that has been stopped (SIGSTOP, a debugger) for so long does no work: its lease may run out."""
+STOPPED_INTERVALS = 10
+"""An agent that has been stopped (SIGSTOP, a debugger) for so many intervals does no work: its lease may run out."""
 STOP_TIMEOUT_S = 5.0
 
 
@@ -124,7 +124,7 @@ def main() -> None:
                 request = _newest(data, request)
             if not is_stopped(parent):
                 running_s = time.monotonic()
-            elif time.monotonic() - running_s > STOPPED_S:
+            elif time.monotonic() - running_s > STOPPED_INTERVALS * settings.interval_s:
                 next_s = time.monotonic() + settings.interval_s
             if time.monotonic() >= next_s:
                 wait_s = _beat(client, settings, request)

@@ -1,9 +1,9 @@
 """The process that keeps a farm on this machine up: `python -m pockfarm.supervisor STATE PORT`.
 
-It starts the parts in order, waits until each is up, restarts one that dies (after 1, 2, 4 ... 30 s), kills and starts
-again one that gives no sign of life any more (a stopped process does not die), and on SIGTERM stops them in reverse order:
-SIGTERM, the part's own time, then SIGKILL of its process group. Should the supervisor be killed itself, the kernel
-sends its parts SIGTERM. Single-threaded: that signal belongs to the thread that forks.
+It starts the parts in order, waits until each is up, restarts one that dies (after 1, 2 ... 30 s), and kills one that
+gives no sign of life any more (a stopped process does not die) to start it again. On SIGTERM it stops them in reverse
+order: SIGTERM, the part's own time, then SIGKILL of its process group. Should the supervisor be killed itself, the
+kernel sends its parts SIGTERM. Single-threaded: that signal belongs to the thread that forks.
 """
 
 from __future__ import annotations

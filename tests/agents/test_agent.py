@@ -364,3 +364,43 @@ def test_agents_of_one_machine_take_turns(farm: FakeFarm, start_agent: Start, tm
         farm.wait_for(lambda: len(farm.heartbeats) > count + 1)
         assert not farm.reports
     assert farm.report().outcome.state == "succeeded"
+
+
+def test_an_agent_learns_the_farms_new_key_by_a_new_token_only(farm: FakeFarm, start_agent: Start) -> None:
+    first = start_agent()
+    farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)
+    first.end()
+    farm.key, farm.key_id, farm.token = Ed25519PrivateKey.generate(), "farm-2", ""
+    second = start_agent()
+    until(lambda: "does not know" in second.log.read_text())
+    second.end()
+    farm.token = "another"
+    farm.assign(bundle(), steps=4)
+    start_agent("--once")
+    assert farm.report().outcome.state == "succeeded"
+
+
+def test_a_device_that_lost_its_key_says_so_and_makes_no_other(farm: FakeFarm, start_agent: Start) -> None:
+    first = start_agent()
+    farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)
+    first.end()
+    (first.state / "device-key").unlink()
+    second = start_agent()
+    assert second.wait() == 2
+    assert "device-key is missing" in second.log.read_text()
+    assert not (first.state / "device-key").exists()
+
+
+def test_a_heartbeat_does_not_outlive_a_stopped_agent_for_long(farm: FakeFarm, start_agent: Start) -> None:
+    farm.assign(bundle("slow"), steps=12)
+    agent = start_agent("--once")
+    farm.wait_for(lambda: len(farm.heartbeats) >= 2)
+    os.kill(agent.process.pid, signal.SIGSTOP)
+    try:
+        time.sleep(4)
+        count = len(farm.heartbeats)
+        time.sleep(1)
+        assert len(farm.heartbeats) == count, "the lease of a stopped agent runs out"
+    finally:
+        os.kill(agent.process.pid, signal.SIGCONT)
+    assert farm.report().outcome.state == "succeeded"
