@@ -85,8 +85,9 @@ class FarmClient:
         try:
             answer = self._post(protocol.ENROL_PATH, request, EnrolResponse)
         except (Refused, Unauthorized, Stale) as error:
-            hint = "make a new enrolment token for this device class on the farm"
-            raise EnrolmentError(f"the farm refused to enrol this device: {error}; {hint}") from None
+            mine = self.description.device_class
+            hint = f"make a new enrolment token for any device, or for class {mine}, on the farm"
+            raise EnrolmentError(f"the farm refused to enrol this device, a {mine}: {error}; {hint}") from None
         keys = {key.key_id: key.public_key for key in answer.credential.server_keys}
         if not keys:
             raise EnrolmentError("the farm sent no signing key, so no assignment could be trusted")

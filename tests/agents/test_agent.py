@@ -375,8 +375,10 @@ def test_an_agent_learns_the_farms_new_key_by_a_new_token_only(farm: FakeFarm, s
     until(lambda: "does not know" in second.log.read_text())
     second.end()
     farm.token = "another"
-    farm.assign(bundle(), steps=4)
     start_agent("--once")
+    farm.wait_for(lambda: farm.requests.count(("POST", p.ENROL_PATH)) == 2)
+    time.sleep(2.5)  # the requests for work of the agents before are over then
+    farm.assign(bundle(), steps=4)
     assert farm.report().outcome.state == "succeeded"
 
 
