@@ -26,8 +26,7 @@ PROTOCOL = "pockfarm.agent/1"
 PROTOCOL_HEADER = "X-Pockfarm-Protocol"
 DIGEST_HEADER = "X-Pockfarm-Digest"
 """On `PUT …/weights`: the digest of the body. The server refuses (422) a body that does not match."""
-CLOCK_HEADER = "X-Pockfarm-Clock"
-"""The device's time, seconds since 1970, with each request of its agent; the farm's is in `Date`."""
+CLOCK_HEADER = "X-Pockfarm-Clock"  # the device's time, seconds since 1970; the farm's is in `Date`
 
 ENROL_PATH = "/agent/enrol"
 """POST EnrolRequest -> 201 EnrolResponse. 403: token unknown, used, expired, or for another device class."""

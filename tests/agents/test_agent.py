@@ -406,3 +406,21 @@ def test_a_heartbeat_does_not_outlive_a_stopped_agent_for_long(farm: FakeFarm, s
     finally:
         os.kill(agent.process.pid, signal.SIGCONT)
     assert farm.report().outcome.state == "succeeded"
+
+
+def test_an_agent_gives_signs_of_life_while_it_waits_and_none_while_it_is_stopped(
+    farm: FakeFarm, start_agent: Start
+) -> None:
+    agent = start_agent()
+    farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)
+    alive = agent.state / "alive"
+    seen = alive.stat().st_mtime_ns
+    until(lambda: alive.stat().st_mtime_ns != seen)
+    os.kill(agent.process.pid, signal.SIGSTOP)
+    try:
+        time.sleep(0.2)
+        seen = alive.stat().st_mtime_ns
+        time.sleep(5)
+        assert alive.stat().st_mtime_ns == seen
+    finally:
+        os.kill(agent.process.pid, signal.SIGCONT)

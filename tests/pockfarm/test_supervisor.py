@@ -168,6 +168,7 @@ def test_secrets_of_a_part_are_in_its_environment_only(state: StateFolder, monke
     program = "import os, time; open('said', 'w').write(os.environ['SECRET']); time.sleep(600)"
     secret = part("one", program, environment=lambda: {"SECRET": "5ecret"})
     running = InThread(state, [secret, part("two", SLEEPER)], monkeypatch)
+    until(lambda: (status := state.status()) is not None and status.ready)
     until(lambda: (state.path / "said").exists() and (state.path / "said").read_text() == "5ecret")
     pids = [one.pid for one in status_of(state).parts.values()]
     assert not any(b"5ecret" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
