@@ -1,4 +1,4 @@
-"""The agent: `python -m device_agents.agent --server URL --state DIR [--enrol-token T] ...`.
+"""The agent: `python -m device_agents.agent --server URL --state DIR [--enrol-token FILE] ...`.
 
 Enrols once, then for ever: send what the spool holds, ask for work, do it. Ends on SIGTERM or SIGINT (a running job is
 stopped and reported), with exit code 0; 2 without an identity; 3 when another agent took this device over.
@@ -7,6 +7,8 @@ stopped and reported), with exit code 0; 2 without an identity; 3 when another a
 from __future__ import annotations
 
 import argparse
+import contextlib
+import getpass
 import logging
 import os
 import pwd
@@ -31,6 +33,9 @@ from device_agents.state import StateFolder
 log = logging.getLogger("device_agents")
 
 LONG_POLL_S = 25.0
+TOKEN_VARIABLE = "POCKFARM_ENROL_TOKEN"
+HOW_TO_ENROL = f"put a one-time token of the farm into ${TOKEN_VARIABLE}, or into a file named by --enrol-token"
+ALIVE, BEAT_S = "alive", 2.0
 EXIT_NO_IDENTITY = 2
 EXIT_TAKEN_OVER = 3
 LEAVING = retry.Policy(attempts=1, first_s=0.5, most_s=0.5)
@@ -102,7 +107,7 @@ class Agent:
         for result in station.spool.pending():
             try:
                 said = station.spool.send(result, station.client, policy=policy, sleep=station.is_stopping.wait)
-                log.info("result of lease %s...: %s", result.lease_token[:8], said)
+                log.info("the result of an attempt was sent: %s", said)
             except FarmError as error:
                 log.warning("the farm cannot be reached (%s); the result stays in the spool", error)
                 return
@@ -116,22 +121,48 @@ def join_farm(client: FarmClient, token: str | None, stop: threading.Event) -> N
             log.warning("enrolled at %s, now talking to %s", identity.server, client.server)
         try:
             retry.call(retry.LEASE, client.renew, sleep=stop.wait)
-            return
+            if client.trusts_farm():
+                return
+            if token is None:
+                log.warning("the farm signs with a key that this device does not know; %s", HOW_TO_ENROL)
+                return
+            log.warning("the farm signs with a new key; enrolling again")
         except EnrolmentError:
             if token is None:
                 raise
             log.warning("the farm does not know this device any more; enrolling again")
     if token is None:
-        raise EnrolmentError("this device is not enrolled; start the agent with --enrol-token TOKEN")
+        raise EnrolmentError(f"this device is not enrolled; {HOW_TO_ENROL}")
     one_time_token = token
     enrolled = retry.call(retry.ENROL, lambda: client.enrol(one_time_token), sleep=stop.wait)
     log.info("enrolled as device %s", enrolled.device_id)
+
+
+def read_token(option: str | None) -> str | None:
+    """The one-time token: from a file, from standard input (`-`), or from the environment, which then forgets it.
+
+    Never from the command line itself: every user of a machine can read that. Raises: `EnrolmentError`.
+    """
+    from_environment = os.environ.pop(TOKEN_VARIABLE, "").strip()
+    if option is None:
+        return from_environment or None
+    try:
+        if option == "-":
+            token = getpass.getpass("enrolment token: ") if sys.stdin.isatty() else sys.stdin.readline()
+        else:
+            token = Path(option).read_text()
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        # The option is not repeated: it may be the token.
+        why = error.strerror if isinstance(error, OSError) else "no text"
+        raise EnrolmentError(f"--enrol-token: that file cannot be read ({why}); {HOW_TO_ENROL}") from None
+    return token.strip() or None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    os.umask(0o022)  # the state folder is private as a whole; jobs of another user must be able to read their own
     state = StateFolder(options.state)
     try:
         with state.locked("agent", wait=False):
@@ -151,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, state: StateFolder) -> int:
+    token = read_token(options.enrol_token)
     wipe(state.scratch)
     sandbox = probe(hide=state.path, uid=_uid(options.run_as))
     device = describe_device(
@@ -159,18 +191,28 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     log.info("%s, isolation level %d", device.description.device_class, sandbox.level)
     client = FarmClient(options.server, state, session=secrets.token_hex(16), description=device.description)
     stop = threading.Event()
+    threading.Thread(target=beat, args=(state.path / ALIVE, stop), name="beat", daemon=True).start()
     interval_s = options.heartbeat_interval
     station = Station(client, device, sandbox, Spool(state.spool), stop, interval_s, options.exclusive)
     agent = Agent(station, long_poll_s=options.long_poll)
     signal.signal(signal.SIGTERM, agent.on_signal)
     signal.signal(signal.SIGINT, agent.on_signal)
     try:
-        join_farm(client, options.enrol_token, stop)
+        join_farm(client, token, stop)
         agent.run(once=options.once)
     except FarmError:
         if not stop.is_set():
             raise
     return 0
+
+
+def beat(path: Path, stop: threading.Event) -> None:
+    """Touch a file now and then, so that whoever watches it sees that this process is neither dead nor stopped."""
+    while True:
+        with contextlib.suppress(OSError):
+            path.touch(mode=0o600)
+        if stop.wait(BEAT_S):
+            return
 
 
 def _uid(name: str | None) -> int | None:
@@ -190,7 +232,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--server", required=True, help="the farm's address, http://HOST:PORT")
     parser.add_argument("--state", required=True, type=Path, help="folder for the device's key and results (made 0700)")
-    parser.add_argument("--enrol-token", help="one-time token, needed at the first start only")
+    parser.add_argument(
+        "--enrol-token",
+        metavar="FILE",
+        help=f"file with the one-time token, `-` for standard input (else ${TOKEN_VARIABLE}); first start only",
+    )
     parser.add_argument("--name", help="the device's name on the dashboard")
     parser.add_argument("--class", dest="device_class", help="device class; found out when left away")
     parser.add_argument("--runner", help="emulator in front of the binary, such as qemu-aarch64-static")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import re
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from device_agents import protocol
+from device_agents.clock import ClockWatch
 from device_agents.errors import (
     AttemptError,
     Busy,
@@ -60,6 +63,7 @@ TIMEOUT_S = 10.0
 LONG_POLL_GRACE_S = 15.0
 MAX_ANSWER_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18
+_LEASE = re.compile(r"(/agent/attempts/)[^/\s\"]+")
 
 
 class FarmClient:
@@ -72,6 +76,7 @@ class FarmClient:
         self.state = state
         self.session = session
         self.description = description
+        self._clock = ClockWatch()
 
     def enrol(self, token: str) -> Identity:
         """Trade a one-time token for an identity, and keep it. Raises: `EnrolmentError`, `FarmError`."""
@@ -80,8 +85,9 @@ class FarmClient:
         try:
             answer = self._post(protocol.ENROL_PATH, request, EnrolResponse)
         except (Refused, Unauthorized, Stale) as error:
-            hint = "make a new enrolment token for this device class on the farm"
-            raise EnrolmentError(f"the farm refused to enrol this device: {error}; {hint}") from None
+            mine = self.description.device_class
+            hint = f"make a new enrolment token for any device, or for class {mine}, on the farm"
+            raise EnrolmentError(f"the farm refused to enrol this device, a {mine}: {error}; {hint}") from None
         keys = {key.key_id: key.public_key for key in answer.credential.server_keys}
         if not keys:
             raise EnrolmentError("the farm sent no signing key, so no assignment could be trusted")
@@ -103,6 +109,12 @@ class FarmClient:
             if keys != identity.trusted_keys:
                 self.state.save_identity(Identity(identity.device_id, identity.server, keys, identity.highest_release))
             self.state.save_credential(credential)
+
+    def trusts_farm(self) -> bool:
+        """Whether the key that the farm signs with now is one that this device trusts."""
+        identity, credential = self.state.identity(), self.state.credential()
+        offered = credential.server_keys if credential else ()
+        return identity is None or not offered or any(key.key_id in identity.trusted_keys for key in offered)
 
     def lease(self, request: LeaseRequest) -> Assignment | None:
         """Wait for work, up to `request.wait_s`. None: there is none."""
@@ -151,7 +163,9 @@ class FarmClient:
     def _identity(self) -> Identity:
         identity = self.state.identity()
         if identity is None:
-            raise EnrolmentError("this device is not enrolled: start the agent with --enrol-token TOKEN")
+            raise EnrolmentError(
+                "this device is not enrolled: start the agent with a one-time token (--enrol-token FILE)"
+            )
         return identity
 
     def _post(
@@ -163,7 +177,9 @@ class FarmClient:
         try:
             return loads(kind, body)
         except ProtocolError as error:
-            raise Refused(f"POST {path}: the answer is not a {kind.__name__}: {error}", status=status) from None
+            raise Refused(
+                f"POST {without_lease(path)}: the answer is not a {kind.__name__}: {error}", status=status
+            ) from None
 
     def _exchange(self, method: str, path: str, body: bytes, *, timeout_s: float = TIMEOUT_S) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json", **self._headers(path)}
@@ -171,6 +187,7 @@ class FarmClient:
             connection.request(method, path, body=body, headers=headers)
             answer = connection.getresponse()
             data = answer.read(MAX_ANSWER_BYTES)
+            self._clock.compare(answer.headers.get("Date"))
             _raise_for(method, path, answer, data)
             return answer.status, data
 
@@ -195,6 +212,7 @@ class FarmClient:
 
     def _headers(self, path: str) -> dict[str, str]:
         headers = {protocol.PROTOCOL_HEADER: protocol.PROTOCOL, "User-Agent": "pockfarm-agent"}
+        headers[protocol.CLOCK_HEADER] = f"{time.time():.3f}"
         credential = self.state.credential()
         if credential and path not in (protocol.ENROL_PATH, protocol.CHALLENGE_PATH, protocol.RENEW_PATH):
             headers["Authorization"] = f"Bearer {credential.token}"
@@ -243,7 +261,7 @@ def _raise_for(method: str, path: str, answer: http.client.HTTPResponse, body: b
     status = answer.status
     if 200 <= status < 300:
         return
-    message = f"{method} {path}: {status} {answer.reason}: {body[:500].decode('utf-8', 'replace')}"
+    message = without_lease(f"{method} {path}: {status} {answer.reason}: {body[:500].decode('utf-8', 'replace')}")
     if status == 401:
         raise Unauthorized(message, status=status)
     if status == 409:
@@ -251,6 +269,11 @@ def _raise_for(method: str, path: str, answer: http.client.HTTPResponse, body: b
     if status == 429 or status >= 500:
         raise Busy(message, status=status, retry_after_s=_seconds(answer.headers.get("Retry-After")))
     raise Refused(message, status=status)
+
+
+def without_lease(text: str) -> str:
+    """A message without the lease token of its path: a token is the right to write, and messages go into logs."""
+    return _LEASE.sub(r"\1...", text)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -25,6 +25,8 @@ from device_agents.protocol import HEARTBEAT_INTERVAL_S, DeviceDescription, Hear
 from device_agents.state import StateFolder
 
 RETRY_S = 2.0
+STOPPED_INTERVALS = 10
+"""An agent that has been stopped (SIGSTOP, a debugger) for so many intervals does no work: its lease may run out."""
 STOP_TIMEOUT_S = 5.0
 
 
@@ -103,12 +105,14 @@ class Heartbeat:
 
 def main() -> None:
     """The process: beats until stdin ends or the lease is lost."""
+    parent = os.getppid()
     settings = from_json(HeartbeatSettings, json.loads(sys.stdin.buffer.readline()))
     with contextlib.suppress(OSError):
         os.nice(-5)
     state = StateFolder(Path(settings.state))
     client = FarmClient(settings.server, state, session=settings.session, description=settings.description)
     request, next_s = HeartbeatRequest("download", 0), time.monotonic()
+    running_s = next_s
     os.set_blocking(sys.stdin.fileno(), False)
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin, selectors.EVENT_READ)
@@ -118,11 +122,24 @@ def main() -> None:
                 if not data:
                     return
                 request = _newest(data, request)
+            if not is_stopped(parent):
+                running_s = time.monotonic()
+            elif time.monotonic() - running_s > STOPPED_INTERVALS * settings.interval_s:
+                next_s = time.monotonic() + settings.interval_s
             if time.monotonic() >= next_s:
                 wait_s = _beat(client, settings, request)
                 if wait_s is None:
                     return
                 next_s = time.monotonic() + wait_s
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process is there, and stopped by a signal or a debugger."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in ("T", "t")
 
 
 def _newest(data: bytes, request: HeartbeatRequest) -> HeartbeatRequest:

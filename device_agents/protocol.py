@@ -26,6 +26,7 @@ PROTOCOL = "pockfarm.agent/1"
 PROTOCOL_HEADER = "X-Pockfarm-Protocol"
 DIGEST_HEADER = "X-Pockfarm-Digest"
 """On `PUT …/weights`: the digest of the body. The server refuses (422) a body that does not match."""
+CLOCK_HEADER = "X-Pockfarm-Clock"  # the device's time, seconds since 1970; the farm's is in `Date`
 
 ENROL_PATH = "/agent/enrol"
 """POST EnrolRequest -> 201 EnrolResponse. 403: token unknown, used, expired, or for another device class."""
@@ -586,11 +587,11 @@ def _base64(where: str, text: str) -> bytes:
 
 
 __all__ = [
-    "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "DATASET_PATH", "DIGEST_HEADER",
-    "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH", "KEY_TYPE",
-    "LEASE_PATH", "LEASE_S", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "MAX_STEPS", "MAX_TUNE_S", "PROTOCOL",
-    "PROTOCOL_HEADER", "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob", "Block",
-    "Cause", "Challenge", "ChallengeRequest", "Credential", "DeviceDescription", "DeviceState", "Energy",
+    "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "CLOCK_HEADER", "DATASET_PATH",
+    "DIGEST_HEADER", "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH",
+    "KEY_TYPE", "LEASE_PATH", "LEASE_S", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "MAX_STEPS", "MAX_TUNE_S",
+    "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob",
+    "Block", "Cause", "Challenge", "ChallengeRequest", "Credential", "DeviceDescription", "DeviceState", "Energy",
     "EnrolRequest", "EnrolResponse", "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse",
     "HeartbeatRequest", "HeartbeatResponse", "KernelTime", "KernelTuning", "LeaseRequest", "Limits", "Measurement",
     "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "ProtocolError", "RenewRequest", "Report",

@@ -4,6 +4,7 @@ device-key          Ed25519 private key, raw, base64; made here, never leaves
 identity.json       device id, farm URL, trusted server keys, highest release seen per key
 credential.json     the short-lived bearer token; rewritten at each renewal
 agent.lock          held by the running agent: one agent per folder
+alive               touched every two seconds by the running agent
 spool/              finished results that the farm does not have yet (`spool.py`)
 scratch/            the running job; wiped between jobs
 """
@@ -43,6 +44,8 @@ class StateFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.path.stat().st_mode & 0o077:
+            self.path.chmod(0o700)
         self.spool = self._folder("spool")
         self.scratch = self._folder("scratch")
 
@@ -50,6 +53,11 @@ class StateFolder:
         """The device's key, made at the first call."""
         path = self.path / "device-key"
         if not path.exists():
+            if (self.path / "identity.json").exists():
+                message = (
+                    f"{path} is missing, and the farm knows this device by it: put it back from a backup, or delete "
+                )
+                raise EnrolmentError(message + "the state folder and enrol again with a new token")
             self.write("device-key", base64.b64encode(Ed25519PrivateKey.generate().private_bytes_raw()))
         try:
             return Ed25519PrivateKey.from_private_bytes(base64.b64decode(path.read_bytes(), validate=True))

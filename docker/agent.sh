@@ -1,8 +1,5 @@
 #!/bin/sh
-# The token is needed at the first start only; afterwards the state folder holds the device's own key.
+# The token ($POCKFARM_ENROL_TOKEN) is needed at the first start only; afterwards the state folder holds the device's own
+# key. The agent reads it from the environment: the words of a command can be read by every user of the machine.
 set -eu
-set -- --server "$POCKFARM_SERVER" --state /var/lib/pockfarm-agent
-if [ -n "${POCKFARM_ENROL_TOKEN:-}" ]; then
-    set -- "$@" --enrol-token "$POCKFARM_ENROL_TOKEN"
-fi
-exec python -m device_agents.agent "$@"
+exec python -m device_agents.agent --server "$POCKFARM_SERVER" --state /var/lib/pockfarm-agent

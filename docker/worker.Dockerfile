@@ -7,6 +7,7 @@ WORKDIR /app
 COPY pyproject.toml constraints.txt README.md ./
 COPY compiler compiler
 COPY device_agents device_agents
+COPY docker/healthy.py docker/healthy.py
 COPY migrations migrations
 COPY pockfarm pockfarm
 COPY service service

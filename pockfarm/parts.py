@@ -36,6 +36,28 @@ class Part:
     is_up: Callable[[], bool]
     up_within_s: float
     stop_within_s: float
+    environment: Callable[[], Mapping[str, str]] = dict
+    """Asked anew at each start too. Secrets go here: every user of a machine can read the words of a command."""
+    is_alive: Callable[[], bool] = lambda: True
+    """A sign of life since the last look; asked every few seconds once the part is up."""
+    hung_after_s: float = 60.0
+    """Without a sign of life for so long it is killed and started again. Far more than two loaded cores need."""
+
+
+@dataclass(slots=True)
+class Beat:
+    """A file that a part touches while it lives: true if it has done so since the last look. No clocks compared."""
+
+    path: Path
+    seen_ns: int = 0
+
+    def __call__(self) -> bool:
+        try:
+            now_ns = self.path.stat().st_mtime_ns
+        except OSError:
+            return False
+        is_new, self.seen_ns = now_ns != self.seen_ns, now_ns
+        return is_new
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +111,10 @@ def broker(plan: FarmPlan) -> Part:
         }
         return [str(get_binary_path()), *(word for name, value in options.items() for word in (f"--{name}", value))]
 
-    return Part("valkey", "message broker", command, lambda: answers_ping(path), up_within_s=15, stop_within_s=5)
+    def answers() -> bool:
+        return answers_ping(path)
+
+    return Part("valkey", "message broker", command, answers, up_within_s=15, stop_within_s=5, is_alive=answers)
 
 
 def api(plan: FarmPlan) -> Part:
@@ -99,18 +124,34 @@ def api(plan: FarmPlan) -> Part:
         *("--timeout-graceful-shutdown", "3", "--no-access-log"),
     ]
     return Part(
-        "api", "API and dashboard", lambda: command, lambda: answers_http(f"{plan.url}/readyz"), 60, stop_within_s=8
+        "api",
+        "API and dashboard",
+        lambda: command,
+        lambda: answers_http(f"{plan.url}/readyz"),
+        up_within_s=60,
+        stop_within_s=8,
+        is_alive=lambda: answers_http(f"{plan.url}/healthz"),
+        hung_after_s=120,
     )
 
 
 def worker(plan: FarmPlan) -> Part:
-    """The Celery worker, which compiles. It leaves a mark in the state folder once it takes work."""
-    ready = plan.state.path / "worker-ready"
+    """The Celery worker, which compiles. Once it takes work it touches a file in the state folder now and then."""
+    alive = plan.state.path / f"worker-alive.{socket.gethostname()}"
     command = [
         *python("celery", "--app", "workers.app", "worker", "--without-mingle", "--without-gossip"),
         *("--concurrency", str(plan.compiles), "--loglevel", "INFO"),
     ]
-    return Part("worker", "compile worker", lambda: command, ready.exists, up_within_s=60, stop_within_s=10)
+    return Part(
+        "worker",
+        "compile worker",
+        lambda: command,
+        alive.exists,
+        up_within_s=60,
+        stop_within_s=10,
+        is_alive=Beat(alive),
+        hung_after_s=90,
+    )
 
 
 def host_agent(plan: FarmPlan) -> Part:
@@ -133,13 +174,23 @@ def agent(plan: FarmPlan, name: str, title: str, device_class: str, options: Seq
         # Agents of one machine run one at a time, else each would disturb what the other measures.
         exclusive = str(plan.state.agents / "machine.lock")
         words = python("device_agents.agent", "--server", plan.url, "--state", str(folder), "--exclusive", exclusive)
-        words += options
-        if identity.exists():
-            return words
-        token = admin(plan, "enrolment-token", "--device-class", device_class)
-        return [*words, "--enrol-token", token]
+        return [*words, *options]
 
-    return Part(f"agent-{name}", title, command, identity.exists, up_within_s=60, stop_within_s=15)
+    def environment() -> Mapping[str, str]:
+        if identity.exists():
+            return {}
+        return {"POCKFARM_ENROL_TOKEN": admin(plan, "enrolment-token", "--device-class", device_class)}
+
+    return Part(
+        f"agent-{name}",
+        title,
+        command,
+        identity.exists,
+        up_within_s=60,
+        stop_within_s=15,
+        environment=environment,
+        is_alive=Beat(folder / "alive"),
+    )
 
 
 def emulation_is_there() -> bool:

@@ -34,6 +34,8 @@ class PartStatus:
     restarts: int
     state: str
     """`starting`, `up`, `restarting` or `down`."""
+    why: str = ""
+    """Why it was last started again: how the process before ended, or that it hung."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class StateFolder:
             "problem": status.problem,
             "notes": list(status.notes),
             "parts": {
-                name: {"pid": part.pid, "restarts": part.restarts, "state": part.state}
+                name: {"pid": part.pid, "restarts": part.restarts, "state": part.state, "why": part.why}
                 for name, part in status.parts.items()
             },
         }

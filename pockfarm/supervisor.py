@@ -1,8 +1,9 @@
 """The process that keeps a farm on this machine up: `python -m pockfarm.supervisor STATE PORT`.
 
-It starts the parts in order, waits until each is up, restarts one that dies (after 1, 2, 4 ... 30 s), and on SIGTERM
-stops them in reverse order: SIGTERM, the part's own time, then SIGKILL of its process group. Should the supervisor be
-killed itself, the kernel sends its parts SIGTERM. Single-threaded: that signal belongs to the thread that forks.
+It starts the parts in order, waits until each is up, restarts one that dies (after 1, 2 ... 30 s), and kills one that
+gives no sign of life any more (a stopped process does not die) to start it again. On SIGTERM it stops them in reverse
+order: SIGTERM, the part's own time, then SIGKILL of its process group. Should the supervisor be killed itself, the
+kernel sends its parts SIGTERM. Single-threaded: that signal belongs to the thread that forks.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from pockfarm.state import FarmStatus, PartStatus, StateFolder
 POLL_INTERVAL_S = 0.2
 FIRST_RESTART_S = 1.0
 SLOWEST_RESTART_S = 30.0
+PROBE_INTERVAL_S = 5.0
+MISSES_BEFORE_HUNG = 5
+"""Probes in a row, at least: a machine that was asleep or overloaded has not looked often enough to judge."""
 STABLE_S = 60.0
 """A part that has lived this long starts again from the shortest delay."""
 LOG_LIMIT_BYTES = 20_000_000
@@ -43,6 +47,11 @@ class Running:
     delay_s: float = FIRST_RESTART_S
     started_at: float = 0.0
     restart_at: float = 0.0
+    probe_at: float = 0.0
+    alive_at: float = 0.0
+    """When it last gave a sign of life, or came up."""
+    misses: int = 0
+    why: str = ""
 
 
 @dataclass(slots=True)
@@ -96,7 +105,7 @@ class Supervisor:
         with log.open("ab") as output:
             one.process = subprocess.Popen(
                 command,
-                env=self.plan.environment(),
+                env={**self.plan.environment(), **one.part.environment()},
                 cwd=self.plan.state.path,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -105,6 +114,7 @@ class Supervisor:
                 preexec_fn=_die_with_parent(os.getpid()),
             )
         one.state, one.started_at = "starting", time.monotonic()
+        one.alive_at, one.misses, one.probe_at = one.started_at, 0, one.started_at + PROBE_INTERVAL_S
         print(f"supervisor: started {one.part.name}, pid {one.process.pid}", flush=True)
         self._save()
 
@@ -118,7 +128,7 @@ class Supervisor:
             if time.monotonic() > deadline:
                 raise FarmDown(_why_down(one, self.plan, f"was not up within {one.part.up_within_s:.0f} s"))
             time.sleep(POLL_INTERVAL_S)
-        one.state = "up"
+        one.state, one.alive_at = "up", time.monotonic()
         self._save()
 
     def _tend(self) -> None:
@@ -129,13 +139,34 @@ class Supervisor:
                 self._note_death(one, now)
             elif one.process is None and now >= one.restart_at:
                 self._restart(one)
+            elif one.process is not None and now >= one.probe_at:
+                self._probe(one)
             elif one.state == "starting" and one.part.is_up():
-                one.state = "up"
+                one.state, one.alive_at, one.misses = "up", time.monotonic(), 0
         self._save()
 
-    def _note_death(self, one: Running, now: float) -> None:
+    def _probe(self, one: Running) -> None:
+        """Look for a sign of life; one that has given none for long is killed, and restarted like the dead."""
         assert one.process is not None
-        print(f"supervisor: {one.part.name} ended with code {one.process.returncode}", flush=True)
+        gives_sign = one.part.is_alive() if one.state == "up" else one.part.is_up()
+        now = time.monotonic()
+        one.probe_at = now + PROBE_INTERVAL_S
+        if gives_sign:
+            one.state, one.alive_at, one.misses = "up", now, 0
+            return
+        one.misses += 1
+        limit_s = one.part.hung_after_s if one.state == "up" else one.part.up_within_s
+        if now - one.alive_at < limit_s or one.misses < MISSES_BEFORE_HUNG:
+            return
+        what = "hung" if one.state == "up" else "did not come up"
+        _kill_group(one.process.pid, signal.SIGKILL)
+        one.process.wait()
+        self._note_death(one, now, f"{what}: no sign of life for {now - one.alive_at:.0f} s, killed")
+
+    def _note_death(self, one: Running, now: float, why: str = "") -> None:
+        assert one.process is not None
+        one.why = why or f"ended with code {one.process.returncode}"
+        print(f"supervisor: {one.part.name} (pid {one.process.pid}) {one.why}", flush=True)
         _kill_group(one.process.pid, signal.SIGKILL)
         if now - one.started_at > STABLE_S:
             one.delay_s = FIRST_RESTART_S
@@ -160,7 +191,7 @@ class Supervisor:
 
     def _save(self) -> None:
         parts = {
-            one.part.name: PartStatus(one.process.pid if one.process else None, one.restarts, one.state)
+            one.part.name: PartStatus(one.process.pid if one.process else None, one.restarts, one.state, one.why)
             for one in self.running
         }
         status = FarmStatus(os.getpid(), self.plan.url, self.ready, parts, self.problem)
@@ -206,6 +237,7 @@ def _shorten(log: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
+    os.umask(0o077)
     state = StateFolder(Path(arguments[0]))
     state.make()
     lock = state.lock()

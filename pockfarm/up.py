@@ -66,8 +66,10 @@ def describe(state: StateFolder) -> str:
     status = state.status()
     if status is None or not state.is_up():
         raise FarmDown(f"no farm is up on {state.path}; start it with: pockfarm up")
-    rows = [(name, part.state, str(part.pid or ""), str(part.restarts)) for name, part in status.parts.items()]
-    return f"{status.url}\n{text_table(('part', 'state', 'pid', 'restarts'), rows)}"
+    rows = [
+        (name, part.state, str(part.pid or ""), str(part.restarts), part.why) for name, part in status.parts.items()
+    ]
+    return f"{status.url}\n{text_table(('part', 'state', 'pid', 'restarts', 'last restart'), rows)}"
 
 
 def _wait_until_ready(

@@ -4,6 +4,7 @@
     create-key [--name N] [--role R] [--save]   print a new API key; --save also keeps it in the state folder, 0600
     one-time-link                            print a link that opens the dashboard once
     enrolment-token [--device-class C]       print a token that lets one device enrol within 15 minutes
+    new-signing-key                          make another signing key when the farm's own is lost; devices enrol again
     openapi                                  print the API's description (kept in the repository as openapi.json)
 
 The answer is the last line of the standard output. Settings are the farm's own (POCKFARM_*).
@@ -26,7 +27,9 @@ from service.database.models import ApiKey
 from service.database.schema import migrate
 from service.devices.service import create_enrolment_token
 from service.keys.service import create_key, create_link
+from service.private import make_private_folder
 from service.settings import Settings
+from service.signing_keys import SigningKeyLost, replace_key
 
 LOCAL_KEY_NAME = "local operator"
 
@@ -35,9 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command. Returns the exit code."""
     options = _parser().parse_args(arguments)
     settings = Settings()
-    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.umask(0o077)
+    make_private_folder(settings.state)
     command: Callable[[Settings, argparse.Namespace], str] = options.run
-    print(command(settings, options))
+    try:
+        print(command(settings, options))
+    except SigningKeyLost as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 
@@ -54,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     token = commands.add_parser("enrolment-token", help="print a device's enrolment token")
     token.add_argument("--device-class", default=None, help="only a device of this class may use it")
     token.set_defaults(run=_enrolment_token)
+    commands.add_parser("new-signing-key", help="replace a lost signing key").set_defaults(run=_new_signing_key)
     commands.add_parser("openapi", help="print the API's description").set_defaults(run=_openapi)
     return parser
 
@@ -99,6 +108,15 @@ def _enrolment_token(settings: Settings, options: argparse.Namespace) -> str:
         )
     database.close()
     return token
+
+
+def _new_signing_key(settings: Settings, _: argparse.Namespace) -> str:
+    database = Database(settings.database)
+    signer = replace_key(settings, database)
+    database.close()
+    return (
+        f"the farm signs with key {signer.key_id} from now on: start it again, then enrol every device with a new token"
+    )
 
 
 def _openapi(settings: Settings, _: argparse.Namespace) -> str:

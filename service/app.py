@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio.to_thread
 from fastapi import APIRouter, FastAPI
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from starlette.concurrency import run_in_threadpool
 
-from service import health, problems
+from service import health, problems, signing_keys
 from service.agents import endpoints as agents
 from service.bundles import endpoints as bundles
 from service.dashboard import problem_pages
 from service.dashboard import routes as dashboard
 from service.datasets import endpoints as datasets
 from service.devices import endpoints as devices
-from service.farm import open_farm
+from service.farm import Farm, open_farm
 from service.jobs import endpoints as jobs
 from service.keys import endpoints as keys
 from service.limits import BodyLimits
@@ -39,6 +42,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     health.router,
     dashboard.router,
 )
+LOG = logging.getLogger(__name__)
 THREADS = 100
 """Requests that may use the database at once; held requests (long polls, streams) use a thread only while they look."""
 
@@ -55,6 +59,15 @@ class Application(FastAPI):
         return self.openapi_schema
 
 
+def _confirm_key(farm: Farm) -> None:
+    """That the signing key is the farm's. A database that is behind or away is `/readyz`'s business, not this one's."""
+    try:
+        with farm.database.transaction() as session:
+            signing_keys.confirm(session, farm.signer, farm.settings.signing_key_path)
+    except (OperationalError, ProgrammingError) as error:
+        LOG.warning("the signing key could not be compared with the database: %s", error)
+
+
 def create_app(settings: Settings | None = None, *, queue: Queue | None = None) -> FastAPI:
     """The farm's web application. `queue` replaces the broker (tests)."""
     chosen = settings or Settings()
@@ -64,6 +77,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        await run_in_threadpool(_confirm_key, farm)
         sweeper = Sweeper(farm)
         sweeper.start()
         yield

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from service.database.engine import Database
 from service.outbox import Bell
+from service.private import make_private_folder
 from service.queue import CeleryQueue, Queue
 from service.settings import Settings
-from service.signing import Signer, load_signer
+from service.signing import Signer
+from service.signing_keys import open_signer
 from service.storage import Storage, open_storage
 
 
@@ -29,8 +31,8 @@ class Farm:
 
 
 def open_farm(settings: Settings, queue: Queue | None = None) -> Farm:
-    """Connect to the farm that `settings` describe. The database must have been migrated."""
-    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Connect to the farm that `settings` describe. The database must have been migrated. Raises: SigningKeyLost."""
+    make_private_folder(settings.state)
     database = Database(settings.database)
     queue = queue or CeleryQueue(settings)
     bell = Bell(database, queue)
@@ -39,7 +41,7 @@ def open_farm(settings: Settings, queue: Queue | None = None) -> Farm:
         settings=settings,
         database=database,
         storage=open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url),
-        signer=load_signer(settings.signing_key_path, release_number=settings.release_number),
+        signer=open_signer(settings, database),
         queue=queue,
         bell=bell,
     )

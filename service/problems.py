@@ -28,6 +28,8 @@ from starlette.exceptions import HTTPException
 
 LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
+SECRET_PARAMETERS = ("lease_token", "token")
+"""Path parameters that give a right to who knows them."""
 
 
 class Problem(HTTPException):
@@ -145,14 +147,25 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_failure)
 
 
+def shown_path(request: Request) -> str:
+    """The request's path for logs and answers, without the secrets that some paths carry."""
+    path = request.url.path
+    for name, value in request.path_params.items():
+        if name in SECRET_PARAMETERS:
+            path = path.replace(str(value), "...")
+    return path
+
+
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     if isinstance(error, Problem):
-        return problem_response(error, request.url.path)
+        return problem_response(error, shown_path(request))
     assert isinstance(error, HTTPException)
     if error.status_code < 400:
         return Response(status_code=error.status_code, headers=error.headers)
     code = {404: "http.no-such-path", 405: "http.method"}.get(error.status_code, f"http.{error.status_code}")
-    body = problem_body(error.status_code, cause="user", code=code, detail=str(error.detail), instance=request.url.path)
+    body = problem_body(
+        error.status_code, cause="user", code=code, detail=str(error.detail), instance=shown_path(request)
+    )
     return JSONResponse(body, error.status_code, headers=error.headers, media_type=MEDIA_TYPE)
 
 
@@ -164,7 +177,7 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
         cause="user",
         code="request.invalid",
         detail=_first(errors),
-        instance=request.url.path,
+        instance=shown_path(request),
         where=errors[0]["where"] if errors else "",
         hint="the shape of each request is in /openapi.json",
     )
@@ -182,19 +195,19 @@ async def _on_database_error(request: Request, error: Exception) -> Response:
         cause="infra",
         code="infra.database",
         detail="the database is busy or down",
-        instance=request.url.path,
+        instance=shown_path(request),
         hint="try again in a few seconds; GET /readyz says which part is down",
     )
     return JSONResponse(body, 503, headers={"Retry-After": "5"}, media_type=MEDIA_TYPE)
 
 
 async def _on_failure(request: Request, error: Exception) -> Response:
-    LOG.exception("%s %s failed", request.method, request.url.path, exc_info=error)
+    LOG.exception("%s %s failed", request.method, shown_path(request), exc_info=error)
     body = problem_body(
         500,
         cause="service",
         code="service.internal",
         detail="the farm failed on this request; the failure is in its log",
-        instance=request.url.path,
+        instance=shown_path(request),
     )
     return JSONResponse(body, 500, media_type=MEDIA_TYPE)

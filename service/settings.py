@@ -5,6 +5,7 @@ The defaults are the embedded farm: SQLite, a Valkey socket and plain files, all
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from pydantic import Field
@@ -71,7 +72,9 @@ class Settings(BaseSettings):
     run_memory_bytes: int = 4 * GIB
     run_disk_bytes: int = 4 * GIB
     device_strikes: int = 3
-    """Lost attempts in a row that quarantine a device."""
+    """Attempts in a row that failed because of the device, and quarantine it."""
+    device_retry_s: float = 600.0
+    """A run that failed on a device for a reason that may pass is kept from it so long, or until it has worked."""
     isolation_level: int = 0
     """Least isolation of a device that is given work (0 to 4)."""
     credential_s: float = Field(default=3600.0, le=3600.0)
@@ -113,6 +116,11 @@ class Settings(BaseSettings):
     def signing_key_path(self) -> Path:
         """The Ed25519 key that assignments are signed with (0600)."""
         return self.state / "signing-key.json"
+
+    @property
+    def worker_alive_path(self) -> Path:
+        """The file that this machine's worker touches every few seconds while it lives and takes work."""
+        return self.state / f"worker-alive.{socket.gethostname()}"
 
     @property
     def api_key_path(self) -> Path:

@@ -91,16 +91,8 @@ def recover_jobs(farm: Farm) -> None:
 
     def recover(session: Session, job_id: str) -> None:
         job = session.scalar(select(Job).where(Job.id == job_id, *is_silent).with_for_update(skip_locked=True))
-        if job is None:
-            return
-        if job.cancel_requested:
-            work.end_with(session, job, "cancelled", work.Failure("user", "job.cancelled", "cancelled"))
-        elif job.attempts < farm.settings.compile_attempts:
-            work.give_back(session, job, "its worker went silent")
-        else:
-            work.end_with(session, job, "failed", work.Failure(
-                "infra", "infra.worker-lost", f"its worker went silent, {job.attempts} times in a row",
-                hint="perhaps the workers run out of memory; see their log, then send the request again"))  # fmt: skip
+        if job is not None:
+            work.lose(session, job, attempts=farm.settings.compile_attempts, reason="its worker went silent")
 
     _each(farm, ids, recover)
 
@@ -148,11 +140,14 @@ def expire_runs(farm: Farm) -> None:
 
     def expire(session: Session, run_id: str) -> None:
         run = session.scalar(select(Run).where(Run.id == run_id, *is_late).with_for_update(skip_locked=True))
-        if run is not None:
-            attempts.end_run(session, run, attempts.Ending(
-                "expired", "device", "device.none",
-                f"no device that runs {run.target} took it within {farm.settings.queue_s:.0f} s",
-                "enrol such a device, or release one from quarantine"))  # fmt: skip
+        if run is None:
+            return
+        tried = attempts.tried_on(session, run)
+        other, since = ("other ", f"; it failed on {tried}") if tried else ("", "")
+        attempts.end_run(session, run, attempts.Ending(
+            "expired", "device", "device.none",
+            f"no {other}device that runs {run.target} took it within {farm.settings.queue_s:.0f} s{since}",
+            "enrol such a device, or release one from quarantine"))  # fmt: skip
 
     _each(farm, ids, expire)
 

@@ -1,22 +1,29 @@
 """The Celery application: `celery --app workers.app worker --without-mingle --without-gossip`.
 
 Every task is listed in `TASK_FUNCTIONS`; tasks hold no state, and doorbells may come twice or never. The sweeper runs
-in the API process, so a worker needs no beat.
+in the API process, so a worker needs no beat. From its own event loop the worker clears away what dead processes left,
+and touches a file: who watches it sees that the worker lives, and is neither stopped nor stuck in a stopped task.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
-from celery.signals import worker_init, worker_ready
+from celery.signals import worker_init, worker_ready, worker_shutdown
 
 from service.queue import COMPILE_TASK, make_celery
 from service.settings import Settings
+from workers.ownership import is_stuck, root_of
+from workers.recovery import take_back
 from workers.tasks import compile_job
 
+LOG = logging.getLogger(__name__)
 SETTINGS = Settings()
 TASK_FUNCTIONS: dict[str, Callable[[str], None]] = {COMPILE_TASK: compile_job}
+TEND_S = 5.0
 
 app = make_celery(SETTINGS)
 for name, function in TASK_FUNCTIONS.items():
@@ -24,13 +31,36 @@ for name, function in TASK_FUNCTIONS.items():
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
-def forget_readiness(**_: Any) -> None:
-    """An older worker's mark does not count."""
-    (SETTINGS.state / "worker-ready").unlink(missing_ok=True)
+def begin(**_: Any) -> None:
+    """An older worker's mark does not count, and what its processes held goes back."""
+    os.umask(0o077)
+    SETTINGS.worker_alive_path.unlink(missing_ok=True)
+    _take_back()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
-def mark_readiness(**_: Any) -> None:
-    """Tell whoever started the worker that it takes work."""
+def take_work(sender: Any, **_: Any) -> None:
+    """Tell whoever started the worker that it takes work, and go on telling."""
     SETTINGS.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (SETTINGS.state / "worker-ready").touch()
+    tend()
+    sender.timer.call_repeatedly(TEND_S, tend)
+
+
+@worker_shutdown.connect  # type: ignore[untyped-decorator]
+def end(**_: Any) -> None:
+    """A worker that is gone has no sign of life."""
+    SETTINGS.worker_alive_path.unlink(missing_ok=True)
+
+
+def tend() -> None:
+    """Once every few seconds, in the worker's main process."""
+    if not is_stuck(root_of(SETTINGS.state), os.getpid()):
+        SETTINGS.worker_alive_path.touch()
+    _take_back()
+
+
+def _take_back() -> None:
+    try:
+        take_back(SETTINGS)
+    except Exception:  # whatever a driver raises: the next time may do, and the sweeper is there too
+        LOG.exception("could not give back what dead processes held")

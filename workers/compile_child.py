@@ -1,4 +1,6 @@
-"""The process that compiles: `python -m workers.compile_child FOLDER`, confined, one job, then gone.
+"""The process that compiles: `python -m workers.compile_child FOLDER PARENT`, confined, one job, then gone.
+
+PARENT is the process id of the worker that waits for it: the child dies with it.
 
 FOLDER holds `order.json` (an `Order`) and `source` (the model, or the bundle to be tuned). It writes JSON lines to the
 standard output that it was given:
@@ -52,7 +54,7 @@ class Order:
         return cls(**json.loads((folder / ORDER).read_text()))
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, parent: int) -> int:
     """Compile the order in `folder`. Returns the exit code: 0 done, 1 failed with a typed outcome."""
     lines = _take_stdout()
 
@@ -61,7 +63,7 @@ def main(folder: Path) -> int:
         lines.flush()
 
     order = Order.read(folder)
-    say("confined", no_network=confine(ChildLimits(order.memory_bytes, order.cpu_s, order.file_bytes)))
+    say("confined", no_network=confine(ChildLimits(order.memory_bytes, order.cpu_s, order.file_bytes), parent=parent))
     try:
         digest = _compile(order, folder, say)
     except BaseException as error:  # the last line always says how it ended
@@ -121,4 +123,4 @@ def _failure(error: BaseException, order: Order) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -48,20 +47,21 @@ class Compile:
     database: Database
     storage: Storage
     claim: work.Claim
+    folder: Path
+    """An empty private folder, of its owner's to remove."""
     last: dict[str, Any] = field(default_factory=dict)
     """The newest line of the child."""
 
     def run(self) -> None:
         """Compile and record. Whatever happens becomes a typed outcome. Raises: work.LostClaim."""
         try:
-            with tempfile.TemporaryDirectory(prefix="pockfarm-compile-") as name:
-                self._run_in(Path(name))
+            self._run_in(self.folder)
         except Cancelled:
             with self.database.transaction() as session:
                 work.cancelled(session, self.claim)
         except (OSError, BadBundle, MissingFile, FileTooLarge, DigestMismatch) as error:
             LOG.exception("job %s", self.claim.job_id)
-            self._fail(_worker_failure(error))
+            self._fail(_worker_failure(error, self.folder))
 
     def _run_in(self, folder: Path) -> None:
         self._write_order(folder)
@@ -100,7 +100,7 @@ class Compile:
     @contextlib.contextmanager
     def _child(self, folder: Path, log: Any) -> Iterator[subprocess.Popen[str]]:
         child = subprocess.Popen(
-            [sys.executable, "-m", "workers.compile_child", str(folder)],
+            [sys.executable, "-m", "workers.compile_child", str(folder), str(os.getpid())],
             cwd=folder,
             env=_environment(folder, self.settings),
             stdin=subprocess.DEVNULL,
@@ -220,7 +220,7 @@ def _ending(returncode: int) -> str:
     return f"exit code {returncode}" if returncode >= 0 else f"signal {signal.Signals(-returncode).name}"
 
 
-def _worker_failure(error: Exception) -> work.Failure:
+def _worker_failure(error: Exception, folder: Path) -> work.Failure:
     if isinstance(error, MissingFile):
         return work.Failure("infra", "infra.model-missing", "the model's file is not in the storage any more",
                             hint="send the model again")  # fmt: skip
@@ -228,6 +228,6 @@ def _worker_failure(error: Exception) -> work.Failure:
         return work.Failure("limits", "limits.bundle", f"the bundle has {error}", hint="use a smaller model")
     if isinstance(error, (BadBundle, DigestMismatch)):
         return work.Failure("compiler", "compiler.bad-bundle", str(error), hint="a defect of ours: please report it")
-    free_bytes = shutil.disk_usage(tempfile.gettempdir()).free
+    free_bytes = shutil.disk_usage(folder).free
     return work.Failure("infra", "infra.worker", f"the worker could not work: {error} ({free_bytes:,} bytes free)",
                         retry=True)  # fmt: skip

@@ -28,10 +28,12 @@ class ChildLimits:
     file_bytes: int
 
 
-def confine(limits: ChildLimits) -> bool:
-    """Hold this process to `limits`; True if it also has no network. Effects cannot be undone."""
+def confine(limits: ChildLimits, *, parent: int) -> bool:
+    """Hold this process to `limits` and to its parent's life; True if it also has no network. Cannot be undone."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before we could ask for the signal
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _limit(resource.RLIMIT_AS, limits.memory_bytes)
     _limit(resource.RLIMIT_CPU, limits.cpu_s, limits.cpu_s + 5)

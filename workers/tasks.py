@@ -13,6 +13,7 @@ from service.queue import CeleryQueue
 from service.settings import Settings
 from service.storage import Storage, open_storage
 from workers.compiling import Compile
+from workers.ownership import own_folder, root_of
 
 LOG = logging.getLogger(__name__)
 
@@ -38,13 +39,14 @@ def tools() -> Tools:
 def compile_job(job_id: str) -> None:
     """Compile the job's model, unless another worker has it or it has ended."""
     kit = tools()
-    with kit.database.transaction() as session:
-        claim = work.claim(session, job_id, lease_s=kit.settings.compile_lease_s)
-    if claim is None:
-        LOG.info("job %s is not queued: nothing to do", job_id)
-        return
-    LOG.info("job %s: attempt %d", job_id, claim.attempt)
-    try:
-        Compile(kit.settings, kit.database, kit.storage, claim).run()
-    except work.LostClaim:
-        LOG.warning("job %s was taken away; its result is dropped", job_id)
+    with own_folder(root_of(kit.settings.state)) as own:
+        with kit.database.transaction() as session:
+            claim = work.claim(session, job_id, lease_s=kit.settings.compile_lease_s, worker=own.name)
+        if claim is None:
+            LOG.info("job %s is not queued: nothing to do", job_id)
+            return
+        LOG.info("job %s: attempt %d", job_id, claim.attempt)
+        try:
+            Compile(kit.settings, kit.database, kit.storage, claim, own.path).run()
+        except work.LostClaim:
+            LOG.warning("job %s was taken away; its result is dropped", job_id)

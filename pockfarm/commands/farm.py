@@ -220,10 +220,19 @@ def _devices(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         devices = farm.devices()
     rows = [
-        (one.id, one.name, one.state, one.device_class, one.measurement_class, " ".join(one.targets), one.last_seen_at)
+        (
+            one.id,
+            one.name,
+            one.state,
+            one.device_class,
+            one.measurement_class,
+            " ".join(one.targets),
+            one.last_seen_at,
+            text(one.raw, "state_reason"),
+        )
         for one in devices
     ]
-    header = ("device", "name", "state", "device class", "measures as", "targets", "last seen")
+    header = ("device", "name", "state", "device class", "measures as", "targets", "last seen", "why")
     print(text_table(header, rows) if rows else "no devices yet; an agent enrols with a one-time token")
     return 0
 

@@ -108,7 +108,7 @@ async def lease(request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """Ask for work; held open until there is some."""
     body = await _read(request, protocol.LeaseRequest)
     give_up_at = time.monotonic() + max(0.0, min(protocol.MAX_LONG_POLL_S, body.wait_s))
-    seeker = await run_in_threadpool(_seek, farm, agent, body)
+    seeker = await run_in_threadpool(_seek, farm, agent, body, _clock_of(request))
     while seeker.is_welcome:
         assignment = await run_in_threadpool(_try_lease, farm, agent, seeker)
         if assignment is not None:
@@ -121,9 +121,17 @@ async def lease(request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     return Response(status_code=204)
 
 
-def _seek(farm: Farm, agent: Agent, body: protocol.LeaseRequest) -> leasing.Seeker:
+def _clock_of(request: Request) -> float | None:
+    """What time it is to the device; None if its agent does not say."""
+    try:
+        return float(request.headers.get(protocol.CLOCK_HEADER, ""))
+    except ValueError:
+        return None
+
+
+def _seek(farm: Farm, agent: Agent, body: protocol.LeaseRequest, clock: float | None) -> leasing.Seeker:
     with farm.database.transaction() as session:
-        return leasing.seek(session, farm, agent, body)
+        return leasing.seek(session, farm, agent, body, clock=clock)
 
 
 def _try_lease(farm: Farm, agent: Agent, seeker: leasing.Seeker) -> protocol.Assignment | None:

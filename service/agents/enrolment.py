@@ -47,7 +47,14 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest) -> EnrolResponse:
     if token is None or token.expires_at < time.time():
         raise Forbidden("enrol.token", "this enrolment token is unknown or has expired", hint=hint)
     if token.device_class not in (None, request.description.device_class):
-        raise Forbidden("enrol.device-class", f"this token is for devices of class {token.device_class}", hint=hint)
+        said = request.description.device_class
+        raise Forbidden(
+            "enrol.device-class",
+            f"this token is for devices of class {token.device_class}, and this device is a {said}",
+            where="device_class",
+            hint=f"make a token for {said} (or, without --device-class, for any), or, if the board was recognised "
+            f"wrongly, start its agent with --class {token.device_class}",
+        )
     device = session.scalar(select(Device).where(Device.public_key == request.public_key))
     if token.device_id is not None and (device is None or device.id != token.device_id):
         raise Forbidden("enrol.token", "this enrolment token was used before", hint=hint)

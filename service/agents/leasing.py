@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from device_agents.protocol import (
@@ -23,6 +23,7 @@ from device_agents.protocol import (
 )
 from service.agents.enrolment import Agent
 from service.database.models import Attempt, Bundle, Dataset, Device, Run
+from service.devices import blame
 from service.events import service as events
 from service.farm import Farm
 from service.identifiers import new_secret, secret_hash
@@ -31,7 +32,6 @@ from service.runs import attempts
 from service.settings import Settings
 
 CANDIDATES = 50
-CLOCK_SKEW_S = 300.0
 _MODES: dict[str, Mode] = {"profile": "profile", "train": "train", "eval": "eval", "tune": "tune"}
 
 
@@ -45,22 +45,35 @@ class Seeker:
     features: frozenset[str]
     is_welcome: bool
     """False: quarantined, or isolated less than the farm asks."""
+    untried: ColumnElement[bool]
+    """Over `Run`: it has not failed on this device."""
 
 
-def seek(session: Session, farm: Farm, agent: Agent, request: LeaseRequest) -> Seeker:
-    """Note that the device is there and free; what it had before is given up. Raises: Conflict (older session)."""
+def seek(
+    session: Session, farm: Farm, agent: Agent, request: LeaseRequest, *, clock: float | None = None
+) -> Seeker:  # fmt: skip
+    """Note that the device is there and free; what it had before is given up. Raises: Conflict (older session).
+
+    `clock`: what time it is to the device, in seconds since 1970; None if its agent does not say.
+    """
     device = session.get_one(Device, agent.device_id)
     if agent.session != device.session or request.session != device.session:
         raise voided()
     attempts.lose_live(session, farm.settings, device, "the agent asked for other work")
     device.last_seen_at, device.isolation_level = time.time(), max(0, min(4, request.isolation_level))
+    blame.judge_clock(session, device, clock)
     return _seeker(device, farm.settings)
 
 
 def _seeker(device: Device, settings: Settings) -> Seeker:
     is_welcome = device.state == "active" and device.isolation_level >= settings.isolation_level
     return Seeker(
-        device.id, device.device_class, tuple(device.targets), frozenset(device.features), is_welcome=is_welcome
+        device.id,
+        device.device_class,
+        tuple(device.targets),
+        frozenset(device.features),
+        is_welcome=is_welcome,
+        untried=attempts.untried(device, settings),
     )
 
 
@@ -78,6 +91,7 @@ def candidates(session: Session, seeker: Seeker) -> list[str]:
         .where(Run.state == "queued", Run.target.in_(seeker.targets), Run.queue_deadline_at > time.time())
         .where((Run.wanted_device_id.is_(None)) | (Run.wanted_device_id == seeker.device_id))
         .where((Run.wanted_device_class.is_(None)) | (Run.wanted_device_class == seeker.device_class))
+        .where(seeker.untried)
         .order_by(Run.created_at, Run.id)
         .limit(CANDIDATES)
     )
@@ -94,7 +108,8 @@ def lease(session: Session, farm: Farm, agent: Agent, run_id: str) -> Assignment
     device = session.scalars(select(Device).where(Device.id == agent.device_id).with_for_update()).one()
     if device.session != agent.session:
         raise voided()
-    if not _seeker(device, farm.settings).is_welcome:
+    seeker = _seeker(device, farm.settings)
+    if not seeker.is_welcome or session.scalar(select(Run.id).where(Run.id == run_id, seeker.untried)) is None:
         return None
     token, limits = new_secret(), _limits(farm.settings)
     attempt = _start_attempt(session, farm.settings, run, device, token)
@@ -142,6 +157,7 @@ def clock_s(settings: Settings, device: Device) -> float:
 def _start_attempt(session: Session, settings: Settings, run: Run, device: Device, token: str) -> Attempt:
     now = time.time()
     run.state, run.device_id, run.attempts, run.steps_done = "leased", device.id, run.attempts + 1, 0
+    run.phase = ""
     attempt = Attempt(
         run_id=run.id,
         n=run.attempts,
@@ -168,8 +184,8 @@ def _statement(farm: Farm, run: Run, attempt: Attempt, device: Device, bundle: B
         target=bundle.target,
         model_digest=bundle.model_digest,
         plan_digest=bundle.plan_digest,
-        not_before=now - CLOCK_SKEW_S,
-        expires_at=attempt.deadline_at + CLOCK_SKEW_S,
+        not_before=now - blame.CLOCK_SKEW_S,
+        expires_at=attempt.deadline_at + blame.CLOCK_SKEW_S,
         release_number=farm.signer.release_number,
         dataset_digest=run.dataset_digest,
         weights_digest=run.weights_digest,

@@ -28,6 +28,7 @@ from device_agents.protocol import (
 from service.agents.enrolment import Agent
 from service.agents.leasing import voided
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run
+from service.devices import blame
 from service.events import service as events
 from service.farm import Farm
 from service.identifiers import clean_text, digest_of, secret_hash
@@ -146,7 +147,7 @@ def take_report(
     """Record how the attempt ended. Raises: Conflict (another report before), Invalid (signature, contents)."""
     attempt = find_attempt(session, agent, lease_token)
     run = _run_of(session, attempt)
-    device = session.scalars(select(Device).where(Device.id == agent.device_id).with_for_update()).one()
+    device = blame.hold(session, run, agent.device_id)
     report, digest = _open(envelope, device), digest_of(envelope.payload_bytes())
     _check_report(report, attempt, device)
     previous = session.get(Result, attempt.id)
@@ -209,9 +210,7 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
     if time.time() > attempt.deadline_at and ending.state == "cancelled" and not run.cancel_requested:
         ending = attempts.Ending("failed", "limits", "limits.run-time", attempts.OUT_OF_TIME.message,
                                  attempts.OUT_OF_TIME.hint)  # fmt: skip
-    device.strikes = 0
-    attempts.end_attempt(attempt, ending)
-    attempts.settle(session, farm.settings, run, ending)
+    attempts.settle(session, farm.settings, run, attempt, device, ending)
     if run.state in OPEN_RUN_STATES:
         return False
     summarise(run, report)

@@ -17,6 +17,8 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
+from service.private import tighten_database
+
 LOG = logging.getLogger(__name__)
 BUSY_TIMEOUT_S = 30
 STATEMENT_TIMEOUT_S = 60
@@ -58,6 +60,7 @@ def _sqlite_engine(url: str) -> Engine:
     if not path or path == ":memory:":
         raise ValueError(f"the farm's SQLite database must be a file, not {url!r}")
     Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    tighten_database(Path(path))
     engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}, pool_size=20,
                            max_overflow=40)  # fmt: skip
 

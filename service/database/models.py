@@ -204,6 +204,8 @@ class Job(Base):
     attempts: Mapped[int] = mapped_column(default=0)
     claim_hash: Mapped[str | None] = mapped_column(String(64))
     """Fencing token of the worker that has it."""
+    worker: Mapped[str | None] = mapped_column(String(200))
+    """The worker process that has it: who finds that process dead gives the job back at once."""
     lease_expires_at: Mapped[float | None]
     cancel_requested: Mapped[bool] = mapped_column(Boolean, default=False)
     rung_at: Mapped[float] = mapped_column(default=time.time)
@@ -256,14 +258,33 @@ class Device(Base):
     public_key: Mapped[str] = mapped_column(String(64), unique=True)
     session: Mapped[str] = mapped_column(String(100))
     """The agent's current start; another one's writes are refused."""
+    quarantined_for: Mapped[str] = mapped_column(String(20), default="", server_default="")
+    """`strikes` or `clock`; empty: by an operator, or not at all."""
     strikes: Mapped[int] = mapped_column(default=0)
-    """Attempts lost in a row."""
+    """Attempts that failed because of the device, without a success between."""
+    released_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """When an operator last said that it is mended: runs that failed on it before may come back."""
+    succeeded_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """When an attempt last succeeded on it."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     last_seen_at: Mapped[float] = mapped_column(default=time.time)
 
 
+class Strike(Base):
+    """A run that failed on a device because of the device; gone when the device succeeds, or the run is to blame."""
+
+    __tablename__ = "strikes"
+    __table_args__ = (UniqueConstraint("device_id", "run_id"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    device_id: Mapped[str] = mapped_column(Id, ForeignKey("devices.id"))
+    run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"), index=True)
+    code: Mapped[str] = mapped_column(String(100))
+    at: Mapped[float] = mapped_column(default=time.time)
+
+
 class DeviceEvent(Base):
-    """A line of a device's health history: enrolled, restarted, attempt lost, quarantined, released, removed."""
+    """A line of a device's health history: enrolled, restarted, struck, quarantined, released, removed."""
 
     __tablename__ = "device_events"
     __table_args__ = (Index("ix_device_events_device_id_id", "device_id", "id"),)
@@ -393,6 +414,8 @@ class Attempt(Base):
     cause: Mapped[str | None] = mapped_column(String(20))
     code: Mapped[str | None] = mapped_column(String(100))
     message: Mapped[str] = mapped_column(Text, default="")
+    spent: Mapped[str | None] = mapped_column(String(20))
+    """`failed` or `missed`: its device is not given the run again (see `service/runs/attempts.py`). Null: it may be."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None]
@@ -413,6 +436,17 @@ class Result(Base):
     """The DSSE envelope as received, so that anyone can verify the number later."""
     report: Mapped[dict[str, Any]]
     recorded_at: Mapped[float] = mapped_column(default=time.time)
+
+
+class SigningKey(Base):
+    """A key that the farm signs, or has signed, assignments with; the private half is a file (`service/signing.py`)."""
+
+    __tablename__ = "signing_keys"
+
+    key_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    public_key: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[float] = mapped_column(default=time.time)
+    retired_at: Mapped[float | None]
 
 
 class Tuning(Base):

@@ -1,11 +1,27 @@
-"""A device's health history, and the strikes that quarantine it."""
+"""A device's health history, the strikes that quarantine it, and the clock that does.
+
+A strike is an attempt that failed for the device's sake; a success forgets them all, and a strike for a run that turns
+out to be at fault itself is taken back. One run strikes a device once. Who changes strikes holds the device's row.
+"""
 
 from __future__ import annotations
 
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.database.models import Device, DeviceEvent
+from service.database.models import Device, DeviceEvent, Run, Strike
 from service.identifiers import clean_text
+
+CLOCK_SKEW_S = 300.0
+"""What a device's clock may be off: assignments are valid from so long before they were made, to so long after."""
+BY_STRIKES, BY_CLOCK = "strikes", "clock"
+FRESH = {"populate_existing": True}
+"""What was read before the row was held may be old."""
 
 
 def note(session: Session, device_id: str, kind: str, message: str = "") -> None:
@@ -13,11 +29,79 @@ def note(session: Session, device_id: str, kind: str, message: str = "") -> None
     session.add(DeviceEvent(device_id=device_id, kind=kind, message=clean_text(message, 1000)))
 
 
-def strike(session: Session, device: Device, reason: str, *, most: int) -> None:
-    """Count a lost attempt against a device; the `most`th in a row quarantines it."""
+def hold(session: Session, run: Run, device_id: str) -> Device:
+    """The device, held together with those that this run has struck: in the order of ids, so that nobody deadlocks."""
+    struck = select(Strike.device_id).where(Strike.run_id == run.id)
+    query = select(Device).where((Device.id == device_id) | Device.id.in_(struck)).order_by(Device.id)
+    held = {device.id: device for device in session.scalars(query.with_for_update(), execution_options=FRESH)}
+    return held[device_id]
+
+
+def strike(session: Session, device: Device, run: Run, *, code: str, message: str, most: int) -> None:
+    """Count an attempt against its device; the `most`th in a row quarantines it."""
+    note(session, device.id, "strike", f"run {run.id}: {code}: {message}")
+    mine = select(Strike.id).where(Strike.device_id == device.id)
+    if session.scalar(mine.where(Strike.run_id == run.id).limit(1)) is not None:
+        return
+    session.add(Strike(device_id=device.id, run_id=run.id, code=code[:100]))
     device.strikes += 1
-    note(session, device.id, "lost", reason)
+    session.flush()
     if device.strikes >= most and device.state == "active":
-        device.state = "quarantined"
-        device.state_reason = f"{device.strikes} attempts were lost in a row; the last: {reason}"[:1000]
-        note(session, device.id, "quarantined", device.state_reason)
+        codes = session.scalars(select(Strike.code).where(Strike.device_id == device.id).order_by(Strike.id))
+        reason = (
+            f"{device.strikes} attempts in a row failed because of this device: {_counted(codes)}; the last: {message}"[
+                :800
+            ]
+            + "; mend it, then release it"
+        )
+        _quarantine(session, device, reason, BY_STRIKES)
+
+
+def _counted(codes: Iterable[str]) -> str:
+    counts = Counter(codes)
+    return ", ".join(code if count == 1 else f"{code} {count} times" for code, count in counts.items())
+
+
+def _quarantine(session: Session, device: Device, reason: str, why: str) -> None:
+    device.state, device.state_reason, device.quarantined_for = "quarantined", clean_text(reason, 1000), why
+    note(session, device.id, "quarantined", device.state_reason)
+
+
+def forget_strikes(session: Session, device: Device) -> None:
+    """The device has shown that it works, or an operator says so."""
+    device.strikes = 0
+    session.execute(delete(Strike).where(Strike.device_id == device.id))
+
+
+def take_back(session: Session, run: Run, reason: str, *, most: int) -> None:
+    """The run was to blame: its strikes go, and quarantines that they made end. The devices are held (see `hold`)."""
+    strikes = list(session.scalars(select(Strike).where(Strike.run_id == run.id)))
+    for one in strikes:
+        device = session.get_one(Device, one.device_id)
+        device.strikes = max(0, device.strikes - 1)
+        note(session, device.id, "strike-taken-back", f"run {run.id}: {reason}")
+        session.delete(one)
+        if device.strikes < most and device.quarantined_for == BY_STRIKES:
+            _end_quarantine(session, device, "a strike was taken back")
+
+
+def _end_quarantine(session: Session, device: Device, reason: str) -> None:
+    device.state, device.state_reason, device.quarantined_for = "active", "", ""
+    note(session, device.id, "released", reason)
+
+
+def judge_clock(session: Session, device: Device, said: float | None) -> None:
+    """Quarantine a device whose clock would refuse or misdate every assignment; release it once the clock is right.
+
+    `said`: the device's time as it asked for work, seconds since 1970; None if its agent does not say.
+    """
+    if said is None or not math.isfinite(said):
+        return
+    off_s = said - time.time()
+    if abs(off_s) > CLOCK_SKEW_S:
+        if device.state == "active":
+            side = "ahead of" if off_s > 0 else "behind"
+            reason = f"its clock is {abs(off_s):,.0f} s {side} the farm's; set it (NTP): then work comes again"
+            _quarantine(session, device, reason, BY_CLOCK)
+    elif device.state == "quarantined" and device.quarantined_for == BY_CLOCK:
+        _end_quarantine(session, device, "its clock is right again")

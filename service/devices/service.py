@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.database.models import Device, DeviceEvent, EnrolmentToken
 from service.database.paging import newest_first
-from service.devices.blame import note
+from service.devices.blame import forget_strikes, note
 from service.identifiers import clean_text, new_secret, secret_hash
 from service.problems import Conflict, NotFound
 
@@ -45,9 +45,10 @@ def set_state(session: Session, device_id: str, state: str, reason: str) -> Devi
     device = find(session, device_id)
     if device.state == "removed" and state != "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
-    device.state, device.state_reason = state, clean_text(reason, 1000)
+    device.state, device.state_reason, device.quarantined_for = state, clean_text(reason, 1000), ""
     if state == "active":
-        device.strikes = 0
+        device.released_at = time.time()
+        forget_strikes(session, device)
     note(session, device.id, {"active": "released"}.get(state, state), reason)
     return device
 

@@ -56,12 +56,15 @@ class LostClaim(Exception):
     """The job belongs to another worker now, or has ended."""
 
 
-def claim(session: Session, job_id: str, *, lease_s: float) -> Claim | None:
-    """Take the job if it is queued; None if it is not (a doubled doorbell, a cancelled job)."""
+def claim(session: Session, job_id: str, *, lease_s: float, worker: str | None = None) -> Claim | None:
+    """Take the job if it is queued; None if it is not (a doubled doorbell, a cancelled job).
+
+    `worker` names the process that takes it, for who finds that process dead.
+    """
     now, claim_hash = time.time(), secret_hash(new_secret())
     values = {
         "state": "compiling", "claim_hash": claim_hash, "lease_expires_at": now + lease_s, "attempts": Job.attempts + 1,
-        "started_at": now, "stage": "", "fraction": 0.0,
+        "started_at": now, "stage": "", "fraction": 0.0, "worker": worker,
     }  # fmt: skip
     taken = update(Job).where(Job.id == job_id, Job.state == "queued").values(values).returning(Job.attempts)
     attempt = session.execute(taken).scalar_one_or_none()
@@ -117,9 +120,22 @@ def cancelled(session: Session, claim: Claim) -> None:
 def give_back(session: Session, job: Job, reason: str) -> None:
     """Queue a job again whose worker or child was lost."""
     job.state, job.claim_hash, job.lease_expires_at, job.rung_at = "queued", None, None, time.time()
+    job.worker = None
     job.stage, job.fraction = "", 0.0
     events.add(session, job.id, "state", state="queued", attempt=job.attempts, reason=clean_text(reason, 500))
     ring_after_commit(session, COMPILE_TASK, job.id)
+
+
+def lose(session: Session, job: Job, *, attempts: int, reason: str) -> None:
+    """Take a job from a worker that is dead or silent: queue it again, or end it after the last of `attempts`."""
+    if job.cancel_requested:
+        end_with(session, job, "cancelled", Failure("user", "job.cancelled", "cancelled"))
+    elif job.attempts < attempts:
+        give_back(session, job, reason)
+    else:
+        end_with(session, job, "failed", Failure(
+            "infra", "infra.worker-lost", f"{reason}, {job.attempts} times in a row",
+            hint="perhaps the workers run out of memory; see their log, then send the request again"))  # fmt: skip
 
 
 def end_with(session: Session, job: Job, state: str, failure: Failure) -> None:
@@ -132,4 +148,5 @@ def end_with(session: Session, job: Job, state: str, failure: Failure) -> None:
 
 def _end(session: Session, job: Job, state: str, **body: object) -> None:
     job.state, job.finished_at, job.claim_hash, job.lease_expires_at = state, time.time(), None, None
+    job.worker = None
     events.add(session, job.id, "state", state=state, **body)

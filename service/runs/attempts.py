@@ -4,26 +4,32 @@
                 ^__________|________|            (a lost attempt, or one that failed for a reason that may pass)
     attempt:  leased -> running -> succeeded | failed | cancelled | inconclusive | lost
 
-Rows are held in the order attempt, run, device, everywhere, so that two transactions never wait for each other.
-No web framework here: the sweeper and the agent endpoints both use it.
+A device that had a run and failed is not given it again (`spent`), and no run ends because of one device: it waits for
+another until its queue deadline. Two devices that die of it end it, and get their strikes back.
+
+Rows are held in the order attempt, run, devices (by id), everywhere, so that two transactions never wait for each
+other. No web framework here: the sweeper and the agent endpoints both use it.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Run
-from service.devices.blame import note, strike
+from service.devices import blame
 from service.events import service as events
 from service.identifiers import clean_text
+from service.runs.faults import DAMAGE, DEATH, DEFECT, DOUBTS, OVERRUN, Fault, doubt_of, fault_of
 from service.settings import Settings
 
-RETRIED_CAUSES = ("device", "infra", "service")
-"""Causes that may pass on another try."""
+FAILED, MISSED = "failed", "missed"
+"""`Attempt.spent`: the device is out for this run until an operator releases it; or until it has worked since, or
+`device_retry_s` have passed, for the reason may pass."""
+WAITS = "waits for another device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,16 @@ class Ending:
 LEASE_EXPIRED = Ending("lost", "infra", "infra.lease-expired", "the device did not say that it was alive in time")
 OUT_OF_TIME = Ending("lost", "limits", "limits.run-time", "the attempt took longer than its clock allows",
                      "use fewer steps, or raise POCKFARM_RUN_S")  # fmt: skip
+VERDICTS = {
+    DEATH: Ending("failed", "model", "model.kills-devices", "{n} devices died or went silent while they ran it",
+                  "it may need more memory than the boards have; try a smaller batch or a sparser plan"),
+    OVERRUN: replace(OUT_OF_TIME, state="failed"),
+    DAMAGE: Ending("failed", "infra", "infra.stored-file", "{n} devices got another file than the one that was signed: "
+                   "{message}", "the stored file, or what lies between it and the devices, is damaged; send it again"),
+    DEFECT: Ending("inconclusive", "infra", "agent.internal", "the agents of {n} devices broke on it: {message}",
+                   "a defect of ours: the agents' logs have the details; please report it"),
+}  # fmt: skip
+"""What a run ends with when two devices have ended alike in a way that one alone could not settle."""
 
 
 def end_attempt(attempt: Attempt, ending: Ending) -> None:
@@ -56,69 +72,138 @@ def end_run(session: Session, run: Run, ending: Ending) -> None:
     events.add(session, run.id, "state", state=run.state, cause=run.cause, code=run.code, message=run.message)
 
 
-def queue_again(session: Session, run: Run, settings: Settings, reason: str) -> None:
-    """Another device (or the same one) may try; waiting starts anew, for clocks do not eat each other."""
-    run.state, run.phase, run.steps_done = "queued", "", 0
-    run.queue_deadline_at = time.time() + settings.queue_s
-    events.add(session, run.id, "state", state="queued", attempt=run.attempts, reason=clean_text(reason, 500))
+def untried(device: Device, settings: Settings) -> ColumnElement[bool]:
+    """Over `Run`: the device may have it, as far as earlier attempts on it go."""
+    passed_at = max(device.released_at, device.succeeded_at, time.time() - settings.device_retry_s)
+    spent = select(Attempt.id).where(
+        Attempt.run_id == Run.id,
+        Attempt.device_id == device.id,
+        or_(and_(Attempt.spent == FAILED, Attempt.finished_at > device.released_at),
+            and_(Attempt.spent == MISSED, Attempt.finished_at > passed_at)),
+    )  # fmt: skip
+    return ~spent.exists()
 
 
-def settle(session: Session, settings: Settings, run: Run, ending: Ending) -> None:
-    """What becomes of a run whose newest attempt has ended (other than lost): another try, or the same ending."""
-    if ending.state == "cancelled" and not run.cancel_requested:
-        _retry_or(
-            session, settings, run, Ending("inconclusive", "infra", "infra.agent-stopped", ending.message), ending
-        )
-    elif ending.state in ("failed", "inconclusive") and ending.cause in RETRIED_CAUSES:
-        if run.cancel_requested:
-            end_run(session, run, Ending("cancelled", "user", "run.cancelled", f"cancelled; then: {ending.message}"))
-            return
-        last = Ending("inconclusive", ending.cause, ending.code, ending.message, ending.hint)
-        _retry_or(session, settings, run, last, ending)
-    else:
+def settle(
+    session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending
+) -> None:  # fmt: skip
+    """What becomes of device and run after an attempt: strikes, another try elsewhere, or the same ending.
+
+    The caller holds the rows of attempt, run and devices (`blame.hold`). A run that has gone on without the attempt
+    stays as it is.
+    """
+    end_attempt(attempt, ending)
+    if ending.state == "succeeded":
+        blame.forget_strikes(session, device)
+        device.succeeded_at = time.time()
+    is_cancelled = ending.state == "cancelled" and run.cancel_requested
+    fault = Fault.RUN if is_cancelled or ending.state == "succeeded" else fault_of(*_key(ending))
+    if fault in (Fault.DEVICE, Fault.EITHER):
+        blame.strike(session, device, run, code=ending.code or ending.state, message=ending.message,
+                     most=settings.device_strikes)  # fmt: skip
+    if run.state not in OPEN_RUN_STATES or run.attempts != attempt.n:
+        return
+    if fault is Fault.RUN:
         end_run(session, run, ending)
+        return
+    attempt.spent = _spent(settings, run, fault, ending)
+    session.flush()
+    last = _last_word(session, settings, run, fault, ending)
+    if last is None:
+        _queue_again(session, settings, run, attempt, device, ending)
+        return
+    if fault is Fault.EITHER and not run.cancel_requested:
+        blame.take_back(session, run, last.message, most=settings.device_strikes)
+    end_run(session, run, last)
 
 
-def _retry_or(session: Session, settings: Settings, run: Run, last: Ending, ending: Ending) -> None:
-    if run.attempts < settings.run_attempts:
-        queue_again(session, run, settings, f"{ending.code or ending.state}: {ending.message}")
-    else:
-        end_run(session, run, last)
+def _key(ending: Ending) -> tuple[str, str | None, str | None]:
+    return ending.state, ending.cause, ending.code
+
+
+def _spent(settings: Settings, run: Run, fault: Fault, ending: Ending) -> str | None:
+    """Whether the device is out for this run. A run for one device only may go on after its agent has restarted."""
+    is_last = run.attempts >= settings.run_attempts
+    if fault is Fault.NOBODY:
+        return MISSED if is_last else None
+    if fault is Fault.PASSING:
+        return MISSED
+    is_restart = ending.code == "infra.abandoned" and run.wanted_device_id is not None
+    return None if is_restart and not is_last else FAILED
+
+
+def _last_word(session: Session, settings: Settings, run: Run, fault: Fault, ending: Ending) -> Ending | None:
+    """How the run ends now; None if another device is to try it."""
+    if run.cancel_requested:
+        said = "the device never confirmed" if ending.state == "lost" else f"then: {ending.message}"
+        return Ending("cancelled", "user", "run.cancelled", f"cancelled; {said}")
+    if fault is Fault.EITHER:
+        doubt = doubt_of(ending.state, ending.code)
+        devices = _devices_of(session, run, _alike(doubt))
+        verdict = VERDICTS[doubt]
+        message = verdict.message.format(n=devices, message=ending.message) if "{" in verdict.message else ""
+        return replace(verdict, message=message or verdict.message) if devices > 1 else None
+    if fault is Fault.DEVICE or run.attempts < settings.run_attempts or _devices_of(session, run) < 2:
+        return None
+    if fault is Fault.NOBODY:
+        return Ending("inconclusive", "infra", "infra.agent-stopped", ending.message, ending.hint)
+    return replace(ending, state="inconclusive")
+
+
+def _alike(doubt: str) -> ColumnElement[bool]:
+    if doubt == OVERRUN:
+        return and_(Attempt.state == "lost", Attempt.code == OUT_OF_TIME.code)
+    return Attempt.code.in_([code for code, group in DOUBTS.items() if group == doubt])
+
+
+def _devices_of(session: Session, run: Run, *conditions: ColumnElement[bool]) -> int:
+    """How many devices have had the run and ended so."""
+    query = select(func.count(Attempt.device_id.distinct())).where(Attempt.run_id == run.id, *conditions)
+    return session.scalar(query) or 0
+
+
+def _queue_again(
+    session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending
+) -> None:  # fmt: skip
+    """Another device (or the same one) may try; waiting starts anew, for clocks do not eat each other."""
+    run.state, run.steps_done = "queued", 0
+    run.phase = WAITS if attempt.spent else ""
+    if run.attempts <= settings.run_attempts or attempt.spent == FAILED:
+        run.queue_deadline_at = time.time() + settings.queue_s
+    reason = f"{ending.code or ending.state} on {device.name}: {ending.message}"[:300]
+    if attempt.spent:
+        reason += f"; the run {WAITS}"
+        if not _others(session, settings, run):
+            reason += f", and the farm has none now: enrol one, or mend {device.name} and release it"
+    events.add(session, run.id, "state", state="queued", attempt=run.attempts, reason=clean_text(reason, 1000))
+
+
+def _others(session: Session, settings: Settings, run: Run) -> bool:
+    """Whether some device of the farm may still take the run, now or when it is free."""
+    active = select(Device).where(Device.state == "active")
+    if run.wanted_device_id is not None:
+        active = active.where(Device.id == run.wanted_device_id)
+    if run.wanted_device_class is not None:
+        active = active.where(Device.device_class == run.wanted_device_class)
+    fitting = [device for device in session.scalars(active) if run.target in device.targets]
+    return any(
+        session.scalar(select(Run.id).where(Run.id == run.id, untried(device, settings))) is not None
+        for device in fitting
+    )
+
+
+def tried_on(session: Session, run: Run) -> str:
+    """On which devices a run failed and how, for the message of one that nobody else took; empty if on none."""
+    query = select(Attempt, Device.name).join(Device, Device.id == Attempt.device_id)
+    rows = session.execute(query.where(Attempt.run_id == run.id).order_by(Attempt.n)).all()
+    return "; ".join(f"{name}: {attempt.code or attempt.state}: {attempt.message:.200}" for attempt, name in rows)
 
 
 def lose(session: Session, settings: Settings, attempt: Attempt, ending: Ending) -> None:
     """End a live attempt whose device went silent, and settle its run. The caller holds the attempt's row."""
     run = session.scalars(select(Run).where(Run.id == attempt.run_id).with_for_update()).one()
-    device = session.scalars(select(Device).where(Device.id == attempt.device_id).with_for_update()).one()
-    end_attempt(attempt, ending)
-    strike(session, device, f"run {run.id}: {ending.message}", most=settings.device_strikes)
-    if run.state not in OPEN_RUN_STATES or run.attempts != attempt.n:
-        return
-    if run.cancel_requested:
-        end_run(session, run, Ending("cancelled", "user", "run.cancelled", "cancelled; the device never confirmed"))
-    elif ending.cause == "limits":
-        end_run(session, run, Ending("failed", ending.cause, ending.code, ending.message, ending.hint))
-    elif run.attempts < settings.run_attempts:
-        queue_again(session, run, settings, ending.message)
-    else:
-        session.flush()
-        end_run(session, run, _blame(session, run))
-
-
-def _blame(session: Session, run: Run) -> Ending:
-    """Lost on two devices: the model's doing. On one only: perhaps the device's."""
-    lost_on = select(func.count(Attempt.device_id.distinct())).where(Attempt.run_id == run.id, Attempt.state == "lost")
-    devices = session.scalar(lost_on) or 0
-    if devices > 1:
-        return Ending(
-            "failed",
-            "model",
-            "model.kills-devices",
-            f"{devices} devices went silent while they ran it",
-            "it may need more memory than the boards have; try a smaller batch or a sparser plan",
-        )
-    return Ending("inconclusive", "device", "device.silent", f"its device went silent {run.attempts} times",
-                  "look at the device's page, and try another device")  # fmt: skip
+    device = blame.hold(session, run, attempt.device_id)
+    settle(session, settings, run, attempt, device, ending)
 
 
 def lose_live(session: Session, settings: Settings, device: Device, reason: str) -> None:
@@ -126,6 +211,6 @@ def lose_live(session: Session, settings: Settings, device: Device, reason: str)
     live = select(Attempt).where(Attempt.device_id == device.id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
     attempt = session.scalar(live.with_for_update())
     if attempt is not None:
-        note(session, device.id, "abandoned", f"run {attempt.run_id}: {reason}")
+        blame.note(session, device.id, "abandoned", f"run {attempt.run_id}: {reason}")
         lose(session, settings, attempt, Ending("lost", "infra", "infra.abandoned", reason))
         session.flush()

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from service.private import make_private_folder
 from service.storage.store import CHUNK_BYTES, DigestMismatch, FileTooLarge, MissingFile, StoredFile
 
 
@@ -36,7 +37,8 @@ class FileStorage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "incoming").mkdir(parents=True, exist_ok=True, mode=0o700)
+        for one in (folder, folder / "incoming", folder / "sha256"):
+            make_private_folder(one)
 
     def path(self, digest: str) -> Path:
         """Where the file of `digest` is, or would be."""

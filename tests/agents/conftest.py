@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,10 +24,11 @@ class AgentProcess:
         self.state = state
         self.log = state.with_suffix(".log")
         command = [sys.executable, "-m", "device_agents.agent", "--server", farm.url, "--state", str(state)]
-        command += ["--enrol-token", farm.token, "--run-as", "root", "--heartbeat-interval", "0.2"]
+        command += ["--run-as", "root", "--heartbeat-interval", "0.2"]
         command += ["--long-poll", "2", *options]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log, stdin=subprocess.DEVNULL)
+            environment = {**os.environ, "POCKFARM_ENROL_TOKEN": farm.token}
+            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log, stdin=subprocess.DEVNULL, env=environment)
 
     def wait(self, timeout_s: float = 40.0) -> int:
         return self.process.wait(timeout=timeout_s)

@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents import protocol as p
+from device_agents.agent import read_token
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm, Fault
 from tests.agents.fake_step import bundle
@@ -295,11 +296,35 @@ def test_heartbeats_come_from_a_process_of_their_own(farm: FakeFarm, start_agent
     assert farm.report().outcome.state == "succeeded"
 
 
-def test_bad_token_says_what_to_do(farm: FakeFarm, start_agent: Start) -> None:
-    farm.token = "right"
-    agent = start_agent("--enrol-token", "wrong")
+def test_bad_token_says_what_to_do(farm: FakeFarm, start_agent: Start, tmp_path: Path) -> None:
+    agent = start_agent("--enrol-token", token_file("wrong", tmp_path))
     assert agent.wait() == 2
     assert "make a new enrolment token" in agent.log.read_text()
+
+
+def token_file(token: str, folder: Path) -> str:
+    (folder / "token").write_text(token + "\n")
+    return str(folder / "token")
+
+
+def test_a_token_comes_from_a_file_or_standard_input_and_is_never_a_word_of_the_command(
+    farm: FakeFarm, start_agent: Start, tmp_path: Path
+) -> None:
+    farm.token = "5ecret-token"
+    refused = start_agent("--enrol-token", farm.token)
+    assert refused.wait() == 2
+    said = refused.log.read_text()
+    assert "POCKFARM_ENROL_TOKEN" in said
+    assert "5ecret" not in said, "what was meant as a token is not logged"
+    start_agent("--enrol-token", token_file(farm.token, tmp_path))
+    farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)
+
+
+def test_the_environment_forgets_the_token(farm: FakeFarm, start_agent: Start) -> None:
+    assert read_token(None) is None
+    os.environ["POCKFARM_ENROL_TOKEN"] = " secret\n"
+    assert read_token(None) == "secret"
+    assert "POCKFARM_ENROL_TOKEN" not in os.environ
 
 
 def test_two_agents_on_one_state_folder(farm: FakeFarm, start_agent: Start) -> None:
@@ -339,3 +364,63 @@ def test_agents_of_one_machine_take_turns(farm: FakeFarm, start_agent: Start, tm
         farm.wait_for(lambda: len(farm.heartbeats) > count + 1)
         assert not farm.reports
     assert farm.report().outcome.state == "succeeded"
+
+
+def test_an_agent_learns_the_farms_new_key_by_a_new_token_only(farm: FakeFarm, start_agent: Start) -> None:
+    first = start_agent()
+    farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)
+    first.end()
+    farm.key, farm.key_id, farm.token = Ed25519PrivateKey.generate(), "farm-2", ""
+    second = start_agent()
+    until(lambda: "does not know" in second.log.read_text())
+    second.end()
+    farm.token = "another"
+    start_agent("--once")
+    farm.wait_for(lambda: farm.requests.count(("POST", p.ENROL_PATH)) == 2)
+    time.sleep(2.5)  # the requests for work of the agents before are over then
+    farm.assign(bundle(), steps=4)
+    assert farm.report().outcome.state == "succeeded"
+
+
+def test_a_device_that_lost_its_key_says_so_and_makes_no_other(farm: FakeFarm, start_agent: Start) -> None:
+    first = start_agent()
+    farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)
+    first.end()
+    (first.state / "device-key").unlink()
+    second = start_agent()
+    assert second.wait() == 2
+    assert "device-key is missing" in second.log.read_text()
+    assert not (first.state / "device-key").exists()
+
+
+def test_a_heartbeat_does_not_outlive_a_stopped_agent_for_long(farm: FakeFarm, start_agent: Start) -> None:
+    farm.assign(bundle("slow"), steps=12)
+    agent = start_agent("--once")
+    farm.wait_for(lambda: len(farm.heartbeats) >= 2)
+    os.kill(agent.process.pid, signal.SIGSTOP)
+    try:
+        time.sleep(4)
+        count = len(farm.heartbeats)
+        time.sleep(1)
+        assert len(farm.heartbeats) == count, "the lease of a stopped agent runs out"
+    finally:
+        os.kill(agent.process.pid, signal.SIGCONT)
+    assert farm.report().outcome.state == "succeeded"
+
+
+def test_an_agent_gives_signs_of_life_while_it_waits_and_none_while_it_is_stopped(
+    farm: FakeFarm, start_agent: Start
+) -> None:
+    agent = start_agent()
+    farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)
+    alive = agent.state / "alive"
+    seen = alive.stat().st_mtime_ns
+    until(lambda: alive.stat().st_mtime_ns != seen)
+    os.kill(agent.process.pid, signal.SIGSTOP)
+    try:
+        time.sleep(0.2)
+        seen = alive.stat().st_mtime_ns
+        time.sleep(5)
+        assert alive.stat().st_mtime_ns == seen
+    finally:
+        os.kill(agent.process.pid, signal.SIGCONT)

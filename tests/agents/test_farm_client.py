@@ -192,3 +192,22 @@ def test_release_numbers_only_rise(client: FarmClient) -> None:
     identity = client.state.identity()
     assert identity is not None
     assert identity.highest_release == {"farm-1": 9}
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 500])
+def test_messages_do_not_hold_the_lease_token(farm: FakeFarm, client: FarmClient, tmp_path: Path, status: int) -> None:
+    secret = "0123456789abcdef" * 4
+    farm.faults.append(Fault("/agent/attempts/", status, times=9))
+    blob = p.Blob("sha256:" + "0" * 64, 10, p.attempt_path(p.BUNDLE_PATH, secret))
+    acts: list[Callable[[], object]] = [
+        lambda: client.heartbeat(secret, p.HeartbeatRequest("run", 0)),
+        lambda: client.send_events(secret, p.EventBatch(())),
+        lambda: client.send_report(secret, b"{}"),
+        lambda: client.download(blob, tmp_path / "x", should_stop=lambda: None),
+    ]
+    for act in acts:
+        with pytest.raises(FarmError) as caught:
+            act()
+        assert secret not in str(caught.value)
+        assert secret[:8] not in str(caught.value)
+        assert "/agent/attempts/.../" in str(caught.value)

@@ -6,8 +6,10 @@ import importlib
 import importlib.util
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +147,9 @@ def test_commands_start_what_exists() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "one-time"])
-def test_the_agent_script_hands_the_token_on_only_if_there_is_one(token: str, tmp_path: Path) -> None:
+def test_the_agent_script_leaves_the_token_in_the_environment(token: str, tmp_path: Path) -> None:
     shim = tmp_path / "python"
-    shim.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    shim.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "${POCKFARM_ENROL_TOKEN:-}"\n')
     shim.chmod(0o755)
     environment = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
@@ -159,7 +161,34 @@ def test_the_agent_script_hands_the_token_on_only_if_there_is_one(token: str, tm
     )
     words = done.stdout.split("\n")[:-1]
     start = ["-m", "device_agents.agent", "--server", "http://api:8000", "--state", "/var/lib/pockfarm-agent"]
-    assert words == start + (["--enrol-token", token] if token else [])
+    assert words == [*start, token]
+
+
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"migrate"}))
+def test_health_is_a_sign_of_life_and_not_a_file_that_is_merely_there(name: str) -> None:
+    test = SERVICES[name]["healthcheck"]["test"]
+    assert test[:3] == ["CMD", "python", "/app/docker/healthy.py"]
+    text = (ROOT / SERVICES[name]["build"]["dockerfile"]).read_text()
+    assert "docker/healthy.py" in text or "COPY docker docker" in text
+
+
+def test_a_file_that_nobody_touches_any_more_is_not_healthy(tmp_path: Path) -> None:
+    alive = tmp_path / f"alive.{socket.gethostname()}"
+
+    def code() -> int:
+        words = [sys.executable, str(ROOT / "docker/healthy.py"), str(tmp_path / "alive.{host}")]
+        return subprocess.run(words, check=False).returncode
+
+    assert code() == 1, "never started"
+    alive.touch()
+    assert code() == 0
+    os.utime(alive, (time.time() - 120, time.time() - 120))
+    assert code() == 1, "hung, or dead"
+
+
+def test_the_worker_touches_the_file_that_its_container_is_asked_about() -> None:
+    asked = SERVICES["worker"]["healthcheck"]["test"][3].replace("{host}", socket.gethostname())
+    assert Settings(state=Path(SERVICES["worker"]["environment"]["POCKFARM_STATE"])).worker_alive_path == Path(asked)
 
 
 def test_the_bucket_is_made_once() -> None:

@@ -76,13 +76,16 @@ def test_what_a_user_can_change_is_told_without_a_traceback(
 
 def test_devices_and_runs_are_tables(farm: FakeFarm, capsys: pytest.CaptureFixture[str]) -> None:
     device = {"id": "dev_1", "name": "desk", "state": "active", "device_class": "x86-64", "measurement_class": "host"}
-    farm.on("GET", "/devices", Answer(200, {"items": [{**device, "targets": ["x86-64-v4", "x86-64-v3"]}]}))
+    off = {**device, "state": "quarantined", "state_reason": "its clock is 3,600 s behind the farm's; set it"}
+    items = [{**device, "targets": ["x86-64-v4", "x86-64-v3"]}, off]
+    farm.on("GET", "/devices", Answer(200, {"items": items}))
     run = {"id": "run_1", "state": "failed", "mode": "train", "ending": {"cause": "user", "code": "data.shape"}}
     farm.on("GET", "/runs", Answer(200, {"items": [run]}))
     assert cli.main(["devices"]) == 0
     assert cli.main(["runs"]) == 0
     out = capsys.readouterr().out
     assert "x86-64-v4 x86-64-v3" in out
+    assert "its clock is 3,600 s behind the farm's" in out
     assert "user: data.shape" in out
 
 

@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pockfarm import supervisor
+from pockfarm import parts, supervisor
 from pockfarm.errors import FarmDown
-from pockfarm.parts import FarmPlan, Part, free_port
+from pockfarm.parts import Beat, FarmPlan, Part, free_port
 from pockfarm.state import FarmStatus, StateFolder
 from pockfarm.supervisor import Supervisor
 from pockfarm.up import down, up
@@ -32,8 +33,11 @@ def state(tmp_path: Path) -> StateFolder:
     return state
 
 
-def part(name: str, program: str, *, is_up: Callable[[], bool] = lambda: True, up_within_s: float = 10) -> Part:
-    return Part(name, f"the {name}", lambda: [sys.executable, "-c", program], is_up, up_within_s, stop_within_s=1)
+def part(
+    name: str, program: str, *, is_up: Callable[[], bool] = lambda: True, up_within_s: float = 10, **more: Any
+) -> Part:  # fmt: skip
+    command = [sys.executable, "-c", program]
+    return Part(name, f"the {name}", lambda: command, is_up, up_within_s, stop_within_s=1, **more)
 
 
 class InThread:
@@ -43,6 +47,7 @@ class InThread:
         monkeypatch.setattr(supervisor, "farm_parts", lambda plan: tuple(parts))
         monkeypatch.setattr(supervisor, "POLL_INTERVAL_S", 0.02)
         monkeypatch.setattr(supervisor, "FIRST_RESTART_S", 0.05)
+        monkeypatch.setattr(supervisor, "PROBE_INTERVAL_S", 0.1)
         # The parent-death signal belongs to the thread that forks; this one ends with the test, after all children.
         self.supervisor = Supervisor(FarmPlan(state, 1, with_emulation=False))
         self.code: int | None = None
@@ -112,6 +117,73 @@ def test_what_a_dead_part_leaves_behind_is_killed(state: StateFolder, monkeypatc
     os.kill(parent, signal.SIGKILL)
     until(lambda: not is_alive(child))
     assert running.stop() == 0
+
+
+BEATER = "import sys, time; from pathlib import Path\nwhile True: Path({path!r}).touch(); time.sleep(0.05)"
+
+
+def test_a_stopped_part_is_killed_and_started_again_and_status_says_why(
+    state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = state.path / "alive"
+    beating = part("one", BEATER.format(path=str(alive)), is_alive=Beat(alive), hung_after_s=2.0)
+    running = InThread(state, [beating, part("two", SLEEPER)], monkeypatch)
+    until(lambda: (status := state.status()) is not None and status.ready)
+    first, other = (status_of(state).parts[name].pid for name in ("one", "two"))
+    assert first is not None
+    time.sleep(3)
+    assert status_of(state).parts["one"].pid == first, "one that beats is left alone"
+    os.kill(first, signal.SIGSTOP)
+    until(lambda: status_of(state).parts["one"].restarts == 1 and status_of(state).parts["one"].state == "up")
+    assert not is_alive(first)
+    one, two = (status_of(state).parts[name] for name in ("one", "two"))
+    assert one.why.startswith("hung: no sign of life for")
+    assert (two.pid, two.why) == (other, "")
+    assert running.stop() == 0
+
+
+def test_a_part_that_hangs_while_it_starts_again_is_killed_too(
+    state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[int] = []
+    ups = [True]
+
+    def command() -> list[str]:
+        commands.append(1)
+        return [sys.executable, "-c", SLEEPER]
+
+    hanging = Part("one", "the one", command, lambda: ups[0] or len(commands) > 2, up_within_s=1.0, stop_within_s=1)
+    running = InThread(state, [hanging], monkeypatch)
+    until(lambda: (status := state.status()) is not None and status.ready)
+    ups[0] = False
+    pid = status_of(state).parts["one"].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: status_of(state).parts["one"].restarts == 2 and status_of(state).parts["one"].state == "up")
+    assert status_of(state).parts["one"].why.startswith("did not come up")
+    assert running.stop() == 0
+
+
+def test_secrets_of_a_part_are_in_its_environment_only(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import os, time; open('said', 'w').write(os.environ['SECRET']); time.sleep(600)"
+    secret = part("one", program, environment=lambda: {"SECRET": "5ecret"})
+    running = InThread(state, [secret, part("two", SLEEPER)], monkeypatch)
+    until(lambda: (status := state.status()) is not None and status.ready)
+    until(lambda: (state.path / "said").exists() and (state.path / "said").read_text() == "5ecret")
+    pids = [one.pid for one in status_of(state).parts.values()]
+    assert not any(b"5ecret" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
+    assert b"SECRET" not in Path(f"/proc/{pids[1]}/environ").read_bytes()
+    assert running.stop() == 0
+
+
+def test_the_farms_own_agents_get_their_token_by_the_environment(
+    state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "admin", lambda plan, *words: "5ecret")
+    for one in parts.farm_parts(FarmPlan(state, 1, with_emulation=True)):
+        if one.name.startswith("agent-"):
+            assert one.environment() == {"POCKFARM_ENROL_TOKEN": "5ecret"}
+            assert "5ecret" not in " ".join(one.command())
 
 
 def test_a_part_that_ends_at_once_is_told_with_its_log(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:

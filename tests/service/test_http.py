@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from device_agents import protocol as p
 from service.app import create_app
 from service.settings import Settings
 from tests.service.farms import TestFarm, open_test_farm
@@ -121,3 +122,25 @@ def test_every_reference_in_the_description_exists(small_farm: TestFarm) -> None
     described: dict[str, Any] = small_farm.http.get("/openapi.json").json()
     names = {part.split('"')[0] for part in json.dumps(described).split("#/components/schemas/")[1:]}
     assert names <= set(described["components"]["schemas"])
+
+
+def test_secrets_in_paths_are_neither_logged_nor_answered(
+    small_farm: TestFarm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from service.agents import recording
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(recording, "heartbeat", broken)
+    board, secret = small_farm.board(), "5ecre7" * 8
+    headers = {p.PROTOCOL_HEADER: p.PROTOCOL, "Authorization": f"Bearer {board.credential}"}
+    body = p.dumps(p.HeartbeatRequest("run", 0))
+    path = p.attempt_path(p.HEARTBEAT_PATH, secret)
+    failed = small_farm.anonymous.post(path, content=body, headers=headers)
+    assert failed.status_code == 500
+    stale = small_farm.anonymous.get(p.attempt_path(p.BUNDLE_PATH, secret), headers=headers)
+    assert stale.status_code == 409
+    assert "broken on purpose" in caplog.text
+    for text in (failed.text, stale.text, caplog.text):
+        assert secret not in text

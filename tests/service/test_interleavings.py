@@ -6,10 +6,10 @@ import random
 from collections import Counter
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from device_agents import protocol as p
-from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run
+from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run, Strike
 from tests.service.board import Board
 from tests.service.farms import TestFarm
 
@@ -81,18 +81,25 @@ class Story:
             runs = session.scalars(select(Run)).all()
             attempts = session.scalars(select(Attempt)).all()
             results = session.scalars(select(Result)).all()
-            strikes = session.scalar(select(func.max(Device.strikes))) or 0
+            devices = {device.id: device for device in session.scalars(select(Device))}
+            strikes = Counter(session.scalars(select(Strike.device_id)))
         live = [attempt for attempt in attempts if attempt.state in LIVE_ATTEMPT_STATES]
         assert max(Counter(attempt.run_id for attempt in live).values(), default=0) <= 1
         assert max(Counter(attempt.device_id for attempt in live).values(), default=0) <= 1
         owned = {attempt.run_id for attempt in live}
         recorded = Counter(result.run_id for result in results if result.state == "recorded")
         assert max(recorded.values(), default=0) <= 1
-        assert strikes >= 0
+        assert {device.id: device.strikes for device in devices.values() if device.strikes} == dict(strikes)
+        failed = Counter(
+            (attempt.run_id, attempt.device_id)
+            for attempt in attempts
+            if attempt.spent == "failed" and (attempt.finished_at or 0) > devices[attempt.device_id].released_at
+        )
+        assert max(failed.values(), default=0) <= 1, "a run goes to a device once, unless an operator has mended that"
         for run in runs:
             numbers = sorted(attempt.n for attempt in attempts if attempt.run_id == run.id)
             assert numbers == list(range(1, run.attempts + 1))
-            assert run.attempts <= self.farm.farm.settings.run_attempts
+            assert run.state != "inconclusive" or len({a.device_id for a in attempts if a.run_id == run.id}) > 1
             assert (run.state in ("leased", "running")) == (run.id in owned), (run.state, run.id)
             assert (run.finished_at is None) == (run.state in OPEN_RUN_STATES)
             assert run.state != "succeeded" or recorded[run.id] == 1

@@ -32,6 +32,8 @@ class LiveFarm:
     database_url: str
     http: httpx.Client
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    """Of the farm, beside the usual ones."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -39,6 +41,7 @@ class LiveFarm:
                     "DATABASE_URL": self.database_url, "COMPILE_FUNCTION": FAKE, "CACHE_DIR": self.folder / "cache",
                     "COMPILE_LEASE_S": "3", "SWEEP_S": "0.3", "DOORBELL_S": "2", "POLL_S": "0.05",
                     "PUBLIC_URL": f"http://127.0.0.1:{self.port}"}  # fmt: skip
+        settings |= self.settings
         return {**os.environ, **{f"POCKFARM_{name}": str(value) for name, value in settings.items()},
                 "PYTHONPATH": str(ROOT)}  # fmt: skip
 
@@ -79,7 +82,7 @@ class LiveFarm:
     def start_worker(self) -> None:
         self.start("worker", sys.executable, "-m", "celery", "--app", "workers.app", "worker", "--concurrency", "1",
                    "--without-mingle", "--without-gossip", "--loglevel", "INFO")  # fmt: skip
-        wait_until((self.folder / "worker-ready").exists)
+        wait_until((self.folder / f"worker-alive.{socket.gethostname()}").exists)
 
     def admin(self, *words: str) -> str:
         done = subprocess.run([sys.executable, "-m", "service.admin", *words], env=self.environment, cwd=self.folder,
@@ -123,13 +126,14 @@ def wait_until(is_true: Callable[[], bool], *, within_s: float = 90) -> None:
 
 
 @contextmanager
-def live_farm(database_url: str | None = None) -> Iterator[LiveFarm]:
+def live_farm(database_url: str | None = None, **settings: str) -> Iterator[LiveFarm]:
     """A running farm; the folder's name is short, for socket paths may have 107 characters only."""
     folder = Path(tempfile.mkdtemp(prefix="pf-live-", dir="/tmp"))
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as http:
-        farm = LiveFarm(folder, port, database_url or f"sqlite:///{folder / 'farm.db'}", http)
+        farm = LiveFarm(folder, port, database_url or f"sqlite:///{folder / 'farm.db'}", http,
+                        settings=settings)  # fmt: skip
         try:
             farm.start_valkey()
             farm.admin("migrate")

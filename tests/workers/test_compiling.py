@@ -18,6 +18,7 @@ from service.jobs import work
 from service.settings import Settings
 from tests.service.farms import TestFarm, open_test_farm
 from workers.compiling import Compile
+from workers.ownership import own_folder, root_of
 
 FAKE = "tests.workers.fake_compiler:compile_training"
 
@@ -42,7 +43,8 @@ def run_compile(farm: TestFarm, job_id: str, **settings: Any) -> None:
         claim = work.claim(session, job_id, lease_s=30)
     assert claim is not None
     chosen = Settings.model_validate(farm.farm.settings.model_dump() | settings)
-    Compile(chosen, farm.farm.database, farm.farm.storage, claim).run()
+    with own_folder(root_of(chosen.state)) as own:
+        Compile(chosen, farm.farm.database, farm.farm.storage, claim, own.path).run()
 
 
 def show(farm: TestFarm, job_id: str) -> dict[str, Any]:

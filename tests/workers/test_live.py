@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,3 +112,55 @@ def test_the_same_way_on_postgresql(postgres: PostgresServer) -> None:
     with live_farm(postgres.make_database()) as farm:
         assert_compiled(farm, farm.compile("fine")["id"])
         assert farm.wait_for_job(farm.compile("broken")["id"])["state"] == "failed"
+
+
+@pytest.fixture
+def patient_farm() -> Iterator[LiveFarm]:
+    """A worker's silence alone would be noticed after ten minutes only."""
+    with live_farm(COMPILE_LEASE_S="600", DOORBELL_S="600") as opened:
+        yield opened
+
+
+def copies_of(model: str, folder: Path) -> list[Path]:
+    """Files under the folder that hold the model."""
+    return [path for path in folder.rglob("source") if path.is_file() and model.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("who", ["task process", "whole worker"])
+def test_a_killed_compile_leaves_no_copy_of_the_model_and_its_job_goes_on_at_once(
+    patient_farm: LiveFarm, tmp_path: Path, who: str
+) -> None:
+    farm, model = patient_farm, f"slow {tmp_path}"
+    job = farm.compile(model)
+    child = child_of(tmp_path)
+    place = farm.folder / "compiles"
+    assert copies_of(model, place)
+    if who == "task process":
+        os.kill(parent_of(child), signal.SIGKILL)
+    else:
+        farm.kill("worker")
+        assert copies_of(model, place), "nobody has cleared them away yet"
+        farm.start_worker()
+    assert_compiled(farm, job["id"])
+    wait_until(lambda: not Path(f"/proc/{child}").exists())
+    assert copies_of(model, place) == []
+    assert farm.http.get(f"/jobs/{job['id']}").json()["attempts"] == 2
+
+
+def test_the_worker_gives_signs_of_life_and_a_stopped_one_does_not(farm: LiveFarm) -> None:
+    alive = farm.folder / f"worker-alive.{socket.gethostname()}"
+
+    def beats(within_s: float) -> bool:
+        seen, deadline = alive.stat().st_mtime_ns, time.monotonic() + within_s
+        while alive.stat().st_mtime_ns == seen and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return alive.stat().st_mtime_ns != seen
+
+    assert beats(60)
+    pid = farm.processes["worker"].pid
+    os.killpg(pid, signal.SIGSTOP)
+    try:
+        assert not beats(12)
+    finally:
+        os.killpg(pid, signal.SIGCONT)
+    assert beats(60)

@@ -140,7 +140,7 @@ def _facts(found: DeviceFacts, now: float) -> tuple[Fact, ...]:
         Fact("Isolation", f"{found.isolation_level}: {level}"),
         Fact("Runner", found.runner or "none: runs natively"),
         Fact("Agent", found.agent_version or fmt.ABSENT),
-        Fact("Lost in a row", fmt.plural(found.strikes, "attempt")),
+        Fact("Strikes in a row", fmt.plural(found.strikes, "failed attempt")),
         Fact("Last seen", fmt.ago(found.last_seen_at, seen) if seen else fmt.ABSENT),
         Fact("Enrolled", f"{fmt.clock(found.enrolled_at)} UTC"),
     )

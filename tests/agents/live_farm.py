@@ -1,0 +1,84 @@
+"""The real service under uvicorn on the loopback, with a bundle whose binary is a script: for real agents."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from service.app import create_app
+from service.database.models import Bundle
+from service.database.schema import migrate
+from service.farm import Farm
+from service.keys.service import create_key
+from service.settings import Settings
+from tests.agents.fake_step import bundle
+from tests.service.farms import RecordingQueue
+
+
+@dataclass(frozen=True)
+class LiveFarm:
+    """A farm on a socket, and a client of it with an operator's key."""
+
+    farm: Farm
+    url: str
+    http: httpx.Client
+
+    def keep_bundle(self) -> str:
+        """Put the script's bundle into the farm, as a compile would; its digest."""
+        stored = self.farm.storage.put(io.BytesIO(bundle()), limit_bytes=1 << 20)
+        digest = "sha256:" + "0" * 64
+        with self.farm.database.transaction() as session:
+            session.add(
+                Bundle(digest=stored.digest, size_bytes=stored.size_bytes, target="x86-64-v3", model_name="m",
+                       model_digest=digest, plan_name="full", plan_digest=digest, spec_digest=digest,
+                       required_features=[], manifest={"threads": 2}, compile_report={})
+            )  # fmt: skip
+        return stored.digest
+
+    def run(self, digest: str) -> str:
+        """A queued run's id."""
+        answer = self.http.post("/runs", json={"bundle": digest, "steps": 4, "warmup": 0})
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    def runs(self) -> list[dict[str, Any]]:
+        return list(self.http.get("/runs?limit=200").json()["items"])
+
+    def token(self, **body: Any) -> str:
+        return str(self.http.post("/devices/enrolment-tokens", json=body).json()["token"])
+
+    def device(self, name: str) -> dict[str, Any]:
+        """The device of that name; empty if it has not enrolled."""
+        return next((one for one in self.http.get("/devices").json()["items"] if one["name"] == name), {})
+
+
+@contextmanager
+def live_farm(folder: Path, **settings: Any) -> Iterator[LiveFarm]:
+    """A farm on a free port, swept by itself."""
+    url = f"sqlite:///{folder / 'farm.db'}"
+    migrate(url)
+    chosen = Settings(state=folder, database_url=url, sweep_s=0.2, poll_s=0.05, **settings)
+    app = create_app(chosen, queue=RecordingQueue())
+    farm: Farm = app.state.farm
+    with farm.database.transaction() as session:
+        _, secret = create_key(session, name="operator", role="operator")
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.02)
+    address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {secret}"}, trust_env=False) as http:
+        yield LiveFarm(farm, address, http)
+    server.should_exit = True
+    thread.join(timeout=20)

@@ -1,0 +1,102 @@
+"""Real agents at a real farm: one on a board with a fault of its own, one on a good board."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agents.conftest import ROOT
+from tests.agents.live_farm import LiveFarm, live_farm
+
+AN_HOUR_AHEAD = "import time; now = time.time; time.time = lambda: now() + 3600.0"
+OLD_AND_AN_HOUR_BEHIND = """
+import time; now = time.time; time.time = lambda: now() - 3600.0
+from device_agents.farm import FarmClient
+headers = FarmClient._headers
+FarmClient._headers = lambda *a: {k: v for k, v in headers(*a).items() if k != "X-Pockfarm-Clock"}
+"""
+NO_SANDBOX = """
+import dataclasses, device_agents.agent, json
+from device_agents.sandbox import Sandbox, probe
+class Broken(Sandbox):
+    def command(self, *arguments, **options):
+        *words, plan = super().command(*arguments, **options)
+        return [*words, json.dumps({**json.loads(plan), "cgroup": "/nowhere"})]
+device_agents.agent.probe = lambda **options: Broken(**vars(probe(**options)))
+"""
+MAIN = "\nimport sys; from device_agents.agent import main; sys.exit(main())"
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[LiveFarm]:
+    with live_farm(tmp_path / "farm") as running:
+        yield running
+
+
+@pytest.fixture
+def start(farm: LiveFarm, tmp_path: Path) -> Iterator[Start]:
+    """Start an agent, in the same Python as lines that spoil its board."""
+    agents: list[subprocess.Popen[bytes]] = []
+
+    def act(name: str, fault: str = "") -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-c", fault + MAIN, "--server", farm.url, "--state", str(tmp_path / name)]
+        words += ["--name", name, "--run-as", "root", "--long-poll", "1", "--class", "x86-64"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "POCKFARM_ENROL_TOKEN": farm.token()}
+        with (tmp_path / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(words, cwd=ROOT, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+        agents.append(process)
+        return process
+
+    yield act
+    for agent in agents:
+        agent.terminate()
+        agent.wait(timeout=30)
+
+
+def until(condition: Callable[[], bool], within_s: float = 90.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "runs", "says"),
+    [
+        (AN_HOUR_AHEAD, 10, "clock is 3,600 s ahead of the farm's"),
+        (OLD_AND_AN_HOUR_BEHIND, 10, "envelope.not_before 3 times"),
+        (NO_SANDBOX, 12, "launch.sandbox 3 times"),
+    ],
+    ids=["clock", "clock-of-an-older-agent", "sandbox"],
+)
+def test_a_bad_board_is_quarantined_and_the_good_one_does_all(
+    farm: LiveFarm, start: Start, fault: str, runs: int, says: str
+) -> None:
+    digest = farm.keep_bundle()
+    start("bad", fault)
+    until(lambda: bool(farm.device("bad")))
+    for _ in range(runs):
+        farm.run(digest)
+    until(lambda: farm.device("bad")["state"] == "quarantined")
+    assert {run["state"] for run in farm.runs()} == {"queued"}, "with the bad one alone they wait"
+    assert says in farm.device("bad")["state_reason"]
+    start("good")
+    until(lambda: {run["state"] for run in farm.runs()} == {"succeeded"})
+    tries = [farm.http.get(f"/runs/{run['id']}").json()["tries"] for run in farm.runs()]
+    bad = farm.device("bad")["id"]
+    assert sum(one["device_id"] == bad for tried in tries for one in tried) <= 3
+    assert farm.device("good")["state"] == "active"
+
+
+def test_an_agent_says_that_its_clock_is_off(farm: LiveFarm, start: Start, tmp_path: Path) -> None:
+    start("bad", AN_HOUR_AHEAD)
+    until(lambda: bool(farm.device("bad")) and "ahead of the farm's" in (tmp_path / "bad.log").read_text())
+    time.sleep(2.5)
+    assert (tmp_path / "bad.log").read_text().count("ahead of the farm's") == 1, "once, not with each request"

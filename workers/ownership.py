@@ -1,0 +1,124 @@
+"""What one compile owns on disk, and how others see that its process is dead.
+
+`<state>/compiles/<host>.<worker>.<process>.<random>/` holds the copies of model and bundle while a compile runs. Its
+owner holds a lock (flock) on the folder, which the kernel lets go when the process dies, however it dies: a folder that
+can be locked is a dead one's. The job's row names the folder, so that whoever finds it gives the job back at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HALF_MADE_S = 3600.0
+BEAT_S = 2.0
+STUCK_S = 60.0
+"""A compile that has not touched its folder for so long is stopped, not busy: a thread of its own touches it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A folder that this process holds."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """What the job's row says."""
+        return self.path.name
+
+
+def root_of(state: Path) -> Path:
+    """Where the folders of all compiles are."""
+    return state / "compiles"
+
+
+@contextlib.contextmanager
+def own_folder(root: Path) -> Iterator[Owned]:
+    """A private folder for one compile, touched now and then, and removed at the end."""
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    name = f"{_prefix(os.getppid())}{os.getpid()}.{secrets.token_hex(8)}"
+    half = root / f".{name}"
+    half.mkdir(mode=0o700)
+    handle = os.open(half, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    done = threading.Event()
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        path = half.rename(root / name)  # only now others see it, and it is locked
+        threading.Thread(target=_touch, args=(path, done), name="beat", daemon=True).start()
+        yield Owned(path)
+    finally:
+        done.set()
+        for left in (half, root / name):
+            shutil.rmtree(left, ignore_errors=True)
+        os.close(handle)
+
+
+def _prefix(worker: int) -> str:
+    return f"{socket.gethostname()}.{worker}."
+
+
+def _touch(path: Path, done: threading.Event) -> None:
+    while not done.wait(BEAT_S):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+@contextlib.contextmanager
+def dead_ones(root: Path) -> Iterator[list[str]]:
+    """Names of folders whose owners are dead, held against other finders; removed at the end, if the block succeeds."""
+    handles: dict[Path, int] = {}
+    try:
+        for path in _folders(root):
+            handle = _lock(path)
+            if handle is not None:
+                handles[path] = handle
+        yield [path.name for path in handles]
+        for path in handles:
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        for handle in handles.values():
+            os.close(handle)
+
+
+def _folders(root: Path) -> list[Path]:
+    """Those that count: not the ones that are being made, unless that was long ago."""
+    if not root.is_dir():
+        return []
+    return [path for path in root.iterdir() if not path.name.startswith(".") or _age_s(path) > HALF_MADE_S]
+
+
+def _lock(path: Path) -> int | None:
+    """A descriptor that holds the folder; None if its owner lives, or it is gone."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def is_stuck(root: Path, worker: int) -> bool:
+    """Whether a compile of this worker has stopped: its folder is there, and nobody touches it."""
+    mine = _prefix(worker)
+    return any(path.name.startswith(mine) and _age_s(path) > STUCK_S for path in _folders(root))

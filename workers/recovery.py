@@ -1,0 +1,39 @@
+"""What a worker does about compiles whose process has died: their jobs go back at once, their files away."""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import select
+
+from service.database.engine import Database
+from service.database.models import Job
+from service.jobs import work
+from service.settings import Settings
+from workers.ownership import dead_ones, root_of
+
+LOG = logging.getLogger(__name__)
+
+
+def take_back(settings: Settings) -> int:
+    """Give back the jobs of dead processes of this state folder, and remove their copies of models; how many jobs.
+
+    The connection is closed again: this runs in the process that forks the others. Doorbells stay in the outbox, from
+    which the API's sweeper rings them.
+    """
+    count = 0
+    with dead_ones(root_of(settings.state)) as names:
+        if not names:
+            return 0
+        database = Database(settings.database)
+        try:
+            for name in names:
+                with database.transaction() as session:
+                    query = select(Job).where(Job.worker == name, Job.state == "compiling")
+                    for job in session.scalars(query.with_for_update()):
+                        work.lose(session, job, attempts=settings.compile_attempts, reason="its worker process died")
+                        count += 1
+        finally:
+            database.close()
+    LOG.warning("%d dead compile(s) cleared away, %d job(s) given back", len(names), count)
+    return count
