@@ -48,6 +48,7 @@ class FakeFarm:
         self.cancelled: set[str] = set()
         self.stale: set[str] = set()
         self.faults: list[Fault] = []
+        self.max_body_bytes = 1 << 30
         self.changed = threading.Condition()
         self.server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self.server.daemon_threads = True
@@ -134,6 +135,8 @@ class FakeFarm:
             if fault.path in path and fault.times > 0:
                 fault.times -= 1
                 return fault.status, b"fault on request"
+        if len(body) > self.max_body_bytes:
+            return 413, b"too large"
         assert headers[p.PROTOCOL_HEADER] == p.PROTOCOL
         if path == p.ENROL_PATH:
             return self._enrol(p.loads(p.EnrolRequest, body))
