@@ -21,7 +21,9 @@ from typing import Literal, Optional
 
 from device_agents.plausibility import check_plausible
 from device_agents.report import (
+    MAX_COUNT,
     MAX_STEPS,
+    MAX_US,
     Blob,
     Block,
     Cause,
@@ -38,7 +40,9 @@ from device_agents.report import (
     Report,
     Verdict,
     VerdictKind,
+    check_count,
     check_digest,
+    check_moment,
 )
 from device_agents.tuning_report import KernelTuning, Tuning, VariantTime
 from device_agents.wire import ProtocolError, check, dumps, from_json, loads, to_json
@@ -360,6 +364,16 @@ class Event:
     accuracy: Optional[float] = None
     samples: Optional[int] = None
     fraction: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        check(0 <= self.sequence <= MAX_COUNT, "sequence", "0 to 2^62")
+        check_moment("at", self.at)
+        check(self.step is None or 0 <= self.step <= MAX_STEPS, "step", f"0 to {MAX_STEPS:,}")
+        check(self.step_us is None or 0 < self.step_us <= MAX_US, "step_us", f"more than 0, at most {MAX_US:g}")
+        check_count("samples", self.samples)
+        for name in ("accuracy", "fraction"):
+            value = getattr(self, name)
+            check(value is None or 0 <= value <= 1, name, "0 to 1")
 
 
 MAX_EVENTS_PER_BATCH = 1000

@@ -24,6 +24,7 @@ MAX_US = 1e12
 MAX_COUNT = 1 << 62
 """Of bytes and operations: what a database's integer holds."""
 MAX_INDEX = 1 << 20
+MAX_AT = 95_000_000_000.0
 MAX_THREADS = 1024
 MAX_MJ = 1e15
 """Of energy: a megawatt for as long as `MAX_US`."""
@@ -43,6 +44,10 @@ def check_time(where: str, us: float) -> None:
 def check_times(where: str, times_us: tuple[float, ...]) -> None:
     for number, us in enumerate(times_us):
         check_time(f"{where}[{number}]", us)
+
+
+def check_moment(where: str, at: float) -> None:
+    check(0 <= at <= MAX_AT, where, "a time after 1970 and before the year 5000")
 
 
 def check_count(where: str, count: Optional[int]) -> None:
@@ -195,6 +200,14 @@ class DeviceState:
     load: Optional[float] = None
     """CPU time of *other* processes on the board, in cores (0.5 = half a core), since the sample before."""
 
+    def __post_init__(self) -> None:
+        check_moment("at", self.at)
+        for name in ("frequency_hz", "load"):
+            value = getattr(self, name)
+            check(value is None or 0 <= value <= MAX_US, name, f"0 to {MAX_US:g}")
+        check(self.temperature_c is None or -273.15 <= self.temperature_c <= 1000, "temperature_c", "-273.15 to 1000")
+        check(self.power_mw is None or abs(self.power_mw) <= MAX_MJ, "power_mw", f"at most {MAX_MJ:g}")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -257,6 +270,8 @@ class Report:
 
     def __post_init__(self) -> None:
         check(self.attempt >= 1, "attempt", "at least 1")
+        check_moment("started_at", self.started_at)
+        check_moment("finished_at", self.finished_at)
         for name in ("transfer_s", "run_s"):
             check(0 <= getattr(self, name) <= MAX_US * 1e-6, name, f"0 to {MAX_US * 1e-6:,.0f}")
         check(len(self.losses) <= MAX_STEPS, "losses", f"at most {MAX_STEPS:,}")

@@ -126,7 +126,9 @@ def test_the_agent_outlives_one_bad_run_after_another(farm: FakeFarm, start_agen
     assert sum(path == p.ENROL_PATH or path == p.RENEW_PATH for _, path in farm.requests) == 1, "it never restarted"
 
 
-@pytest.mark.parametrize("code", ["launch.sandbox", "launch.exec", "device.disk", "agent.internal", "", "A b", "x" * 500])
+@pytest.mark.parametrize(
+    "code", ["launch.sandbox", "launch.exec", "device.disk", "agent.internal", "", "A b", "x" * 500]
+)
 def test_a_binary_cannot_blame_the_device(tmp_path: Path, code: str) -> None:
     path = tmp_path / "b.pfb"
     error = {"event": "error", "cause": "internal", "code": code, "message": "the board is broken, really"}
