@@ -319,6 +319,8 @@ MEASURED = p.to_json(
     p.Measurement(8, (9e5,), (p.Block((9e5,)),), 9e5, 9e5, 9e5, 9e5, 9e5, 9e5, 8.9, 0.0, 0.0, 3, 2)
 )  # fmt: skip
 KERNEL = p.to_json(p.KernelTime(0, "k", "forward", 10.0, 100, 8, 4))
+TUNED = p.KernelTuning("a", "n", 1, (p.VariantTime("", 9, 1.0, 1.0, 1.0, 1.0, 0.0),), "")
+NO_TIME = {**p.to_json(TUNED.variants[0]), "median_us": 0.0}
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "no time": {"measurement": {**MEASURED, "median_us": 0.0}},
     "a step of no time": {"measurement": {**MEASURED, "step_us": [9e5, 0]}},
@@ -333,9 +335,7 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "an accuracy above one": {"evaluation_before": {"samples": 4, "loss": 1.0, "accuracy": 1.5}},
     "an evaluation of nothing": {"evaluation_before": {"samples": 0, "loss": 1.0}},
     "negative energy": {"energy": {"total_mj": -1.0, "per_step_mj": 1.0, "sensor": "x"}},
-    "a schedule of no time": {"tuning": {"threads": 2, "kernels": [{"kernel": "a", "name": "n", "calls": 1, "winner": "",
-                              "variants": [{"choice": "", "rounds": 9, "median_us": 0.0, "ratio_low": 1.0, "ratio": 1.0,
-                                            "ratio_high": 1.0, "difference": 0.0}]}]}},
+    "a schedule of no time": {"tuning": {"threads": 2, "kernels": [{**p.to_json(TUNED), "variants": [NO_TIME]}]}},
     "half a surrogate": {"environment": {"kernel": "\ud800"}},
     "a wrong type": {"run_s": "long"},
     "an unknown field": {"surprise": 1},
