@@ -16,18 +16,20 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from device_agents import retry
-from device_agents.attempt import Attempt, Station, wipe
+from device_agents.attempt import Attempt, Station
 from device_agents.describe import describe_device
-from device_agents.errors import EnrolmentError, FarmError, Stale
+from device_agents.errors import EnrolmentError, FarmError, Stale, Unreachable
 from device_agents.farm import FarmClient
 from device_agents.protocol import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest
 from device_agents.sandbox import NOBODY, probe
-from device_agents.spool import Spool
+from device_agents.scratch import empty
+from device_agents.spool import Spool, SpooledResult
 from device_agents.state import StateFolder
 
 log = logging.getLogger("device_agents")
@@ -38,6 +40,8 @@ HOW_TO_ENROL = f"put a one-time token of the farm into ${TOKEN_VARIABLE}, or int
 ALIVE, BEAT_S = "alive", 2.0
 EXIT_NO_IDENTITY = 2
 EXIT_TAKEN_OVER = 3
+PATIENCE_S = 120.0
+"""For a result that the farm, though it is well, cannot take; then new work is asked for all the same."""
 LEAVING = retry.Policy(attempts=1, first_s=0.5, most_s=0.5)
 """When the agent is going down, each result is tried once; the spool has it for the next start."""
 
@@ -49,24 +53,35 @@ class _Leave(BaseException):
 class Agent:
     """The loop around attempts."""
 
-    def __init__(self, station: Station, *, long_poll_s: float = LONG_POLL_S) -> None:
+    def __init__(self, station: Station, *, long_poll_s: float = LONG_POLL_S, patience_s: float = PATIENCE_S) -> None:
         self._station = station
         self._long_poll_s = long_poll_s
+        self._patience_s = patience_s
         self._is_waiting = False
+        self._stuck_since_s: dict[str, float] = {}
+        """Results that the farm, though it answers, could not take: since when."""
 
     def run(self, *, once: bool) -> None:
         """Work until told to stop; with `once`, until one assignment is done. Raises: `Stale`, `EnrolmentError`."""
         log.info("waiting for work")
         while not self._station.is_stopping.is_set():
-            self._send_spooled(retry.UPLOAD)
+            self._empty_spool()
             assignment = self._lease()
             if assignment is None:
                 continue
             log.info("run %s attempt %d: %s", assignment.run_id, assignment.attempt, assignment.mode)
-            Attempt(self._station, assignment).run()
-            self._send_spooled(LEAVING if self._station.is_stopping.is_set() else retry.UPLOAD)
+            self._attempt(assignment)
             if once:
-                return
+                break
+        self._send_spooled(LEAVING if self._station.is_stopping.is_set() else retry.UPLOAD)
+
+    def _attempt(self, assignment: Assignment) -> None:
+        try:
+            Attempt(self._station, assignment).run()
+        except Exception:
+            # The attempt has its own net; whatever falls through it must not take the agent down.
+            log.exception("run %s: the attempt could not be carried out; its lease will run out", assignment.run_id)
+            self._station.is_stopping.wait(retry.LEASE.first_s)
 
     def on_signal(self, number: int, _: object) -> None:
         """SIGTERM, SIGINT: finish in order."""
@@ -102,15 +117,46 @@ class Agent:
         finally:
             self._is_waiting = False
 
-    def _send_spooled(self, policy: retry.Policy) -> None:
+    def _empty_spool(self) -> None:
+        """Send what is finished before asking for more: asking gives up the attempts that the farm still waits for."""
+        waits = retry.waits_s(retry.LEASE)
+        while not self._station.is_stopping.is_set():
+            problem = self._send_spooled(retry.UPLOAD)
+            if problem is None:
+                return
+            self._station.is_stopping.wait(retry.wait_after(problem, next(waits)))
+
+    def _send_spooled(self, policy: retry.Policy) -> FarmError | None:
+        """Try each result; the error that lets the spool stand in the way of new work, if there is one."""
         station = self._station
         for result in station.spool.pending():
             try:
                 said = station.spool.send(result, station.client, policy=policy, sleep=station.is_stopping.wait)
                 log.info("the result of an attempt was sent: %s", said)
             except FarmError as error:
-                log.warning("the farm cannot be reached (%s); the result stays in the spool", error)
-                return
+                if station.is_stopping.is_set() or not self._is_given_up(result, error):
+                    log.warning("the farm cannot take the result now (%s); it stays in the spool", error)
+                    return error
+                log.error("the farm still cannot take the result of lease %s... (%s); it stays in the spool, and the "
+                          "agent works on", result.lease_token[:8], error)  # fmt: skip
+        return None
+
+    def _is_given_up(self, result: SpooledResult, error: FarmError) -> bool:
+        """Whether a result shall not stand in the way any more: the farm is well, but has not taken it for long."""
+        if not self._farm_is_well(error):
+            self._stuck_since_s.clear()
+            return False
+        since_s = self._stuck_since_s.setdefault(result.lease_token, time.monotonic())
+        return time.monotonic() - since_s >= self._patience_s
+
+    def _farm_is_well(self, error: FarmError) -> bool:
+        if isinstance(error, Unreachable):
+            return False
+        try:
+            self._station.client.renew()  # reads and writes the farm's database, as a report does
+        except FarmError:
+            return False
+        return True
 
 
 def join_farm(client: FarmClient, token: str | None, stop: threading.Event) -> None:
@@ -183,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, state: StateFolder) -> int:
     token = read_token(options.enrol_token)
-    wipe(state.scratch)
+    empty(state.scratch)
     sandbox = probe(hide=state.path, uid=_uid(options.run_as))
     device = describe_device(
         name=options.name, device_class=options.device_class, runner=options.runner, isolation_level=sandbox.level

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
 import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,22 +21,26 @@ from device_agents.dataset import DataFiles, split_npz
 from device_agents.describe import Device
 from device_agents.errors import AttemptError, BadBundle, EnrolmentError, FarmError, Stopped
 from device_agents.events import EventSender
-from device_agents.execute import file_digest
 from device_agents.farm import FarmClient, as_attempt_error
 from device_agents.findings import Findings
 from device_agents.heartbeat import Heartbeat
 from device_agents.job import DEFAULT_TUNE_S, Execution, Job
 from device_agents.protocol import (
     HEARTBEAT_INTERVAL_S,
+    MAX_REPORT_BYTES,
     REPORT_TYPE,
     Assignment,
     Blob,
     Outcome,
+    ProtocolError,
     Report,
     Statement,
+    check_plausible,
     dumps,
+    loads,
 )
 from device_agents.sandbox import Sandbox
+from device_agents.scratch import empty
 from device_agents.spool import Spool, SpooledResult
 from device_agents.state import seal
 from device_agents.trust import verify_assignment
@@ -65,7 +69,7 @@ class Attempt:
     def __init__(self, station: Station, assignment: Assignment) -> None:
         self._station = station
         self._assignment = assignment
-        self._folder = station.client.state.scratch / "job"
+        self._folder = self._kept = station.client.state.scratch
         description = station.device.description
         self._findings = Findings(1, description.cores)
         self._heartbeat = Heartbeat(station.client, assignment.lease_token, interval_s=station.heartbeat_interval_s)
@@ -77,30 +81,53 @@ class Attempt:
         self._transfer_s = 0.0
         self._transfer_deadline_s: float | None = None
 
-    def run(self) -> SpooledResult:
-        """Work the assignment off and put the signed report into the spool."""
-        wipe(self._station.client.state.scratch)
+    def run(self) -> SpooledResult | None:
+        """Work the assignment off and put the signed report into the spool; None when it cannot be written."""
+        scratch = self._station.client.state.scratch
+        empty(scratch)
         started_at = time.time()
-        outcome = Outcome("succeeded")
         with self._heartbeat, self._events:
-            try:
-                self._work()
-            except AttemptError as error:
-                log.warning("run %s ended: %s: %s", self._assignment.run_id, error.code, error)
-                outcome = error.outcome()
-            except OSError as error:
-                log.exception("run %s: the system failed us", self._assignment.run_id)
-                outcome = Outcome("failed", "device", "device.system", f"the device's system failed: {error}")
-            except Exception as error:
-                # A defect of ours must end this attempt with a report, not the agent without one.
-                log.exception("run %s: a defect of the agent", self._assignment.run_id)
-                outcome = Outcome("failed", "infra", "agent.internal", f"a defect of the agent: {error!r:.500}")
+            outcome = self._outcome(self._work)
             self._enter("upload")
-            result = self._put(self._report(outcome, started_at), self._findings.exported)
-        if self._heartbeat.lost:
+            # What the job has left may fill the disk that the result needs.
+            empty(self._folder)
+            result = self._finish(outcome, started_at)
+        if result and self._heartbeat.lost:
             self._station.spool.keep(result, self._heartbeat.lost)
-        wipe(self._station.client.state.scratch)
+        empty(scratch)
         return result
+
+    def _outcome(self, work: Callable[[], None]) -> Outcome:
+        try:
+            work()
+        except AttemptError as error:
+            log.warning("run %s ended: %s: %s", self._assignment.run_id, error.code, error)
+            return error.outcome()
+        except OSError as error:
+            log.exception("run %s: the system failed us", self._assignment.run_id)
+            return Outcome("failed", "device", "device.system", f"the device's system failed: {error}")
+        except Exception as error:
+            # A defect of ours must end this attempt with a report, not the agent without one.
+            log.exception("run %s: a defect of the agent", self._assignment.run_id)
+            return Outcome("failed", "infra", "agent.internal", f"a defect of the agent: {error!r:.500}")
+        return Outcome("succeeded")
+
+    def _finish(self, outcome: Outcome, started_at: float) -> SpooledResult | None:
+        """The report, whole and checked; without its figures when those cannot be sent."""
+        kept: list[SpooledResult] = []
+        trouble = self._outcome(lambda: kept.append(self._put(self._report(outcome, started_at))))
+        if trouble.state == "succeeded":
+            return kept[0]
+        bare = Findings(1, self._station.device.description.cores)
+        self._findings = bare
+        outcome = trouble if outcome.state == "succeeded" else outcome
+        trouble = self._outcome(lambda: kept.append(self._put(self._report(outcome, started_at))))
+        if trouble.state == "succeeded":
+            return kept[0]
+        log.critical(
+            "run %s: its result is lost, for it cannot be written: %s", self._assignment.run_id, trouble.message
+        )
+        return None
 
     def _work(self) -> None:
         statement = self._verify()
@@ -131,7 +158,7 @@ class Attempt:
 
     def _download(self) -> tuple[Path, Path | None, Path | None]:
         assignment = self._assignment
-        self._folder.mkdir(parents=True, mode=0o755)
+        self._make_folders()
         blobs = [blob for blob in (assignment.bundle, assignment.dataset, assignment.weights) if blob]
         self._check_room(sum(blob.size_bytes for blob in blobs))
         started_s = time.monotonic()
@@ -149,6 +176,12 @@ class Attempt:
         finally:
             self._transfer_s = time.monotonic() - started_s
             self._transfer_deadline_s = None
+
+    def _make_folders(self) -> None:
+        """Of this attempt alone: what an earlier one left behind, if it cannot be removed, is not in the way."""
+        scratch = self._station.client.state.scratch
+        self._folder, self._kept = (Path(tempfile.mkdtemp(prefix=name, dir=scratch)) for name in ("job-", "kept-"))
+        self._folder.chmod(0o755)
 
     def _fetch(self, blob: Blob, name: str) -> Path:
         to, client = self._folder / name, self._station.client
@@ -181,6 +214,7 @@ class Attempt:
         assignment, station = self._assignment, self._station
         job = Job(
             self._folder,
+            self._kept,
             bundle,
             assignment.mode,
             steps=assignment.steps,
@@ -269,25 +303,27 @@ class Attempt:
         exported = self._findings.exported
         if exported is None:
             return report
-        return replace(report, weights=Blob(file_digest(exported), exported.stat().st_size))
+        return replace(report, weights=Blob(exported.digest, exported.size_bytes))
 
-    def _put(self, report: Report, exported: Path | None) -> SpooledResult:
-        envelope = seal(self._station.client.state.device_key(), report.device_id, REPORT_TYPE, dumps(report))
-        digest = report.weights.digest if report.weights else None
-        token = self._assignment.lease_token
-        return self._station.spool.put(token, dumps(envelope), weights=exported, weights_digest=digest)
-
-
-def wipe(scratch: Path) -> None:
-    """Empty the scratch folder, also of what a job has made unreadable."""
-    for path in scratch.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            for folder, _, _ in os.walk(path):
-                with contextlib.suppress(OSError):
-                    os.chmod(folder, 0o700)
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()
+    def _put(self, report: Report) -> SpooledResult:
+        """Raises: `AttemptError` when the figures cannot be, or cannot be sent."""
+        payload = dumps(report)
+        try:
+            check_plausible(loads(Report, payload), self._station.device.description)
+        except ProtocolError as error:
+            message = f"the run's figures cannot be: {error}"
+            raise AttemptError("report.impossible", message, cause="compiler") from None
+        if len(payload) > MAX_REPORT_BYTES:
+            message = f"the run's report has {len(payload):,} bytes, the limit is {MAX_REPORT_BYTES:,}"
+            raise AttemptError("report.size", message, cause="limits", hint="ask for fewer steps")
+        envelope = seal(self._station.client.state.device_key(), report.device_id, REPORT_TYPE, payload)
+        exported = self._findings.exported if report.weights else None
+        return self._station.spool.put(
+            self._assignment.lease_token,
+            dumps(envelope),
+            weights=exported.path if exported else None,
+            weights_digest=exported.digest if exported else None,
+        )
 
 
 def _check_statement(bundle: UnpackedBundle, statement: Statement) -> None:

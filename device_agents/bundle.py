@@ -27,6 +27,7 @@ MANIFEST = "manifest.json"
 MAX_ENTRIES = 64
 MAX_MANIFEST_BYTES = 32 << 20
 MAX_TOTAL_BYTES = 8 << 30
+MAX_KERNELS = 20_000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}){0,3}")
 CHUNK_BYTES = 1 << 18
 
@@ -55,6 +56,10 @@ class UnpackedBundle:
     """Default (and most) threads of the binary; None when the manifest does not say."""
     trials: tuple[Trial, ...] | None = None
     """What a tuning bundle measures; None for a bundle that trains."""
+    weights_bytes: int = 0
+    """Size of the initial checkpoint."""
+    max_kernels: int = MAX_KERNELS
+    """Kernel calls of a training step; when the manifest does not say, the most there may be."""
 
     @property
     def step(self) -> Path:
@@ -182,17 +187,19 @@ def _describe(manifest: Mapping[str, Any], folder: Path) -> UnpackedBundle:
     try:
         inputs = manifest["inputs"]
         names = tuple(str(entry["name"]) for entry in inputs) if isinstance(inputs, list) else tuple(map(str, inputs))
-        threads = manifest.get("threads")
+        threads, kernels = manifest.get("threads"), manifest.get("kernels")
         return UnpackedBundle(
             folder=folder,
             target=str(manifest["target"]),
             inputs=names,
             batch=_batch(manifest),
             required_features=tuple(map(str, manifest.get("required_features") or ())),
-            threads=threads if isinstance(threads, int) and threads > 0 else None,
+            threads=min(threads, 1024) if isinstance(threads, int) and threads > 0 else None,
             trials=tuple(map(_trial, manifest["trials"])) if manifest.get("kind") == "tuning" else None,
+            weights_bytes=(folder / WEIGHTS).stat().st_size,
+            max_kernels=min(MAX_KERNELS, len(kernels)) if isinstance(kernels, list) and kernels else MAX_KERNELS,
         )
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise BadBundle("bundle.invalid", f"{MANIFEST}: field missing or ill-typed: {error!r:.200}") from None
 
 
@@ -201,8 +208,12 @@ def _trial(row: Mapping[str, Any]) -> Trial:
 
 
 def _batch(manifest: Mapping[str, Any]) -> int:
-    if "batch" in manifest:
-        return int(manifest["batch"])
     inputs = manifest["inputs"]
-    first = inputs[0] if isinstance(inputs, list) else next(iter(inputs.values()))
-    return int((first["shape"] if isinstance(first, dict) else first)[0])
+    if "batch" in manifest:
+        batch = int(manifest["batch"])
+    else:
+        first = inputs[0] if isinstance(inputs, list) else next(iter(inputs.values()))
+        batch = int((first["shape"] if isinstance(first, dict) else first)[0])
+    if not 1 <= batch < 1 << 31:
+        raise ValueError(f"batch {batch:.3g}")
+    return batch

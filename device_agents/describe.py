@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from device_agents import AGENT_VERSION
 from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading
 from device_agents.devices.emulated import EMULATED_BOARDS
-from device_agents.devices.host import arm_targets, core_count, cpu_features, cpu_model, memory_bytes, x86_targets
+from device_agents.devices.host import (
+    arm_targets,
+    core_count,
+    cpu_features,
+    cpu_model,
+    max_frequency,
+    memory_bytes,
+    x86_targets,
+)
 from device_agents.errors import EnrolmentError
 from device_agents.protocol import DeviceDescription, MeasurementClass
 
@@ -63,7 +71,7 @@ def describe_device(
         sensors=_sensors(kind.read(board)),
         isolation_level=isolation_level,
         agent_version=AGENT_VERSION,
-        environment={**_system_facts(), **kind.facts(board)},
+        environment={**_system_facts(), **max_frequency(board), **kind.facts(board)},
     )
     return Device(kind, board, description)
 

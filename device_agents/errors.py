@@ -13,6 +13,7 @@ AgentError
     |-- BadBundle                 not a bundle, unsafe entries, wrong target
     |-- BadData                   the data set or weights cannot be used (cause user)
     |-- StepFailed                the binary ended badly
+    |-- BadOutput                 what the binary left behind is not what it should have written
     `-- Stopped                   told to stop: cancelled, lease lost, agent going down, time is up
 """
 
@@ -96,6 +97,12 @@ class BadData(AttemptError):
 
 class StepFailed(AttemptError):
     """The binary ended with an error, by a signal, or without saying that it is done."""
+
+    cause: Cause = "compiler"
+
+
+class BadOutput(AttemptError):
+    """A file of the job is missing, unsafe to read or too large."""
 
     cause: Cause = "compiler"
 

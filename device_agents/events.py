@@ -1,10 +1,12 @@
 """Events of a run to the farm: numbered, batched once a second from a thread, kept until the farm has them.
 
 A farm that is away costs the run nothing: events wait; past a limit, further steps are left out (the report has them).
+A batch that the farm refuses is dropped, with a line in the log: it must not hold up those behind it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -12,9 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from device_agents import retry
-from device_agents.errors import AgentError, FarmError, Stale
+from device_agents.errors import AgentError, FarmError, Refused, Stale
 from device_agents.farm import FarmClient
-from device_agents.protocol import MAX_EVENTS_PER_BATCH, Event, EventBatch
+from device_agents.protocol import MAX_EVENTS_PER_BATCH, Event, EventBatch, dumps
+
+log = logging.getLogger("device_agents")
 
 FLUSH_S = 1.0
 CLOSE_TIMEOUT_S = 10.0
@@ -22,6 +26,8 @@ MIN_STEP_INTERVAL_S = 0.1
 """Between step (and progress) events; the report has every step."""
 MAX_WAITING = 20_000
 MAX_LOG_LINES = 500
+MAX_BATCH_BYTES = 1 << 19
+"""The farm takes a megabyte at once; lines in another script have six bytes a letter as JSON."""
 
 
 class EventSender:
@@ -110,10 +116,34 @@ class EventSender:
         """Send everything that waits, batch by batch. Raises: `FarmError`."""
         while True:
             with self._lock:
-                batch = tuple(self._waiting)[:MAX_EVENTS_PER_BATCH]
+                batch = _first_batch(self._waiting)
             if not batch:
                 return
-            self._client.send_events(self._lease_token, EventBatch(batch))
+            is_refused = False
+            try:
+                self._client.send_events(self._lease_token, EventBatch(batch))
+            except (Refused, ValueError) as error:
+                log.warning("the farm refused %d events, which are dropped: %s", len(batch), error)
+                is_refused = True
             with self._lock:
                 while self._waiting and self._waiting[0].sequence <= batch[-1].sequence:
                     self._waiting.popleft()
+                if is_refused:
+                    self._number_again(batch[0].sequence)
+
+    def _number_again(self, first: int) -> None:
+        """Without a gap, behind which the farm takes nothing."""
+        self._waiting = deque(replace(event, sequence=first + index) for index, event in enumerate(self._waiting))
+        self._sequence = first + len(self._waiting) - 1
+
+
+def _first_batch(waiting: deque[Event]) -> tuple[Event, ...]:
+    """As many as go into one request."""
+    batch: list[Event] = []
+    left_bytes = MAX_BATCH_BYTES
+    for event in waiting:
+        left_bytes -= len(dumps(event)) + 1
+        if batch and (left_bytes < 0 or len(batch) == MAX_EVENTS_PER_BATCH):
+            break
+        batch.append(event)
+    return tuple(batch)

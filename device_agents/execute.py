@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +15,11 @@ from device_agents.dataset import DataFiles, split_npz
 from device_agents.describe import describe_device
 from device_agents.errors import AttemptError, BadData
 from device_agents.findings import Findings
-from device_agents.job import DEFAULT_TUNE_S, OUT, Execution, Job, JobMode, Notify, StopCheck
+from device_agents.job import DEFAULT_TUNE_S, EXPORTED, LOGITS, TRAINED, Execution, Job, JobMode, Notify, StopCheck
+from device_agents.output import KeptOutput
 from device_agents.protocol import Limits, Outcome, Report
 from device_agents.sandbox import probe
+from device_agents.scratch import temporary_folder
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,10 @@ def run_bundle(
     started_at, limits = time.time(), limits or Limits()
     sandbox = probe(hide=None, uid=None, with_cgroup=False)
     device = describe_device(device_class=device_class, runner=runner, isolation_level=sandbox.level)
-    with tempfile.TemporaryDirectory(prefix="pockfarm-") as temporary:
-        folder = Path(temporary)
+    with temporary_folder() as temporary:
+        folder, kept = temporary / "job", temporary / "kept"
+        folder.mkdir(mode=0o755)
+        kept.mkdir(mode=0o700)
         error: AttemptError | None = None
         findings = Findings(1, device.description.cores)
         trials: tuple[Trial, ...] | None = None
@@ -74,14 +77,14 @@ def run_bundle(
             options: dict[str, Any] = {"steps": steps, "warmup": warmup, "seed": seed, "threads": threads,
                                        "tune_s": tune_s}  # fmt: skip
             job = Job(
-                folder, bundle, mode, learning_rate=learning_rate, limits=limits, **options,
+                folder, kept, bundle, mode, learning_rate=learning_rate, limits=limits, **options,
                 data=_local_data(data, mode, folder, bundle, limits), weights=_local_weights(weights, folder),
             )  # fmt: skip
             make_executable(bundle)
             execution = Execution(job, device, sandbox, notify=notify, should_stop=should_stop)
             findings = execution.findings
             execution.run()
-            _keep(((findings.trained, save), (findings.exported, export), (folder / OUT / "logits.npy", out)))
+            _hand_over(execution, ((TRAINED, save), (EXPORTED, export), (LOGITS, out)))
         except AttemptError as failure:
             error = failure
         report = findings.report(
@@ -122,7 +125,14 @@ def _local_weights(weights: Path | None, folder: Path) -> Path | None:
         raise BadData("weights.missing", f"{weights}: {error.strerror}") from None
 
 
-def _keep(pairs: Sequence[tuple[Path | None, Path | None]]) -> None:
-    for made, wanted in pairs:
-        if made and wanted and made.exists():
-            shutil.copyfile(made, wanted)
+def _hand_over(execution: Execution, wanted: Sequence[tuple[str, Path | None]]) -> None:
+    """Copy what the caller asked for, if the mode makes it. Raises: `BadOutput`, `OSError` (the caller's path)."""
+    made = {"train": (TRAINED, EXPORTED), "infer": (LOGITS,)}.get(execution.job.mode, ())
+    kept: dict[str, KeptOutput] = {}
+    for name, to in wanted:
+        if to is not None and name in made:
+            is_exported = name == EXPORTED and execution.findings.exported is not None
+            kept[name] = execution.findings.exported if is_exported else execution.keep(name)  # type: ignore[assignment]
+    for name, to in wanted:
+        if to is not None and name in kept:
+            shutil.copyfile(kept[name].path, to)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from device_agents.bundle import Trial
 from device_agents.measurement import judge, measure
+from device_agents.output import KeptOutput
 from device_agents.protocol import (
     Block,
     DeviceState,
@@ -46,11 +46,9 @@ class Findings:
     energy_use: EnergyUse | None = None
     states: tuple[DeviceState, ...] = ()
     run_s: float = 0.0
-    trained: Path | None = None
-    """Checkpoint with optimizer state, to go on from."""
     variants: dict[tuple[int, int], VariantTime] = field(default_factory=dict)
     """By (trial, variant), as numbered in the bundle."""
-    exported: Path | None = None
+    exported: KeptOutput | None = None
     """Parameters only: what is uploaded."""
 
     def measurement(self) -> Measurement | None:

@@ -16,17 +16,21 @@ from device_agents.dataset import DataFiles
 from device_agents.describe import Device
 from device_agents.errors import AttemptError, BadBundle, BadData, Stopped
 from device_agents.findings import Findings
+from device_agents.output import KeptOutput, keep_output
+from device_agents.plausibility import check_kernel, check_memory
 from device_agents.protocol import (
     EMULATION_TIME_FACTOR,
     Block,
     Evaluation,
     KernelTime,
     Limits,
+    ProtocolError,
     VariantTime,
 )
 from device_agents.sampler import Sampler
 from device_agents.sandbox import Sandbox, job_rlimits
-from device_agents.step import Ending, Event, Process, check, run_process
+from device_agents.step import Ending, Process, check, run_process
+from device_agents.step_events import Done, Evaluated, Kernel, Start, StepDone, StepEvent, Variant
 
 JobMode = Literal["profile", "train", "eval", "infer", "tune"]
 Notify = Callable[..., None]
@@ -39,13 +43,23 @@ DEFAULT_TUNE_S = 60.0
 TUNE_SHARE = 0.8
 """Of the run's time limit, at most: the last kernel's rounds may pass the end of the measuring time."""
 OUT = "out"
+TRAINED, EXPORTED, LOGITS = f"{OUT}/trained.safetensors", f"{OUT}/weights.safetensors", f"{OUT}/logits.npy"
+CHECKPOINT_FACTOR = 4
+CHECKPOINT_SLACK_BYTES = 1 << 20
+"""A checkpoint is the bundle's own, with up to two more tensors for each parameter, and other names."""
+MAX_NAME_CHARACTERS = 200
+CLOCK_SLACK = 1.05
+CLOCK_SLACK_US = 10_000.0
+"""The binary's stop-watch and ours differ by no more: its steps cannot take longer than its process has run."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to run. All paths lie under `folder`, the working directory of the binary."""
+    """What to run. All paths but `keep` lie under `folder`, the working directory of the binary."""
 
     folder: Path
+    keep: Path
+    """A folder of the agent's own, out of the job's reach, for what the job has made."""
     bundle: UnpackedBundle
     mode: JobMode
     steps: int = 20
@@ -111,50 +125,50 @@ class Execution:
         for index, steps in enumerate(counts):
             arguments = ["--steps", str(steps), "--warmup", str(job.warmup), "--batch-seed", str(job.seed)]
             done_before = sum(counts[:index])
-            self._block("profile", [*self._weights(), *self._data(), *arguments], done_before, sum(counts))
+            self._block("profile", [*self._weights(), *self._data(), *arguments], done_before, steps, sum(counts))
 
     def _train(self) -> None:
-        job, trained = self.job, self.job.folder / OUT / "trained.safetensors"
+        job = self.job
         self.findings.evaluation_before = self._evaluate("before", self._weights())
-        arguments = ["--steps", str(job.steps), "--batch-seed", str(job.seed), "--save", self._relative(trained)]
+        arguments = ["--steps", str(job.steps), "--batch-seed", str(job.seed), "--save", TRAINED]
         if job.learning_rate is not None:
             arguments += ["--learning-rate", repr(job.learning_rate)]
-        self._block("train", [*self._weights(), *self._data(), *arguments], 0, job.steps)
+        self._block("train", [*self._weights(), *self._data(), *arguments], 0, job.steps, job.steps)
         if self.findings.losses and self.findings.losses[-1] is None:
             hint = "lower the learning rate, or look for extreme values in the data"
             raise BadData("train.diverged", "the loss is not a finite number any more", hint=hint)
-        self.findings.trained = trained
-        weights = ["--weights", self._relative(trained)]
+        weights = ["--weights", TRAINED]
         self.findings.evaluation_after = self._evaluate("after", weights)
-        exported = job.folder / OUT / "weights.safetensors"
-        self._run("export", [*weights, "--out", self._relative(exported)], lambda _: None)
-        self.findings.exported = exported
+        self._run("export", [*weights, "--out", EXPORTED], lambda _: None)
+        self.findings.exported = self.keep(EXPORTED)
 
     def _evaluate_only(self) -> None:
         self.findings.evaluation_before = self._evaluate("before", self._weights())
 
     def _infer(self) -> None:
         data = self._data(labels=False)
-        self._run("infer", [*self._weights(), *data, "--out", f"{OUT}/logits.npy"], lambda _: None)
+        self._run("infer", [*self._weights(), *data, "--out", LOGITS], lambda _: None)
 
     def _tune(self) -> None:
         trials = self.job.bundle.trials or ()
 
-        def on_event(event: Event) -> None:
-            if event["event"] != "variant":
+        def on_event(event: StepEvent) -> None:
+            if not isinstance(event, Variant):
                 return
-            trial, variant = event["trial"], event["variant"]
-            self.findings.variants[trial, variant] = VariantTime(
-                choice=trials[trial].choices[variant],
-                rounds=event["rounds"],
-                median_us=float(event["us"][1]),
-                ratio_low=float(event["ratio"][0]),
-                ratio=float(event["ratio"][1]),
-                ratio_high=float(event["ratio"][2]),
-                difference=event["difference"],
+            if event.trial >= len(trials) or event.variant >= len(trials[event.trial].choices):
+                raise ProtocolError("variant", f"trial {event.trial}, variant {event.variant} is not in the bundle")
+            low, ratio, high = event.ratio
+            self.findings.variants[event.trial, event.variant] = VariantTime(
+                choice=trials[event.trial].choices[event.variant],
+                rounds=event.rounds,
+                median_us=event.us[1],
+                ratio_low=low,
+                ratio=ratio,
+                ratio_high=high,
+                difference=event.difference,
             )
-            if variant == 0:
-                self._notify("progress", fraction=(trial + 1) / len(trials))
+            if event.variant == 0:
+                self._notify("progress", fraction=(event.trial + 1) / len(trials))
 
         self._notify("phase", message="tune")
         seconds = min(self.job.tune_s, TUNE_SHARE * self._run_limit_s)
@@ -163,9 +177,9 @@ class Execution:
     def _evaluate(self, moment: str, weights: Sequence[str]) -> Evaluation:
         found: list[Evaluation] = []
 
-        def on_event(event: Event) -> None:
-            if event["event"] == "eval":
-                found.append(Evaluation(event["samples"], event["loss"], event.get("accuracy")))
+        def on_event(event: StepEvent) -> None:
+            if isinstance(event, Evaluated):
+                found[:] = [self._evaluation(event)]
 
         self._notify("phase", message=f"eval {moment}")
         self._run("eval", [*weights, *self._data()], on_event)
@@ -175,15 +189,27 @@ class Execution:
         self._notify("eval", message=moment, loss=last.loss, accuracy=last.accuracy, samples=last.samples)
         return last
 
-    def _block(self, command: str, arguments: Sequence[str], done_before: int, total: int) -> None:
+    def _evaluation(self, event: Evaluated) -> Evaluation:
+        wanted = self.job.data.samples if self.job.data else 0
+        if event.samples != wanted:
+            raise ProtocolError("eval.samples", f"{event.samples:,}, the data set has {wanted:,}")
+        return Evaluation(event.samples, event.loss, event.accuracy)
+
+    def _block(self, command: str, arguments: Sequence[str], done_before: int, steps: int, total: int) -> None:
         """One process that times steps; its findings are kept even when it fails."""
         step_us: list[float] = []
         ending: Ending | None = None
+        started_s, sum_us = time.monotonic(), 0.0
 
-        def on_event(event: Event) -> None:
-            if event["event"] == "step":
+        def on_event(event: StepEvent) -> None:
+            nonlocal sum_us
+            if isinstance(event, StepDone):
+                if len(step_us) >= steps:
+                    raise ProtocolError("step", f"more than the {steps:,} steps that were asked for")
+                sum_us += event.us
+                _check_passed(sum_us, started_s)
                 self._take_step(event, step_us, done_before, total)
-            elif event["event"] == "kernel":
+            elif isinstance(event, Kernel):
                 self._sampler.end()
                 self._take_kernel(event)
 
@@ -194,35 +220,46 @@ class Execution:
         finally:
             self._sampler.end()
             self.findings.blocks.append(Block(tuple(step_us), _load_us(ending), is_cold))
+        if len(step_us) < steps:
+            message = f"the binary said that it is done after {len(step_us):,} of {steps:,} steps"
+            raise AttemptError("step.incomplete", message, cause="compiler")
 
-    def _take_step(self, event: Event, step_us: list[float], done_before: int, total: int) -> None:
+    def _take_step(self, event: StepDone, step_us: list[float], done_before: int, total: int) -> None:
         self._sampler.begin()
-        step_us.append(float(event["us"]))
+        step_us.append(event.us)
         if not self.findings.blocks:
             # Each block starts from the same weights: a second curve would only be stuck to the first.
-            self.findings.losses.append(event["loss"])
+            self.findings.losses.append(event.loss)
         number = done_before + len(step_us)
-        self._notify("step", step=number, loss=event["loss"], step_us=float(event["us"]))
+        self._notify("step", step=number, loss=event.loss, step_us=event.us)
         self._notify("progress", fraction=min(1.0, number / max(1, total)))
 
-    def _take_kernel(self, event: Event) -> None:
+    def _take_kernel(self, event: Kernel) -> None:
         row = KernelTime(
-            index=event["index"],
-            name=event["name"],
-            phase=event["phase"],
-            us=float(event["us"]),
-            flops=event["flops"],
-            bytes_read=event["bytes_read"],
-            bytes_written=event["bytes_written"],
+            index=event.index,
+            name=event.name[:MAX_NAME_CHARACTERS],
+            phase=event.phase[:MAX_NAME_CHARACTERS],
+            us=event.us,
+            flops=event.flops,
+            bytes_read=event.bytes_read,
+            bytes_written=event.bytes_written,
         )
-        self.findings.kernels.setdefault(row.index, []).append(row)
+        if row.index >= self.job.bundle.max_kernels:
+            raise ProtocolError(
+                "kernel.index", f"{row.index:,}, the bundle has {self.job.bundle.max_kernels:,} kernels"
+            )
+        check_kernel(row, self.device.description, "kernel")
+        rows = self.findings.kernels.setdefault(row.index, [])
+        if len(rows) > len(self.findings.blocks):
+            raise ProtocolError("kernel.index", f"kernel {row.index:,} is reported twice")
+        rows.append(row)
 
-    def _run(self, command: str, arguments: Sequence[str], on_event: Callable[[Event], None]) -> Ending:
+    def _run(self, command: str, arguments: Sequence[str], on_event: Callable[[StepEvent], None]) -> Ending:
         """One process of the binary. Raises: `AttemptError`."""
         process = self._process(command, arguments)
         started_s = time.monotonic()
 
-        def take(event: Event) -> None:
+        def take(event: StepEvent) -> None:
             self._take_sizes(event)
             on_event(event)
 
@@ -252,15 +289,31 @@ class Execution:
         argv = [*self.device.runner, step, command, *arguments, *threads]
         return Process(argv, job.folder, self.sandbox, rlimits, self._deadline_s, group=self._group)
 
-    def _take_sizes(self, event: Event) -> None:
+    def _take_sizes(self, event: StepEvent) -> None:
         memory = self.findings.memory
-        if event["event"] == "start":
-            self.findings.threads = event["threads"]
-            sizes = {name: event.get(name) for name in ("arena_bytes", "weights_bytes", "optimizer_bytes")}
-            self.findings.memory = replace(memory, **sizes)
-        elif event["event"] in ("done", "stopped") and event.get("peak_rss_bytes"):
-            peak_bytes = max(memory.peak_rss_bytes or 0, event["peak_rss_bytes"])
-            self.findings.memory = replace(memory, peak_rss_bytes=peak_bytes)
+        if isinstance(event, Start):
+            memory = replace(
+                memory,
+                arena_bytes=event.arena_bytes,
+                weights_bytes=event.weights_bytes,
+                optimizer_bytes=event.optimizer_bytes,
+            )
+            check_memory(memory, self.device.description)
+            self.findings.threads = event.threads
+        elif isinstance(event, Done) and event.peak_rss_bytes:
+            memory = replace(memory, peak_rss_bytes=max(memory.peak_rss_bytes or 0, event.peak_rss_bytes))
+            check_memory(memory, self.device.description)
+        self.findings.memory = memory
+
+    def keep(self, name: str) -> KeptOutput:
+        """Take a file of the job out of its reach. Raises: `BadOutput`, `Stopped`."""
+        job = self.job
+        most = job.limits.disk_bytes
+        if name != LOGITS:
+            most = min(most, CHECKPOINT_FACTOR * job.bundle.weights_bytes + CHECKPOINT_SLACK_BYTES)
+        uid = self.sandbox.uid if self.sandbox.uid is not None else os.geteuid()
+        to = job.keep / Path(name).name
+        return keep_output(job.folder, name, to, uid=uid, max_bytes=most, should_stop=self._should_stop)
 
     def _threads(self) -> int | None:
         if self.job.threads is not None:
@@ -318,6 +371,15 @@ def block_steps(steps: int, *, emulated: bool) -> tuple[int, ...]:
     """Measured steps of each block: five blocks when each gets at least four steps, one under emulation."""
     count = 1 if emulated else max(1, min(WANTED_BLOCKS, steps // MIN_BLOCK_STEPS))
     return tuple(steps // count + (index < steps % count) for index in range(count))
+
+
+def _check_passed(us: float, started_s: float) -> None:
+    """That so much time has passed since the process was started. Raises: `ProtocolError`."""
+    passed_us = (time.monotonic() - started_s) * 1e6
+    if us > passed_us * CLOCK_SLACK + CLOCK_SLACK_US:
+        raise ProtocolError(
+            "step.us", f"steps of {us:,.0f} us together, in a process that has run for {passed_us:,.0f}"
+        )
 
 
 def _load_us(ending: Ending | None) -> float | None:

@@ -8,7 +8,8 @@ Level 1: dies with its parent, resource limits, no new privileges, another user 
 Level 2: namespaces: no network, own process tree (all of it dies with its first process), own IPC and host name.
 Level 3: whole file system read-only but the working directory, the agent's state folder covered by an empty one.
 
-Its stdout is the binary's: one `launch` event with the monotonic clock, or one `error` event and exit code 5.
+It says one line, a `launch` event with the monotonic clock, or an `error` event and exit code 5 (or both, when the
+binary cannot be started), on a descriptor that the binary does not get: only we can say that the device failed.
 """
 
 import ctypes
@@ -31,10 +32,15 @@ AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 MOUNT_ATTR_RDONLY = 1
 
 libc = ctypes.CDLL(None, use_errno=True)
+say_to = 1
 
 
 def main() -> None:
     plan = json.loads(sys.argv[1])
+    global say_to
+    say_to = plan["say"]
+    if say_to > 2:
+        os.set_inheritable(say_to, False)
     try:
         _die_with_parent(plan["parent"])
         if plan["cgroup"]:
@@ -120,7 +126,7 @@ def _drop(plan: dict) -> None:  # type: ignore[type-arg]
 
 
 def _become(argv: "list[str]") -> None:
-    print(json.dumps({"event": "launch", "monotonic_s": time.monotonic()}), flush=True)
+    _say({"event": "launch", "monotonic_s": time.monotonic()})
     if not argv:
         return
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", "TMPDIR": "."}
@@ -145,8 +151,12 @@ def _call(what: str, result: int) -> None:
 
 
 def _fail(code: str, message: str) -> None:
-    print(json.dumps({"event": "error", "cause": "internal", "code": code, "message": message}), flush=True)
+    _say({"event": "error", "cause": "internal", "code": code, "message": message})
     os._exit(5)
+
+
+def _say(event: dict) -> None:  # type: ignore[type-arg]
+    os.write(say_to, json.dumps(event).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
+from device_agents.plausibility import check_plausible
+from device_agents.report import (
+    MAX_COUNT,
+    MAX_STEPS,
+    MAX_US,
+    Blob,
+    Block,
+    Cause,
+    DeviceState,
+    Energy,
+    Evaluation,
+    KernelTime,
+    Measurement,
+    MeasurementClass,
+    Memory,
+    Mode,
+    Outcome,
+    OutcomeState,
+    Report,
+    Verdict,
+    VerdictKind,
+    check_count,
+    check_digest,
+    check_moment,
+)
 from device_agents.tuning_report import KernelTuning, Tuning, VariantTime
-from device_agents.wire import ProtocolError, dumps, from_json, loads, to_json
+from device_agents.wire import ProtocolError, check, dumps, from_json, loads, to_json
 
 PROTOCOL = "pockfarm.agent/1"
 PROTOCOL_HEADER = "X-Pockfarm-Protocol"
@@ -61,21 +86,14 @@ CHALLENGE_TYPE = "application/vnd.pockfarm.challenge"
 KEY_TYPE = "application/vnd.pockfarm.key"
 """What an old server key signs to introduce a new one: `pae(KEY_TYPE, key_message(...))`."""
 
-MeasurementClass = Literal["hardware", "host", "emulated", "simulated"]
-Mode = Literal["profile", "train", "eval", "tune"]
-Cause = Literal["model", "compiler", "limits", "device", "infra", "service", "user", "policy"]
-OutcomeState = Literal["succeeded", "failed", "cancelled", "inconclusive"]
-VerdictKind = Literal["valid", "noisy", "throttled", "disturbed", "drifting"]
-
 LEASE_S = 60.0
 HEARTBEAT_INTERVAL_S = 10.0
 MAX_LONG_POLL_S = 60.0
 EMULATION_TIME_FACTOR = 10.0
-MAX_STEPS = 100_000
-"""Steps of one run: all of their losses and times are in its report."""
+MAX_REPORT_BYTES = 20 << 20
+"""Of a report before it is sealed; base64 adds a third, and the farm takes 32 MiB."""
 MAX_TUNE_S = 86_400.0
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{8,200}")
 
@@ -112,11 +130,11 @@ class DeviceDescription:
     """Facts that belong beside a number: `kernel`, `governor`, `power_mode`, `python`..."""
 
     def __post_init__(self) -> None:
-        _check(bool(_NAME.fullmatch(self.name)), "name", "1-100 letters, digits, spaces and ._:@+-")
-        _check(bool(_NAME.fullmatch(self.device_class)), "device_class", "1-100 letters, digits, spaces and ._:@+-")
-        _check(self.cores >= 1, "cores", "at least 1")
-        _check(self.memory_bytes >= 1, "memory_bytes", "at least 1")
-        _check(0 <= self.isolation_level <= 4, "isolation_level", "0 to 4")
+        check(bool(_NAME.fullmatch(self.name)), "name", "1-100 letters, digits, spaces and ._:@+-")
+        check(bool(_NAME.fullmatch(self.device_class)), "device_class", "1-100 letters, digits, spaces and ._:@+-")
+        check(self.cores >= 1, "cores", "at least 1")
+        check(self.memory_bytes >= 1, "memory_bytes", "at least 1")
+        check(0 <= self.isolation_level <= 4, "isolation_level", "0 to 4")
 
 
 @dataclass(frozen=True)
@@ -134,7 +152,7 @@ class ServerKey:
     endorsement: Optional[str] = None
 
     def __post_init__(self) -> None:
-        _check(len(_base64("public_key", self.public_key)) == 32, "public_key", "32 bytes")
+        check(len(_base64("public_key", self.public_key)) == 32, "public_key", "32 bytes")
 
 
 @dataclass(frozen=True)
@@ -150,8 +168,8 @@ class EnrolRequest:
     description: DeviceDescription
 
     def __post_init__(self) -> None:
-        _check(len(_base64("public_key", self.public_key)) == 32, "public_key", "32 bytes")
-        _check(8 <= len(self.session) <= 100, "session", "8-100 characters")
+        check(len(_base64("public_key", self.public_key)) == 32, "public_key", "32 bytes")
+        check(8 <= len(self.session) <= 100, "session", "8-100 characters")
 
 
 @dataclass(frozen=True)
@@ -196,7 +214,7 @@ class RenewRequest:
     description: DeviceDescription
 
     def __post_init__(self) -> None:
-        _check(8 <= len(self.session) <= 100, "session", "8-100 characters")
+        check(8 <= len(self.session) <= 100, "session", "8-100 characters")
 
 
 @dataclass(frozen=True)
@@ -241,26 +259,11 @@ class Statement:
     weights_digest: Optional[str] = None
 
     def __post_init__(self) -> None:
-        _check_digest("bundle_digest", self.bundle_digest)
-        _check_digest("dataset_digest", self.dataset_digest)
-        _check_digest("weights_digest", self.weights_digest)
-        _check(self.bundle_bytes > 0, "bundle_bytes", "more than 0")
-        _check(self.release_number >= 0, "release_number", "at least 0")
-
-
-@dataclass(frozen=True)
-class Blob:
-    """Something to download or that was uploaded."""
-
-    digest: str
-    size_bytes: int
-    url: Optional[str] = None
-    """A path on the farm, or an absolute URL (presigned storage); the credential is sent to the farm's own origin only.
-    Null in reports."""
-
-    def __post_init__(self) -> None:
-        _check_digest("digest", self.digest)
-        _check(self.size_bytes >= 0, "size_bytes", "at least 0")
+        check_digest("bundle_digest", self.bundle_digest)
+        check_digest("dataset_digest", self.dataset_digest)
+        check_digest("weights_digest", self.weights_digest)
+        check(self.bundle_bytes > 0, "bundle_bytes", "more than 0")
+        check(self.release_number >= 0, "release_number", "at least 0")
 
 
 @dataclass(frozen=True)
@@ -317,13 +320,13 @@ class Assignment:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        _check(bool(_TOKEN.fullmatch(self.lease_token)), "lease_token", "8-200 URL-safe characters")
-        _check(self.attempt >= 1, "attempt", "at least 1")
-        _check(0 <= self.steps <= MAX_STEPS, "steps", f"0 to {MAX_STEPS:,}")
-        _check(0 <= self.warmup <= MAX_STEPS, "warmup", f"0 to {MAX_STEPS:,}")
-        _check(0 <= self.seed < 1 << 63, "seed", "0 to 2^63 - 1")
-        _check(self.threads is None or 1 <= self.threads <= 1024, "threads", "1 to 1024")
-        _check(self.tune_s is None or 0 < self.tune_s <= MAX_TUNE_S, "tune_s", f"above 0, at most {MAX_TUNE_S:,.0f}")
+        check(bool(_TOKEN.fullmatch(self.lease_token)), "lease_token", "8-200 URL-safe characters")
+        check(self.attempt >= 1, "attempt", "at least 1")
+        check(0 <= self.steps <= MAX_STEPS, "steps", f"0 to {MAX_STEPS:,}")
+        check(0 <= self.warmup <= MAX_STEPS, "warmup", f"0 to {MAX_STEPS:,}")
+        check(0 <= self.seed < 1 << 63, "seed", "0 to 2^63 - 1")
+        check(self.threads is None or 1 <= self.threads <= 1024, "threads", "1 to 1024")
+        check(self.tune_s is None or 0 < self.tune_s <= MAX_TUNE_S, "tune_s", f"above 0, at most {MAX_TUNE_S:,.0f}")
 
 
 @dataclass(frozen=True)
@@ -363,6 +366,16 @@ class Event:
     samples: Optional[int] = None
     fraction: Optional[float] = None
 
+    def __post_init__(self) -> None:
+        check(0 <= self.sequence <= MAX_COUNT, "sequence", "0 to 2^62")
+        check_moment("at", self.at)
+        check(self.step is None or 0 <= self.step <= MAX_STEPS, "step", f"0 to {MAX_STEPS:,}")
+        check(self.step_us is None or 0 < self.step_us <= MAX_US, "step_us", f"more than 0, at most {MAX_US:g}")
+        check_count("samples", self.samples)
+        for name in ("accuracy", "fraction"):
+            value = getattr(self, name)
+            check(value is None or 0 <= value <= 1, name, "0 to 1")
+
 
 MAX_EVENTS_PER_BATCH = 1000
 
@@ -374,173 +387,13 @@ class EventBatch:
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-        _check(len(self.events) <= MAX_EVENTS_PER_BATCH, "events", f"at most {MAX_EVENTS_PER_BATCH}")
+        check(len(self.events) <= MAX_EVENTS_PER_BATCH, "events", f"at most {MAX_EVENTS_PER_BATCH}")
 
 
 @dataclass(frozen=True)
 class EventsResponse:
     next_sequence: int
     """The lowest sequence number that the farm does not have."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """One process of a profile run: raw step times after its warm-up, in order."""
-
-    step_us: tuple[float, ...]
-    load_us: Optional[float] = None
-    """From the start of the process to its `start` event (weights read, arena ready)."""
-    cold: bool = False
-    """True for the first process after the bundle was unpacked."""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Step times of a run (`bench-protocol/1`). Statistics are over steps after the warm-up."""
-
-    batch: int
-    step_us: tuple[float, ...]
-    """All raw samples, block after block."""
-    blocks: tuple[Block, ...]
-    median_us: float
-    """Median of block medians."""
-    interval_low_us: float
-    interval_high_us: float
-    """95% bootstrap interval of the median of block medians."""
-    p90_us: float
-    p99_us: float
-    mean_us: float
-    samples_per_second: float
-    """batch / median."""
-    cv_within: float
-    """Median over blocks of (standard deviation / mean) in the block."""
-    cv_between: float
-    """Standard deviation / mean of block medians; 0 with one block."""
-    warmup_steps: int
-    threads: int
-    protocol: str = "bench-protocol/1"
-
-
-@dataclass(frozen=True)
-class KernelTime:
-    """One row of the per-kernel table: the median time of one call."""
-
-    index: int
-    name: str
-    phase: str
-    """`forward`, `backward` or `update`."""
-    us: float
-    flops: int
-    bytes_read: int
-    bytes_written: int
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    samples: int
-    loss: Optional[float]
-    """Mean over samples; null when not finite."""
-    accuracy: Optional[float] = None
-    """0..1; null unless the loss is a cross-entropy."""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What the binary planned, and what the system saw."""
-
-    arena_bytes: Optional[int] = None
-    weights_bytes: Optional[int] = None
-    optimizer_bytes: Optional[int] = None
-    peak_rss_bytes: Optional[int] = None
-    """`VmHWM` of the binary, largest over its processes."""
-    cgroup_peak_bytes: Optional[int] = None
-    """`memory.peak` of its cgroup (counts page cache); null without one."""
-
-
-@dataclass(frozen=True)
-class Energy:
-    """Energy of the measured part of a run."""
-
-    total_mj: float
-    per_step_mj: float
-    sensor: str
-    """Where it was read: `rapl package-0`, `ina3221 VDD_IN`, `pmic`..."""
-
-
-@dataclass(frozen=True)
-class DeviceState:
-    """One sample of the board's state. Null: no such sensor."""
-
-    at: float
-    temperature_c: Optional[float] = None
-    """The hottest CPU zone."""
-    frequency_hz: Optional[float] = None
-    """Mean of the cores' current frequency."""
-    throttled: Optional[bool] = None
-    """True while the board says that it holds its speed back."""
-    power_mw: Optional[float] = None
-    load: Optional[float] = None
-    """CPU time of *other* processes on the board, in cores (0.5 = half a core), since the sample before."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether the measurement counts. Only `valid` ranks by default."""
-
-    kind: VerdictKind
-    rule: str
-    """The rule that fired, with its figures; or, for valid, what was checked."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How an attempt ended. `cause` and `code` are public contract; null for success."""
-
-    state: OutcomeState
-    cause: Optional[Cause] = None
-    code: Optional[str] = None
-    """Stable dotted identifier: `data.shape`, `envelope.signature`, `bundle.unsafe`, `limits.time`, `step.killed`..."""
-    message: str = ""
-    hint: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """All that one attempt found, signed by the device. Also sent when it failed, with what there is."""
-
-    run_id: str
-    attempt: int
-    device_id: str
-    bundle_digest: str
-    mode: Mode
-    outcome: Outcome
-    measurement_class: MeasurementClass
-    started_at: float
-    finished_at: float
-    transfer_s: float
-    run_s: float
-    """Wall-clock time of the binary's processes."""
-    measurement: Optional[Measurement] = None
-    """Null for eval and tune, and for failures before a step was timed. For train: the training steps, as one block."""
-    kernels: tuple[KernelTime, ...] = ()
-    losses: tuple[Optional[float], ...] = ()
-    """Loss of each step in order; null where not finite. Of a profile: its first block (each starts afresh)."""
-    evaluation_before: Optional[Evaluation] = None
-    evaluation_after: Optional[Evaluation] = None
-    """Eval mode fills `evaluation_before` only."""
-    memory: Memory = field(default_factory=Memory)
-    energy: Optional[Energy] = None
-    """Null without a sensor, and always when emulated."""
-    device_states: tuple[DeviceState, ...] = ()
-    verdict: Optional[Verdict] = None
-    """Null when there is no measurement."""
-    weights: Optional[Blob] = None
-    """Trained weights that were uploaded before this report."""
-    isolation_level: int = 0
-    environment: Mapping[str, str] = field(default_factory=dict)
-    schema: str = "pockfarm.report/1"
-    tuning: Optional[Tuning] = None
-    """Mode tune only."""
 
 
 @dataclass(frozen=True)
@@ -570,15 +423,6 @@ def attempt_path(template: str, lease_token: str) -> str:
     return template.replace("{lease_token}", lease_token)
 
 
-def _check(holds: bool, where: str, wanted: str) -> None:
-    if not holds:
-        raise ProtocolError(where, f"must be {wanted}")
-
-
-def _check_digest(where: str, digest: Optional[str]) -> None:
-    _check(digest is None or bool(_DIGEST.fullmatch(digest)), where, "sha256:<64 hex digits>")
-
-
 def _base64(where: str, text: str) -> bytes:
     try:
         return base64.b64decode(text.encode(), validate=True)
@@ -589,12 +433,14 @@ def _base64(where: str, text: str) -> bytes:
 __all__ = [
     "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "CLOCK_HEADER", "DATASET_PATH",
     "DIGEST_HEADER", "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH",
-    "KEY_TYPE", "LEASE_PATH", "LEASE_S", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "MAX_STEPS", "MAX_TUNE_S",
+    "KEY_TYPE", "LEASE_PATH", "LEASE_S", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "MAX_REPORT_BYTES", "MAX_STEPS",
+    "MAX_TUNE_S",
     "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob",
     "Block", "Cause", "Challenge", "ChallengeRequest", "Credential", "DeviceDescription", "DeviceState", "Energy",
     "EnrolRequest", "EnrolResponse", "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse",
     "HeartbeatRequest", "HeartbeatResponse", "KernelTime", "KernelTuning", "LeaseRequest", "Limits", "Measurement",
     "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "ProtocolError", "RenewRequest", "Report",
     "ReportResponse", "ServerKey", "Signature", "Statement", "Tuning", "VariantTime", "Verdict", "VerdictKind",
-    "attempt_path", "challenge_message", "dumps", "from_json", "key_message", "loads", "pae", "to_json",
+    "attempt_path", "challenge_message", "check_plausible", "dumps", "from_json", "key_message", "loads", "pae",
+    "to_json",
 ]  # fmt: skip

@@ -80,9 +80,11 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            reading = self._read()
-            with self._lock:
-                self._take(reading)
+            # A sensor that talks nonsense costs its sample, not the watch.
+            with contextlib.suppress(ValueError, ArithmeticError):
+                reading = self._read()
+                with self._lock:
+                    self._take(reading)
             self._closing.wait(self._interval_s)
 
     def _take(self, reading: Reading) -> None:

@@ -39,8 +39,13 @@ class Sandbox:
     """The agent's state folder, covered from level 3 on."""
     cgroup_parent: Path | None = None
 
-    def command(self, argv: Sequence[str], *, rlimits: Mapping[str, int], group: Path | None) -> list[str]:
-        """The command line that ends up as `argv`, confined. Start it in a new session, in the job's folder."""
+    def command(
+        self, argv: Sequence[str], *, rlimits: Mapping[str, int], group: Path | None, say: int = 1
+    ) -> list[str]:
+        """The command line that ends up as `argv`, confined. Start it in a new session, in the job's folder.
+
+        `say`: the descriptor that the launcher reports on; the binary does not get it, unless it is its output.
+        """
         plan = {
             "argv": list(argv),
             "level": min(self.level, 3),
@@ -49,6 +54,7 @@ class Sandbox:
             "cgroup": str(group) if group else None,
             "parent": os.getpid(),
             "rlimits": dict(rlimits),
+            "say": say,
         }
         return [sys.executable, "-I", "-S", _LAUNCHER, json.dumps(plan)]
 

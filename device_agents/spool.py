@@ -1,20 +1,29 @@
 """Finished results that the farm does not have yet. They outlive the agent, the network and the lease.
 
 spool/pending/<lease token>/{report.json, weights.safetensors, meta.json}    to be sent, again and again
-spool/kept/<lease token>/...                                                 refused by the farm: evidence, newest 20
+spool/kept/<lease token>/...  + why.txt                                      refused by the farm: evidence, newest 20
+
+A result that the farm refuses is kept, and the farm gets a bare report in its place: that the attempt failed, and why.
+Without one it would wait for the lease to run out, and hold that against the device.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from device_agents import retry
-from device_agents.errors import FarmError, Refused, Stale
+from device_agents.errors import Refused, Stale
 from device_agents.farm import FarmClient
+from device_agents.protocol import REPORT_TYPE, Envelope, Memory, Outcome, ProtocolError, Report, dumps, loads
+from device_agents.state import seal
+
+log = logging.getLogger("device_agents")
 
 MAX_KEPT = 20
 MAX_PENDING = 100
@@ -42,6 +51,10 @@ class SpooledResult:
         digest = json.loads((self.folder / "meta.json").read_bytes())["weights_digest"]
         return str(digest) if digest else None
 
+    def report(self) -> Report:
+        """What the envelope says. Raises: `ProtocolError`."""
+        return loads(Report, loads(Envelope, self.envelope()).payload_bytes())
+
 
 class Spool:
     """The folder of results."""
@@ -57,17 +70,20 @@ class Spool:
     def put(
         self, lease_token: str, envelope: bytes, *, weights: Path | None, weights_digest: str | None
     ) -> SpooledResult:
-        """Keep a result; whole or not at all."""
+        """Keep a result, whole or not at all, also when the power fails. `weights` is moved here."""
         half = self.pending_folder / f".{lease_token}"
         shutil.rmtree(half, ignore_errors=True)
         half.mkdir(mode=0o700)
-        (half / "report.json").write_bytes(envelope)
-        (half / "meta.json").write_text(json.dumps({"weights_digest": weights_digest if weights else None}))
+        _write(half / "report.json", envelope)
+        _write(half / "meta.json", json.dumps({"weights_digest": weights_digest if weights else None}).encode())
         if weights:
-            shutil.copyfile(weights, half / "weights.safetensors")
+            shutil.move(str(weights), str(half / "weights.safetensors"))
         folder = self.pending_folder / lease_token
+        shutil.rmtree(folder, ignore_errors=True)
         half.rename(folder)
-        self._prune(self.pending_folder, MAX_PENDING)
+        for old in self.pending()[:-MAX_PENDING]:
+            log.warning("more than %d results wait for the farm; the oldest is put aside", MAX_PENDING)
+            self.keep(old, f"more than {MAX_PENDING} results were waiting")
         return SpooledResult(folder)
 
     def pending(self) -> list[SpooledResult]:
@@ -82,20 +98,23 @@ class Spool:
     ) -> str:
         """Send one result and drop it, or keep it as evidence when the farm refuses it. Returns what the farm said.
 
-        Raises: `FarmError` when the farm cannot be reached for now; the result stays pending.
+        Raises: `FarmError` when the farm cannot take it for now; the result stays pending.
         """
         try:
-            digest = result.weights_digest()
-            if digest:
-                retry.call(policy, lambda: client.send_weights(result.lease_token, result.weights, digest), sleep=sleep)
-            answer = retry.call(policy, lambda: client.send_report(result.lease_token, result.envelope()), sleep=sleep)
-        except FarmError as error:
-            if not isinstance(error, (Stale, Refused)):
-                raise
+            answer = _send(result, client, policy, sleep)
+        except Stale as error:
             self.keep(result, str(error))
             return f"refused: {error}"
+        except Refused as error:
+            said = _send_bare(result, client, policy, sleep, error)
+            self.keep(result, str(error))
+            return f"refused: {error}; {said}"
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            log.error("the result of lease %s... is damaged on disk, and put aside: %r", result.lease_token[:8], error)
+            self.keep(result, f"damaged: {error!r}")
+            return "damaged, and so not sent"
         shutil.rmtree(result.folder, ignore_errors=True)
-        return answer.state
+        return answer
 
     def keep(self, result: SpooledResult, why: str) -> None:
         """Move a result to the evidence."""
@@ -107,7 +126,62 @@ class Spool:
 
     def _prune(self, folder: Path, most: int) -> None:
         for old in _by_age(folder)[:-most]:
+            log.warning("the evidence about lease %s... makes room for newer", old.name[:8])
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _send(result: SpooledResult, client: FarmClient, policy: retry.Policy, sleep: Callable[[float], object]) -> str:
+    digest, envelope = result.weights_digest(), result.envelope()
+    if digest:
+        retry.call(policy, lambda: client.send_weights(result.lease_token, result.weights, digest), sleep=sleep)
+    return retry.call(policy, lambda: client.send_report(result.lease_token, envelope), sleep=sleep).state
+
+
+def _send_bare(
+    result: SpooledResult, client: FarmClient, policy: retry.Policy, sleep: Callable[[float], object], why: Refused
+) -> str:
+    """Tell the farm how the attempt ended, without the figures that it refused. Raises: `FarmError`."""
+    try:
+        report = bare(result.report(), f"the farm refused the report: {why}")
+    except (OSError, ProtocolError):
+        return "no bare report could be made of it"
+    envelope = dumps(seal(client.state.device_key(), report.device_id, REPORT_TYPE, dumps(report)))
+    try:
+        answer = retry.call(policy, lambda: client.send_report(result.lease_token, envelope), sleep=sleep)
+    except (Stale, Refused) as error:
+        return f"a bare report too: {error}"
+    return f"a bare report: {answer.state}"
+
+
+def bare(report: Report, why: str) -> Report:
+    """The report without what was found: how the attempt ended, or that it failed because of `why`."""
+    outcome = report.outcome
+    if outcome.state == "succeeded":
+        outcome = Outcome("failed", "infra", "report.refused", why[:4000])
+    return Report(
+        run_id=report.run_id,
+        attempt=report.attempt,
+        device_id=report.device_id,
+        bundle_digest=report.bundle_digest,
+        mode=report.mode,
+        outcome=outcome,
+        measurement_class=report.measurement_class,
+        started_at=report.started_at,
+        finished_at=report.finished_at,
+        transfer_s=report.transfer_s,
+        run_s=report.run_s,
+        memory=Memory(),
+        isolation_level=report.isolation_level,
+        environment=report.environment,
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A new file that is on the disk when this returns."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _by_age(folder: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from device_agents.errors import EnrolmentError
 from device_agents.protocol import Credential, Envelope, ProtocolError, Signature, dumps, loads, pae
@@ -58,7 +58,7 @@ class StateFolder:
                     f"{path} is missing, and the farm knows this device by it: put it back from a backup, or delete "
                 )
                 raise EnrolmentError(message + "the state folder and enrol again with a new token")
-            self.write("device-key", base64.b64encode(Ed25519PrivateKey.generate().private_bytes_raw()))
+            self.write("device-key", base64.b64encode(_raw(Ed25519PrivateKey.generate())))
         try:
             return Ed25519PrivateKey.from_private_bytes(base64.b64decode(path.read_bytes(), validate=True))
         except ValueError:
@@ -117,6 +117,11 @@ class StateFolder:
         path = self.path / name
         path.mkdir(exist_ok=True, mode=0o700)
         return path
+
+
+def _raw(key: Ed25519PrivateKey) -> bytes:
+    """The 32 bytes of a private key. (`private_bytes_raw` is younger than what Debian 12 has.)"""
+    return key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
 
 
 def public_key_text(key: Ed25519PrivateKey) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -12,21 +13,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
 
 from device_agents.cgroup import JobCgroup
 from device_agents.errors import BadData, StepFailed, Stopped
-from device_agents.protocol import Cause
+from device_agents.protocol import Cause, ProtocolError
 from device_agents.sandbox import Sandbox
+from device_agents.step_events import MAX_LINE_BYTES, Done, Failed, Halted, Start, StepEvent, read_event
 
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
 POLL_S = 0.1
-MAX_LINE_BYTES = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 28
 MAX_TAIL_BYTES = 1 << 13
 
-Event = Mapping[str, Any]
+_CODE = re.compile(r"(?!launch\.|device\.|agent\.|lease\.|run\.|envelope\.|infra\.)[a-z][a-z0-9_.-]{0,99}")
 _CAUSES: Mapping[str, Cause] = {"data": "user", "weights": "user", "user": "user", "limits": "limits"}
 
 
@@ -56,7 +56,9 @@ class Ending:
     started_s: float | None = None
     """Monotonic time of its `start` event."""
     done: bool = False
-    error: Event | None = None
+    error: Failed | None = None
+    launch_error: tuple[str, str] | None = None
+    """Code and message of the launcher, which is ours: the binary cannot speak in its name."""
     stopped: Stopped | None = None
     stderr_tail: str = ""
     bad_output: str = ""
@@ -82,51 +84,66 @@ class _Reader:
 def run_process(
     process: Process,
     *,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[StepEvent], None],
     on_stderr: Callable[[str], None],
     should_stop: Callable[[], Stopped | None],
     on_pid: Callable[[int], None] = lambda _: None,
 ) -> Ending:
-    """Run one process to its end. Always returns; nothing of it is left running afterwards."""
-    command = process.sandbox.command(
-        process.argv, rlimits=process.rlimits, group=process.group.path if process.group else None
-    )
+    """Run one process to its end. Always returns; nothing of it is left running afterwards.
+
+    An event that `on_event` refuses with a `ProtocolError` ends the process, as one that is no event at all does.
+    """
     ending = Ending(0)
-    with subprocess.Popen(
-        command,
+    hear, say = os.pipe()
+    try:
+        with _started(process, say) as child:
+            os.close(say)
+            say = -1
+            on_pid(child.pid)
+            try:
+                _pump(child, hear, process, ending, on_event, on_stderr, should_stop)
+                ending.returncode = _wait(child, process)
+            finally:
+                _kill_group(child.pid)
+    finally:
+        os.close(hear)
+        if say >= 0:
+            os.close(say)
+    return ending
+
+
+def _started(process: Process, say: int) -> subprocess.Popen[bytes]:
+    group = process.group.path if process.group else None
+    return subprocess.Popen(
+        process.sandbox.command(process.argv, rlimits=process.rlimits, group=group, say=say),
         cwd=process.folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-    ) as child:
-        on_pid(child.pid)
-        try:
-            _pump(child, process, ending, on_event, on_stderr, should_stop)
-            ending.returncode = _wait(child, process)
-        finally:
-            _kill_group(child.pid)
-    return ending
+        pass_fds=(say,),
+    )
 
 
 def _pump(
     child: subprocess.Popen[bytes],
+    hear: int,
     process: Process,
     ending: Ending,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[StepEvent], None],
     on_stderr: Callable[[str], None],
     should_stop: Callable[[], Stopped | None],
 ) -> None:
-    """Read both pipes until the process has closed them, or it had to be killed."""
-    readers = {
-        child.stdout: _Reader(lambda line: _take_event(line, ending, on_event)),
-        child.stderr: _Reader(lambda line: _take_stderr(line, ending, on_stderr)),
-    }
+    """Read all pipes until the process has closed them, or it had to be killed."""
     kill_at_s: float | None = None
     with selectors.DefaultSelector() as selector:
-        for pipe in readers:
+        for pipe, reader in (
+            (child.stdout, _Reader(lambda line: _take_event(line, ending, on_event))),
+            (child.stderr, _Reader(lambda line: _take_stderr(line, ending, on_stderr))),
+            (hear, _Reader(lambda line: _take_launch(line, ending))),
+        ):
             assert pipe is not None
-            selector.register(pipe, selectors.EVENT_READ, readers[pipe])
+            selector.register(pipe, selectors.EVENT_READ, reader)
         while selector.get_map():
             for key, _ in selector.select(POLL_S):
                 _read(selector, key, ending)
@@ -134,7 +151,8 @@ def _pump(
             if kill_at_s is None:
                 ending.stopped = _reason(process, ending, now_s, should_stop)
                 if ending.stopped:
-                    kill_at_s = now_s + process.grace_s
+                    # Whoever talks nonsense is not waited for.
+                    kill_at_s = now_s + (0.0 if ending.bad_output else process.grace_s)
                     _signal_group(child.pid, signal.SIGTERM)
             elif now_s >= kill_at_s:
                 _kill_group(child.pid)
@@ -144,12 +162,13 @@ def _pump(
 
 
 def _read(selector: selectors.BaseSelector, key: selectors.SelectorKey, ending: Ending) -> None:
-    source: IO[bytes] = key.fileobj  # type: ignore[assignment]
-    data = os.read(source.fileno(), 1 << 16)
+    data = os.read(key.fd, 1 << 16)
     reader: _Reader = key.data
     if not data:
-        selector.unregister(source)
+        selector.unregister(key.fileobj)
         return
+    if ending.bad_output:
+        return  # on its way to being killed: nothing that it still says matters
     reader.feed(data)
     if reader.seen_bytes > MAX_OUTPUT_BYTES or len(reader.pending) > MAX_LINE_BYTES:
         ending.bad_output = f"more than {MAX_OUTPUT_BYTES:,} bytes of output, or {MAX_LINE_BYTES:,} in one line"
@@ -166,27 +185,29 @@ def _reason(
     return should_stop()
 
 
-def _take_event(line: bytes, ending: Ending, on_event: Callable[[Event], None]) -> None:
-    if not line.strip():
+def _take_event(line: bytes, ending: Ending, on_event: Callable[[StepEvent], None]) -> None:
+    if ending.bad_output or not line.strip():
         return
     try:
-        event = json.loads(line)
-        name = event["event"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        ending.bad_output = f"not an event: {line[:200]!r}"
-        return
-    if name == "launch":
-        ending.launched_s = event["monotonic_s"]
-    elif name == "start":
-        ending.started_s = time.monotonic()
-    elif name == "done":
-        ending.done = True
-    elif name == "error":
-        ending.error = event
-    try:
+        event = read_event(line)
         on_event(event)
-    except (LookupError, TypeError, ValueError) as error:
-        ending.bad_output = f"event {name!r:.40} lacks what it should hold: {error!r:.120}"
+    except ProtocolError as error:
+        ending.bad_output = f"not an event that the contract knows: {error!s:.300}; the line: {line[:200]!r}"
+        return
+    if isinstance(event, Start):
+        ending.started_s = ending.started_s or time.monotonic()
+    elif isinstance(event, Failed):
+        ending.error = event
+    elif isinstance(event, Done) and not isinstance(event, Halted):
+        ending.done = True
+
+
+def _take_launch(line: bytes, ending: Ending) -> None:
+    event = json.loads(line)
+    if event["event"] == "launch":
+        ending.launched_s = event["monotonic_s"]
+    else:
+        ending.launch_error = (event["code"], event["message"])
 
 
 def _take_stderr(line: bytes, ending: Ending, on_stderr: Callable[[str], None]) -> None:
@@ -219,6 +240,10 @@ def check(ending: Ending, process: Process) -> None:
     """
     if ending.stopped:
         raise ending.stopped
+    if ending.launch_error:
+        raise StepFailed(*ending.launch_error, cause="device")
+    if ending.bad_output:
+        raise StepFailed("step.output", ending.bad_output)
     if ending.error:
         raise _from_error(ending.error)
     if process.group and process.group.was_out_of_memory():
@@ -228,20 +253,16 @@ def check(ending: Ending, process: Process) -> None:
         raise _from_signal(-ending.returncode, tail)
     if ending.returncode != 0:
         raise _from_exit_code(ending.returncode, tail)
-    if ending.bad_output:
-        raise StepFailed("step.output", ending.bad_output)
     if not ending.done:
         raise StepFailed("step.incomplete", f"the binary ended without saying that it is done{tail}")
 
 
-def _from_error(event: Event) -> Exception:
-    cause, code = str(event.get("cause")), str(event.get("code", "step.error"))[:100]
-    message = str(event.get("message", "no message"))
-    if cause in ("data", "weights", "user"):
-        return BadData(code, message)
-    if code.startswith("launch."):
-        return StepFailed(code, message, cause="device")
-    return StepFailed(code, message, cause=_CAUSES.get(cause, "compiler"))
+def _from_error(event: Failed) -> Exception:
+    """Codes of the agent's own making (`launch.…`, `device.…`) are not the binary's to give."""
+    code = event.code if _CODE.fullmatch(event.code) else "step.error"
+    if event.cause in ("data", "weights", "user"):
+        return BadData(code, event.message)
+    return StepFailed(code, event.message, cause=_CAUSES.get(event.cause, "compiler"))
 
 
 def _from_signal(number: int, tail: str) -> StepFailed:

@@ -1,7 +1,8 @@
 """Frozen dataclasses to JSON and back, strictly: what is unknown, missing or of another type is refused by name.
 
 Supported field types: `str`, `int`, `float` (finite; an integer is accepted), `bool`, `Optional[T]`, `Literal[...]`,
-`tuple[T, ...]`, `Mapping[str, T]` and other dataclasses. A field with a default may be absent.
+`tuple[T, ...]`, `Mapping[str, T]` and other dataclasses. A field with a default may be absent. Text is Unicode without
+lone surrogates, which JSON can spell and nothing can store.
 """
 
 import dataclasses
@@ -15,6 +16,8 @@ T = TypeVar("T")
 
 MAX_STRING_CHARACTERS = 1 << 20
 MAX_ITEMS = 1 << 20
+MAX_DIGITS = 400
+"""Of an integer: as many as the largest float has."""
 
 
 class ProtocolError(ValueError):
@@ -23,6 +26,12 @@ class ProtocolError(ValueError):
     def __init__(self, where: str, message: str) -> None:
         super().__init__(f"{where}: {message}" if where else message)
         self.where = where
+
+
+def check(holds: bool, where: str, wanted: str) -> None:
+    """For `__post_init__` of wire types. Raises `ProtocolError` unless the condition holds."""
+    if not holds:
+        raise ProtocolError(where, f"must be {wanted}")
 
 
 def to_json(value: Any) -> Any:
@@ -45,11 +54,15 @@ def dumps(value: Any) -> bytes:
 
 def loads(kind: type[T], data: Union[bytes, str]) -> T:
     """Parse `data` as one `kind`. Raises `ProtocolError` (not JSON, wrong field)."""
+    return from_json(kind, parse(data))
+
+
+def parse(data: Union[bytes, str]) -> Any:
+    """Any JSON value. Raises `ProtocolError`: not JSON, NaN, numbers of thousands of digits, or too deep."""
     try:
-        value = json.loads(data, parse_constant=_refuse_constant)
+        return json.loads(data, parse_constant=_refuse_constant, parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise ProtocolError("", f"not JSON: {error}") from None
-    return from_json(kind, value)
 
 
 def from_json(kind: type[T], value: Any, where: str = "") -> T:
@@ -111,6 +124,8 @@ def _decode_items(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
 def _decode_mapping(hint: Any, value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError(where, f"expected an object, got {_name(value)}")
+    for key in value:
+        _check_text(key, where)
     return {key: _decode(hint, item, _join(where, key)) for key, item in value.items()}
 
 
@@ -119,11 +134,20 @@ def _decode_scalar(hint: Any, value: Any, where: str) -> Any:
         return _as_float(value, where)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise ProtocolError(where, f"expected {hint.__name__}, got {_name(value)}")
-    if hint is str and len(value) > MAX_STRING_CHARACTERS:
-        raise ProtocolError(where, f"{len(value)} characters, the limit is {MAX_STRING_CHARACTERS}")
+    if hint is str:
+        _check_text(value, where)
     if hint is float and not math.isfinite(value):
         raise ProtocolError(where, "not a finite number")
     return value
+
+
+def _check_text(value: str, where: str) -> None:
+    if len(value) > MAX_STRING_CHARACTERS:
+        raise ProtocolError(where, f"{len(value)} characters, the limit is {MAX_STRING_CHARACTERS}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ProtocolError(where, "not text: it holds half of a surrogate pair") from None
 
 
 def _as_float(value: int, where: str) -> float:
@@ -131,6 +155,13 @@ def _as_float(value: int, where: str) -> float:
         return float(value)
     except OverflowError:
         raise ProtocolError(where, "not a finite number") from None
+
+
+def _integer(text: str) -> int:
+    """Old versions of Python take seconds for an integer of a million digits."""
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits, the limit is {MAX_DIGITS}")
+    return int(text)
 
 
 def _refuse_constant(text: str) -> float:

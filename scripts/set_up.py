@@ -49,8 +49,15 @@ SYSTEM_PACKAGES = (
     SystemPackage(
         "postgresql", ("/usr/lib/postgresql/*/bin/initdb",), "the tests run on PostgreSQL as on SQLite", ("dev",)
     ),
+    SystemPackage("pypy3-venv", ("pypy3",), "a Python 3.9 on Debian 12, for the agent's tests", ()),
+    SystemPackage(
+        "python3-cryptography",
+        ("/usr/lib/python3/dist-packages/cryptography",),
+        "what boards have, for the agent's tests",
+        (),
+    ),
 )
-WANTED = {"farm": ("qemu-user-static",), "dev": ("qemu-user-static", "chromium", "postgresql")}
+WANTED = {"farm": ("qemu-user-static",), "dev": tuple(package.name for package in SYSTEM_PACKAGES)}
 
 
 class SetUpError(Exception):

@@ -9,6 +9,7 @@ import os
 import queue
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -16,8 +17,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, get_args
 
+from device_agents.protocol import Cause
 from service.bundles.archive import BadBundle, read_bundle
 from service.database.engine import Database
 from service.jobs import work
@@ -31,6 +33,7 @@ PROGRESS_INTERVAL_S = 0.5
 TICK_S = 0.25
 MAX_LINE_CHARACTERS = 1 << 16
 LOG_TAIL_BYTES = 8000
+CAUSES = get_args(Cause)
 _FAILURE_FIELDS = ("cause", "code", "message", "where", "hint")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR")
 
@@ -65,11 +68,12 @@ class Compile:
 
     def _run_in(self, folder: Path) -> None:
         self._write_order(folder)
-        with (folder / "log").open("wb") as log, self._child(folder, log) as child:
-            in_time = self._attend(child)
-        tail = _tail(folder / "log")
+        with (folder / "log").open("w+b") as log:
+            with self._child(folder, log) as child:
+                in_time = self._attend(child)
+            tail = _tail(log)
         if self.last.get("event") == "done" and child.returncode == 0:
-            self._keep_bundle(folder / BUNDLE, str(self.last["digest"]))
+            self._keep_bundle(folder / BUNDLE, str(self.last.get("digest")))
             return
         failure = failure_of(self.last, child.returncode, self.settings, in_time=in_time)
         LOG.info("job %s: %s: %s", self.claim.job_id, failure.code, failure.message)
@@ -140,15 +144,18 @@ class Compile:
         return False
 
     def _take(self, line: str) -> dict[str, Any] | None:
-        """Remember a line of the child; its content if it is progress."""
+        """Remember a line of the child; its content if it is progress. What is neither is passed over: the child reads
+        a stranger's model, and may say anything."""
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
-        if not isinstance(event, dict):
+        if not isinstance(event, dict) or not isinstance(event.get("event"), str):
             return None
+        if event["event"] == "progress":
+            return event if _is_progress(event) else None
         self.last = event
-        return event if event.get("event") == "progress" else None
+        return None
 
     def _keep(self, stage: str = "", fraction: float | None = None) -> None:
         with self.database.transaction() as session:
@@ -159,8 +166,8 @@ class Compile:
             raise Cancelled
 
     def _keep_bundle(self, path: Path, digest: str) -> None:
-        content = read_bundle(path)
-        with path.open("rb") as stream:
+        with _open_bundle(path, self.settings.bundle_limit_bytes) as stream:
+            content = read_bundle(Path(f"/proc/self/fd/{stream.fileno()}"))
             stored = self.storage.put(stream, limit_bytes=self.settings.bundle_limit_bytes, digest=digest)
         with self.database.transaction() as session:
             work.succeed(session, self.claim, stored, content)
@@ -191,14 +198,40 @@ def _read_lines(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | Non
     lines.put(None)
 
 
-def _tail(path: Path) -> str:
-    data = path.read_bytes()
-    return data[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
+def _is_progress(event: dict[str, Any]) -> bool:
+    stage, fraction = event.get("stage"), event.get("fraction")
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+        return False
+    return isinstance(stage, str) and 0.0 <= fraction <= 1.0
+
+
+def _open_bundle(path: Path, limit_bytes: int) -> BinaryIO:
+    """The bundle that a child has left: a plain file with one name, opened without following links and without waiting.
+
+    Raises: BadBundle, FileTooLarge.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadBundle(f"the compile said that it is done, but left no bundle: {error.strerror}") from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_size > limit_bytes:
+        os.close(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            raise FileTooLarge(limit_bytes)
+        raise BadBundle("the compile left something else than a plain file as its bundle")
+    return os.fdopen(descriptor, "rb")
+
+
+def _tail(log: BinaryIO) -> str:
+    """The end of the child's log, by the descriptor that it was given."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+    return log.read(LOG_TAIL_BYTES).decode("utf-8", "replace")
 
 
 def failure_of(last: dict[str, Any], returncode: int, settings: Settings, *, in_time: bool) -> work.Failure:
     """Why a child ended without a bundle: by its last line, its exit code (negative: a signal) and the clock."""
-    if last.get("event") == "failed":
+    if last.get("event") == "failed" and last.get("cause") in CAUSES:
         cause, code, message, where, hint = (str(last.get(name, "")) for name in _FAILURE_FIELDS)
         return work.Failure(cause, code, message, where, hint)
     if not in_time or returncode == -signal.SIGXCPU:
@@ -217,7 +250,10 @@ def failure_of(last: dict[str, Any], returncode: int, settings: Settings, *, in_
 
 
 def _ending(returncode: int) -> str:
-    return f"exit code {returncode}" if returncode >= 0 else f"signal {signal.Signals(-returncode).name}"
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    number = -returncode
+    return f"signal {signal.Signals(number).name if number in set(signal.Signals) else number}"
 
 
 def _worker_failure(error: Exception, folder: Path) -> work.Failure:

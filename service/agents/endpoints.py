@@ -177,14 +177,17 @@ async def take_report(lease_token: str, request: Request, farm: FarmDep, agent: 
     """Record how an attempt ended."""
     body = await _read(request, protocol.Envelope)
 
-    def act() -> protocol.ReportResponse:
+    def act() -> protocol.ReportResponse | Invalid:
         with farm.database.transaction() as session:
             try:
                 return recording.take_report(session, farm, agent, lease_token, body)
             except ProtocolError as error:
                 raise Invalid("protocol.invalid", str(error), where=error.where, cause="device") from None
 
-    return _json(await run_in_threadpool(act))
+    answer = await run_in_threadpool(act)
+    if isinstance(answer, Invalid):
+        raise answer  # after the transaction: the attempt has ended
+    return _json(answer)
 
 
 @router.put(protocol.WEIGHTS_PATH, status_code=201, response_class=Response, dependencies=[Speaks])

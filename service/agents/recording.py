@@ -20,6 +20,7 @@ from device_agents.protocol import (
     ProtocolError,
     Report,
     ReportResponse,
+    check_plausible,
     dumps,
     loads,
     pae,
@@ -143,18 +144,27 @@ def take_weights(session: Session, agent: Agent, lease_token: str, stored: Store
 
 def take_report(
     session: Session, farm: Farm, agent: Agent, lease_token: str, envelope: Envelope
-) -> ReportResponse:  # fmt: skip
-    """Record how the attempt ended. Raises: Conflict (another report before), Invalid (signature, contents)."""
+) -> ReportResponse | Invalid:
+    """Record how the attempt ended; or, if the device's own report cannot be true, end it as failed and return why.
+
+    The refusal is returned, not raised: what it means for the attempt is to be committed.
+    Raises: Conflict (another report before), Invalid (signature, about something else).
+    """
     attempt = find_attempt(session, agent, lease_token)
     run = _run_of(session, attempt)
     device = blame.hold(session, run, agent.device_id)
-    report, digest = _open(envelope, device), digest_of(envelope.payload_bytes())
-    _check_report(report, attempt, device)
+    payload = _signed_payload(envelope, device)
     previous = session.get(Result, attempt.id)
     if previous is not None:
-        if previous.digest != digest:
+        if previous.digest != digest_of(payload):
             raise Conflict("report.other", "this attempt has sent another report before", cause="device")
         return ReportResponse("already-recorded")
+    try:
+        report = loads(Report, payload)
+        _check_report(report, attempt, device)
+        check_plausible(report, device)
+    except ProtocolError as error:
+        return _refuse(session, farm, run, attempt, device, error)
     counts = may_still_report(session, attempt)
     is_final = counts and _end(session, farm, run, attempt, device, report)
     session.add(
@@ -162,7 +172,7 @@ def take_report(
             attempt_id=attempt.id,
             run_id=run.id,
             state="recorded" if is_final else "superseded",
-            digest=digest,
+            digest=digest_of(payload),
             envelope=dumps(envelope).decode(),
             report=_stored_form(report),
         )
@@ -170,8 +180,8 @@ def take_report(
     return ReportResponse("recorded" if counts else "superseded")
 
 
-def _open(envelope: Envelope, device: Device) -> Report:
-    """The signed report. Raises: Invalid."""
+def _signed_payload(envelope: Envelope, device: Device) -> bytes:
+    """Raises: Invalid unless the device signed it."""
     payload = envelope.payload_bytes()
     if envelope.payloadType != REPORT_TYPE:
         raise Invalid("report.type", f"payload type {envelope.payloadType!r:.80}, expected {REPORT_TYPE}")
@@ -182,10 +192,19 @@ def _open(envelope: Envelope, device: Device) -> Report:
     )
     if not is_signed:
         raise Invalid("report.signature", "the report is not signed by this device's key", cause="policy")
-    try:
-        return loads(Report, payload)
-    except ProtocolError as error:
-        raise Invalid("protocol.invalid", str(error), where=error.where, cause="device") from None
+    return payload
+
+
+def _refuse(
+    session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, error: ProtocolError
+) -> Invalid:  # fmt: skip
+    """End the attempt whose report holds what cannot be, and that its agent should have seen: a strike for the device,
+    until another one ends the same way. No lease is left to run out."""
+    message = f"the device's report was refused: {error}"[:4000]
+    if may_still_report(session, attempt):
+        ending = attempts.Ending("failed", "infra", "report.impossible", message, "update the device's agent")
+        attempts.settle(session, farm.settings, run, attempt, device, ending)
+    return Invalid("report.impossible", message, where=error.where, cause="infra", hint="send no such figures")
 
 
 def _check_report(report: Report, attempt: Attempt, device: Device) -> None:

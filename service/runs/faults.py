@@ -13,6 +13,7 @@ DOUBTS: Mapping[str, str] = {
     "download.size": DAMAGE,
     "download.digest": DAMAGE,
     "agent.internal": DEFECT,
+    "report.impossible": DEFECT,
 }
 """Codes that one device alone cannot settle: its own fault, or what it was given. A second device decides."""
 

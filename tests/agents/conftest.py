@@ -6,8 +6,9 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -20,15 +21,18 @@ ROOT = Path(__file__).resolve().parents[2]
 class AgentProcess:
     """`python -m device_agents.agent`, with its standard error kept."""
 
-    def __init__(self, farm: FakeFarm, state: Path, *options: str) -> None:
+    def __init__(
+        self, farm: FakeFarm, state: Path, *options: str, python: str = sys.executable, cwd: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.state = state
         self.log = state.with_suffix(".log")
-        command = [sys.executable, "-m", "device_agents.agent", "--server", farm.url, "--state", str(state)]
+        command = [python, "-m", "device_agents.agent", "--server", farm.url, "--state", str(state)]
         command += ["--run-as", "root", "--heartbeat-interval", "0.2"]
         command += ["--long-poll", "2", *options]
+        given = {**(os.environ if environment is None else environment), "POCKFARM_ENROL_TOKEN": farm.token}
         with self.log.open("ab") as log:
-            environment = {**os.environ, "POCKFARM_ENROL_TOKEN": farm.token}
-            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+            self.process = subprocess.Popen(command, cwd=cwd, env=given, stderr=log, stdin=subprocess.DEVNULL)
 
     def wait(self, timeout_s: float = 40.0) -> int:
         return self.process.wait(timeout=timeout_s)
@@ -53,8 +57,8 @@ def farm() -> Iterator[FakeFarm]:
 def start_agent(farm: FakeFarm, tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
     agents: list[AgentProcess] = []
 
-    def start(*options: str) -> AgentProcess:
-        agents.append(AgentProcess(farm, tmp_path / "state", *options))
+    def start(*options: str, **how: Any) -> AgentProcess:
+        agents.append(AgentProcess(farm, tmp_path / "state", *options, **how))
         return agents[-1]
 
     yield start

@@ -47,7 +47,9 @@ class FakeFarm:
         self.requests: list[tuple[str, str]] = []
         self.cancelled: set[str] = set()
         self.stale: set[str] = set()
+        self.given: set[str] = set()
         self.faults: list[Fault] = []
+        self.max_body_bytes = 1 << 30
         self.changed = threading.Condition()
         self.server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self.server.daemon_threads = True
@@ -134,6 +136,8 @@ class FakeFarm:
             if fault.path in path and fault.times > 0:
                 fault.times -= 1
                 return fault.status, b"fault on request"
+        if len(body) > self.max_body_bytes:
+            return 413, b"too large"
         assert headers[p.PROTOCOL_HEADER] == p.PROTOCOL
         if path == p.ENROL_PATH:
             return self._enrol(p.loads(p.EnrolRequest, body))
@@ -203,11 +207,17 @@ class FakeFarm:
         return p.Credential(token, time.time() + 3600, 3600.0, (p.ServerKey(self.key_id, public_key_text(self.key)),))
 
     def _lease(self, request: p.LeaseRequest) -> tuple[int, bytes]:
+        """Who asks for work gives up what it had, as at the real farm."""
+        self.stale |= self.given - set(self.reports)
         deadline = time.monotonic() + request.wait_s
         with self.changed:
             while not self.queue and time.monotonic() < deadline:
                 self.changed.wait(0.05)
-            return (200, p.dumps(self.queue.pop(0))) if self.queue else (204, b"")
+            if not self.queue:
+                return 204, b""
+            assignment = self.queue.pop(0)
+            self.given.add(assignment.lease_token)
+            return 200, p.dumps(assignment)
 
 
 def _handler(farm: FakeFarm) -> type[BaseHTTPRequestHandler]:

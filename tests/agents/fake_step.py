@@ -89,12 +89,14 @@ if command == "eval":
 for name in ("--save", "--out"):
     if name in given:
         open(given[name], "w").write(repr(weight))
+@THEN@
 say("stopped" if stopping else "done", peak_rss_bytes=4096, steps=done)
 """
 
 
-def script(behaviour: str = "normal") -> bytes:
-    return SCRIPT.replace("@PYTHON@", sys.executable).replace("@BEHAVIOUR@", behaviour).encode()
+def script(behaviour: str = "normal", *, then: str = "") -> bytes:
+    """`then`: Python code that runs after the command's work, before its last event."""
+    return SCRIPT.replace("@PYTHON@", sys.executable).replace("@BEHAVIOUR@", behaviour).replace("@THEN@", then).encode()
 
 
 def manifest(files: Mapping[str, bytes], **changes: object) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy
 import pytest
 
@@ -105,6 +107,22 @@ def test_sampler_keeps_throttling_and_a_bounded_number_of_states() -> None:
     assert 300 <= len(states) <= 601
     assert any(state.throttled for state in states)
     assert states[0].temperature_c == 0.0
+
+
+def test_a_broken_sensor_costs_its_sample_and_not_the_watch() -> None:
+    readings = iter((Reading(temperature_c=1e300), Reading(temperature_c=float("nan")), Reading(temperature_c=40.0)))
+    done = threading.Event()
+
+    def read() -> Reading:
+        reading = next(readings, None)
+        if reading is None:
+            done.set()
+        return reading or Reading(temperature_c=41.0)
+
+    with Sampler(read, interval_s=0.001) as sampler:
+        assert done.wait(20)
+    assert {state.temperature_c for state in sampler.states()} <= {40.0, 41.0}
+    assert sampler.states()[0].temperature_c == 40.0
 
 
 def test_load_meter_sees_this_machine() -> None:

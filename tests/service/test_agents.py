@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from device_agents import protocol as p
 from service.agents import leasing
 from service.agents.enrolment import Agent
-from service.database.models import Attempt, Device, Run
+from service.database.models import Attempt, Device, Result, Run
 from service.identifiers import digest_of
 from service.signing import verify
 from tests.service.board import Board
@@ -312,6 +316,84 @@ def test_forged_or_foreign_reports_are_refused(small_farm: TestFarm) -> None:
     assert stranger.report(work).status_code == 409
     assert stranger.heartbeat(work).status_code == 409
     assert small_farm.show(run["id"])["state"] == "leased"
+
+
+MEASURED = p.to_json(
+    p.Measurement(8, (9e5,), (p.Block((9e5,)),), 9e5, 9e5, 9e5, 9e5, 9e5, 9e5, 8.9, 0.0, 0.0, 3, 2)
+)  # fmt: skip
+KERNEL = p.to_json(p.KernelTime(0, "k", "forward", 10.0, 100, 8, 4))
+TUNED = p.KernelTuning("a", "n", 1, (p.VariantTime("", 9, 1.0, 1.0, 1.0, 1.0, 0.0),), "")
+NO_TIME = {**p.to_json(TUNED.variants[0]), "median_us": 0.0}
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "no time": {"measurement": {**MEASURED, "median_us": 0.0}},
+    "a step of no time": {"measurement": {**MEASURED, "step_us": [9e5, 0]}},
+    "a negative time": {"kernels": [{**KERNEL, "us": -1.0}]},
+    "more operations than the device's peak": {"kernels": [{**KERNEL, "flops": 10**12}]},
+    "a step above the peak": {"measurement": MEASURED, "kernels": [{**KERNEL, "us": 1e6, "flops": 10**13}] * 8},
+    "kernels longer than the step": {"measurement": {**MEASURED, "step_us": [1.0]}, "kernels": [KERNEL] * 99},
+    "more memory than the device has": {"memory": {"peak_rss_bytes": (1 << 33) + 1}},
+    "an arena beyond any memory": {"memory": {"arena_bytes": 1 << 62}},
+    "bytes beyond a database's integer": {"memory": {"arena_bytes": 1 << 64}},
+    "negative bytes": {"memory": {"arena_bytes": -1}},
+    "an accuracy above one": {"evaluation_before": {"samples": 4, "loss": 1.0, "accuracy": 1.5}},
+    "an evaluation of nothing": {"evaluation_before": {"samples": 0, "loss": 1.0}},
+    "negative energy": {"energy": {"total_mj": -1.0, "per_step_mj": 1.0, "sensor": "x"}},
+    "a schedule of no time": {"tuning": {"threads": 2, "kernels": [{**p.to_json(TUNED), "variants": [NO_TIME]}]}},
+    "half a surrogate": {"environment": {"kernel": "\ud800"}},
+    "a wrong type": {"run_s": "long"},
+    "an unknown field": {"surprise": 1},
+    "a time beyond all clocks": {"started_at": 1e300},
+}  # fmt: skip
+
+
+def raw_report(board: Board, work: p.Assignment, **changes: object) -> httpx.Response:
+    """A report as no agent of ours could write it, signed all the same."""
+    payload = json.dumps({**p.to_json(board.make_report(work)), **changes}).encode()
+    signature = p.Signature(board.device_id, board.sign(p.REPORT_TYPE, payload))
+    envelope = p.Envelope(p.REPORT_TYPE, base64.b64encode(payload).decode(), (signature,))
+    return board.post(p.attempt_path(p.REPORT_PATH, work.lease_token), envelope)
+
+
+@pytest.mark.parametrize("kind", sorted(IMPOSSIBLE))
+def test_a_report_that_cannot_be_ends_the_attempt_and_strikes_nobody(farm: TestFarm, kind: str) -> None:
+    run = farm.run(bundle=farm.bundle())
+    board = farm.board()
+    work = leased(board)
+    answer = raw_report(board, work, **IMPOSSIBLE[kind])
+    assert (answer.status_code, answer.json()["code"]) == (422, "report.impossible"), answer.text
+    assert answer.json()["where"]
+    with farm.farm.database.read() as session:
+        attempt = session.scalars(select(Attempt).where(Attempt.run_id == run["id"])).one()
+        device = session.get_one(Device, board.device_id)
+        assert (attempt.state, attempt.cause, attempt.code) == ("failed", "infra", "report.impossible")
+        assert answer.json()["where"] in (attempt.message or "")
+        assert (device.strikes, device.state) == (0, "active")
+        assert session.scalar(select(Result).where(Result.attempt_id == attempt.id)) is None
+    assert farm.show(run["id"])["state"] == "queued", "another device may try"
+    bare = board.report(work, p.Outcome("failed", "infra", "report.refused", "refused"), losses=(), verdict=None)
+    assert p.loads(p.ReportResponse, bare.content).state == "superseded", "the agent is done with it, too"
+
+
+def test_the_same_figures_of_an_emulated_board_are_taken(small_farm: TestFarm) -> None:
+    """Its times and its memory mean nothing, and say so."""
+    run = small_farm.run(bundle=small_farm.bundle())
+    board = small_farm.board(measurement_class="emulated")
+    changes = {"kernels": [{**KERNEL, "flops": 10**12}], "memory": {"peak_rss_bytes": 1 << 40}}
+    assert raw_report(board, leased(board), **changes).status_code == 200
+    assert small_farm.show(run["id"])["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"step": 1 << 70}, {"step": -1}, {"step_us": 0.0}, {"fraction": 2.0}, {"at": 1e300}]
+)
+def test_events_that_cannot_be_are_refused(small_farm: TestFarm, fields: dict[str, object]) -> None:
+    small_farm.run(bundle=small_farm.bundle())
+    board = small_farm.board()
+    work = leased(board)
+    event = {**p.to_json(p.Event(1, 1.0, "step", step=1, loss=0.5)), **fields}
+    path = p.attempt_path(p.EVENTS_PATH, work.lease_token)
+    answer = board.post(path, None, content=json.dumps({"events": [event]}).encode())
+    assert (answer.status_code, answer.json()["code"]) == (422, "protocol.invalid")
 
 
 def test_expired_lease_goes_to_another_device_and_the_old_token_is_stale(farm: TestFarm) -> None:

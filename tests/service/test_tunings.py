@@ -100,11 +100,10 @@ def test_compiles_get_the_version_that_was_measured_last(small_farm: TestFarm) -
     [
         ((row(CONV, "rows=7", other="rows=7"),), {}),
         ((row("e" * 64, "rows=6"),), {}),
-        ((row(CONV, "rows=6", default_us=0.0),), {}),
         ((row(CONV, "rows=6"),), {"threads": 1}),
         ((row(CONV, "rows=6"),), {"outcome": p.Outcome("failed", "device", "step.killed", "killed")}),
     ],
-    ids=["a schedule not offered", "a kernel not offered", "no time", "fewer threads", "a failed run"],
+    ids=["a schedule not offered", "a kernel not offered", "fewer threads", "a failed run"],
 )
 def test_what_cannot_decide_is_not_kept(
     small_farm: TestFarm, rows: tuple[p.KernelTuning, ...], changes: dict[str, Any]

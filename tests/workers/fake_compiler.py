@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -124,8 +126,72 @@ def look(folder: Path, progress: Progress) -> None:
     (folder / "seen.json").write_text(json.dumps(seen))
 
 
+def say_to_worker(data: bytes) -> None:
+    """Write where the child's own lines go."""
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor > 2 and _is_pipe(descriptor):
+            os.write(descriptor, data)
+
+
+def _is_pipe(descriptor: int) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False
+
+
+def babble(_: Path, progress: Progress) -> None:
+    """What no compiler of ours says, among what it says."""
+    for line in (b"\xff\xfe", b"[]", b"7", b"[" * 60_000, b'{"event": "progress", "fraction": "much", "stage": 1}',
+                 b'{"event": "progress", "fraction": NaN}', b'{"event": "progress", "fraction": 1e999}',
+                 b'{"event": "progress", "fraction": null}', b'{"event": ["progress"]}', b'{"event": "done"}',
+                 b'{"event": "progress", "stage": "\\ud800", "fraction": 0.5}'):  # fmt: skip
+        say_to_worker(line + b"\n")
+        time.sleep(0.7)
+
+
+def claim_cause(_: Path, progress: Progress) -> None:
+    say_to_worker(json.dumps({"event": "failed", "cause": "x" * 300, "code": ["a"], "message": {}}).encode() + b"\n")
+    os._exit(1)
+
+
+def done_without_digest(_: Path, progress: Progress) -> None:
+    say_to_worker(b'{"event": "done"}\n')
+    os._exit(0)
+
+
+def odd_signal(_: Path, progress: Progress) -> None:
+    os.kill(os.getpid(), signal.SIGRTMIN + 3)
+
+
+def afterwards(change: Callable[[], object]) -> Callable[[Path, Progress], None]:
+    """Changes the bundle after it was written."""
+    return lambda folder, progress: atexit.register(change) and None
+
+
+def bundle_link() -> None:
+    os.rename("bundle.pfb", "real")
+    os.symlink("real", "bundle.pfb")
+
+
+def bundle_fifo() -> None:
+    os.unlink("bundle.pfb")
+    os.mkfifo("bundle.pfb")
+
+
+def log_fifo() -> None:
+    os.unlink("log")
+    os.mkfifo("log")
+
+
 BEHAVIOURS: dict[str, Callable[[Path, Progress], None]] = {
     "fine": fine, "slow": slow, "hang": hang, "unsupported": unsupported, "too-big": too_big, "broken": broken,
     "memory": memory, "kill": kill, "crash": crash, "leave": leave, "large-file": large_file, "look": look,
-    "no-elf": fine, "wrong-digest": fine, "warns": fine,
+    "no-elf": fine, "wrong-digest": fine, "warns": fine, "babble": babble, "claim-cause": claim_cause,
+    "odd-signal": odd_signal,
+    "done-without-digest": done_without_digest, "bundle-link": afterwards(bundle_link),
+    "bundle-fifo": afterwards(bundle_fifo), "bundle-gone": afterwards(lambda: os.unlink("bundle.pfb")),
+    "bundle-two-names": afterwards(lambda: os.link("bundle.pfb", "second")),
+    "bundle-giant": afterwards(lambda: os.truncate("bundle.pfb", 1 << 31)), "log-fifo": afterwards(log_fifo),
 }  # fmt: skip

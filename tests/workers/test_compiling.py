@@ -142,6 +142,29 @@ def test_every_bad_ending_is_typed(farm: TestFarm, model: str, cause: str, code:
     assert "secret" not in json.dumps(job)
 
 
+@pytest.mark.parametrize(
+    ("model", "cause", "code"),
+    [
+        ("bundle-link", "compiler", "compiler.bad-bundle"),
+        ("bundle-fifo", "compiler", "compiler.bad-bundle"),
+        ("bundle-gone", "compiler", "compiler.bad-bundle"),
+        ("bundle-two-names", "compiler", "compiler.bad-bundle"),
+        ("bundle-giant", "limits", "limits.bundle"),
+        ("done-without-digest", "compiler", "compiler.bad-bundle"),
+        ("claim-cause", "compiler", "compiler.crash"),
+        ("odd-signal", "compiler", "compiler.crash"),
+    ],
+)
+def test_what_a_child_leaves_and_says_is_not_trusted(farm: TestFarm, model: str, cause: str, code: str) -> None:
+    job = compile_now(farm, model, bundle_limit_bytes=1 << 30)
+    assert (job["state"], job["ending"]["cause"], job["ending"]["code"]) == ("failed", cause, code), job
+
+
+@pytest.mark.parametrize("model", ["babble", "log-fifo"])
+def test_nonsense_among_its_lines_is_passed_over(farm: TestFarm, model: str) -> None:
+    assert compile_now(farm, model)["state"] == "succeeded"
+
+
 def test_compile_that_takes_too_long_is_ended(farm: TestFarm) -> None:
     job = compile_now(farm, "hang", compile_s=3.0)
     assert (job["state"], job["ending"]["code"]) == ("failed", "limits.compile-time")
