@@ -119,6 +119,8 @@ def _decode_scalar(hint: Any, value: Any, where: str) -> Any:
         return _as_float(value, where)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise ProtocolError(where, f"expected {hint.__name__}, got {_name(value)}")
+    if hint is int and value.bit_length() > 63:
+        raise ProtocolError(where, "an integer beyond 64 bits")
     if hint is str and len(value) > MAX_STRING_CHARACTERS:
         raise ProtocolError(where, f"{len(value)} characters, the limit is {MAX_STRING_CHARACTERS}")
     if hint is float and not math.isfinite(value):

@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     body_limit_bytes: int = 1 * MIB
     """Every other request body."""
 
+    disk_reserve_bytes: int = 256 * MIB
+    """The farm is not ready (`/readyz`) while a disk that it writes to has less room than this."""
+
     open_jobs_per_key: int = 200
     open_runs_per_key: int = 1000
     queue_s: float = 6 * 3600.0

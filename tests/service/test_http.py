@@ -83,7 +83,7 @@ def test_unknown_paths_and_methods_are_problems(small_farm: TestFarm) -> None:
 def test_health_says_which_part_is_down(farm: TestFarm) -> None:
     assert farm.anonymous.get("/healthz").json() == {"status": "ok"}
     assert farm.anonymous.get("/readyz").json() == {
-        "status": "ok", "parts": {"database": "ok", "storage": "ok", "broker": "ok"}}  # fmt: skip
+        "status": "ok", "parts": {"database": "ok", "storage": "ok", "broker": "ok", "disk": "ok"}}  # fmt: skip
     farm.queue.is_down = True
     answer = farm.anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["parts"]["broker"]) == (503, "down")
