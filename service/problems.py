@@ -123,7 +123,7 @@ class Full(Problem):
     status, cause = 507, "infra"
 
     def __init__(self) -> None:
-        super().__init__("infra.disk-full", "the farm's disk is full; nothing of this request was kept",
+        super().__init__("infra.disk-full", "the farm's disk is full: the request was not taken",
                          hint="ask the farm's operator to make room, then send it again",
                          headers={"Retry-After": "60"})  # fmt: skip
 
