@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 from typing import BinaryIO
 
-from fastapi import HTTPException, Request
+from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
 
 from service.farm import Farm
 from service.problems import Invalid, NotFound, Problem, TooLarge
