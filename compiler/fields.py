@@ -121,7 +121,7 @@ class Fields:
             if name not in self._known:
                 near = difflib.get_close_matches(str(name), self._known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(self._known)}"
-                raise self._error("unknown field", where=f"{self._where}.{name}", hint=hint)
+                raise self._error("unknown field", where=f"{self._where}.{str(name)[:60]}", hint=hint)
 
 
 def _number_text(text: str) -> float | None:

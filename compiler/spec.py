@@ -10,14 +10,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn
+from typing import Literal
 
-import yaml
-
-from compiler.errors import CompileError, PlanError, SpecError
+from compiler.errors import PlanError, SpecError
 from compiler.fields import Fields
+from compiler.reading import read_mapping
 
-MAX_TEXT_BYTES = 1_000_000
 PRESETS = ("full", "bias-only", "last-layer", "frozen")
 RuleKind = Literal["any", "weight", "bias"]
 
@@ -62,7 +60,7 @@ class SparsePlan:
         """
         if isinstance(source, str) and source.strip() in PRESETS:
             source = {"name": source.strip(), "preset": source.strip()}
-        table = Fields(_read(source, "plan", PlanError), "plan", PlanError)
+        table = Fields(read_mapping(source, "plan", PlanError), "plan", PlanError)
         preset = table.choice("preset", PRESETS, default="frozen")
         rules = tuple(_rule(entry) for entry in table.tables("update"))
         plan = cls(name=table.text("name", default=preset), preset=preset, rules=rules)
@@ -137,7 +135,7 @@ class TrainingSpec:
 
         Raises: SpecError naming the field, what it holds and what it may hold.
         """
-        table = Fields(_read(source, "spec", SpecError), "spec", SpecError)
+        table = Fields(read_mapping(source, "spec", SpecError), "spec", SpecError)
         spec = cls(
             batch=table.integer("batch", default=8, low=1, high=65536),
             loss=_loss(table.table("loss")),
@@ -234,33 +232,6 @@ def _inputs(entries: Mapping[str, object]) -> tuple[tuple[str, tuple[int, ...]],
             raise SpecError(f"every extent is a positive integer, got {value}", where=where)
         shapes.append((name, tuple(value)))
     return tuple(shapes)
-
-
-def _read(source: str | bytes | Mapping[str, object], what: str, error: type[CompileError]) -> Mapping[str, object]:
-    if isinstance(source, Mapping):
-        return source
-    if len(source) > MAX_TEXT_BYTES:
-        raise error(f"{len(source):,} bytes, the limit is {MAX_TEXT_BYTES:,}", where=what)
-    try:
-        value = yaml.safe_load(source)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as problem:
-        _unreadable(what, problem, error)
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise error(
-            f"expected a mapping of names, got {type(value).__name__}",
-            where=what,
-            hint="see the guide on plans and specs",
-        )
-    return value
-
-
-def _unreadable(what: str, problem: Exception, error: type[CompileError]) -> NoReturn:
-    mark = getattr(problem, "problem_mark", None)
-    place = f"{what}, line {mark.line + 1}" if mark is not None else what
-    reason = getattr(problem, "problem", None) or type(problem).__name__
-    raise error(f"not readable as JSON or YAML: {reason}", where=place) from None
 
 
 def _canonical(body: Mapping[str, object]) -> str:

@@ -1,13 +1,15 @@
 """A data set as it travels (npz) to the files the binary reads (`.npy`), without NumPy, pickle or trust.
 
-An npz is a zip of `.npy` members. Each wanted member is streamed out under a byte budget (zip bombs end there), and its
-header is checked: version, a numeric little-endian type, C order, and exactly the bytes that its shape declares.
+An npz is a zip of `.npy` members. The archive's end and the wanted members' directory records and headers come first:
+plain members, stored or deflated, of a numeric little-endian type in C order, each of exactly the bytes that its shape
+declares, all together within the byte budget. Then each is streamed out; one that does not keep its promise ends there.
 """
 
 from __future__ import annotations
 
-import ast
 import os
+import re
+import shutil
 import struct
 import zipfile
 import zlib
@@ -16,16 +18,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from device_agents.errors import BadData
+from device_agents.errors import AttemptError, BadData
 
 MAX_MEMBERS = 64
-MAX_HEADER_BYTES = 1 << 16
+MAX_DIRECTORY_BYTES = 1 << 17
+MAX_HEADER_BYTES = 10_000
 MAX_RANK = 8
 CHUNK_BYTES = 1 << 18
 TYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "<i2", "|i1", "|u1", "|b1", "<u2", "<u4", "<u8")
 """NumPy type strings that are plain numbers; which of them a model takes is the binary's to say."""
 _MAGIC = b"\x93NUMPY"
 _LABELS = "y"
+_END = struct.Struct("<4s4H2LH")
+_ENCRYPTED = 0x1 | 0x40 | 0x2000
+_HEADER = re.compile(
+    r"\s*\{\s*(?:(?:'descr':\s*(?P<kind>'[^']{0,60}'|\[.{0,2000}\])|'fortran_order':\s*(?P<fortran>True|False)"
+    r"|'shape':\s*\((?P<shape>[-0-9, ]{0,400})\))\s*,?\s*){3}\}\s*",
+    re.DOTALL,
+)
+"""What NumPy writes: three fields in any order. Matched, not evaluated: evaluating a literal can end an interpreter."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +58,71 @@ def split_npz(
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
+        _check_end(archive)
         with zipfile.ZipFile(archive) as npz:
             return _split(npz, folder, inputs, max_bytes, with_labels)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError, ValueError) as error:
         raise BadData("data.format", f"{archive.name} is not a readable npz: {error}") from None
+
+
+def _check_end(archive: Path) -> None:
+    """The record that ends the file bounds the directory before it is read whole."""
+    with archive.open("rb") as file:
+        file_bytes = file.seek(0, 2)
+        file.seek(max(0, file_bytes - _END.size))
+        record = file.read(_END.size)
+    if len(record) < _END.size or record[:4] != b"PK\x05\x06":
+        raise BadData("data.format", f"{archive.name} is not a readable npz: it does not end as a zip archive does")
+    _, disk, first_disk, here, members, directory_bytes, start, comment_bytes = _END.unpack(record)
+    if members > MAX_MEMBERS:
+        raise BadData("data.format", f"the npz has {members} members, the limit is {MAX_MEMBERS}")
+    is_whole = not (disk or first_disk or comment_bytes) and here == members
+    if not is_whole or directory_bytes > MAX_DIRECTORY_BYTES or start + directory_bytes != file_bytes - _END.size:
+        raise BadData("data.format", "the npz's directory is not where it says, or is too long")
+
+
+@dataclass(frozen=True)
+class _Array:
+    """One wanted member, as its header and the archive's directory declare it."""
+
+    member: zipfile.ZipInfo
+    header_bytes: int
+    data_bytes: int
+    samples: int
 
 
 def _split(npz: zipfile.ZipFile, folder: Path, inputs: Sequence[str], max_bytes: int, with_labels: bool) -> DataFiles:
     members = npz.namelist()
-    if len(members) > MAX_MEMBERS:
-        raise BadData("data.format", f"the npz has {len(members)} members, the limit is {MAX_MEMBERS}")
+    if len(set(members)) != len(members):
+        raise BadData("data.format", "the npz has two members of one name")
     names = (*inputs, _LABELS) if with_labels else tuple(inputs)
-    wanted = {name: _member_of(name, inputs, members) for name in names}
-    left_bytes, samples = max_bytes, {}
-    files = {}
-    for index, (name, member) in enumerate(wanted.items()):
-        files[name] = folder / f"array{index}.npy"
-        with npz.open(member) as source:
-            written_bytes, samples[name] = _copy_array(source, files[name], member, left_bytes)
-        left_bytes -= written_bytes
+    arrays = {name: _look(npz, npz.getinfo(_member_of(name, inputs, members))) for name in names}
+    _check_room(arrays, folder, max_bytes)
+    files = {name: folder / f"array{index}.npy" for index, name in enumerate(arrays)}
+    for name, array in arrays.items():
+        with npz.open(array.member) as source:
+            _copy(source, files[name], array)
+    return DataFiles({name: files[name] for name in inputs}, files.get(_LABELS), arrays[inputs[0]].samples)
+
+
+def _check_room(arrays: Mapping[str, _Array], folder: Path, max_bytes: int) -> None:
+    """Raises: `BadData` (over the budget, numbers of samples differ), `AttemptError` (no room on the disk)."""
+    left_bytes = max_bytes
+    for array in arrays.values():
+        if array.data_bytes > left_bytes:
+            raise BadData("data.size", f"{array.member.filename} declares {array.data_bytes:,} bytes, {left_bytes:,} "
+                          "are left of the limit")  # fmt: skip
+        left_bytes -= array.header_bytes + array.data_bytes
+    samples = {name: array.samples for name, array in arrays.items()}
     if len(set(samples.values())) > 1:
         raise BadData("data.shape", f"arrays have different numbers of samples (first axis): {samples}")
-    return DataFiles({name: files[name] for name in inputs}, files.get(_LABELS), samples[inputs[0]])
+    free_bytes = shutil.disk_usage(folder).free
+    if max_bytes - left_bytes > free_bytes:
+        raise _no_room(f"the data set unpacks to {max_bytes - left_bytes:,} bytes, {free_bytes:,} are free")
+
+
+def _no_room(message: str) -> AttemptError:
+    return AttemptError("device.disk", message, cause="device", hint="make room on the device's disk")
 
 
 def _member_of(name: str, inputs: Sequence[str], members: Sequence[str]) -> str:
@@ -81,28 +135,37 @@ def _member_of(name: str, inputs: Sequence[str], members: Sequence[str]) -> str:
     raise BadData("data.missing", f"the data set has no array for {what}; it holds: {there}")
 
 
-def _copy_array(source: IO[bytes], to: Path, member: str, left_bytes: int) -> tuple[int, int]:
-    """Returns bytes written and the length of the first axis."""
-    prefix, header = _read_header(source, member)
-    item_bytes, shape = _check_header(header, member)
-    declared_bytes = item_bytes
+def _look(npz: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Array:
+    """Read the member's header, and no more of it. Raises: `BadData`."""
+    name = member.filename
+    if member.flag_bits & _ENCRYPTED:
+        raise BadData("data.format", f"{name} is encrypted")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise BadData("data.format", f"{name} is compressed by method {member.compress_type}: stored or deflated go")
+    with npz.open(member) as source:
+        prefix, header = _read_header(source, name)
+    item_bytes, shape = _check_header(header, name)
+    data_bytes = item_bytes
     for length in shape:
-        declared_bytes *= length
-    if declared_bytes > left_bytes:
-        raise BadData("data.size", f"{member} declares {declared_bytes:,} bytes, {left_bytes:,} are left of the limit")
-    descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    copied_bytes = 0
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(prefix)
-        while chunk := source.read(CHUNK_BYTES):
-            copied_bytes += len(chunk)
-            if copied_bytes > declared_bytes:
-                break
-            file.write(chunk)
-    if copied_bytes != declared_bytes:
-        word = "more" if copied_bytes > declared_bytes else f"only {copied_bytes:,}"
-        raise BadData("data.format", f"{member} declares {declared_bytes:,} bytes and holds {word}")
-    return len(prefix) + copied_bytes, shape[0]
+        data_bytes *= length
+    return _Array(member, len(prefix), data_bytes, shape[0])
+
+
+def _copy(source: IO[bytes], to: Path, array: _Array) -> None:
+    promised_bytes, copied_bytes = array.header_bytes + array.data_bytes, 0
+    try:
+        descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            while chunk := source.read(CHUNK_BYTES):
+                copied_bytes += len(chunk)
+                if copied_bytes > promised_bytes:
+                    break
+                file.write(chunk)
+    except OSError as error:
+        raise _no_room(f"{to.name} could not be written: {error}") from None
+    if copied_bytes != promised_bytes:
+        word = "more" if copied_bytes > promised_bytes else f"only {copied_bytes - array.header_bytes:,}"
+        raise BadData("data.format", f"{array.member.filename} declares {array.data_bytes:,} bytes and holds {word}")
 
 
 def _read_header(source: IO[bytes], member: str) -> tuple[bytes, bytes]:
@@ -119,22 +182,22 @@ def _read_header(source: IO[bytes], member: str) -> tuple[bytes, bytes]:
 
 def _check_header(header: bytes, member: str) -> tuple[int, tuple[int, ...]]:
     """Returns bytes per item and the shape."""
-    try:
-        fields = ast.literal_eval(header.decode("latin-1").strip())
-        kind, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
-    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
-        raise BadData("data.format", f"{member} has a damaged header") from None
-    if not isinstance(kind, str) or kind not in TYPES:
+    fields = _HEADER.fullmatch(header.decode("latin-1"))
+    if fields is None or None in fields.groups():
+        raise BadData("data.format", f"{member} has a damaged header")
+    kind = fields["kind"].strip("'")
+    if kind not in TYPES:
         hint = "save it with NumPy as a plain array of numbers"
         raise BadData("data.type", f"{member} has type {kind!r:.60}; known: {', '.join(TYPES)}", hint=hint)
-    if fortran:
+    shape = tuple(_length(text) for text in fields["shape"].replace(" ", "").split(",") if text)
+    if not 1 <= len(shape) <= MAX_RANK or 0 in shape:
+        raise BadData("data.shape", f"{member} has shape ({fields['shape']:.80}); 1 to {MAX_RANK} axes of at least 1 "
+                      "are expected")  # fmt: skip
+    if fields["fortran"] == "True" and len(shape) > 1:
         raise BadData("data.format", f"{member} is in Fortran order", hint="numpy.ascontiguousarray before saving")
-    if not isinstance(shape, tuple) or not 1 <= len(shape) <= MAX_RANK or not all(_is_length(n) for n in shape):
-        raise BadData(
-            "data.shape", f"{member} has shape {shape!r:.80}; 1 to {MAX_RANK} axes of at least 1 are expected"
-        )
     return int(kind[2:]), shape
 
 
-def _is_length(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 48
+def _length(text: str) -> int:
+    """An extent; 0 for what is none."""
+    return int(text) if text.isdigit() and len(text) <= 14 else 0

@@ -134,6 +134,8 @@ def _decode_scalar(hint: Any, value: Any, where: str) -> Any:
         return _as_float(value, where)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise ProtocolError(where, f"expected {hint.__name__}, got {_name(value)}")
+    if hint is int and value.bit_length() > 63:
+        raise ProtocolError(where, "an integer beyond 64 bits")
     if hint is str:
         _check_text(value, where)
     if hint is float and not math.isfinite(value):

@@ -1,16 +1,25 @@
-"""Runs migrations on SQLite (in batches: it cannot alter most things) and PostgreSQL (under an advisory lock)."""
+"""Runs migrations on SQLite (in batches: it cannot alter most things) and PostgreSQL (under an advisory lock).
+
+All revisions of one call are one transaction on either: it is done whole, or the database is as it was.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from alembic import context
 from sqlalchemy import Connection, text
 
-from service.database.engine import Database
+from service.database.engine import LOCK_TIMEOUT_S, Database
 from service.database.models import Base
+from service.database.schema import BrokenReferences
 from service.settings import Settings
 
 LOCK_NUMBER = 727_420_001
 """Of the advisory lock that keeps two migrations apart."""
+SHOWN_ROWS = 5
 
 
 def run() -> None:
@@ -19,24 +28,53 @@ def run() -> None:
     database = Database(url)
     try:
         with database.engine.connect() as connection:
-            _migrate(connection)
+            if connection.dialect.name == "sqlite":
+                _migrate_sqlite(connection)
+            else:
+                _migrate_postgres(connection)
     finally:
         database.close()
 
 
-def _migrate(connection: Connection) -> None:
-    is_sqlite = connection.dialect.name == "sqlite"
-    if is_sqlite:
-        connection.exec_driver_sql("PRAGMA foreign_keys=OFF")  # batches drop and rebuild tables that others refer to
-        connection.commit()
-    context.configure(
-        connection=connection, target_metadata=Base.metadata, render_as_batch=is_sqlite, compare_type=True
-    )
-    with context.begin_transaction():
-        if not is_sqlite:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": LOCK_NUMBER})
+def _migrate_sqlite(connection: Connection) -> None:
+    context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True, compare_type=True,
+                      transactional_ddl=True)  # fmt: skip
+    with _foreign_keys_unenforced(connection), context.begin_transaction():
         context.run_migrations()
-    connection.commit()
+        _check_references(connection)
+
+
+@contextmanager
+def _foreign_keys_unenforced(connection: Connection) -> Iterator[None]:
+    """Batches drop and rebuild tables that others refer to. Within a transaction the pragma does nothing, so it goes to
+    the driver, before SQLAlchemy begins one."""
+    driver: Any = connection.connection.dbapi_connection
+    driver.execute("PRAGMA foreign_keys=OFF")
+    try:
+        yield
+    finally:
+        driver.execute("PRAGMA foreign_keys=ON")
+
+
+def _check_references(connection: Connection) -> None:
+    """What the database would have refused row by row. Raises: BrokenReferences, which undoes the migration."""
+    rows = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+    if rows:
+        shown = ", ".join(f"{table} (row {row}) -> {parent}" for table, row, parent, _ in rows[:SHOWN_ROWS])
+        raise BrokenReferences(
+            f"the migration is undone: {len(rows)} rows refer to rows that are not there: {shown}; "
+            "repair or delete them (PRAGMA foreign_key_check lists all), then migrate again"
+        )
+
+
+def _migrate_postgres(connection: Connection) -> None:
+    context.configure(connection=connection, target_metadata=Base.metadata, compare_type=True)
+    with context.begin_transaction():
+        for name in ("statement_timeout", "lock_timeout"):  # those of requests: another migration may take longer
+            connection.execute(text(f"SET LOCAL {name} = 0"))
+        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": LOCK_NUMBER})
+        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"))
+        context.run_migrations()
 
 
 run()

@@ -28,6 +28,7 @@ from service.runs import endpoints as runs
 from service.schemas import PROBLEMS, Problem
 from service.settings import Settings
 from service.sweeper import Sweeper
+from service.text import RefuseNul
 from service.tunings import endpoints as tunings
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -88,6 +89,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
         title="PockFarm", version="1", lifespan=lifespan, responses=PROBLEMS, docs_url=None, redoc_url=None
     )
     app.state.farm = farm
+    app.add_middleware(RefuseNul)
     app.add_middleware(BodyLimits, settings=chosen)
     app.add_middleware(health.CountRequests, metrics=metrics)
     problems.install(app)

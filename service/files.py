@@ -8,9 +8,11 @@ from typing import BinaryIO
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
 
 from service.farm import Farm
-from service.problems import Invalid, NotFound, TooLarge
+from service.problems import Invalid, NotFound, Problem, TooLarge
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage, StoredFile
 
 BINARY = {200: {"description": "The file's bytes", "content": {"application/octet-stream": {"schema": {
@@ -32,6 +34,20 @@ def file_response(request: Request, farm: Farm, digest: str, *, filename: str) -
         raise NotFound("file.missing", f"the farm's storage has no file {digest}", cause="infra") from None
     headers |= {"Content-Length": str(size_bytes), "Content-Disposition": f'attachment; filename="{filename}"'}
     return StreamingResponse(chunks, headers=headers, media_type="application/octet-stream")
+
+
+async def read_form(request: Request, *, max_files: int, max_fields: int, field_bytes: int) -> FormData:
+    """The multipart body; files of more than a megabyte are on disk. Raises: TooLarge, Invalid."""
+    try:
+        return await request.form(max_files=max_files, max_fields=max_fields, max_part_size=field_bytes)
+    except Problem:
+        raise
+    except HTTPException as error:  # what Starlette makes of any body that it cannot take
+        if "exceeded maximum size" in str(error.detail):
+            raise TooLarge("limits.field", f"a field has more than {field_bytes:,} bytes", where="body",
+                           hint="send it as a file, if it is one") from None  # fmt: skip
+        raise Invalid("request.form", f"not a readable form: {error.detail}", where="body",
+                      hint="send multipart/form-data") from None  # fmt: skip
 
 
 def store_upload(

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.access import FarmDep, PrincipalDep
 from service.database.models import DEVICE_STATES, JOB_STATES, OPEN_JOB_STATES, RUN_STATES, Device, Job, Outbox, Run
 from service.database.schema import check_schema
+from service.disk import DiskFull, check_room
 from service.farm import Farm
 
 LOG = logging.getLogger(__name__)
@@ -32,11 +33,12 @@ def healthz() -> dict[str, str]:
 
 @router.get("/readyz", responses={503: {"description": "Some part does not answer"}})
 def readyz(farm: FarmDep) -> Response:
-    """Every part that a request may need answers: database (and its schema), storage, broker."""
+    """Every part that a request may need answers: database (and its schema), storage, broker, room on the disk."""
     checks: dict[str, Callable[[], None]] = {
         "database": lambda: check_schema(farm.database),
         "storage": farm.storage.check,
         "broker": farm.queue.check,
+        "disk": lambda: check_room(farm.settings),
     }
     parts = {name: _state_of(name, check) for name, check in checks.items()}
     is_ready = all(state == "ok" for state in parts.values())
@@ -47,6 +49,9 @@ def readyz(farm: FarmDep) -> Response:
 def _state_of(name: str, check: Callable[[], None]) -> str:
     try:
         check()
+    except DiskFull as error:
+        LOG.warning("not ready: %s", error)
+        return "full"
     except Exception as error:  # whatever a driver raises: this is the place that reports it
         LOG.warning("%s is not ready: %s", name, error)
         return "down"

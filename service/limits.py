@@ -67,7 +67,7 @@ class BodyLimits:
 def _declared_length(scope: Scope) -> int:
     for name, value in scope["headers"]:
         if name == b"content-length":
-            return int(value) if value.isdigit() else 0
+            return int(value[:19]) if value.isdigit() else 0
     return 0
 
 

@@ -8,7 +8,8 @@ Problem (an HTTPException, so that it also passes through body parsing)
 |-- 413 TooLarge
 |-- 422 Invalid             understood, but wrong
 |-- 429 TooMany             a quota; carries Retry-After
-`-- 503 Unavailable         a part of the farm is down
+|-- 503 Unavailable         a part of the farm is down
+`-- 507 Full                no room on the farm's disk
 
 `cause` is the public family (model, compiler, limits, device, infra, service, user, policy).
 """
@@ -26,10 +27,19 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
+from service.disk import is_disk_full
+from service.identifiers import clean_text
+
 LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 SECRET_PARAMETERS = ("lease_token", "token")
 """Path parameters that give a right to who knows them."""
+MAX_CHARACTERS = 4000
+"""Of a member of a problem: they quote what was sent, whatever that was."""
+
+
+MAX_ERRORS = 100
+"""Fields that one answer names."""
 
 
 class Problem(HTTPException):
@@ -109,6 +119,17 @@ class Unavailable(Problem):
     status, cause = 503, "infra"
 
 
+class Full(Problem):
+    """No room on the farm's disk."""
+
+    status, cause = 507, "infra"
+
+    def __init__(self) -> None:
+        super().__init__("infra.disk-full", "the farm's disk is full: the request was not taken",
+                         hint="ask the farm's operator to make room, then send it again",
+                         headers={"Retry-After": "60"})  # fmt: skip
+
+
 def problem_body(
     status: int, *, cause: str, code: str, detail: str, instance: str = "", where: str = "", hint: str = ""
 ) -> dict[str, Any]:
@@ -122,7 +143,9 @@ def problem_body(
         "code": code,
     }
     extra = {"instance": instance, "where": where, "hint": hint}
-    return body | {name: value for name, value in extra.items() if value}
+    shown = body | {name: value for name, value in extra.items() if value}
+    return {name: clean_text(value, MAX_CHARACTERS) if isinstance(value, str) else value
+            for name, value in shown.items()}  # fmt: skip
 
 
 def problem_response(problem: Problem, instance: str = "") -> JSONResponse:
@@ -144,6 +167,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(OperationalError, _on_database_error)
+    app.add_exception_handler(OSError, _on_system_error)
     app.add_exception_handler(Exception, _on_failure)
 
 
@@ -171,7 +195,10 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [{"where": ".".join(str(part) for part in item["loc"]), "detail": item["msg"]} for item in error.errors()]
+    errors = [
+        {"where": clean_text(".".join(str(part) for part in item["loc"])), "detail": clean_text(item["msg"], 1000)}
+        for item in error.errors()[:MAX_ERRORS]
+    ]
     body = problem_body(
         422,
         cause="user",
@@ -188,7 +215,18 @@ def _first(errors: Sequence[Mapping[str, str]]) -> str:
     return f"{errors[0]['where']}: {errors[0]['detail']}" if errors else "the request is not valid"
 
 
+async def _on_system_error(request: Request, error: Exception) -> Response:
+    if not is_disk_full(error):
+        raise error
+    LOG.error("%s %s: no room: %s", request.method, request.url.path, error)
+    return problem_response(Full(), request.url.path)
+
+
 async def _on_database_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OperationalError)
+    if is_disk_full(error.orig):
+        LOG.error("%s %s: no room: %s", request.method, request.url.path, error)
+        return problem_response(Full(), request.url.path)
     LOG.error("the database did not answer: %s", error)
     body = problem_body(
         503,

@@ -5,14 +5,18 @@ from __future__ import annotations
 import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema, field_validator
 
 from service.identifiers import DIGEST_PATTERN
+from service.text import strange_character
+
+LAST_MOMENT = 253_402_300_799.0
+"""9999-12-31 23:59:59 UTC."""
 
 
 def utc_text(at: float) -> str:
-    """RFC 3339 in UTC with milliseconds."""
-    moment = datetime.datetime.fromtimestamp(at, datetime.UTC)
+    """RFC 3339 in UTC with milliseconds; a device's clock may say anything, a year has four digits."""
+    moment = datetime.datetime.fromtimestamp(min(max(at, 0.0), LAST_MOMENT), datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -27,9 +31,18 @@ DigestText = Annotated[str, Field(pattern=DIGEST_PATTERN, examples=["sha256:" + 
 
 
 class RequestBody(BaseModel):
-    """A JSON request: unknown fields are refused by name."""
+    """A JSON request: unknown fields, and texts that no database keeps, are refused by name."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def check_text(cls, value: Any) -> Any:
+        """Raises: ValueError."""
+        strange = strange_character(value) if isinstance(value, str) else None
+        if strange is not None:
+            raise ValueError(f"a text with the character {strange}, which is not text")
+        return value
 
 
 class View(BaseModel):

@@ -36,13 +36,20 @@ class Settings(BaseSettings):
     """Set when the farm is served over HTTPS."""
 
     model_limit_bytes: int = 512 * MIB
-    text_limit_bytes: int = 1_000_000
+    text_limit_bytes: int = 64 << 10
     dataset_limit_bytes: int = 2 * GIB
     dataset_unpacked_limit_bytes: int = 8 * GIB
+    dataset_memory_bytes: int = 1 * GIB
+    """Address space (RLIMIT_AS) of the process that looks at an uploaded data set; it reads in chunks."""
+    dataset_cpu_s: int = 120
+    """Its processor time."""
     weights_limit_bytes: int = 2 * GIB
     report_limit_bytes: int = 32 * MIB
     body_limit_bytes: int = 1 * MIB
     """Every other request body."""
+
+    disk_reserve_bytes: int = 256 * MIB
+    """The farm is not ready (`/readyz`) while a disk that it writes to has less room than this."""
 
     open_jobs_per_key: int = 200
     open_runs_per_key: int = 1000

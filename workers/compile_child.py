@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from workers.limits import ChildLimits, confine
+from service.confinement import ChildLimits, confine
 
 ORDER, SOURCE, BUNDLE = "order.json", "source", "bundle.pfb"
 Say = Callable[..., None]

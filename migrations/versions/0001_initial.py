@@ -358,6 +358,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    for name in sa.inspect(op.get_bind()).get_table_names():
+        if name.startswith("set_aside_"):  # by later revisions, for their way up
+            op.drop_table(name)
     with op.batch_alter_table("results") as batch_op:
         batch_op.drop_index(batch_op.f("ix_results_run_id"))
 

@@ -20,10 +20,13 @@ from service.farm import Farm
 from service.files import BINARY, file_response, store_body
 from service.identifiers import DIGEST
 from service.problems import Invalid, NotFound
+from service.text import strange_character
 
 router = APIRouter(tags=["agents"])
 T = TypeVar("T")
 LEASE_POLL_S = 0.5
+FREE_TEXTS = ("phase",)
+"""Cleaned, not refused: they are for people."""
 
 
 def _json(value: object, status: int = 200) -> Response:
@@ -41,12 +44,18 @@ Speaks = Depends(_check_protocol)
 
 
 async def _read(request: Request, kind: type[T]) -> T:
-    """The body as one wire type. Raises: Invalid."""
+    """The body as one wire type, its own texts (ids, keys, secrets) fit to be looked up. Raises: Invalid."""
     data = await request.body()
     try:
-        return await run_in_threadpool(loads, kind, data)
+        body = await run_in_threadpool(loads, kind, data)
     except ProtocolError as error:
         raise Invalid("protocol.invalid", str(error), where=error.where, cause="device") from None
+    for name, value in vars(body).items():
+        strange = strange_character(value) if isinstance(value, str) else None
+        if strange is not None and name not in FREE_TEXTS:
+            raise Invalid("protocol.invalid", f"{name}: a text with the character {strange}, which is not text",
+                          where=name, cause="device")  # fmt: skip
+    return body
 
 
 def _authenticate(request: Request, farm: FarmDep) -> Agent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -42,8 +43,10 @@ from service.tunings import service as tunings
 
 MAX_EVENTS_PER_ATTEMPT = 100_000
 """Later ones are counted and dropped: the report holds every loss anyway."""
+MOST_STEPS = 1 << 30
 PHASES = ("download", "verify", "run", "upload")
 """Of an attempt, as heartbeats say them too; an event comes sooner than the next heartbeat."""
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def find_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
@@ -83,7 +86,7 @@ def heartbeat(
     session.get_one(Device, agent.device_id).last_seen_at = now
     _mark_running(session, run, attempt)
     phase = clean_text(request.phase, 40)
-    steps_done = max(run.steps_done, min(request.steps_done, 1 << 30))
+    steps_done = max(run.steps_done, min(request.steps_done, MOST_STEPS))
     if (run.phase, run.steps_done) != (phase, steps_done):
         run.phase, run.steps_done = phase, steps_done
     is_cancelled = run.cancel_requested or now > attempt.deadline_at
@@ -115,7 +118,7 @@ def take_events(session: Session, agent: Agent, lease_token: str, batch: EventBa
         run.phase = phases[-1]
     steps = [event.step for event in taken if event.step is not None]
     if steps and max(steps) > run.steps_done:
-        run.steps_done = max(steps)
+        run.steps_done = min(max(steps), MOST_STEPS)
     return EventsResponse(attempt.next_sequence)
 
 
@@ -223,7 +226,8 @@ def _check_report(report: Report, attempt: Attempt, device: Device) -> None:
 def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, report: Report) -> bool:
     """End the attempt, and its run unless another try follows; whether the run has ended."""
     outcome = report.outcome
-    ending = attempts.Ending(outcome.state, outcome.cause, outcome.code, outcome.message, outcome.hint)
+    code = clean_text(outcome.code, 100) if outcome.code else None
+    ending = attempts.Ending(outcome.state, outcome.cause, code, outcome.message, outcome.hint)
     if ending.state != "succeeded" and ending.cause is None:
         ending = attempts.Ending(ending.state, "device", ending.code or "device.unsaid", ending.message, ending.hint)
     if time.time() > attempt.deadline_at and ending.state == "cancelled" and not run.cancel_requested:
@@ -240,7 +244,7 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
 
 
 def _stored_form(report: Report) -> dict[str, Any]:
-    """Plain data that every database takes (PostgreSQL refuses NUL characters in text)."""
-    text = json.dumps(to_json(report)).replace("\\u0000", " ")
-    stored: dict[str, Any] = json.loads(text)
+    """Plain data that every database takes and every page can show: no NUL and no lone surrogate in a text."""
+    text = json.dumps(to_json(report), ensure_ascii=False).encode("utf-8", "replace").decode()
+    stored: dict[str, Any] = json.loads(_NUL.sub(r"\1 ", text))
     return stored

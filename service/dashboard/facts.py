@@ -223,3 +223,4 @@ class EventFacts:
     at: float
     kind: str
     message: str
+    id: int

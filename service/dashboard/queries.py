@@ -92,16 +92,21 @@ def runs(session: Session, chosen: RunFilter, limit: int) -> list[RunFacts]:
     return [_run_facts(row) for row in session.execute(_filtered_runs(chosen).limit(limit))]
 
 
+def runs_by_id(session: Session, ids: Sequence[str]) -> list[RunFacts]:
+    """The runs of these ids, without their reports, in any order."""
+    return [_run_facts(row) for row in session.execute(_run_select().where(Run.id.in_(ids)))]
+
+
 def run(session: Session, run_id: str) -> RunFacts | None:
     """One run with its report."""
     row = session.execute(_run_select().where(Run.id == run_id)).first()
     return with_reports(session, [_run_facts(row)])[0] if row is not None else None
 
 
-def measured_runs(session: Session, chosen: RunFilter) -> list[RunFacts]:
-    """The newest `MAX_MEASURED_RUNS` runs that brought a measurement, newest first, without their reports."""
+def measured_runs(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS) -> list[RunFacts]:
+    """The newest runs that brought a measurement, newest first, without their reports."""
     statement = _filtered_runs(chosen).where(Run.state == "succeeded", Run.median_us.is_not(None))
-    return [_run_facts(row) for row in session.execute(statement.limit(MAX_MEASURED_RUNS))]
+    return [_run_facts(row) for row in session.execute(statement.limit(limit))]
 
 
 def with_reports(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:
@@ -162,6 +167,11 @@ def jobs(session: Session, chosen: JobFilter, limit: int) -> list[JobFacts]:
     return [_job_facts(found) for found in session.scalars(statement.limit(limit))]
 
 
+def jobs_by_id(session: Session, ids: Sequence[str]) -> list[JobFacts]:
+    """The jobs of these ids, in any order."""
+    return [_job_facts(found) for found in session.scalars(select(Job).where(Job.id.in_(ids)))]
+
+
 def job(session: Session, job_id: str) -> JobFacts | None:
     """One compile job."""
     found = session.get(Job, job_id)
@@ -196,13 +206,18 @@ def device(session: Session, device_id: str, now: float | None = None) -> Device
     return _device_facts(found, session.scalar(live) is not None, time.time() if now is None else now)
 
 
-def device_history(session: Session, device_id: str, limit: int) -> list[EventFacts]:
-    """A device's health events, newest first."""
+def device_history(
+    session: Session, device_id: str, limit: int, *, before: int | None = None
+) -> list[EventFacts]:  # fmt: skip
+    """A device's health events, newest first; with `before`, those older than that event."""
     statement = select(DeviceEvent).where(DeviceEvent.device_id == device_id).order_by(DeviceEvent.id.desc())
-    return [EventFacts(found.at, found.kind, found.message) for found in session.scalars(statement.limit(limit))]
+    if before is not None:
+        statement = statement.where(DeviceEvent.id < before)
+    newest = session.scalars(statement.limit(limit))
+    return [EventFacts(found.at, found.kind, found.message, found.id) for found in newest]
 
 
-def step_losses(session: Session, run_id: str, limit: int = 5000) -> list[float | None]:
+def step_losses(session: Session, run_id: str, limit: int | None = 5000) -> list[float | None]:
     """Losses that the newest attempt of a run has sent so far, in step order."""
     statement = select(Event.body).where(Event.subject == run_id, Event.kind == "step").order_by(Event.id.desc())
     bodies = list(session.scalars(statement.limit(limit)))

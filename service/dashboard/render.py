@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from service.dashboard import addresses, parts
 from service.dashboard import format as fmt
-from service.dashboard.tables import Table
+from service.dashboard.tables import Table, WholeTable, csv_text, json_text
 
 HERE = Path(__file__).parent
 STATIC_FILES: Mapping[str, str] = {
@@ -75,13 +75,13 @@ def page(template: str, status: int = 200, **values: object) -> HTMLResponse:
     return HTMLResponse(text, status, headers=dict(PAGE_HEADERS))
 
 
-def data(table: Table, ending: str, name: str) -> Response:
-    """A table as a CSV or JSON file."""
+def data(table: Table | WholeTable, ending: str, name: str) -> Response:
+    """A table as a CSV or JSON file, sent while its rows are read."""
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
     if ending == "json":
-        return JSONResponse(table.to_json(), headers=headers)
+        return StreamingResponse(json_text(table), headers=headers, media_type="application/json")
     headers["Content-Disposition"] = f'attachment; filename="{name}.csv"'
-    return Response(table.to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
+    return StreamingResponse(csv_text(table), headers=headers, media_type="text/csv; charset=utf-8")
 
 
 def static_file(name: str) -> Response | None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import RedirectResponse, Response
 
 from service.access import FarmDep, require_principal
-from service.dashboard import addresses, render
-from service.dashboard.pages.benchmarks import benchmark_table, benchmarks_page
+from service.dashboard import addresses, exports, queries, render
+from service.dashboard.pages.benchmarks import benchmarks_page
 from service.dashboard.pages.compare import compare_page, compare_table
 from service.dashboard.pages.devices import device_page, devices_page
 from service.dashboard.pages.jobs import job_data, job_page, jobs_page
 from service.dashboard.pages.overview import overview_page
 from service.dashboard.pages.run import run_data, run_page
 from service.dashboard.pages.runs import runs_page
-from service.dashboard.parts import Listing
 from service.dashboard.queries import JobFilter, RunFilter
 from service.problems import NotFound
 
@@ -77,9 +77,8 @@ def jobs(farm: FarmDep, chosen: Jobs, sort: Text = "") -> Response:
 
 @private.get("/jobs.{ending}")
 def jobs_data(ending: Ending, farm: FarmDep, chosen: Jobs, sort: Text = "") -> Response:
-    """The same rows as a file."""
-    with farm.database.read() as session:
-        return _listing_data(jobs_page(session, chosen, sort), ending)
+    """Every job that the filter takes, as a file; `before`, which makes a page, is no part of it."""
+    return render.data(exports.jobs_file(farm.database, replace(chosen, before=""), sort), ending, "jobs")
 
 
 @private.get("/jobs/{job_id}")
@@ -96,7 +95,10 @@ def one_job(job_id: str, farm: FarmDep) -> Response:
 def one_job_data(job_id: str, name: str, ending: Ending, farm: FarmDep) -> Response:
     """One of a job's tables as a file."""
     with farm.database.read() as session:
-        found = job_data(session, job_id, name)
+        job, found = queries.job(session, job_id), job_data(session, job_id, name)
+    if name == "runs" and job is not None and job.bundle_digest is not None:
+        whole = exports.runs_file(farm.database, RunFilter(bundle=job.bundle_digest))
+        return render.data(whole, ending, f"{job_id}-runs")
     if found is None:
         raise NotFound("data.unknown", f"job {job_id!r} has no table {name!r}")
     return render.data(found, ending, f"{job_id}-{name}")
@@ -111,9 +113,8 @@ def runs(farm: FarmDep, chosen: Runs, sort: Text = "") -> Response:
 
 @private.get("/runs.{ending}")
 def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, sort: Text = "") -> Response:
-    """The same rows as a file."""
-    with farm.database.read() as session:
-        return _listing_data(runs_page(session, chosen, sort), ending)
+    """Every run that the filter takes, as a file; `before`, which makes a page, is no part of it."""
+    return render.data(exports.runs_file(farm.database, replace(chosen, before=""), sort), ending, "runs")
 
 
 @private.get("/runs/{run_id}")
@@ -147,7 +148,7 @@ def devices(farm: FarmDep, sort: Text = "") -> Response:
 def devices_data(ending: Ending, farm: FarmDep, sort: Text = "") -> Response:
     """The same rows as a file."""
     with farm.database.read() as session:
-        return _listing_data(devices_page(session, sort), ending)
+        return render.data(devices_page(session, sort).table, ending, "devices")
 
 
 @private.get("/devices/{device_id}")
@@ -162,13 +163,15 @@ def one_device(device_id: str, farm: FarmDep) -> Response:
 
 @private.get("/devices/{device_id}/{name}.{ending}")
 def one_device_data(device_id: str, name: str, ending: Ending, farm: FarmDep) -> Response:
-    """A device's `history` or `runs` as a file."""
+    """A device's whole `history`, or all of its `runs`, as a file."""
     with farm.database.read() as session:
-        found = device_page(session, device_id)
-    tables = {"history": found.history, "runs": found.runs} if found else {}
-    if name not in tables:
+        found = queries.device(session, device_id)
+    if found is None or name not in ("history", "runs"):
         raise NotFound("data.unknown", f"device {device_id!r} has no table {name!r}")
-    return render.data(tables[name], ending, f"{device_id}-{name}")
+    if name == "history":
+        return render.data(exports.history_file(farm.database, found.id), ending, f"{device_id}-history")
+    whole = exports.runs_file(farm.database, RunFilter(device=found.id))
+    return render.data(whole, ending, f"{device_id}-runs")
 
 
 @private.get("/benchmarks")
@@ -181,10 +184,9 @@ def benchmarks(farm: FarmDep, chosen: Runs, verdicts: Text = "", sort: Text = ""
 
 @private.get("/benchmarks.{ending}")
 def benchmarks_data(ending: Ending, farm: FarmDep, chosen: Runs, verdicts: Text = "", sort: Text = "") -> Response:
-    """The same rows as a file."""
-    with farm.database.read() as session:
-        found = benchmarks_page(session, chosen, all_verdicts=verdicts == "all", sort=sort)
-    return render.data(benchmark_table(found), ending, "benchmarks")
+    """The same table as a file, of all runs that were ever measured."""
+    found = exports.benchmarks_file(farm.database, chosen, all_verdicts=verdicts == "all", sort=sort)
+    return render.data(found, ending, "benchmarks")
 
 
 @private.get("/compare")
@@ -200,10 +202,6 @@ def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None) -> Response:
     with farm.database.read() as session:
         found = compare_page(session, run or [])
     return render.data(compare_table(found.runs), ending, "compare")
-
-
-def _listing_data(found: Listing, ending: Ending) -> Response:
-    return render.data(found.table, ending, found.table.name)
 
 
 router.include_router(private)

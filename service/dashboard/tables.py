@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from service.dashboard import format as fmt
 
 Value = str | int | float | bool | None
+Entry = TypeVar("Entry")
 Kind = Literal["text", "number", "time", "state", "verdict", "class", "code"]
+PIECE_ROWS = 100
+"""Of a file, sent at once."""
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -96,10 +100,7 @@ class Table:
         column = self.column(key)
         if column is None or not column.sortable:
             return self
-        present = [row for row in self.rows if row.values.get(key) is not None]
-        absent = [row for row in self.rows if row.values.get(key) is None]
-        present.sort(key=lambda row: _order(row.values[key]), reverse=sort.startswith("-"))
-        return replace(self, rows=(*present, *absent), sort=sort)
+        return replace(self, rows=tuple(order(self.rows, sort, lambda row: row.values.get(key))), sort=sort)
 
     def next_sort(self, key: str) -> str:
         """What a click on the column's head asks for: numbers begin with the largest, texts with the first."""
@@ -116,25 +117,55 @@ class Table:
             return ""
         return "descending" if self.sort.startswith("-") else "ascending"
 
-    def to_csv(self) -> str:
-        """RFC 4180 text: a header of column keys, then raw values. Absent is empty.
 
-        A text that a spreadsheet would run as a formula gets an apostrophe in front: names come from users.
-        """
-        buffer = io.StringIO()
-        writer = csv.writer(buffer)
-        writer.writerow([column.key for column in self.columns])
-        for row in self.rows:
-            writer.writerow([_csv_value(row.values.get(column.key)) for column in self.columns])
-        return buffer.getvalue()
+@dataclass(frozen=True, slots=True)
+class WholeTable:
+    """A table whose rows are still to be read; they can be read once."""
 
-    def to_json(self) -> dict[str, object]:
-        """Columns with their units, and rows by column key."""
-        return {
-            "name": self.name,
-            "columns": [{"key": column.key, "title": column.title, "unit": column.unit} for column in self.columns],
-            "rows": [{column.key: row.values.get(column.key) for column in self.columns} for row in self.rows],
-        }
+    name: str
+    columns: tuple[Column, ...]
+    rows: Iterable[Row]
+
+
+def order(entries: Iterable[Entry], sort: str, value_of: Callable[[Entry], Value]) -> list[Entry]:
+    """Entries by a value, falling if `sort` begins with `-`; those without one last either way."""
+    found = list(entries)
+    present = [entry for entry in found if value_of(entry) is not None]
+    present.sort(key=lambda entry: _order(value_of(entry)), reverse=sort.startswith("-"))
+    return [*present, *(entry for entry in found if value_of(entry) is None)]
+
+
+def csv_text(found: Table | WholeTable) -> Iterator[str]:
+    """RFC 4180 text in pieces: a header of column keys, then raw values. Absent is empty.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe in front: names come from users.
+    """
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    writer.writerow([column.key for column in found.columns])
+    for number, row in enumerate(found.rows, start=1):
+        writer.writerow([_csv_value(row.values.get(column.key)) for column in found.columns])
+        if number % PIECE_ROWS == 0:
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue()
+
+
+def json_text(found: Table | WholeTable) -> Iterator[str]:
+    """One JSON object in pieces: columns with their units, and rows by column key."""
+    columns = [{"key": column.key, "title": column.title, "unit": column.unit} for column in found.columns]
+    piece = f'{{"name":{_json(found.name)},"columns":{_json(columns)},"rows":['
+    for number, row in enumerate(found.rows):
+        piece += ("," if number else "") + _json({column.key: row.values.get(column.key) for column in found.columns})
+        if number % PIECE_ROWS == PIECE_ROWS - 1:
+            yield piece
+            piece = ""
+    yield f"{piece}]}}"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _order(value: Value) -> tuple[int, float, str]:

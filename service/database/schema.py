@@ -18,6 +18,10 @@ class SchemaBehind(Exception):
     """The database has another schema than this code expects."""
 
 
+class BrokenReferences(Exception):
+    """After a migration, rows would refer to rows that are not there; it was undone."""
+
+
 def alembic_config(url: str) -> Config:
     """Alembic's configuration for the database at `url`."""
     config = Config()

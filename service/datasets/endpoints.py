@@ -7,14 +7,16 @@ from fastapi.responses import Response
 
 from service.access import FarmDep, PrincipalDep
 from service.datasets import service
+from service.datasets.archive import BadData
 from service.datasets.form import DATASET_BODY, DatasetFormDep
-from service.datasets.npz import BadData, inspect_npz
+from service.datasets.inspection import InspectionLimits, inspect_confined
 from service.datasets.schemas import DatasetView
 from service.files import BINARY, file_response, store_upload
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.pages import Cursor, Limit, Page
 from service.problems import Invalid
 from service.schemas import DigestText
+from service.settings import Settings
 
 router = APIRouter(prefix="/datasets", tags=["datasets"])
 
@@ -26,7 +28,7 @@ def send_dataset(
     """Send a data set. It is read whole and checked: types, shapes, finite numbers. The same bytes: the same digest."""
     settings = farm.settings
     try:
-        arrays = inspect_npz(form.file, unpacked_limit_bytes=settings.dataset_unpacked_limit_bytes)
+        arrays = inspect_confined(form.file, _limits(settings))
     except BadData as error:
         raise Invalid(error.code, error.message, where=error.where, hint=error.hint) from None
     form.file.seek(0)
@@ -42,6 +44,15 @@ def send_dataset(
         answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
                       lifetime_s=settings.idempotency_s, act=keep)  # fmt: skip
     return answer.response()
+
+
+def _limits(settings: Settings) -> InspectionLimits:
+    return InspectionLimits(
+        settings.dataset_unpacked_limit_bytes,
+        settings.dataset_memory_bytes,
+        settings.dataset_cpu_s,
+        wall_s=4.0 * settings.dataset_cpu_s,
+    )
 
 
 @router.get("")

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from starlette.datastructures import UploadFile
 
 from service.access import FarmDep, PrincipalDep
+from service.files import read_form
 from service.identifiers import clean_text
 from service.problems import Invalid
 
@@ -44,7 +45,7 @@ class DatasetForm:
 
 async def dataset_form(request: Request, farm: FarmDep, _: PrincipalDep) -> AsyncIterator[DatasetForm]:
     """The form's fields. Raises: Invalid."""
-    form = await request.form(max_files=1, max_fields=2, max_part_size=farm.settings.text_limit_bytes)
+    form = await read_form(request, max_files=1, max_fields=2, field_bytes=farm.settings.text_limit_bytes)
     try:
         upload, name = form.get("file"), form.get("name", "")
         if not isinstance(upload, UploadFile):

@@ -1,40 +1,30 @@
 """Checks an npz without unpacking it whole or trusting a size it declares.
 
 Rules: plain zip entries `NAME.npy`, no pickles, numbers or booleans only, row-major, the same number of samples (first
-axis) in every array, `y` and at least one other array, all numbers finite, unpacked size within the limit.
+axis) in every array, `y` and at least one other array, all numbers finite. Headers come first: what all arrays declare
+must fit the limits, and the archive's directory must agree, before any array is inflated.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import re
-import zipfile
-import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
 
-MAX_ARRAYS = 32
+from service.datasets.archive import BadData, Entry, read_entries
+
 MAX_RANK = 8
 MAX_HEADER_BYTES = 10_000
-CHUNK_BYTES = 1 << 22
+MAX_EXPANSION = 100
+"""Times its own size that a file may unpack to, beyond `FREE_EXPANSION_BYTES`; deflate's own limit is 1032."""
+FREE_EXPANSION_BYTES = 64 << 20
 LABELS = "y"
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "int8", "int16", "uint16", "bool")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
-
-
-class BadData(Exception):
-    """The file cannot be used; `code` is stable, `where` names the array."""
-
-    def __init__(self, code: str, message: str, *, where: str = "dataset", hint: str = "") -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.where = where
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,90 +34,97 @@ class ArrayInfo:
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def size_bytes(self) -> int:
+        """Unpacked."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {"dtype": self.dtype, "shape": list(self.shape)}
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ArrayInfo:
+        """What `to_json` made."""
+        return cls(value["dtype"], tuple(value["shape"]))
+
 
 def inspect_npz(file: BinaryIO, *, unpacked_limit_bytes: int) -> dict[str, ArrayInfo]:
     """Every array of a seekable npz, fully read and checked. Raises: BadData."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            arrays = _inspect(archive, unpacked_limit_bytes)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
-        raise BadData("data.invalid", f"not a readable npz: {str(error)[:200]}",
-                      hint="write it with numpy.savez(file, x=…, y=…)") from None  # fmt: skip
-    _check_samples(arrays)
-    return arrays
-
-
-def _inspect(archive: zipfile.ZipFile, limit_bytes: int) -> dict[str, ArrayInfo]:
-    entries = archive.infolist()
-    if not 1 <= len(entries) <= MAX_ARRAYS:
-        raise BadData("data.invalid", f"{len(entries)} arrays, expected 1 to {MAX_ARRAYS}")
+    entries, file_bytes = read_entries(file), file.seek(0, 2)
     arrays: dict[str, ArrayInfo] = {}
-    left_bytes = limit_bytes
+    heads: dict[str, tuple[ArrayInfo, int]] = {}
     for entry in entries:
-        name = entry.filename.removesuffix(".npy")
-        if name == entry.filename or not _NAME.fullmatch(name) or ".." in name or name in arrays:
-            raise BadData("data.invalid", f"entry {entry.filename!r:.100} is not one array NAME.npy")
-        with archive.open(entry) as stream:
-            arrays[name] = _inspect_array(name, stream, left_bytes)
-        left_bytes -= _size_bytes(arrays[name])
+        heads[entry.name] = _head(entry)
+        arrays[entry.name] = heads[entry.name][0]
+        _check_sizes(entry.name, sum(info.size_bytes for info in arrays.values()), file_bytes, unpacked_limit_bytes)
+    for entry in entries:
+        info, header_bytes = heads[entry.name]
+        if entry.size_bytes != header_bytes + info.size_bytes:
+            raise BadData("data.invalid", f"the array needs {info.size_bytes:,} bytes and the archive's directory says "
+                          f"{entry.size_bytes - header_bytes:,}", where=entry.name)  # fmt: skip
+    _check_samples(arrays)
+    for entry in entries:
+        _check_content(entry, *heads[entry.name])
     return arrays
 
 
-def _inspect_array(name: str, stream: IO[bytes], left_bytes: int) -> ArrayInfo:
-    shape, is_fortran, dtype = _header(name, stream)
+def _head(entry: Entry) -> tuple[ArrayInfo, int]:
+    """What the array's header declares, and the header's length. At most `MAX_HEADER_BYTES` and a chunk are read."""
+    stream = io.BytesIO(next(entry.read(), b"")[: MAX_HEADER_BYTES + 16])
+    shape, is_fortran, dtype = _header(entry.name, stream)
+    name = entry.name
     if dtype.name not in DTYPES or not dtype.isnative:
-        raise BadData("data.dtype", f"elements of type {dtype.str!r}, expected one of {', '.join(DTYPES)}", where=name,
-                      hint="convert with array.astype(numpy.float32)")  # fmt: skip
+        raise BadData("data.dtype", f"elements of type {dtype.str!r:.60}, expected one of {', '.join(DTYPES)}",
+                      where=name, hint="convert with array.astype(numpy.float32)")  # fmt: skip
     if is_fortran and len(shape) > 1:
         raise BadData("data.layout", "column-major array", where=name, hint="save numpy.ascontiguousarray(array)")
-    if not 1 <= len(shape) <= MAX_RANK or any(extent < 1 for extent in shape):
-        raise BadData("data.shape", f"shape {list(shape)}, expected samples first and 1 to {MAX_RANK} axes, none empty",
-                      where=name)  # fmt: skip
-    info = ArrayInfo(dtype.name, shape)
-    if _size_bytes(info) > left_bytes:
-        raise BadData(
-            "limits.dataset-unpacked",
-            f"{_size_bytes(info):,} bytes unpacked, {left_bytes:,} are left of the limit",
-            where=name,
-            hint="split the data set",
-        )
-    _check_content(name, stream, info, dtype)
-    return info
+    if not 1 <= len(shape) <= MAX_RANK or any(type(extent) is not int or extent < 1 for extent in shape):
+        raise BadData("data.shape", f"shape {list(shape)!r:.100}, expected samples first and 1 to {MAX_RANK} axes, "
+                      "none empty", where=name)  # fmt: skip
+    return ArrayInfo(dtype.name, shape), stream.tell()
 
 
-def _header(name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _header(name: str, stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         version = npy.read_magic(stream)
         readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
         if version not in readers:
             raise ValueError(f"npy version {version}")
         shape, is_fortran, dtype = readers[version](stream, max_header_size=MAX_HEADER_BYTES)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+    except Exception as error:  # NumPy evaluates the header as a Python literal, and raises whatever comes of it
         raise BadData("data.invalid", f"not a NumPy array: {str(error)[:200]}", where=name) from None
     return shape, is_fortran, dtype
 
 
-def _size_bytes(info: ArrayInfo) -> int:
-    return math.prod(info.shape) * np.dtype(info.dtype).itemsize
+def _check_sizes(name: str, total_bytes: int, file_bytes: int, limit_bytes: int) -> None:
+    if total_bytes > limit_bytes:
+        raise BadData("limits.dataset-unpacked", f"{total_bytes:,} bytes unpacked, the limit is {limit_bytes:,}",
+                      where=name, hint="split the data set")  # fmt: skip
+    if total_bytes > max(FREE_EXPANSION_BYTES, MAX_EXPANSION * file_bytes):
+        raise BadData("limits.dataset-expansion", f"{file_bytes:,} bytes that unpack to {total_bytes:,}: more than "
+                      f"{MAX_EXPANSION} times as many", where=name, hint="leave out samples that are all the same, "
+                      "or write it with numpy.savez (not compressed)")  # fmt: skip
 
 
-def _check_content(name: str, stream: IO[bytes], info: ArrayInfo, dtype: np.dtype[Any]) -> None:
-    reader = io.BufferedReader(cast(Any, stream), CHUNK_BYTES)
-    left_bytes, done = _size_bytes(info), 0
-    while left_bytes:
-        chunk = reader.read(min(CHUNK_BYTES, left_bytes))
-        if not chunk or len(chunk) % dtype.itemsize:
-            raise BadData("data.truncated", f"ends {left_bytes - len(chunk):,} bytes early", where=name)
+def _check_content(entry: Entry, info: ArrayInfo, header_bytes: int) -> None:
+    """Every number is finite; only arrays of floating point have to be cut into elements."""
+    dtype = np.dtype(info.dtype)
+    first = 0
+    for values in _elements(entry, header_bytes, dtype):
         if dtype.kind == "f":
-            _check_finite(name, np.frombuffer(chunk, dtype), done, info.shape)
-        left_bytes -= len(chunk)
-        done += len(chunk) // dtype.itemsize
-    if reader.read(1):
-        raise BadData("data.invalid", "holds more bytes than its shape needs", where=name)
+            _check_finite(entry.name, values, first, info.shape)
+        first += len(values)
+
+
+def _elements(entry: Entry, header_bytes: int, dtype: np.dtype[Any]) -> Iterator[np.ndarray[Any, Any]]:
+    skip, rest = header_bytes, b""
+    for chunk in entry.read():
+        data = rest + chunk[skip:]
+        skip = max(0, skip - len(chunk))
+        whole = len(data) - len(data) % dtype.itemsize
+        yield np.frombuffer(data[:whole], dtype)
+        rest = data[whole:]
 
 
 def _check_finite(name: str, values: np.ndarray[Any, Any], first: int, shape: tuple[int, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated, Any
@@ -16,11 +17,14 @@ from starlette.concurrency import run_in_threadpool
 from service.database.models import Event
 from service.events import service
 from service.farm import Farm
+from service.problems import Invalid
 from service.schemas import EventView
 
 KEEP_ALIVE_S = 15.0
-After = Annotated[int, Query(ge=0, description="Leave out events up to this id")]
+MAX_EVENT_ID = (1 << 63) - 1
+After = Annotated[int, Query(ge=0, le=MAX_EVENT_ID, description="Leave out events up to this id")]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="Sent by a browser that reconnects")]
+_EVENT_ID = re.compile("[0-9]{1,19}")
 IsOver = Callable[[Session], bool]
 """Whether the subject has reached its last state; read before the events, so that none is missed."""
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {
@@ -36,7 +40,7 @@ async def respond(
     request: Request, farm: Farm, subject: str, is_over: IsOver, *, last_event_id: str | None, after: int
 ) -> Response:
     """Events of `subject` after the given id: a stream that ends with the subject, or a list."""
-    last_id = int(last_event_id) if last_event_id and last_event_id.isdigit() else after
+    last_id = _event_id(last_event_id) if last_event_id else after
     accept = request.headers.get("accept", "")
     _over, events = await run_in_threadpool(_look, farm, subject, is_over, last_id)  # refuses before a stream starts
     if "application/json" in accept and "text/event-stream" not in accept:
@@ -44,6 +48,13 @@ async def respond(
     stream = _stream(request, farm, subject, is_over, last_id)
     return StreamingResponse(stream, media_type="text/event-stream",
                              headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})  # fmt: skip
+
+
+def _event_id(text: str) -> int:
+    if not _EVENT_ID.fullmatch(text) or int(text) > MAX_EVENT_ID:
+        raise Invalid("request.event-id", "not the id of an event of this farm", where="Last-Event-ID",
+                      hint="leave it out to get every event")  # fmt: skip
+    return int(text)
 
 
 def _look(farm: Farm, subject: str, is_over: IsOver, last_id: int) -> tuple[bool, Sequence[Event]]:

@@ -13,7 +13,7 @@ from compiler.errors import CompileError
 from compiler.spec import SparsePlan, TrainingSpec
 from service.access import FarmDep, PrincipalDep
 from service.farm import Farm
-from service.files import store_upload
+from service.files import read_form, store_upload
 from service.identifiers import DIGEST, clean_text
 from service.jobs.request import CompileRequest, compiler_version
 from service.problems import Invalid, NotFound, TooLarge
@@ -50,7 +50,7 @@ COMPILE_BODY = {
 
 async def compile_form(request: Request, farm: FarmDep, _: PrincipalDep) -> AsyncIterator[CompileRequest]:
     """The request in the form; the model is in the storage then. Raises: Invalid, TooLarge, NotFound."""
-    form = await request.form(max_files=4, max_fields=8, max_part_size=farm.settings.text_limit_bytes)
+    form = await read_form(request, max_files=4, max_fields=8, field_bytes=farm.settings.text_limit_bytes)
     try:
         yield await run_in_threadpool(_read_form, farm, form)
     finally:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from device_agents.protocol import Report
 from service.database.models import Run
 
+MOST = (1 << 31) - 1
+"""Of a column of plain integers."""
+
 
 def summarise(run: Run, report: Report) -> None:
     """Fill the summary columns of `run`. What was not measured stays null."""
     run.measurement_class = report.measurement_class
     run.verdict = report.verdict.kind if report.verdict else None
     if report.measurement is not None:
-        run.batch = report.measurement.batch
+        run.batch = min(report.measurement.batch, MOST)
         run.median_us, run.p90_us = report.measurement.median_us, report.measurement.p90_us
         run.samples_per_second = report.measurement.samples_per_second
     run.arena_bytes, run.peak_rss_bytes = report.memory.arena_bytes, report.memory.peak_rss_bytes

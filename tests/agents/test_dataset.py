@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import pickle
+import resource
+import signal
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import numpy
 import pytest
 
 from device_agents.dataset import split_npz
-from device_agents.errors import BadData
+from device_agents.errors import AttemptError, BadData
 
 LIMIT_BYTES = 1 << 20
 
@@ -92,8 +95,14 @@ Y = numpy.zeros(4, numpy.int64)
         ({"x": b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 30), "y": npy(Y)}, "data.format"),
         ({"x": b"", "y": npy(Y)}, "data.format"),
         ({f"m{index}": b"" for index in range(200)}, "data.format"),
+        ({"x": header("-" * 9000 + "1"), "y": npy(Y)}, "data.format"),
+        ({"x": header("{'descr': '<f4', 'fortran_order': False, 'shape': (²,)}"), "y": npy(Y)}, "data.format"),
+        ({"x": header("{'descr': '<f4', 'fortran_order': False, 'shape': (-4, 2)}"), "y": npy(Y)}, "data.shape"),
+        ({"x": header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': (4{', 1' * 99})}}"), "y": npy(Y)},
+         "data.shape"),
+        ({"x": header("{'descr': '<f4', 'descr': '<f4', 'shape': (4,)}"), "y": npy(Y)}, "data.format"),
     ],
-)
+)  # fmt: skip
 def test_bad_archives(tmp_path: Path, members: dict[str, bytes], code: str) -> None:
     with pytest.raises(BadData) as caught:
         split_npz(raw(tmp_path / "d.npz", **members), tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES)
@@ -107,6 +116,70 @@ def test_zip_bomb_stops_at_the_declared_size(tmp_path: Path) -> None:
     with pytest.raises(BadData):
         split_npz(path, tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES)
     assert sum(file.stat().st_size for file in (tmp_path / "out").iterdir()) < LIMIT_BYTES
+
+
+def encrypted(data: bytes) -> bytes:
+    at = data.index(b"PK\x01\x02") + 8
+    return data[:at] + b"\x01\x00" + data[at + 2 :]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (encrypted, "encrypted"),
+        (lambda data: data.replace(b"z.npy", b"x.npy"), "two members of one name"),
+        (lambda data: b"#!/bin/sh\n" + data, "not where it says"),
+        (lambda data: data + b"more", "does not end as a zip"),
+        (lambda data: data[:-2] + b"\x05\x00hello", "does not end as a zip"),
+        (lambda data: data[:-6] + b"\xff\xff\xff\xff" + data[-2:], "not where it says"),
+        (lambda data: data[: len(data) // 2], "does not end as a zip"),
+    ],
+)
+def test_archives_that_lie_are_refused_by_name(tmp_path: Path, change: Callable[[bytes], bytes], says: str) -> None:
+    path = raw(tmp_path / "d.npz", x=npy(X), z=npy(X), y=npy(Y))
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(BadData) as caught:
+        split_npz(path, tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES)
+    assert (caught.value.code, says in caught.value.message) == ("data.format", True), caught.value.message
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_methods_that_may_ask_for_gigabytes_are_refused(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "d.npz", "w", method) as archive:
+        archive.writestr("x.npy", npy(X))
+        archive.writestr("y.npy", npy(Y))
+    with pytest.raises(BadData, match=f"method {method}"):
+        split_npz(tmp_path / "d.npz", tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES)
+
+
+def test_nothing_is_written_before_every_array_fits(tmp_path: Path) -> None:
+    half = numpy.zeros(LIMIT_BYTES * 3 // 4, numpy.uint8)
+    path = save(tmp_path / "d.npz", a=half, b=half, y=Y)
+    with pytest.raises(BadData) as caught:
+        split_npz(path, tmp_path / "out", ["a", "b"], max_bytes=LIMIT_BYTES)
+    assert (caught.value.code, list((tmp_path / "out").iterdir())) == ("data.size", [])
+
+
+def test_a_full_disk_is_the_devices_fault(tmp_path: Path) -> None:
+    path = save(tmp_path / "d.npz", x=numpy.zeros((4, 1 << 16)), y=Y)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(AttemptError) as caught:
+            split_npz(path, tmp_path / "out", ["i"], max_bytes=1 << 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handled)
+    assert (caught.value.code, caught.value.cause) == ("device.disk", "device")
+    with pytest.raises(AttemptError, match="are free"):
+        split_npz(promising(tmp_path / "huge.npz"), tmp_path / "out2", ["i"], max_bytes=1 << 62)
+
+
+def promising(path: Path) -> Path:
+    """Arrays that declare more than any disk has."""
+    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': (4, {1 << 45})}}"
+    return raw(path, x=header(text, b"0"), y=npy(Y))
 
 
 def test_not_a_zip(tmp_path: Path) -> None:

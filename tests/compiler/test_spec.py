@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from compiler.errors import CompileError, PlanError, SpecError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.plan import WHOLE, UpdateSlice, resolve_plan
+from compiler.reading import MAX_TEXT_BYTES, PlainLoader
 from compiler.spec import SparsePlan, TrainingSpec
 from examples.models import MODELS
 
@@ -95,6 +97,68 @@ def test_wrong_specs_name_the_field(text: str, where: str) -> None:
     with pytest.raises(SpecError) as caught:
         TrainingSpec.parse(text)
     assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: " + "x" * MAX_TEXT_BYTES, "65,542 bytes, the limit is 65,536"),
+        ("name: " + "ü" * (MAX_TEXT_BYTES // 2), "the limit is 65,536"),  # bytes, not characters
+        ("update: " + "[" * 17 + "]" * 17, "nested more than 16 levels deep"),
+        ("[" * 60_000, "nested more than 16 levels deep"),
+        ('{"a":' * 10_000, "nested more than 16 levels deep"),
+        ("- " * 30_000, "nested more than 16 levels deep"),
+        ("update: [" + "a," * 20_000 + "]", "more than 20,000 values"),
+        ('{"update": [' + "1," * 20_000 + "1]}", "more than 20,000 values"),
+        ("a: &a [x]\nb: *a", "anchors and aliases"),
+        ("a: &a [1]\nb: &b [*a, *a]\nc: [*b, *b]", "anchors and aliases"),
+        ("preset: full\npreset: frozen", "field 'preset' is given twice"),
+        ('{"preset": "full", "preset": "frozen"}', "field 'preset' is given twice"),
+        ("batch: 0x" + "f" * 16, "an integer of 64 bits"),
+        ("batch: 0x" + "f" * 5000, "a number of 5,002 characters"),
+        ("batch: " + "9" * 5000, "a number of 5,000 characters"),
+        ("batch: " + "1:" * 20_000 + "1", "a number of 40,001 characters"),
+        ('{"batch": ' + "9" * 30 + "}", "an integer of 100 bits"),
+        ('{"batch": ' + "9" * 5000 + "}", "not readable as JSON or YAML"),
+        ("name: !!binary aGk=", "the tag '!!binary' is not taken"),
+        ("name: !!python/object:os.system x", "is not taken"),
+        ('name: "a\\0b"', "U+0000"),
+        ('{"name": "a\\ud800"}', "U+D800"),
+        ("name: a\ud800", "not readable as JSON or YAML"),
+        ("a: 1\n---\na: 2", "not readable as JSON or YAML"),
+        ("? [1, 2]\n: 3", "not readable as JSON or YAML"),
+    ],
+)
+def test_texts_beyond_the_limits_are_refused_by_name(text: str, says: str) -> None:
+    for parse, error in ((SparsePlan.parse, PlanError), (TrainingSpec.parse, SpecError)):
+        with pytest.raises(error) as caught:
+            parse(text)
+        assert says in str(caught.value)
+
+
+def test_the_limits_hold_for_plain_data_too() -> None:
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    for value, says in ((deep, "levels deep"), ([0] * 30_000, "values"), (1 << 70, "71 bits"), ("\ud800", r"U\+D800")):
+        with pytest.raises(SpecError, match=says):
+            TrainingSpec.parse({"batch": value})
+
+
+def test_texts_are_read_by_libyaml_and_looked_at_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert issubclass(PlainLoader, yaml.CSafeLoader)
+    built = []
+    monkeypatch.setattr(PlainLoader, "get_single_data", lambda self: built.append(self))
+    for text in ("[" * 60_000, "- " * 30_000, "a," * 30_000 + "[" + "a," * 20_001, "a: &a [x]\nb: *a"):
+        with pytest.raises(PlanError):
+            SparsePlan.parse(text)
+    assert built == []
+
+
+def test_json_and_yaml_agree_on_characters_and_dates() -> None:
+    assert SparsePlan.parse('{"name": "\\ud83d\\ude00", "preset": "full"}').name == "\N{GRINNING FACE}"
+    assert SparsePlan.parse("name: 2026-05-01\npreset: full").name == "2026-05-01"
+    assert SparsePlan.parse("{name: p, preset: full}").name == "p"  # YAML that begins like JSON
 
 
 def test_yaml_numbers_without_a_dot_are_numbers() -> None:

@@ -84,7 +84,7 @@ def test_unknown_paths_and_methods_are_problems(small_farm: TestFarm) -> None:
 def test_health_says_which_part_is_down(farm: TestFarm) -> None:
     assert farm.anonymous.get("/healthz").json() == {"status": "ok"}
     assert farm.anonymous.get("/readyz").json() == {
-        "status": "ok", "parts": {"database": "ok", "storage": "ok", "broker": "ok"}}  # fmt: skip
+        "status": "ok", "parts": {"database": "ok", "storage": "ok", "broker": "ok", "disk": "ok"}}  # fmt: skip
     farm.queue.is_down = True
     answer = farm.anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["parts"]["broker"]) == (503, "down")
@@ -144,3 +144,46 @@ def test_secrets_in_paths_are_neither_logged_nor_answered(
     assert "broken on purpose" in caplog.text
     for text in (failed.text, stale.text, caplog.text):
         assert secret not in text
+
+
+def test_a_long_text_field_is_refused_by_its_limit(tight_farm: TestFarm) -> None:
+    for path in ("/compile", "/datasets"):
+        answer = tight_farm.http.post(path, data={"name": "x" * 2000}, files={"file": b"x"})
+        assert (answer.status_code, answer.json()["code"]) == (413, "limits.field")
+        assert "1,000 bytes" in answer.json()["detail"]
+
+
+def test_a_form_that_is_none_says_so(small_farm: TestFarm) -> None:
+    answer = small_farm.http.post("/compile", content=b"x", headers={"Content-Type": "multipart/form-data"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "request.form")
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [("/jobs/a%00b", "path"), ("/jobs?state=%00", "query"), ("/jobs?cursor=a%00", "query"), ("/open/%00", "path")],
+)
+def test_nul_is_refused_by_its_place(farm: TestFarm, path: str, where: str) -> None:
+    answer = farm.http.get(path)
+    assert (answer.status_code, answer.json()["code"], answer.json()["where"]) == (422, "request.text", where)
+
+
+def test_texts_that_no_database_keeps_are_refused_by_their_field(farm: TestFarm) -> None:
+    answer = farm.http.post("/keys", json={"name": "a\0b"})
+    assert (answer.status_code, answer.json()["where"]) == (422, "body.name")
+    assert "U+0000" in answer.json()["detail"]
+    answer = farm.http.post("/keys", content=b'{"name": "x", "\\ud800": 1}')
+    assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid")
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "²", "١", "-1", "0x1", "1 ", "9" * 400])
+def test_event_ids_are_numbers_that_events_have(farm: TestFarm, text: str) -> None:
+    path = f"/jobs/{farm.compile().json()['id']}/events"
+    answer = farm.http.get(path, headers={"Last-Event-ID": text.encode(), "Accept": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "request.event-id")
+
+
+def test_the_largest_event_id_is_taken(farm: TestFarm) -> None:
+    path = f"/jobs/{farm.compile(b'other').json()['id']}/events?after={1 << 63}"
+    assert farm.http.get(path, headers={"Accept": "application/json"}).status_code == 422
+    headers = {"Last-Event-ID": str((1 << 63) - 1), "Accept": "application/json"}
+    assert farm.http.get(f"/jobs/{farm.compile().json()['id']}/events", headers=headers).json() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +11,22 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import Connection, Engine, event, inspect, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.pool import Pool
 
+from pockfarm.parts import FarmPlan, admin
+from pockfarm.state import StateFolder
 from service.database.engine import Database
 from service.database.models import ApiKey, Base, Job
-from service.database.schema import MIGRATIONS, SchemaBehind, alembic_config, check_schema, migrate
+from service.database.schema import MIGRATIONS, BrokenReferences, SchemaBehind, alembic_config, check_schema, migrate
+from service.settings import Settings
 from tests.service.postgres import PostgresServer
+from tests.service.rows import Snapshot, describe, fill, snapshot
+
+REVISIONS = [script.revision for script in reversed(list(ScriptDirectory(str(MIGRATIONS)).walk_revisions()))]
+"""Every revision there is, the oldest first."""
+PAIRS = [(older, newer) for n, newer in enumerate(REVISIONS) for older in REVISIONS[:n]]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -65,6 +77,210 @@ def test_up_down_up_with_data(empty_url: str) -> None:
     database.close()
 
 
+def downgrade(url: str, revision: str) -> None:
+    command.downgrade(alembic_config(url), revision)
+
+
+def filled_database(url: str, revision: str) -> Snapshot:
+    """A database of that revision with rows in every table."""
+    migrate(url, revision)
+    database = Database(url)
+    with database.engine.begin() as connection:
+        fill(connection)
+    database.close()
+    return content(url)[1]
+
+
+def content(url: str) -> tuple[dict[str, object], Snapshot]:
+    database = Database(url)
+    with database.engine.connect() as connection:
+        found = describe(connection), snapshot(connection)
+    database.close()
+    return found
+
+
+def assert_holds(rows: Snapshot, older: Snapshot) -> None:
+    """Every row of `older` is there, with every value that it had."""
+    for name, expected in older.items():
+        kept = [{column: row[column] for column in expected[0]} for row in rows[name]]
+        assert kept == expected, name
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_filled_database_goes_up_and_down_again(empty_url: str, revision: str) -> None:
+    before = filled_database(empty_url, revision)
+    schema, _ = content(empty_url)
+    migrate(empty_url)
+    command.check(alembic_config(empty_url))
+    assert_holds(content(empty_url)[1], before)
+    downgrade(empty_url, revision)
+    assert content(empty_url) == (schema, before)
+
+
+@pytest.mark.parametrize(("older", "newer"), PAIRS)
+def test_a_filled_database_goes_down_and_up_again(empty_url: str, older: str, newer: str) -> None:
+    before = filled_database(empty_url, newer)
+    schema, _ = content(empty_url)
+    downgrade(empty_url, older)
+    migrate(empty_url, newer)
+    assert content(empty_url) == (schema, before)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_an_upgraded_database_is_what_the_models_say(
+    empty_url: str, revision: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Checks, predicates of partial indexes and defaults too, which `alembic check` does not compare."""
+    filled_database(empty_url, revision)
+    migrate(empty_url)
+    is_sqlite = empty_url.startswith("sqlite")
+    fresh = f"sqlite:///{tmp_path / 'fresh.db'}" if is_sqlite else request.getfixturevalue("postgres").make_database()
+    database = Database(fresh)
+    Base.metadata.create_all(database.engine)
+    database.close()
+    assert content(empty_url)[0] == content(fresh)[0]
+
+
+def test_work_that_was_set_aside_gives_way_to_newer_work(empty_url: str) -> None:
+    """Down to 0001 and up: a device that took other work in between does not have two live attempts."""
+    filled_database(empty_url, "0002")
+    database = Database(empty_url)
+    measured = "SELECT runs.id FROM runs JOIN attempts ON run_id = runs.id WHERE mode = 'tune'"
+    with database.engine.begin() as connection:
+        run, device = connection.execute(
+            text(f"SELECT run_id, device_id FROM attempts WHERE run_id IN ({measured}) AND state = 'running'")
+        ).first() or ("", "")
+        connection.execute(text("UPDATE runs SET state = 'running' WHERE id = :run"), {"run": run})
+    downgrade(empty_url, "0001")
+    with database.engine.begin() as connection:
+        other = "SELECT min(id) FROM attempts WHERE state = 'failed'"
+        connection.execute(text(f"UPDATE attempts SET state = 'leased', device_id = :device WHERE id = ({other})"),
+                           {"device": device})  # fmt: skip
+    migrate(empty_url)
+    with database.engine.connect() as connection:
+        ended = "SELECT state, code FROM attempts WHERE run_id = :run"
+        assert connection.execute(text(ended), {"run": run}).all() == [("lost", "infra.abandoned")]
+        assert connection.scalar(text("SELECT state FROM runs WHERE id = :run"), {"run": run}) == "queued"
+    database.close()
+
+
+def migrate_until(url: str, change: int) -> None:
+    """Migrate to head, and break before that statement of those that write. Raises: InterruptedError, if it came."""
+    count = 0
+
+    def count_or_fail(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        nonlocal count
+        count += statement.split()[0] not in ("SELECT", "PRAGMA")
+        if count == change:
+            raise InterruptedError
+
+    event.listen(Engine, "before_cursor_execute", count_or_fail)
+    try:
+        migrate(url)
+    finally:
+        event.remove(Engine, "before_cursor_execute", count_or_fail)
+
+
+def test_a_migration_that_breaks_anywhere_changes_nothing(empty_url: str) -> None:
+    before = filled_database(empty_url, REVISIONS[0])
+    schema, _ = content(empty_url)
+    step = 0
+    while True:
+        step += 1
+        try:
+            migrate_until(empty_url, step)
+        except InterruptedError:
+            assert content(empty_url) == (schema, before), f"at change {step}"
+        else:
+            break
+    assert step > 8
+    assert_holds(content(empty_url)[1], before)
+
+
+KILLED = """
+import os, signal, sys
+from sqlalchemy import Engine, event
+from service.database.schema import migrate
+
+@event.listens_for(Engine, "after_cursor_execute")
+def kill(connection, cursor, statement, *_):
+    if "ADD COLUMN tune_s" in statement or "DROP TABLE runs" in statement:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+migrate(sys.argv[1])
+"""
+
+
+def test_a_killed_migration_changes_nothing(empty_url: str) -> None:
+    before = filled_database(empty_url, "0001")
+    killed = subprocess.run([sys.executable, "-c", KILLED, empty_url], timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert content(empty_url)[1] == before
+    database = Database(empty_url)
+    with database.engine.begin() as connection, pytest.raises(IntegrityError):
+        connection.execute(text("UPDATE runs SET bundle_digest = 'none such'"))
+    database.close()
+    migrate(empty_url)
+    assert_holds(content(empty_url)[1], before)
+
+
+def test_a_reference_to_nothing_stops_a_migration_by_name(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'farm.db'}"
+    filled_database(url, "0001")
+    with sqlite3.connect(tmp_path / "farm.db") as connection:  # its foreign keys are off
+        connection.execute("UPDATE runs SET bundle_digest = 'none such' WHERE rowid = 3")
+    connection.close()
+    before = content(url)
+    with pytest.raises(BrokenReferences, match=r"1 rows refer.*runs \(row 3\) -> bundles"):
+        migrate(url)
+    assert content(url) == before
+
+
+def test_foreign_keys_hold_again_after_a_migration(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def note(connection: sqlite3.Connection, _record: object) -> None:
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            seen.append(connection.execute("PRAGMA foreign_keys").fetchone()[0])
+
+    event.listen(Pool, "checkin", note)
+    try:
+        migrate(f"sqlite:///{tmp_path / 'farm.db'}")
+    finally:
+        event.remove(Pool, "checkin", note)
+    assert seen == [1]
+
+
+def test_a_migration_is_not_held_to_the_time_of_a_request(postgres: PostgresServer) -> None:
+    found: dict[str, str] = {}
+
+    def look(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("\nCREATE TABLE runs"):
+            for name in ("statement_timeout", "lock_timeout"):
+                found[name] = str(connection.connection.cursor().execute(f"SHOW {name}").fetchone()[0])  # type: ignore[attr-defined]
+
+    event.listen(Engine, "after_cursor_execute", look)
+    try:
+        migrate(postgres.make_database())
+    finally:
+        event.remove(Engine, "after_cursor_execute", look)
+    assert found == {"statement_timeout": "0", "lock_timeout": "20s"}
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_farm_that_starts_upgrades_its_filled_database(tmp_path: Path, revision: str) -> None:
+    """What `pockfarm up` does with an older farm's folder."""
+    state = StateFolder(tmp_path / "state")
+    state.make()
+    url = Settings(state=state.path).database
+    before = filled_database(url, revision)
+    assert admin(FarmPlan(state, 1, with_emulation=False), "migrate") == "the database is up to date"
+    database = Database(url)
+    check_schema(database)
+    database.close()
+    assert_holds(content(url)[1], before)
+
+
 def test_models_and_migrations_agree(empty_url: str) -> None:
     migrate(empty_url)
     command.check(alembic_config(empty_url))
@@ -92,8 +308,8 @@ def test_versions_do_not_import_our_code() -> None:
                                  if line.startswith(("import ", "from "))]  # fmt: skip
 
 
-def test_simultaneous_migrations_wait_for_each_other(postgres: PostgresServer) -> None:
-    url = postgres.make_database()
+def test_simultaneous_migrations_wait_for_each_other(empty_url: str) -> None:
+    url = empty_url
     word = [sys.executable, "-c", "import sys; from service.database.schema import migrate; migrate(sys.argv[1])", url]
     both = [subprocess.Popen(word, stderr=subprocess.PIPE) for _ in range(2)]
     for process in both:

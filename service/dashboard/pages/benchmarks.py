@@ -86,7 +86,7 @@ def benchmarks_page(session: Session, chosen: RunFilter, *, all_verdicts: bool, 
              ("class", chosen.measurement_class))  # fmt: skip
     query = tuple(pair for pair in pairs if pair[1])
     return BenchmarksPage(
-        groups=tuple(_group(n, like, counted, sort) for n, like in enumerate(grouped(facts), start=1)),
+        groups=ranked_groups(facts, counted, sort),
         filters=_filters(session, chosen),
         query=(*query, *((("verdicts", "all"),) if all_verdicts else ())),
         hidden=tuple(sorted(hidden.items())),
@@ -96,11 +96,18 @@ def benchmarks_page(session: Session, chosen: RunFilter, *, all_verdicts: bool, 
     )
 
 
-def benchmark_table(page: BenchmarksPage) -> Table:
+def ranked_groups(
+    facts: Sequence[RunFacts], counted: Counter[tuple[object, ...]], sort: str
+) -> tuple[Group, ...]:  # fmt: skip
+    """Each group with its like."""
+    return tuple(_group(n, like, counted, sort) for n, like in enumerate(grouped(facts), start=1))
+
+
+def benchmark_table(groups: Sequence[Group]) -> Table:
     """Every group's rows in one table, for CSV and JSON."""
     own = (Column("model", "Model"), Column("measurement_class", "Class", "class"), Column("run", "Run"))
     columns = (*own, Column("mode", "Mode"), Column("batch", "Batch", "number"), *COLUMNS)
-    return table("benchmarks", "Benchmarks", columns, [row for group in page.groups for row in group.table.rows])
+    return table("benchmarks", "Benchmarks", columns, [row for group in groups for row in group.table.rows])
 
 
 def configuration(entry: RunFacts) -> tuple[object, ...]:

@@ -103,8 +103,12 @@ def device_page(session: Session, device_id: str) -> DevicePage | None:
 
 def history_table(events: Sequence[EventFacts]) -> Table:
     """Health events, newest first."""
-    rows = [Row({"at": fmt.iso(event.at), "event": event.kind, "message": event.message or None}) for event in events]
-    return table("history", "Health history, newest first", EVENT_COLUMNS, rows)
+    return table("history", "Health history, newest first", EVENT_COLUMNS, [history_row(event) for event in events])
+
+
+def history_row(event: EventFacts) -> Row:
+    """One line of a device's history."""
+    return Row({"at": fmt.iso(event.at), "event": event.kind, "message": event.message or None})
 
 
 def _strip(attempts: Sequence[AttemptFacts]) -> Figure | None:

@@ -36,7 +36,7 @@ COLUMNS: tuple[Column, ...] = (
 
 def job_table(found: Sequence[JobFacts], caption: str) -> Table:
     """Jobs as rows."""
-    return table("jobs", caption, COLUMNS, [_job_row(entry) for entry in found])
+    return table("jobs", caption, COLUMNS, [job_row(entry) for entry in found])
 
 
 def jobs_page(session: Session, chosen: JobFilter, sort: str) -> Listing:
@@ -67,7 +67,8 @@ def jobs_page(session: Session, chosen: JobFilter, sort: str) -> Listing:
     )
 
 
-def _job_row(entry: JobFacts) -> Row:
+def job_row(entry: JobFacts) -> Row:
+    """One job."""
     values = {
         "id": entry.id,
         "job": entry.title,
@@ -133,12 +134,10 @@ def job_page(session: Session, job_id: str) -> JobPage | None:
 
 
 def job_data(session: Session, job_id: str, name: str) -> Table | None:
-    """A job's `memory` or `runs` table with all of its rows; None when there is no such job or table."""
+    """A job's `memory` table with all of its rows; None when there is no such job or table."""
     found = queries.job(session, job_id)
     if found is None or found.bundle_digest is None:
         return None
-    if name == "runs":
-        return run_table(_runs_of(session, found), "Runs of this bundle", short=True)
     built = queries.bundle(session, found.bundle_digest) if name == "memory" else None
     plan = memory_plan.arena_plan(built) if built else None
     return memory_table(plan) if plan else None

@@ -122,7 +122,7 @@ def run_data(session: Session, run_id: str, name: str, sort: str) -> Table | Non
         plan = memory_plan.arena_plan(built) if built else None
         return memory_table(plan) if plan else None
     if name == "losses":
-        return loss_table(found.report.losses if found.report else queries.step_losses(session, run_id))
+        return loss_table(found.report.losses if found.report else queries.step_losses(session, run_id, limit=None))
     return _report_table(found, name, sort)
 
 

@@ -1,4 +1,4 @@
-"""What a compile child gives up before it reads anything of a user's: memory, time, files, network, its parent's life.
+"""What a child process gives up before it reads anything of a user's: memory, time, files, network, its parent's life.
 
 `RLIMIT_AS` must stay above 1.5 GiB (TVM), `RLIMIT_NPROC` does nothing for root. No network: a network namespace of its
 own, where the kernel allows it (with privileges, or with unprivileged user namespaces); `isolated` says whether it did.
@@ -21,7 +21,7 @@ OPEN_FILES = 1024
 
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
-    """Limits of one compile; `cpu_s` is CPU time of the process, over all its threads."""
+    """Limits of one child; `cpu_s` is CPU time of the process, over all its threads."""
 
     memory_bytes: int
     cpu_s: int

@@ -1,0 +1,161 @@
+"""Fills any schema with rows that its constraints allow, by reflection, and reads all of it back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Connection,
+    Float,
+    ForeignKeyConstraint,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    inspect,
+    select,
+)
+
+ROWS = 24
+"""Of each table: enough for every state and mode, with and without the nullable values."""
+Snapshot = dict[str, list[dict[str, Any]]]
+
+
+@dataclass
+class Filled:
+    """Rows by table name, in the order in which they went in."""
+
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+def reflect(connection: Connection) -> MetaData:
+    """The database's tables as they are, without Alembic's own."""
+    metadata = MetaData()
+    metadata.reflect(connection, only=lambda name, _: name != "alembic_version")
+    return metadata
+
+
+def fill(connection: Connection) -> Filled:
+    """`ROWS` rows in every table: each allowed value of a checked column occurs, and every foreign key has a row."""
+    filled = Filled()
+    for table in reflect(connection).sorted_tables:
+        rows = [_row(table, index, filled) for index in range(ROWS)]
+        connection.execute(table.insert(), rows)
+        filled.rows[table.name] = rows
+    return filled
+
+
+def snapshot(connection: Connection) -> Snapshot:
+    """Every row of every table, by table name, in the order of the primary key."""
+    found: Snapshot = {}
+    for table in reflect(connection).sorted_tables:
+        rows = connection.execute(select(table).order_by(*table.primary_key.columns)).mappings()
+        found[table.name] = [dict(row) for row in rows]
+    return found
+
+
+def describe(connection: Connection) -> dict[str, Any]:
+    """What the database's tables are, but for the order of columns: types, defaults, constraints, indexes."""
+    found = inspect(connection)
+    return {
+        name: {
+            "columns": {column["name"]: _column(column) for column in found.get_columns(name)},
+            "primary key": found.get_pk_constraint(name)["constrained_columns"],
+            "foreign keys": _by_name(found.get_foreign_keys(name)),
+            "unique": _by_name(found.get_unique_constraints(name)),
+            "checks": {check["name"]: _words(check["sqltext"]) for check in found.get_check_constraints(name)},
+            "indexes": {index["name"]: _index(index) for index in found.get_indexes(name)},
+        }
+        for name in found.get_table_names()
+        if name != "alembic_version"
+    }
+
+
+def _column(column: Any) -> tuple[str, bool, str]:
+    return str(column["type"]), column["nullable"], str(column.get("default"))
+
+
+def _index(index: Any) -> tuple[list[str], bool, str]:
+    options = index.get("dialect_options", {})
+    predicate = next((str(value) for name, value in options.items() if name.endswith("_where")), "")
+    return index["column_names"], bool(index["unique"]), _words(predicate)
+
+
+def _by_name(constraints: Any) -> dict[str, str]:
+    return {one["name"]: str({key: value for key, value in one.items() if key not in ("name", "comment")})
+            for one in constraints}  # fmt: skip
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _row(table: Table, index: int, filled: Filled) -> dict[str, Any]:
+    parents = _parents(table, index, filled)
+    allowed = dict(_allowed(table))
+    row: dict[str, Any] = {}
+    for column in table.columns:
+        if column.nullable and index % 3 == 2:
+            row[column.name] = None
+        elif column.name in parents:
+            row[column.name] = parents[column.name]
+        elif column.name in allowed:
+            values = allowed[column.name]
+            row[column.name] = values[index % len(values)]
+        else:
+            row[column.name] = _value(column, index)
+    return row
+
+
+def _parents(table: Table, index: int, filled: Filled) -> dict[str, Any]:
+    found = {}
+    for constraint in table.constraints:
+        if isinstance(constraint, ForeignKeyConstraint):
+            parent = filled.rows[constraint.referred_table.name][index]
+            for name, key in zip(constraint.column_keys, constraint.elements, strict=True):
+                found[name] = parent[key.column.name]
+    return found
+
+
+def _allowed(table: Table) -> Iterator[tuple[str, list[str]]]:
+    """(column, its values) of every `CHECK (column IN (…))`, as SQLite and PostgreSQL write it."""
+    for constraint in table.constraints:
+        if isinstance(constraint, CheckConstraint):
+            text = str(constraint.sqltext)
+            column = re.match(r"\W*(\w+)", text)
+            values = re.findall(r"'([^']*)'", text)
+            if not column or not values:
+                raise AssertionError(f"teach tests/service/rows.py to obey {table.name}'s check: {text}")
+            yield column[1], values
+
+
+def _value(column: Column[Any], index: int) -> Any:
+    for kind, make in _VALUES:
+        if isinstance(column.type, kind):
+            return make(column, index)
+    raise AssertionError(f"teach tests/service/rows.py to fill {column.table.name}.{column.name}: {column.type!r}")
+
+
+def _text(column: Column[Any], index: int) -> str:
+    return f"{index} {column.table.name}.{column.name} ü\N{PILE OF POO}'%"[
+        : getattr(column.type, "length", None) or 200
+    ]
+
+
+_VALUES: tuple[tuple[type, Callable[[Column[Any], int], Any]], ...] = (
+    (JSON, lambda column, index: {"of": column.name, "n": [index, None, 0.1, "ü\"'", {"deep": True}]}),
+    (Boolean, lambda _, index: index % 2 == 0),
+    (BigInteger, lambda _, index: (1 << 40) + index),
+    (Integer, lambda _, index: 1 + index),
+    (Float, lambda _, index: 1.7e9 + index / 3),
+    (String, _text),
+)
+"""The first kind that fits; a value differs from row to row, for the sake of unique columns."""

@@ -1,0 +1,97 @@
+"""A disk without room: said before it matters, and nothing half-written when it happens."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import resource
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from psycopg.errors import DiskFull as PostgresDiskFull
+
+from service.disk import is_disk_full, written_folders
+from service.settings import Settings
+from tests.service.farms import TestFarm, npz, open_test_farm
+
+
+@contextmanager
+def files_end_at(size_bytes: int) -> Iterator[None]:
+    """No file of this process grows beyond `size_bytes`: a write fails as it does on a full disk (EFBIG for ENOSPC)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def kept_files(farm: TestFarm) -> list[Path]:
+    return [path for path in (farm.farm.settings.state / "files").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("model_bytes", [500_000, 4_000_000])
+def test_no_room_for_a_model_is_said_and_leaves_nothing(farm: TestFarm, model_bytes: int) -> None:
+    """The small one fails in the storage, the large one while it arrives."""
+    with files_end_at(1 << 18):
+        answer = farm.compile(b"x" * model_bytes)
+    assert (answer.status_code, answer.json()["code"], answer.json()["cause"]) == (507, "infra.disk-full", "infra")
+    assert answer.headers["retry-after"] == "60"
+    assert kept_files(farm) == []
+    assert farm.http.get("/jobs").json()["items"] == []
+    assert farm.compile(b"x" * model_bytes).status_code == 202
+
+
+def test_no_room_for_data_and_weights_is_said(farm: TestFarm) -> None:
+    bundle, board = farm.bundle(), farm.board()
+    farm.run(bundle=bundle)
+    work = board.lease()
+    assert work is not None
+    before = kept_files(farm)
+    with files_end_at(1 << 18):
+        data = farm.http.post("/datasets", files={"file": ("d.npz", npz(x=[[0.5] * 90_000], y=[1]))})
+        weights = board.put_weights(work, b"w" * 500_000, "sha256:" + "0" * 64)
+    assert [data.json()["code"], weights.json()["code"]] == ["infra.disk-full"] * 2
+    assert kept_files(farm) == before
+
+
+def test_a_full_disk_is_not_ready(sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        open_test_farm(tmp_path / "s", sqlite_url, disk_reserve_bytes=1 << 60) as farm,
+        caplog.at_level(logging.WARNING),
+    ):
+        answer = farm.anonymous.get("/readyz")
+    assert (answer.status_code, answer.json()["parts"]["disk"]) == (503, "full")
+    assert "bytes are free, the farm needs 1,152,921,504,606,846,976" in caplog.text
+
+
+def test_a_disk_that_takes_no_write_is_not_ready(small_farm: TestFarm) -> None:
+    with files_end_at(1 << 10):
+        answer = small_farm.anonymous.get("/readyz")
+    assert (answer.status_code, answer.json()["parts"]["disk"]) == (503, "full")
+    assert small_farm.anonymous.get("/readyz").json()["status"] == "ok"
+
+
+def test_every_folder_that_is_written_to_is_looked_at(tmp_path: Path) -> None:
+    settings = Settings(state=tmp_path / "s", database_url=f"sqlite:///{tmp_path}/d/farm.db",
+                        storage_url=f"file://{tmp_path}/f")  # fmt: skip
+    assert {tmp_path / "s", tmp_path / "d", tmp_path / "f"} < set(written_folders(settings))
+    remote = Settings(state=tmp_path / "s", database_url="postgresql+psycopg://x/y", storage_url="s3://b/p")
+    assert len(written_folders(remote)) == 2
+
+
+def test_a_database_without_room_is_told_from_one_that_is_down(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "small.db")
+    connection.execute("PRAGMA max_page_count=4")
+    connection.execute("CREATE TABLE t (x)")
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
+    assert is_disk_full(caught.value)
+    assert is_disk_full(PostgresDiskFull())
+    assert is_disk_full(OSError(errno.ENOSPC, "no room"))
+    assert not is_disk_full(sqlite3.OperationalError("database is locked"))
+    assert not is_disk_full(OSError(errno.ENOENT, "gone"))
+    connection.close()
