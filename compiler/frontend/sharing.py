@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -62,6 +63,6 @@ def _untie(source: SourceModel, name: str, where: str) -> SourceModel:
 
 def _require(source: SourceModel, name: str, where: str) -> None:
     if name not in source.initializers:
-        raise SpecError(
-            f"the model has no initializer {name!r}", where=where, hint="a report lists the parameters' names"
-        )
+        near = difflib.get_close_matches(name, source.initializers, n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "names are those of the ONNX file's initializers"
+        raise SpecError(f"the model has no initializer {name!r}", where=where, hint=hint)

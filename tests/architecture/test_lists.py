@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import typing
 from collections import Counter
 from pathlib import Path
@@ -18,6 +19,7 @@ from compiler.ops import FAMILIES, OPERATORS
 from compiler.ops.record import Operator
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES
 from device_agents.devices import DEVICE_KINDS, DeviceKind
+from device_agents.step_events import EVENTS
 from examples.models import MODELS
 from pockfarm import cli
 from pockfarm.commands import farm, local, machine, tune
@@ -100,6 +102,13 @@ def test_every_task_has_a_name_and_every_name_a_task() -> None:
 
     assert set(TASK_FUNCTIONS) == set(TASKS)
     assert set(TASKS) <= set(app.tasks)
+
+
+def test_every_event_of_the_runtime_is_one_that_the_agent_knows() -> None:
+    sources = (ROOT / "compiler" / "runtime").rglob("*.c")
+    calls = " ".join(call for path in sources for call in re.findall(r"pf_event\(([^;]*)\);", path.read_text()))
+    # The agent never asks a binary for `info`.
+    assert set(re.findall(r'"(\w+)"', calls)) - {"info"} == set(EVENTS)
 
 
 def test_every_command_is_offered() -> None:
