@@ -22,8 +22,8 @@ from tests.service.board import Board
 from tests.service.farms import TestFarm
 
 LONE = "\ud800"
-TEXTS = ("", " ", "\0", "²", "١", "9" * 400, str(1 << 63), str(1 << 64), "-1", "0x10", "NaN", "../../etc/passwd",
-         "' OR 1=1 --", "x" * 3000, "%00%ff", "\N{PILE OF POO}\u202e\u2028", "a\r\nX-B: c")  # fmt: skip
+TEXTS = ("", "\0", "²", "9" * 400, str(1 << 63), "-1", "0x10", "../../etc/passwd", "x" * 3000, "%00%ff",
+         "\N{PILE OF POO}\u202e\u2028\r\nX-B: c")  # fmt: skip
 VALUES: tuple[Any, ...] = (
     *("", "a\0b", "²", "9" * 400, "x" * 3000, LONE, "a" + LONE, 0, -1, 1 << 31, 1 << 63, 1 << 64, 10**400, 1e308),
     *(float("nan"), float("inf"), None, True, [], {}, [[]], {LONE: LONE}),
