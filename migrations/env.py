@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 from service.database.engine import LOCK_TIMEOUT_S, Database
 from service.database.models import Base
 from service.database.schema import BrokenReferences
+from service.database.set_aside import add_operations
 from service.settings import Settings
 
 LOCK_NUMBER = 727_420_001
@@ -77,4 +78,5 @@ def _migrate_postgres(connection: Connection) -> None:
         context.run_migrations()
 
 
+add_operations()
 run()

@@ -15,15 +15,13 @@ depends_on = None
 LIVE = "state IN ('leased', 'running')"
 TUNING_RUNS = "(SELECT id FROM runs WHERE mode = 'tune')"
 ROWS = (
-    ("jobs", "source_digest IS NOT NULL"),
-    ("runs", "mode = 'tune'"),
-    ("attempts", f"run_id IN {TUNING_RUNS}"),
-    ("results", f"run_id IN {TUNING_RUNS}"),
-    ("tunings", "id IS NOT NULL"),
+    ("jobs", "id", "source_digest IS NOT NULL"),
+    ("runs", "id", "mode = 'tune'"),
+    ("attempts", "id", f"run_id IN {TUNING_RUNS}"),
+    ("results", "attempt_id", f"run_id IN {TUNING_RUNS}"),
+    ("tunings", "id", "id IS NOT NULL"),
 )
-"""Whole rows to set aside, the referred ones first."""
 VALUES = (("jobs", "tuning_json", "tuning_json <> ''"), ("runs", "tune_s", "tune_s IS NOT NULL"))
-"""Values of the rows that stay."""
 MODES = "mode IN ('profile', 'train', 'eval')"
 MODES_WITH_TUNE = "mode IN ('profile', 'train', 'eval', 'tune')"
 
@@ -56,11 +54,13 @@ def upgrade() -> None:
             "target", "version", "kernel", "threads", name=op.f("uq_tunings_target_version_kernel_threads")
         ),
     )
-    _put_back()
+    if sa.inspect(op.get_bind()).has_table("set_aside_0002_attempts"):
+        _give_up_overtaken_attempts()
+    op.put_back("0002", ROWS, VALUES)
 
 
 def downgrade() -> None:
-    _set_aside()
+    op.set_aside("0002", ROWS, VALUES)
     op.drop_table("tunings")
     with op.batch_alter_table("runs") as runs:
         runs.drop_constraint(op.f("ck_runs_mode"), type_="check")
@@ -70,40 +70,6 @@ def downgrade() -> None:
         jobs.drop_constraint(op.f("fk_jobs_source_digest_bundles"), type_="foreignkey")
         jobs.drop_column("tuning_json")
         jobs.drop_column("source_digest")
-
-
-def _set_aside() -> None:
-    for table, condition in ROWS:
-        _copy(table, "*", condition, to=f"set_aside_0002_{table}")
-    for table, _ in reversed(ROWS):
-        if _is_there(f"set_aside_0002_{table}"):
-            key = "attempt_id" if table == "results" else "id"
-            op.execute(f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM set_aside_0002_{table})")
-    for table, column, condition in VALUES:
-        _copy(table, f"id, {column}", condition, to=f"set_aside_0002_{table}_{column}")
-
-
-def _copy(table: str, columns: str, condition: str, *, to: str) -> None:
-    """No table for no rows."""
-    if op.get_bind().scalar(sa.text(f"SELECT count(*) FROM {table} WHERE {condition}")):
-        op.execute(f"CREATE TABLE {to} AS SELECT {columns} FROM {table} WHERE {condition}")
-
-
-def _put_back() -> None:
-    if _is_there("set_aside_0002_attempts"):
-        _give_up_overtaken_attempts()
-    for table, _ in ROWS:
-        aside = f"set_aside_0002_{table}"
-        if _is_there(aside):
-            columns = ", ".join(column["name"] for column in sa.inspect(op.get_bind()).get_columns(aside))
-            op.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {aside}")
-            op.drop_table(aside)
-    for table, column, _ in VALUES:
-        aside = f"set_aside_0002_{table}_{column}"
-        if _is_there(aside):
-            value = f"(SELECT {column} FROM {aside} WHERE {aside}.id = {table}.id)"
-            op.execute(f"UPDATE {table} SET {column} = {value} WHERE id IN (SELECT id FROM {aside})")
-            op.drop_table(aside)
 
 
 def _give_up_overtaken_attempts() -> None:
@@ -116,7 +82,3 @@ def _give_up_overtaken_attempts() -> None:
         "message = 'the database was taken to an older schema', finished_at = lease_expires_at "
         f"WHERE {overtaken}"
     )
-
-
-def _is_there(table: str) -> bool:
-    return sa.inspect(op.get_bind()).has_table(table)

@@ -1,4 +1,7 @@
-"""Strikes as rows, what a failed attempt says about its device, the worker that has a job, the farm's signing keys."""
+"""Strikes as rows, what a failed attempt says about its device, the worker that has a job, the farm's signing keys.
+
+All of it is set aside on the way down, in tables `set_aside_0003_…`, and put back on the way up.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -7,6 +10,15 @@ revision = "0003"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
+
+ROWS = (("strikes", "id", "id IS NOT NULL"), ("signing_keys", "key_id", "key_id IS NOT NULL"))
+VALUES = (
+    ("devices", "quarantined_for", "quarantined_for <> ''"),
+    ("devices", "released_at", "released_at <> 0"),
+    ("devices", "succeeded_at", "succeeded_at <> 0"),
+    ("attempts", "spent", "spent IS NOT NULL"),
+    ("jobs", "worker", "worker IS NOT NULL"),
+)
 
 
 def upgrade() -> None:
@@ -40,9 +52,11 @@ def upgrade() -> None:
         sa.Column("retired_at", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("key_id", name=op.f("pk_signing_keys")),
     )
+    op.put_back("0003", ROWS, VALUES)
 
 
 def downgrade() -> None:
+    op.set_aside("0003", ROWS, VALUES)
     op.drop_table("signing_keys")
     op.drop_table("strikes")
     with op.batch_alter_table("jobs") as jobs:

@@ -355,7 +355,7 @@ def raw_report(board: Board, work: p.Assignment, **changes: object) -> httpx.Res
 
 
 @pytest.mark.parametrize("kind", sorted(IMPOSSIBLE))
-def test_a_report_that_cannot_be_ends_the_attempt_and_strikes_nobody(farm: TestFarm, kind: str) -> None:
+def test_a_report_that_cannot_be_strikes_the_device_until_another_sends_one(farm: TestFarm, kind: str) -> None:
     run = farm.run(bundle=farm.bundle())
     board = farm.board()
     work = leased(board)
@@ -367,11 +367,16 @@ def test_a_report_that_cannot_be_ends_the_attempt_and_strikes_nobody(farm: TestF
         device = session.get_one(Device, board.device_id)
         assert (attempt.state, attempt.cause, attempt.code) == ("failed", "infra", "report.impossible")
         assert answer.json()["where"] in (attempt.message or "")
-        assert (device.strikes, device.state) == (0, "active")
+        assert (device.strikes, device.state) == (1, "active")
         assert session.scalar(select(Result).where(Result.attempt_id == attempt.id)) is None
     assert farm.show(run["id"])["state"] == "queued", "another device may try"
     bare = board.report(work, p.Outcome("failed", "infra", "report.refused", "refused"), losses=(), verdict=None)
     assert p.loads(p.ReportResponse, bare.content).state == "superseded", "the agent is done with it, too"
+    second = farm.board()
+    assert raw_report(second, leased(second), **IMPOSSIBLE[kind]).status_code == 422
+    assert farm.show(run["id"])["state"] == "inconclusive"
+    with farm.farm.database.read() as session:
+        assert [session.get_one(Device, one.device_id).strikes for one in (board, second)] == [0, 0]
 
 
 def test_the_same_figures_of_an_emulated_board_are_taken(small_farm: TestFarm) -> None:

@@ -225,7 +225,7 @@ def test_a_look_that_takes_much_memory_is_ended(tmp_path: Path) -> None:
 
 def test_the_child_is_confined_before_it_reads(tmp_path: Path) -> None:
     """A file that never ends keeps the child there to be looked at."""
-    word = [sys.executable, "-m", "service.datasets.inspection", "1", str(1 << 30), "7"]
+    word = [sys.executable, "-m", "service.datasets.inspection", str(os.getpid()), "1", str(1 << 30), "7"]
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     end = os.open(fifo, os.O_RDWR)
