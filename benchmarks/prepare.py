@@ -20,7 +20,7 @@ from benchmarks import models
 from benchmarks.models import MODELS, Model, Workload
 from compiler.errors import PlanError
 from compiler.frontend.importer import import_model
-from compiler.frontend.naming import folded_weights
+from compiler.frontend.restore import restored
 from compiler.frontend.source import parse_model
 from compiler.graph import Graph
 from compiler.passes import CLEAN_UP, FORWARD_PASSES, run_passes
@@ -120,8 +120,17 @@ def _write_work(prepared: Prepared) -> None:
 
 
 def _names_in_file(model: bytes) -> dict[str, str]:
-    """Parameter -> its initializer, where the exporter renamed it."""
-    return {known.source: name for name, known in folded_weights(parse_model(model), tied=()).items()}
+    """Parameter -> its initializer, where the exporter stored it under another name."""
+    stored = parse_model(model)
+    nodes = restored(stored).nodes
+    added = len(nodes) - len(stored.nodes)
+    views = {node.outputs[0]: node.inputs[0] for node in nodes[:added]}
+    return {
+        views.get(own, own): name
+        for before, after in zip(stored.nodes, nodes[added:], strict=True)
+        for name, own in zip(before.inputs, after.inputs, strict=False)
+        if name != own
+    }
 
 
 def write_portable(graph: Graph, folder: Path) -> None:
