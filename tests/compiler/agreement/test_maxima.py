@@ -19,8 +19,7 @@ from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.plan import resolve_plan
 from compiler.spec import LossSpec, SparsePlan, TrainingSpec
 from compiler.training import attach_loss
-from tests.compiler.agreement.cases import native_target
-from tests.compiler.agreement.step_binary import StepBinary
+from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
 from tests.compiler.passes.gradients import with_gradients
 from tests.models import export
