@@ -94,7 +94,18 @@ def npy(shape: tuple[int, ...], data: bytes, descr: str = "<f4") -> bytes:
         zipped(x_dot_npy=b"\x93NUMPY\x01\x00\x10\x00__import__('os')", y_dot_npy=npy((1,), b"\0" * 8, "<i8")),
         zipped(),
     ],
-    ids=["no zip", "cut", "short array", "no array", "three bytes", "five bytes", "objects", "negative", "code", "empty"],
+    ids=[
+        "no zip",
+        "cut",
+        "short array",
+        "no array",
+        "three bytes",
+        "five bytes",
+        "objects",
+        "negative",
+        "code",
+        "empty",
+    ],
 )
 def test_malformed_archives_are_refused(small_farm: TestFarm, data: bytes) -> None:
     answer = small_farm.http.post("/datasets", files={"file": ("d.npz", data)})
