@@ -51,9 +51,7 @@ def import_model(
     Raises: ModelError and its kinds (what is wrong, where, what to do), SpecError (`tied`, `untied`), LimitExceeded.
     """
     prescan(model, limits)
-    stored = parse_model(model)
-    source = shared_as_told(told_apart(restored(stored), untied), tied, untied)
-    source = _without_replaced(without_sequences(source), stored)
+    source = _prepared(parse_model(model), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
     types = bind_inputs(source.inputs, input_shapes, batch, limits)
     for name, tensor in types.items():
@@ -63,6 +61,19 @@ def import_model(
         _guarded(scope, node, source.opset)
     remark(scope, source)
     return _finish(scope, source, tuple(types))
+
+
+def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
+    """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
+    try:
+        source = shared_as_told(told_apart(restored(stored), untied), tied, untied)
+        return _without_replaced(without_sequences(source), stored)
+    except _FOREIGN as problem:
+        raise ModelError(
+            f"what its exporter says of its parameters does not fit it: {problem}",
+            where="model",
+            hint="is the file damaged, or edited after the export?",
+        ) from None
 
 
 def _without_replaced(source: SourceModel, stored: SourceModel) -> SourceModel:

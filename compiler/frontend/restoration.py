@@ -107,7 +107,7 @@ def constant_copy(work: Restoration, name: str) -> str:
 
 
 def fresh(work: Restoration, name: str) -> str:
-    taken = {output for node in work.prologue for output in node.outputs}
-    while name in work.initializers or name in taken:
+    taken = {output for node in (*work.source.nodes, *work.prologue) for output in node.outputs}
+    while name in work.initializers or name in taken or any(name == value.name for value in work.source.inputs):
         name += "'"
     return name

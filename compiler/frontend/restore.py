@@ -145,15 +145,16 @@ def _restore_dropped(work: Restoration, positions: Sequence[int], member: str) -
         return
     for position in positions:
         node = work.source.nodes[position]
-        without = len(node.inputs) == 2 or (len(node.inputs) == 3 and not node.inputs[2])
-        weight = work.source.initializers.get(node.inputs[1]) if node.op_type in _DROPS_ZERO_BIAS else None
-        if without and weight is not None and not work.inputs[position][2:]:
+        weight = work.source.initializers.get(node.operand(1)) if node.op_type in _DROPS_ZERO_BIAS else None
+        if weight is not None and len(node.inputs) == 2 == len(work.inputs[position]):
             _add_bias(work, position, member, weight)
             return
 
 
 def _add_bias(work: Restoration, position: int, name: str, weight: Array) -> None:
     node = work.source.nodes[position]
+    if weight.ndim < 2:
+        return
     rows_are_outputs = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
     outputs = weight.shape[0 if rows_are_outputs else 1]
     if hold(work, name, np.zeros(outputs, np.float32)):
@@ -169,7 +170,7 @@ def _restore_fused_norm(work: Restoration, positions: Sequence[int]) -> None:
     """
     for position in positions:
         node = work.source.nodes[position]
-        weight = work.source.initializers.get(node.inputs[1]) if node.op_type in _DROPS_ZERO_BIAS else None
+        weight = work.source.initializers.get(node.operand(1)) if node.op_type in _DROPS_ZERO_BIAS else None
         if weight is None:
             continue
         work.constants -= set(node.inputs[1:])

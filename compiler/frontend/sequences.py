@@ -43,9 +43,9 @@ def without_sequences(source: SourceModel) -> SourceModel:
     initializers = dict(source.initializers)
     nodes: list[SourceNode] = []
     for node in source.nodes:
-        taken = splits.get(node.inputs[0]) if node.op_type == "SequenceAt" else None
+        taken = splits.get(node.operand(0)) if node.op_type == "SequenceAt" else None
         split = None if taken is None else _split(taken, known)
-        position = None if split is None else known.get(node.inputs[1])
+        position = None if split is None else known.get(node.operand(1))
         bounds = None if split is None or position is None else split.bounds(int(position.reshape(-1)[0]))
         nodes += [node] if split is None or bounds is None else _slice(node, split, bounds, initializers)
     read = {name for node in nodes for name in node.inputs}
@@ -69,7 +69,7 @@ def _split(node: SourceNode, known: dict[str, Array]) -> _Split | None:
     sizes = known.get(node.inputs[1]) if given else np.asarray(1)
     if sizes is None or sizes.ndim > 1 or not isinstance(axis, int) or not bool((sizes > 0).all()):
         return None
-    return _Split(node.inputs[0], axis, sizes, squeezed=not given and keep == 0)
+    return _Split(node.operand(0), axis, sizes, squeezed=not given and keep == 0)
 
 
 def _slice(

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.frontend.prescan import STANDARD_DOMAINS
-from compiler.frontend.torch_record import NO_CALL, TorchCall, TorchRecord, torch_call, torch_record
+from compiler.frontend.torch_record import NO_CALL, TorchCall, TorchRecord, told_by, torch_call, torch_record
 from compiler.graph import Array
 from compiler.warnings import CompileWarning
 
@@ -41,6 +41,10 @@ class SourceNode:
     """Class of that module (`torch.nn.modules.linear.Linear`), if the exporter tells."""
     call: TorchCall = NO_CALL
     """That operator's call in the exported program, if the exporter tells."""
+
+    def operand(self, index: int) -> str:
+        """Name of input `index`, or an empty text if it is left out."""
+        return self.inputs[index] if index < len(self.inputs) else ""
 
     @property
     def where(self) -> str:
@@ -169,7 +173,7 @@ def _node(node: Any, index: int) -> SourceNode:
     if node.domain not in STANDARD_DOMAINS:
         raise UnsupportedOperator(f"domain {node.domain!r} is not part of the ONNX standard", where=where)
     attributes = {attribute.name: _attribute(attribute, where) for attribute in node.attribute}
-    told = {item.key: item.value for item in node.metadata_props}
+    told = told_by(node)
     origin = _torch_origin(node, told)
     return SourceNode(
         name, node.op_type, tuple(node.input), tuple(node.output), attributes, *origin, call=torch_call(told)

@@ -68,7 +68,7 @@ NO_CALL = TorchCall()
 
 def torch_record(graph: Any) -> TorchRecord | None:
     """The record in the metadata of an ONNX graph (protobuf), or None if it has none."""
-    told = {item.key: item.value for item in graph.metadata_props}
+    told = told_by(graph)
     takes, _, gives = told.get(SIGNATURE, "").partition("# outputs")
     given = _signature(takes)
     if not given:
@@ -78,9 +78,9 @@ def torch_record(graph: Any) -> TorchRecord | None:
     parameters = frozenset(target for kind, target in found.values() if kind == "PARAMETER")
     folded = {}
     for value in graph.value_info:
-        for item in value.metadata_props:
-            if item.key == FOLDED_FROM:
-                folded[value.name] = tuple(_QUOTED.findall(item.value))
+        origins = told_by(value).get(FOLDED_FROM)
+        if origins is not None:
+            folded[value.name] = tuple(_QUOTED.findall(origins))
     return TorchRecord(
         targets={name: target for name, (_, target) in found.items()},
         parameters=parameters,
@@ -89,6 +89,12 @@ def torch_record(graph: Any) -> TorchRecord | None:
         outputs=frozenset(name for name, (kind, _) in _signature(gives).items() if kind == "USER_OUTPUT"),
         folded_from=folded,
     )
+
+
+def told_by(item: Any) -> dict[str, str]:
+    """The metadata of a graph, node or value (protobuf). What is not UTF-8, protobuf gives as bytes: it is left out."""
+    entries = [(entry.key, entry.value) for entry in item.metadata_props]
+    return {key: text for key, text in entries if isinstance(key, str) and isinstance(text, str)}
 
 
 def torch_call(told: Mapping[str, str]) -> TorchCall:

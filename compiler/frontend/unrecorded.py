@@ -130,7 +130,7 @@ def _unmerged_identities(source: SourceModel) -> SourceModel:
     initializers = dict(source.initializers)
     nodes = []
     for node in source.nodes:
-        array = initializers.get(node.inputs[0]) if node.op_type == "Identity" else None
+        array = initializers.get(node.operand(0)) if node.op_type == "Identity" else None
         if array is None or array.dtype != np.float32:
             nodes.append(node)
         else:

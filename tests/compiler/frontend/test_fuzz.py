@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from compiler.errors import LimitExceeded, ModelError
 from compiler.frontend.importer import import_model
@@ -19,6 +21,7 @@ from compiler.frontend.rows import ROWS
 from compiler.limits import ModelLimits
 from examples.models import MODELS
 from tests.compiler.frontend.operator_cases import CASES, Case
+from tests.models import Exporter, export
 
 SMALL = ModelLimits(folded_bytes=1 << 22, tensor_elements=1 << 22)
 SEEDS: dict[str, bytes] = {
@@ -68,8 +71,44 @@ def test_mutated_structure() -> None:
             _import(proto.SerializeToString())
 
 
+@pytest.mark.parametrize("exporter", ["dynamo", "dynamo-unoptimized", "torchscript"])
+def test_mutated_exports(exporter: Exporter) -> None:
+    """Files whose exporter's record of the module is damaged, or no longer fits the graph."""
+    torch.manual_seed(0)
+    seed_model = export(Exported().eval(), (torch.randn(2, 3, 6, 6),), exporter=exporter, dynamic_batch=False)
+    for model in _mutations(seed_model, 200, seed=4):
+        _import(model)
+    rng = random.Random(5)
+    for _ in range(150):
+        proto = onnx.load_from_string(seed_model)
+        for _ in range(rng.choice((1, 3))):
+            _disturb(proto, rng)
+        told = [item for node in proto.graph.node for item in node.metadata_props] + [*proto.graph.metadata_props]
+        for item in rng.sample(told, min(3, len(told))):
+            item.value = rng.choice((rng.choice(told).value, "", item.value[: len(item.value) // 2]))
+        _import(proto.SerializeToString())
+
+
+class Exported(nn.Module):
+    """Something of all that exporters change: norms that fold and that do not, zero biases, equal and tied tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.PReLU(4))
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        for layer in (self.first, self.second):
+            nn.init.zeros_(layer.bias)
+        self.scale = nn.Parameter(torch.zeros(4))
+        self.token = nn.Parameter(torch.randn(1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, z = self.body(x).mean((2, 3)).split(1)
+        y = torch.cat([y, z]) + self.token.expand(2, -1)
+        return self.second(self.first(y) * (1 + self.scale)) @ self.first.weight.t()
+
+
 def _disturb(proto: onnx.ModelProto, rng: random.Random) -> None:
-    made = rng.choice(proto.graph.node)
+    made = rng.choice([node for node in proto.graph.node if node.input])
     values = [name for other in proto.graph.node for name in (*other.input, *other.output)]
     match rng.randrange(7):
         case 0:
