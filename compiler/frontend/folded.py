@@ -39,6 +39,8 @@ def standing_for(name: str, record: TorchRecord, array: Array) -> Folded:
     through = {name, *record.folded_from[name]} - record.parameters - record.buffers
     operators = {_NUMBERED.sub("", value) for value in through if not _INTERNAL.fullmatch(value)}
     last = _NUMBERED.sub("", name)
+    if not operators:
+        return Folded.COMPUTED
     if operators <= _REARRANGES:
         swaps = [value for value in through if _NUMBERED.sub("", value) in _SWAPS]
         transposed = array.ndim == 2 and len(swaps) == 1 and not operators & _VIEWS

@@ -62,8 +62,9 @@ def give(work: Restoration, read: Read, member: str) -> None:
         give_view(work, read, member, array.T, "Transpose", {"perm": (1, 0)})
     elif node.torch_op.startswith(_FLAT):
         give_view(work, read, member, array.reshape(-1), "Reshape", {})
-    elif hold(work, member, array):
-        work.inputs[read.node][read.index] = member
+    else:
+        # Inside an operator that we do not know, even arithmetic: `torch.add(x, w, alpha=2)`.
+        work.unlearnable[member] = f"PyTorch's exporter folded it into the constant {read.name!r}"
 
 
 def give_view(

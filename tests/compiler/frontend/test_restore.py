@@ -111,6 +111,27 @@ def test_looked_up_rows_learn_in_place_of_their_table_and_that_is_said() -> None
     assert name in warning.message
 
 
+class Scaled(nn.Module):
+    """Arithmetic on a parameter inside one operator of PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.out = nn.Parameter(torch.randn(8)), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.add(x, self.shift, alpha=2))
+
+
+def test_arithmetic_inside_an_operator_is_not_taken_for_a_view() -> None:
+    graph = graph_of(Scaled(), 2, 8)
+    assert set(graph.unlearnable) == {"shift"}
+    assert set(graph.parameters) == {"out.weight", "out.bias"}
+    with pytest.raises(PlanError, match=r"shift cannot learn.*exporter folded it"):
+        resolve_plan(graph, FULL)
+    module = Scaled()
+    assert_holds(graph_of(module, 2, 8, exporter="dynamo-unoptimized"), module)
+
+
 def test_convolutions_with_folded_norms_that_were_merged_are_refused() -> None:
     apart = graph_of(Blocks(shared=False), 2, 3, 6, 6)
     assert {"first.0.weight", "second.0.weight"} <= set(apart.unlearnable)
