@@ -16,13 +16,14 @@ def with_first_names(source: SourceModel, record: TorchRecord) -> tuple[SourceMo
     module, while no call names the one that the layer must have itself.
     """
     called = {record.targets[name] for node in source.nodes for name in node.call.arguments if name in record.targets}
+    uncalled = record.parameters - called
     order = {target: position for position, target in enumerate(record.targets.values())}
     first: dict[str, str] = {}
     for node in source.nodes:
         for name in node.call.arguments if node.module_class.startswith("torch.nn.modules.") else ():
             target = record.targets.get(name, "")
             own = f"{node.module}.{target.rpartition('.')[2]}"
-            if own in record.parameters - called and target in record.parameters:
+            if own in uncalled and target in record.parameters:
                 first[target] = min(own, first.get(target, target), key=order.__getitem__)
     if not first:
         return source, record
@@ -30,11 +31,10 @@ def with_first_names(source: SourceModel, record: TorchRecord) -> tuple[SourceMo
     def renamed(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(first.get(name, name) for name in names)
 
-    spare = {own for own in record.parameters - called if own in set(first.values())}
     record = replace(
         record,
         targets={argument: first.get(target, target) for argument, target in record.targets.items()},
-        parameters=(record.parameters - first.keys()) | spare,
+        parameters=record.parameters - first.keys() | set(first.values()),
         folded_from={name: renamed(origins) for name, origins in record.folded_from.items()},
     )
     nodes = tuple(replace(node, inputs=renamed(node.inputs)) for node in source.nodes)

@@ -41,11 +41,15 @@ class Restoration:
     warnings: list[CompileWarning] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     """Parameters that some call of the program names."""
+    merged: bool = False
+    """A parameter is stored once with something that the exporter computed, perhaps from one that is gone."""
     unexplained: list[Read] = field(default_factory=list)
     normed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Tensors of convolutions with a folded norm -> the norm's arguments."""
     views: dict[tuple[str, str], str] = field(default_factory=dict)
     """(parameter, initializer that was folded from it) -> the node's output that takes its place."""
+    taken: set[str] = field(default_factory=set)
+    """Names of all values, so that new ones differ."""
 
 
 def give(work: Restoration, read: Read, member: str) -> None:
@@ -108,7 +112,8 @@ def constant_copy(work: Restoration, name: str) -> str:
 
 
 def fresh(work: Restoration, name: str) -> str:
-    taken = {output for node in (*work.source.nodes, *work.prologue) for output in node.outputs}
-    while name in work.initializers or name in taken or any(name == value.name for value in work.source.inputs):
+    """A name that no value has; it is taken from now on."""
+    while name in work.taken or name in work.initializers:
         name += "'"
+    work.taken.add(name)
     return name

@@ -34,6 +34,7 @@ def restored(source: SourceModel) -> SourceModel:
     source, record = with_first_names(source, source.record)
     work = Restoration(source, record, [list(node.inputs) for node in source.nodes], dict(source.initializers))
     work.constants = {name for name in source.initializers if name not in record.parameters}
+    work.taken = {value.name for value in source.inputs} | {name for node in source.nodes for name in node.outputs}
     calls = _calls(source)
     arguments = {name for node in source.nodes for name in node.call.arguments}
     work.called = {target for name, target in record.targets.items() if name in arguments}
@@ -177,5 +178,6 @@ def _restore_fused_norm(work: Restoration, positions: Sequence[int]) -> None:
         for name in node.inputs[1:]:
             if work.normed.setdefault(name, node.call.arguments[1:]) != node.call.arguments[1:]:
                 work.unlearnable[name] = "it is stored once for layers with different norms, which the exporter folded"
+                work.merged = True
         if len(node.inputs) == 2:
             _add_bias(work, position, f"{node.inputs[1]}_bias", weight)

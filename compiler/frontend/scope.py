@@ -160,7 +160,11 @@ class Scope:
             self.builder.origin = outer
             self._replayed.update(node.outputs)
         made = self.operands[operand.name]
-        return self.value(made if isinstance(made, str) else replace(made, recipe=None))
+        if made is operand:
+            raise UnsupportedOperator(
+                f"its output {operand.name!r} cannot be computed from parameters", where=node.where
+            )
+        return self.value(made)
 
     # --------------------------------------------------------------------------------------------------- parameters
 

@@ -6,7 +6,8 @@ Parameters whose elements are still there learn in place; the others are unlearn
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -37,18 +38,18 @@ def settle_unexplained(work: Restoration) -> None:
         elif hidden and read.name in work.called and read.name in work.record.parameters:
             work.inputs[read.node][read.index] = constant_copy(work, read.name)
             work.unlearnable[read.name] = f"it is stored once with what the exporter computed as {hidden[0]!r}"
+            work.merged = True
+    pieces = Counter(origin for name in folded for origin in work.record.origins(name))
     for name, reads in folded.items():
-        _settle_folded(work, name, reads)
+        _settle_folded(work, name, reads, pieces)
 
 
-def _settle_folded(work: Restoration, name: str, reads: Sequence[Read]) -> None:
+def _settle_folded(work: Restoration, name: str, reads: Sequence[Read], pieces: Mapping[str, int]) -> None:
+    """`pieces` counts the initializers that were folded from each parameter."""
     parameters = work.record.origins(name)
     alive = [parameter for parameter in parameters if parameter in work.initializers]
-    others = [
-        made for made in work.unexplained if made.name != name and set(work.record.origins(made.name)) & {*parameters}
-    ]
     made = standing_for(name, work.record, work.source.initializers[name])
-    if len(parameters) == 1 and not alive and not others and made is not Folded.COMPUTED:
+    if len(parameters) == 1 == pieces[parameters[0]] and not alive and made is not Folded.COMPUTED:
         _train_in_place(work, name, reads, parameters[0], made)
         return
     if len(parameters) == 1 and alive and made is not Folded.COMPUTED and _see_view(work, name, reads, parameters[0]):
@@ -101,12 +102,10 @@ def tell_what_is_missing(work: Restoration) -> None:
     held = set(work.initializers) | set(work.unlearnable)
     held |= {origin for name in work.source.initializers for origin in record.origins(name)}
     gone = sorted(name for name in record.parameters - held if not _of_norm(name, record))
-    merged = any("stored once" in reason for reason in work.unlearnable.values())
     dropped = _dropped_calls(work)
-    if merged or dropped:
-        why = (
-            "it was folded, and the result stored once with another tensor" if merged else f"it dropped {dropped[0]!r}"
-        )
+    if work.merged or dropped:
+        merged = "it was folded, and the result stored once with another tensor"
+        why = merged if work.merged else f"it dropped {dropped[0]!r}"
         work.unlearnable.update(dict.fromkeys(gone, f"PyTorch's exporter took it out of the file: {why}"))
     elif gone:
         work.warnings.append(
@@ -128,9 +127,7 @@ def tell_what_is_missing(work: Restoration) -> None:
 
 def _refuse_unnamed(work: Restoration) -> None:
     """Parameters that the file reads, but never as what the record says of the call that reads them."""
-    read = {name for inputs in work.inputs for name in inputs} | {
-        name for node in work.prologue for name in node.inputs
-    }
+    read = {name for inputs in (*work.inputs, *(node.inputs for node in work.prologue)) for name in inputs}
     for name in {name for node in work.source.nodes for name in node.inputs} - read:
         if name in work.record.parameters:
             work.unlearnable.setdefault(name, "no call of the exported program names it where the file reads it")
