@@ -110,6 +110,14 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Unlearnable:
+    """Why a parameter cannot learn, and what its author can do about it."""
+
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """A typed dataflow graph.
 
@@ -124,7 +132,7 @@ class Graph:
     types: Mapping[str, TensorType]
     arrays: Mapping[str, Array] = field(default_factory=dict)
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    unlearnable: Mapping[str, str] = field(default_factory=dict)
+    unlearnable: Mapping[str, Unlearnable] = field(default_factory=dict)
     """Parameter of the author's module -> why this file does not let it learn. It may not be in `parameters`."""
     warnings: tuple[CompileWarning, ...] = ()
     """What the import and later stages had to say; every pass keeps them."""

@@ -111,11 +111,11 @@ def _refuse_unlearnable(graph: Graph, wanted: Mapping[str, str]) -> None:
     """Raises: PlanError for parameters of the author's module that should learn, and cannot from this file."""
     refused = [name for name, where in wanted.items() if where]
     if refused:
+        first = graph.unlearnable[refused[0]]
         raise PlanError(
-            f"{few_of(refused)} cannot learn: {graph.unlearnable[refused[0]]}",
+            f"{few_of(refused)} cannot learn: {first.reason}",
             where=wanted[refused[0]],
-            hint="export with torch.onnx.export(..., dynamo=True, optimize=False), or freeze them by a last rule with"
-            " ratio 0",
+            hint=f"{first.remedy}, or freeze them by a last rule with ratio 0",
         )
 
 

@@ -20,8 +20,9 @@ from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
+from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.frontend.unrecorded import told_apart
-from compiler.graph import Array, Graph, Node
+from compiler.graph import Array, Graph, Node, Unlearnable
 from compiler.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.warnings import few_of
 
@@ -267,7 +268,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: tuple[str, ...]) -> Graph
     made = {value for node in scope.builder.nodes for value in node.outputs}
     values = {name: _output_value(scope, name, made) for name in source.outputs}
     names = _public_names(scope, source, inputs, values)
-    unlearnable = {**source.unlearnable, **_baked(scope)}
+    unlearnable = {name: Unlearnable(why, UNOPTIMIZED) for name, why in source.unlearnable.items()} | _baked(scope)
     nodes = tuple(_renamed(node, names) for node in scope.builder.nodes)
     return Graph(
         nodes=nodes,
@@ -281,19 +282,20 @@ def _finish(scope: Scope, source: SourceModel, inputs: tuple[str, ...]) -> Graph
     )
 
 
-def _baked(scope: Scope) -> dict[str, str]:
+def _baked(scope: Scope) -> dict[str, Unlearnable]:
     """Parameters whose elements some node needs fixed: those that the file calls so, or that others read at run time.
 
     Any other float initializer that only gives bounds, exponents or scales is no parameter.
     """
+    remedy = "rewrite the model so that no node needs their elements"
     found = {
-        name: f"{where} needs it at compile time"
+        name: Unlearnable(f"{where} needs its elements at compile time", remedy)
         for name, where in scope.baked.items()
         if name in scope.recorded or name in scope.parameters
     }
     if found:
         scope.warn("model.fixed_parameters", "cannot learn: a node needs their elements at compile time",
-                   where=few_of(sorted(found)), hint="rewrite the model, or leave them frozen")  # fmt: skip
+                   where=few_of(sorted(found)), hint=f"{remedy}, or leave them frozen")  # fmt: skip
     return found
 
 

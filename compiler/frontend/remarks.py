@@ -11,6 +11,7 @@ import numpy as np
 
 from compiler.frontend.scope import Known, Scope
 from compiler.frontend.source import SourceModel, SourceNode
+from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.warnings import few_of
 
 _COMPUTED = re.compile(r"onnx::Conv(Transpose)?_\d+")
@@ -39,8 +40,7 @@ def _folded_norms(scope: Scope, source: SourceModel) -> None:
             f"the exporter has folded {len(folded)} BatchNorms into the layers before them, so `batch_norm: frozen` "
             f"does nothing there and the folded weights learn: {few_of(folded)}",
             where="spec.batch_norm",
-            hint="export with torch.onnx.export(..., dynamo=True, optimize=False), or dynamo=False, "
-            "do_constant_folding=False; or say batch_norm: fold",
+            hint=f"{UNOPTIMIZED}, or dynamo=False, do_constant_folding=False; or say batch_norm: fold",
         )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+UNOPTIMIZED = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
+"""What brings a file whose parameters the exporter has left alone."""
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 CALL = "pkg.torch.onnx.fx_node"

@@ -13,10 +13,9 @@ import numpy as np
 
 from compiler.frontend.folded import Folded, once, standing_for
 from compiler.frontend.restoration import Read, Restoration, constant_copy, give_view
-from compiler.frontend.torch_record import TorchRecord
+from compiler.frontend.torch_record import UNOPTIMIZED, TorchRecord
 from compiler.warnings import CompileWarning, few_of
 
-UNOPTIMIZED = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
 _NEUTRAL = frozenset({"mul", "add", "sub", "div", "rsub", "pow"})
 """Operators that the exporter drops where an operand makes them do nothing: a fresh scale of one, say."""
 _NUMBERED = re.compile(r"_\d+$")

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.frontend.source import SourceModel, SourceNode
+from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.graph import Array
 from compiler.warnings import CompileWarning, few_of
 
@@ -226,9 +227,7 @@ def _tell_of_unclear(source: SourceModel) -> SourceModel:
         source = _warned(source, "model.shared_fill", few_of(shared), what, f"if an exporter merged several, {_SPEC}")
     if computed:
         what = "learn as they are, although an exporter computed them; from which parameters, the file does not tell"
-        hint = (
-            "export with torch.onnx.export(..., dynamo=True, optimize=False), so that the parameters themselves learn"
-        )
+        hint = f"{UNOPTIMIZED}, so that the parameters themselves learn"
         source = _warned(source, "model.computed_parameters", few_of(computed), what, hint)
     if doubtful:
         what = "taken as parameters: the file does not tell them from buffers and constants"

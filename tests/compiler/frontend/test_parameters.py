@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from compiler.errors import ModelError, SpecError
+from compiler.errors import ModelError, PlanError, SpecError
 from compiler.evaluate import evaluate_graph
 from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph
 from compiler.passes import FORWARD_PASSES, run_passes
+from compiler.plan import resolve_plan
+from compiler.spec import SparsePlan
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node
 
 IMAGE = {"x": ("f32", ("batch", 4, 6, 6))}
@@ -251,6 +253,14 @@ def test_what_is_computed_from_parameters_is_computed_in_the_step() -> None:
     for name in graph.parameters:
         changed = {**feeds_for(graph), name: graph.arrays[name] + 1}
         assert not np.allclose(evaluate_graph(graph, changed)["y"], evaluate_graph(graph, feeds_for(graph))["y"])
+
+
+def test_a_bound_that_others_read_too_cannot_learn_and_the_remedy_fits() -> None:
+    nodes = [node("Clip", ["x", "low"], ["a"]), node("Mul", ["a", "low"], ["y"])]
+    graph = imported(model_of(nodes, ROWS, initializers={"low": np.asarray(0.5, np.float32)}))
+    assert "model.fixed_parameters" in [warning.code for warning in graph.warnings]
+    with pytest.raises(PlanError, match=r"low cannot learn: node 'make_a' \(Clip\).*rewrite the model"):
+        resolve_plan(graph, SparsePlan.of_preset("full"))
 
 
 def test_a_long_chain_on_a_parameter_does_not_recurse() -> None:
