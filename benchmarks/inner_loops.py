@@ -25,14 +25,14 @@ from pathlib import Path
 
 from benchmarks.assembly import hottest_loop, multiply_adds
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.kernels.family import choices_of, emit_kernel
+from compiler.codegen.family import choices_of, emit_kernel
 from compiler.frontend.importer import import_model
-from compiler.kernel_spec import AttentionSpec, ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec
-from compiler.limits import DEFAULT_LIMITS
+from compiler.frontend.limits import DEFAULT_LIMITS
+from compiler.kernels.spec import AttentionSpec, ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
-from compiler.plan import resolve_plan
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.step.plan import resolve_plan
 from compiler.targets import Target, load
 
 ANALYSED = (MatmulSpec, ConvSpec, DepthwiseSpec, AttentionSpec)
@@ -140,7 +140,7 @@ def examine(spec: KernelSpec, calls: int, target: Target, choice: Choice) -> Fin
 
 def kernel_assembly(spec: KernelSpec, target: Target, choice: Choice = DEFAULT) -> str:
     """The kernel's assembly, as LLVM writes it for the target."""
-    from compiler.codegen.compile import assembly
+    from compiler.codegen.tir.compile import assembly
 
     return assembly(emit_kernel(spec, target, target.cores, choice), target)
 

@@ -23,7 +23,7 @@ from io import BytesIO
 from pathlib import Path
 
 from compiler.api import compile_training
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from examples.models import MODELS
 
 KEPT = Path(__file__).parent / "instructions.json"

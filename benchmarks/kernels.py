@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from compiler.codegen.testing import Kernel, native_target
-from compiler.kernel_spec import ConvSpec, DepthwiseSpec, MatmulSpec
+from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
 from compiler.targets import Target, load
 
 Contraction = MatmulSpec | ConvSpec | DepthwiseSpec

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from compiler.kernel_spec import ConvSpec, MatmulSpec
+    from compiler.kernels.spec import ConvSpec, MatmulSpec
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """For the libraries, which read it when they are imported: so their imports stand in the functions that use them."""
@@ -107,9 +107,9 @@ def compare(workload: str, plan: str, rounds: int) -> list[Compared]:
     from benchmarks.models import WORKLOADS
     from benchmarks.prepare import plan_of, prepare
     from benchmarks.sides import build_step
-    from compiler.bundle import KERNELS
+    from compiler.bundle.archive import KERNELS
     from compiler.codegen.testing import Kernel, native_target
-    from compiler.kernel_spec import ConvSpec, MatmulSpec
+    from compiler.kernels.spec import ConvSpec, MatmulSpec
     from compiler.targets import load
     from compiler.tuning.catalogue import Catalogue
 

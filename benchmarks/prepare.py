@@ -25,8 +25,8 @@ from compiler.frontend.source import parse_model
 from compiler.graph import Graph
 from compiler.passes import CLEAN_UP, FORWARD_PASSES, run_passes
 from compiler.passes.layout import sink_transposes
-from compiler.plan import resolve_plan
-from compiler.spec import SparsePlan
+from compiler.spec.documents import SparsePlan
+from compiler.step.plan import resolve_plan
 from tests.models import export
 
 BENCH = Path("build/bench")

@@ -16,7 +16,7 @@ from benchmarks.plot import Line, line_chart
 from benchmarks.prepare import Prepared, plan_of, prepare
 from benchmarks.processes import started, take_turns
 from benchmarks.sides import Side, ours
-from compiler.spec import SparsePlan
+from compiler.spec.documents import SparsePlan
 
 THREADED = ("mobilenet_v2_b8", "resnet50_b4", "distilbert_b4")
 IMAGE_NET = "mobilenet_v2_b8"

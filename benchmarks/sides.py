@@ -14,7 +14,7 @@ from benchmarks.environments import python_of
 from benchmarks.frameworks.steps import MANY_STEPS, MOMENTUM
 from benchmarks.prepare import BENCH, Prepared, plan_of
 from compiler.api import NO_TUNING, compile_training
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from pockfarm.local import read_tuning, tune
 
 TUNING = BENCH / "tuning.json"

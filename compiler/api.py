@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from compiler import targets
-from compiler.bundle import (
+from compiler.bundle.archive import (
     KERNELS,
     REPORT,
     REPORT_SCHEMA,
@@ -26,19 +26,19 @@ from compiler.bundle import (
     sha256_of,
     to_json,
 )
-from compiler.checkpoint import write_checkpoint
+from compiler.bundle.checkpoint import write_checkpoint
 from compiler.codegen.api import code_version
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.link import link_binary
+from compiler.codegen.linking.link import link_binary
 from compiler.export.training import export_training
+from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.graph import Array
-from compiler.kernel_spec import signature
-from compiler.limits import DEFAULT_LIMITS, ModelLimits
+from compiler.kernels.spec import signature
 from compiler.pipeline import CompiledStep, Progress, compile_step
-from compiler.program import BinaryImage, KernelCall, Program, ProgramName
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.program.program import BinaryImage, KernelCall, Program, ProgramName
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.step.training import LABELS
 from compiler.targets import Target
-from compiler.training import LABELS
 from compiler.tuning.build import build_tuning
 from compiler.tuning.catalogue import catalogue_of
 from compiler.tuning.table import NO_TUNING, TuningEntry, TuningTable, choices_digest

@@ -9,31 +9,31 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from compiler.autodiff import differentiate
 from compiler.codegen.api import build_kernels, code_version, workspace_bytes
 from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.kernels.family import choices_of, stored_panel_width
-from compiler.codegen.operands import check_operands
-from compiler.convolutions import only_direct
+from compiler.codegen.family import choices_of, stored_panel_width
 from compiler.errors import DoesNotFit, InternalError, TuningError
 from compiler.frontend.importer import import_model
+from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.fusion.fuse import fuse
 from compiler.graph import Graph, TensorType
-from compiler.kernel_spec import signature
-from compiler.limits import DEFAULT_LIMITS, ModelLimits
-from compiler.lowering import Lowered, lower
-from compiler.memory import plan_memory
-from compiler.packed_weights import pack_weights
+from compiler.kernels.spec import signature
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.passes.eliminate_dead import eliminate_dead
-from compiler.plan import UpdatePlan, plan_warnings, resolve_plan
-from compiler.program import KernelCall, MemoryPlan, Optimizer, Program, ProgramName, StateTensor
-from compiler.schedule import schedule
-from compiler.slicing.attempts import Attempt, attempts
-from compiler.spec import OptimizerSpec, SparsePlan, TrainingSpec
+from compiler.placement.attempts import Attempt, attempts
+from compiler.placement.packed_weights import pack_weights
+from compiler.program.lowering import Lowered, lower
+from compiler.program.memory import plan_memory
+from compiler.program.only_direct import only_direct
+from compiler.program.operands import check_operands
+from compiler.program.program import KernelCall, MemoryPlan, Optimizer, Program, ProgramName, StateTensor
+from compiler.program.schedule import schedule
+from compiler.spec.documents import OptimizerSpec, SparsePlan, TrainingSpec
+from compiler.step.autodiff import differentiate
+from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
+from compiler.step.training import LABELS, TrainingGraph, add_optimizer, attach_loss
 from compiler.targets import Target
-from compiler.training import LABELS, TrainingGraph, add_optimizer, attach_loss
 from compiler.tuning.table import NO_TUNING, TuningTable
 from compiler.warnings import CompileWarning
 

@@ -15,5 +15,5 @@ COPY workers workers
 COPY alembic.ini ./
 RUN pip install -c constraints.txt -e ".[worker]"
 USER pockfarm
-RUN python -c "from compiler.codegen.link import warm_toolchain; warm_toolchain()"
+RUN python -c "from compiler.codegen.linking.link import warm_toolchain; warm_toolchain()"
 CMD ["celery", "--app", "workers.app", "worker", "--concurrency", "1", "--without-mingle", "--without-gossip"]

@@ -78,7 +78,7 @@ def build(
     Raises: UsageError for what the caller can change; Failed for what the compiler could not do.
     """
     from compiler.api import compile_training
-    from compiler.spec import SparsePlan, TrainingSpec
+    from compiler.spec.documents import SparsePlan, TrainingSpec
 
     try:
         bundle = compile_training(

@@ -171,7 +171,7 @@ def pip(*arguments: str) -> None:
 def warm_linker() -> None:
     """Let the linker build its C library for each target once, so that no compile has to wait for it."""
     say("building the linker's C library for each target (about a minute each, once)")
-    program = "from compiler.codegen.link import warm_toolchain; warm_toolchain()"
+    program = "from compiler.codegen.linking.link import warm_toolchain; warm_toolchain()"
     done = subprocess.run(
         [str(VENV / "bin" / "python"), "-c", program], cwd=ROOT, stdin=subprocess.DEVNULL, check=False
     )

@@ -96,7 +96,7 @@ def _compile(order: Order, folder: Path, say: Say) -> str:
 
 
 def _recipe(order: Order) -> dict[str, Any]:
-    from compiler.spec import SparsePlan, TrainingSpec
+    from compiler.spec.documents import SparsePlan, TrainingSpec
 
     recipe: dict[str, Any] = {
         "plan": SparsePlan.parse(order.plan_json),

@@ -18,11 +18,11 @@ from typing import IO, BinaryIO, cast
 
 from compiler.codegen.cache import CompiledKernel, read_entry, write_entry
 from compiler.codegen.choice import DEFAULT, Choice, Variant
-from compiler.codegen.kernels.family import workspace_bytes_of
-from compiler.codegen.symbols import symbol_of
+from compiler.codegen.family import workspace_bytes_of
+from compiler.codegen.linking.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, receive, send
 from compiler.errors import BuildError
-from compiler.kernel_spec import KernelSpec, canonical, signature
+from compiler.kernels.spec import KernelSpec, canonical, signature
 from compiler.targets import Target
 
 Progress = Callable[[int, int], None]
@@ -43,7 +43,7 @@ def code_version() -> str:
     """Digest of all but spec, choice and target that decides an object's bytes: our sources and TVM's version."""
     digest = hashlib.sha256()
     sources = sorted(path for path in _PACKAGE.rglob("*.py") if path.name not in _NOT_IN_OBJECTS)
-    for path in (*sources, _PACKAGE.parent / "kernel_spec.py"):
+    for path in (*sources, _PACKAGE.parent / "kernels/spec.py"):
         digest.update(f"{path.relative_to(_PACKAGE.parent)}\0".encode())
         digest.update(path.read_bytes() + b"\0")
     for package in ("apache-tvm", "apache-tvm-ffi"):

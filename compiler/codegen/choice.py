@@ -1,6 +1,6 @@
 """A `Choice` names one way to schedule a kernel, among those that its family offers.
 
-A family that offers several has three functions more than the bare minimum (see `kernels.family`):
+A family that offers several has three functions more than the bare minimum (see `codegen.family`):
 
     choices(spec, target, threads) -> tuple[Choice, ...]      the first is what the family does by default
     emit(spec, target, threads, choice=None)                  None: the default
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from compiler.kernel_spec import KernelSpec
+from compiler.kernels.spec import KernelSpec
 
 Value = int | str | bool
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.operands import operand_types
-from compiler.codegen.symbols import symbol_of
+from compiler.codegen.linking.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, build
 from compiler.errors import BuildError
 from compiler.graph import NUMPY_DTYPE, Array, TensorType
-from compiler.kernel_spec import KernelSpec
+from compiler.kernels.spec import KernelSpec
+from compiler.program.operands import operand_types
 from compiler.targets import Target, load
 
 _LAUNCHER = r"""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.choice import Choice, Variant
-from compiler.codegen.operands import operand_types
 from compiler.graph import TensorType
-from compiler.kernel_spec import KernelSpec
+from compiler.kernels.spec import KernelSpec
+from compiler.program.operands import operand_types
 from compiler.targets import Target
 
 MAX_VARIANTS = 64

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.symbols import symbol_of
-from compiler.kernel_spec import KernelSpec
+from compiler.codegen.linking.symbols import symbol_of
+from compiler.kernels.spec import KernelSpec
 from compiler.targets import Target
 
 
@@ -58,8 +58,8 @@ def receive(stream: BinaryIO) -> object | None:
 
 def build(request: Request) -> Reply:
     """Build one kernel in this process (imports TVM)."""
-    from compiler.codegen.compile import compile_function
-    from compiler.codegen.kernels.family import emit_kernel, workspace_bytes_of
+    from compiler.codegen.family import emit_kernel, workspace_bytes_of
+    from compiler.codegen.tir.compile import compile_function
 
     asked = (request.spec, request.target, request.threads, request.choice)
     try:

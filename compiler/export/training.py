@@ -11,7 +11,7 @@ from compiler.export.onnx_model import to_model_proto_bytes
 from compiler.graph import Graph, Parameter, TensorType
 from compiler.ops import OPERATORS
 from compiler.ops.record import OnnxNode
-from compiler.training import TrainingGraph
+from compiler.step.training import TrainingGraph
 
 Weights = Literal["inputs", "embedded"]
 

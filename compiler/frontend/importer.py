@@ -12,6 +12,7 @@ from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.fold import FOLDS, cast_target, shape_vector
 from compiler.frontend.input_types import bind_inputs
+from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.frontend.prescan import prescan
 from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
@@ -23,7 +24,6 @@ from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, Source
 from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.frontend.unrecorded import told_apart
 from compiler.graph import Array, Graph, Node, Unlearnable
-from compiler.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.warnings import few_of
 
 MAX_RECIPES = 64

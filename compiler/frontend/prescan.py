@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from compiler.errors import LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
+from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.frontend.wire import BYTES, FIXED32, FIXED64, VARINT, WireReader, signed
-from compiler.limits import DEFAULT_LIMITS, ModelLimits
 
 Call = tuple[str, str]
 """(domain, operator or function name)."""

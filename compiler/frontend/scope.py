@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from compiler.builder import GraphBuilder
 from compiler.errors import LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
+from compiler.frontend.limits import ModelLimits
 from compiler.frontend.source import SourceNode
 from compiler.graph import Array, AttrValue, Parameter, TensorType
-from compiler.limits import ModelLimits
+from compiler.rewriting.builder import GraphBuilder
 from compiler.warnings import CompileWarning
 
 GRAPH_DTYPES = {"f4": "f32", "i8": "i64", "i4": "i32", "b1": "bool"}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.fusion.affine import is_identity, regrouped
-from compiler.fusion.expressions import substitute_refs, uses_position, work
 from compiler.fusion.maps import MAX_OPERANDS
-from compiler.kernel_spec import (
+from compiler.kernels.affine import is_identity, regrouped
+from compiler.kernels.spec import (
     Access,
     Affine,
     AttentionSpec,
@@ -24,7 +23,8 @@ from compiler.kernel_spec import (
     Ref,
     RowSpec,
 )
-from compiler.program import KernelCall
+from compiler.kernels.substitution import substitute_refs, uses_position, work
+from compiler.program.program import KernelCall
 
 MAX_TILE_WORK = 12
 """A register tile is unrolled: a transcendental function in it would be copied into every vector of the tile."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from compiler.fusion.affine import is_identity
 from compiler.fusion.epilogues import fuse_epilogue
-from compiler.fusion.expressions import compared_with_stats, work
 from compiler.fusion.maps import SMALL_ELEMENTS, fuse_into_reader
 from compiler.fusion.sums import merge_sums
 from compiler.fusion.updates import fuse_updates
-from compiler.kernel_spec import MapSpec, ReduceSpec, Ref, RowSpec
-from compiler.lowering import Lowered
-from compiler.program import KernelCall
+from compiler.kernels.affine import is_identity
+from compiler.kernels.spec import MapSpec, ReduceSpec, Ref, RowSpec
+from compiler.kernels.substitution import compared_with_stats, work
+from compiler.program.lowering import Lowered
+from compiler.program.program import KernelCall
 
 MAX_RECOMPUTED_WORK = 40
 MAX_READERS_RECOMPUTED = 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.fusion.affine import is_streaming, linear_form, unflatten
-from compiler.fusion.expressions import substitute
-from compiler.kernel_spec import Access, Affine, Binary, Const, Expr, Index, MapSpec, ReduceSpec, Ref, RowSpec
-from compiler.program import KernelCall
+from compiler.kernels.affine import is_streaming, linear_form, unflatten
+from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, Index, MapSpec, ReduceSpec, Ref, RowSpec
+from compiler.kernels.substitution import substitute
+from compiler.program.program import KernelCall
 
 MAX_OPERANDS = 12
 SMALL_ELEMENTS = 4096

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compiler.aliases import Alias, storage_of
-from compiler.fusion.affine import Linear, is_identity, linear_form
-from compiler.kernel_spec import ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec, ReduceSpec, Ref
-from compiler.lowering import Lowered
-from compiler.program import KernelCall
+from compiler.kernels.affine import Linear, is_identity, linear_form
+from compiler.kernels.spec import ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec, ReduceSpec, Ref
+from compiler.program.aliases import Alias, storage_of
+from compiler.program.lowering import Lowered
+from compiler.program.program import KernelCall
 
 FAMILIES = (MatmulSpec, ConvSpec, DepthwiseSpec)
 """Families whose weight gradients can sum d_y as well."""

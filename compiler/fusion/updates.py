@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
-from compiler.fusion.affine import is_identity, regrouped
-from compiler.fusion.expressions import substitute_refs, uses_position
 from compiler.fusion.maps import MAX_OPERANDS
-from compiler.kernel_spec import Binary, Expr, GatherSpec, MapSpec, MatmulSpec, Ref
-from compiler.lowering import Lowered
-from compiler.program import KernelCall
+from compiler.kernels.affine import is_identity, regrouped
+from compiler.kernels.spec import Binary, Expr, GatherSpec, MapSpec, MatmulSpec, Ref
+from compiler.kernels.substitution import substitute_refs, uses_position
+from compiler.program.lowering import Lowered
+from compiler.program.program import KernelCall
 
 MOST_STEPS = 512
 """Longest reduction (samples times positions) of a product that takes an update: its sums stay in registers; the

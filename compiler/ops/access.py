@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compiler.graph import TensorType
-from compiler.kernel_spec import Access, Affine
+from compiler.kernels.spec import Access, Affine
 
 ZERO = Affine()
 

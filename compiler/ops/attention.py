@@ -19,7 +19,7 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernel_spec import AttentionSpec
+from compiler.kernels.spec import AttentionSpec
 from compiler.ops.elementwise import Grads
 from compiler.ops.record import (
     Cost,
@@ -35,7 +35,7 @@ from compiler.ops.record import (
 )
 
 if TYPE_CHECKING:
-    from compiler.builder import GraphBuilder
+    from compiler.rewriting.builder import GraphBuilder
 
 _SOFTMAX_FLOPS = 20
 """Per score: scale, mask, maximum, exponential, sum."""

@@ -16,12 +16,12 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernel_spec import ConvSpec, DepthwiseSpec, MatmulSpec
+from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
 from compiler.ops.elementwise import Grads
 from compiler.ops.record import Cost, Example, GradRule, OnnxNode, OnnxWriter, Operator, Types, ints
 
 if TYPE_CHECKING:
-    from compiler.builder import GraphBuilder
+    from compiler.rewriting.builder import GraphBuilder
 
 GEOMETRY = ("strides", "pads", "dilations")
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)

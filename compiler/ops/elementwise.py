@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.errors import InternalError
 from compiler.graph import NUMPY_DTYPE, Array, Attrs, DType, Node, TensorType
-from compiler.kernel_spec import Binary, Const, Expr, MapSpec, Ref, Select, Unary
+from compiler.kernels.spec import Binary, Const, Expr, MapSpec, Ref, Select, Unary
 from compiler.ops.access import broadcast, identity
 from compiler.ops.record import (
     Example,
@@ -25,7 +25,7 @@ from compiler.ops.record import (
 )
 
 if TYPE_CHECKING:
-    from compiler.builder import GraphBuilder
+    from compiler.rewriting.builder import GraphBuilder
 
 Grads = Sequence[str | None]
 Gradient = Callable[["GraphBuilder", str, str, str], str]

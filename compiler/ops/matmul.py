@@ -10,12 +10,12 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernel_spec import MatmulSpec
+from compiler.kernels.spec import MatmulSpec
 from compiler.ops.elementwise import Grads, sum_to
 from compiler.ops.record import Cost, Example, OnnxNode, OnnxWriter, Operator, Types, broadcast_shape, flag
 
 if TYPE_CHECKING:
-    from compiler.builder import GraphBuilder
+    from compiler.rewriting.builder import GraphBuilder
 
 
 def _swap(shape: tuple[int, ...], transposed: bool) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, DType, Node, TensorType
-from compiler.kernel_spec import Access, Binary, Const, Expr, GatherSpec, Index, MapSpec, Ref, Select
+from compiler.kernels.spec import Access, Binary, Const, Expr, GatherSpec, Index, MapSpec, Ref, Select
 from compiler.ops.access import axis, broadcast, identity
 from compiler.ops.elementwise import Grads, sum_to
 from compiler.ops.record import (
@@ -29,7 +29,7 @@ from compiler.ops.record import (
 )
 
 if TYPE_CHECKING:
-    from compiler.builder import GraphBuilder
+    from compiler.rewriting.builder import GraphBuilder
 
 _CUBE = TensorType("f32", (2, 3, 4))
 _FREE = Cost(0, 0, 0)

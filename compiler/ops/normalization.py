@@ -16,7 +16,7 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernel_spec import Access, Expr, NormGradSpec, Ref, RowSpec
+from compiler.kernels.spec import Access, Expr, NormGradSpec, Ref, RowSpec
 from compiler.ops.access import axis, row_matrix
 from compiler.ops.elementwise import Grads
 from compiler.ops.record import (
@@ -35,7 +35,7 @@ from compiler.ops.record import (
 from compiler.ops.rows import add, moments, mul, norm_onnx, norm_stages
 
 if TYPE_CHECKING:
-    from compiler.builder import GraphBuilder
+    from compiler.rewriting.builder import GraphBuilder
 
 _T = TypeVar("_T")
 _GRADIENT_FLOPS = 18

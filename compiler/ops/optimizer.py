@@ -16,7 +16,7 @@ import numpy as np
 
 from compiler.errors import InternalError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernel_spec import Access, Binary, Const, Expr, MapSpec, Ref, Unary
+from compiler.kernels.spec import Access, Binary, Const, Expr, MapSpec, Ref, Unary
 from compiler.ops.access import axis, broadcast, identity
 from compiler.ops.record import (
     Cost,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernel_spec import PoolSpec
+from compiler.kernels.spec import PoolSpec
 from compiler.ops.convolution import TO_NCHW, TO_NHWC, output_size
 from compiler.ops.elementwise import Grads
 from compiler.ops.record import (
@@ -25,7 +25,7 @@ from compiler.ops.record import (
 )
 
 if TYPE_CHECKING:
-    from compiler.builder import GraphBuilder
+    from compiler.rewriting.builder import GraphBuilder
 
 Kind = Literal["max", "max_grad", "average", "average_grad"]
 WINDOW = ("kernel", "strides", "pads")

@@ -14,10 +14,10 @@ import numpy as np
 
 from compiler.errors import InternalError, ModelShapeError
 from compiler.graph import Array, Attrs, AttrValue, Node, TensorType
-from compiler.kernel_spec import KernelSpec
+from compiler.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
-    from compiler.builder import GraphBuilder
+    from compiler.rewriting.builder import GraphBuilder
 
 Types = tuple[TensorType, ...]
 OnnxAttribute = int | float | str | tuple[int, ...] | tuple[float, ...] | Array

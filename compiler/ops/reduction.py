@@ -17,7 +17,7 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernel_spec import Access, Binary, Const, Expr, ReduceSpec, Ref, RowSpec, Select, Stat, Unary
+from compiler.kernels.spec import Access, Binary, Const, Expr, ReduceSpec, Ref, RowSpec, Select, Stat, Unary
 from compiler.ops.access import axis, identity, per_row, row_matrix
 from compiler.ops.elementwise import Grads
 from compiler.ops.record import (
@@ -34,7 +34,7 @@ from compiler.ops.record import (
 )
 
 if TYPE_CHECKING:
-    from compiler.builder import GraphBuilder
+    from compiler.rewriting.builder import GraphBuilder
 
 _CUBE = TensorType("f32", (2, 3, 4))
 _EXAMPLES = (

@@ -21,7 +21,7 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernel_spec import Binary, Const, Expr, Index, Ref, RowSpec, Select, Stat, Unary
+from compiler.kernels.spec import Binary, Const, Expr, Index, Ref, RowSpec, Select, Stat, Unary
 from compiler.ops.access import per_row, row_matrix
 from compiler.ops.elementwise import Grads
 from compiler.ops.record import (
@@ -36,7 +36,7 @@ from compiler.ops.record import (
 )
 
 if TYPE_CHECKING:
-    from compiler.builder import GraphBuilder
+    from compiler.rewriting.builder import GraphBuilder
 
 Stage = tuple[Literal["sum", "max"], Expr]
 _X = TensorType("f32", (2, 3, 5))

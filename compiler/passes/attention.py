@@ -17,10 +17,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.builder import GraphBuilder
 from compiler.graph import Graph
 from compiler.passes.attention_mask import later_keys
 from compiler.passes.attention_match import Finder, Match, Source, mask_shape
+from compiler.rewriting.builder import GraphBuilder
 
 
 def fuse_attention(graph: Graph) -> Graph:

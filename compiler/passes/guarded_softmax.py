@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.builder import GraphBuilder
 from compiler.graph import Array, Graph, Node
 from compiler.ops.rows import LOWEST
+from compiler.rewriting.builder import GraphBuilder
 
 
 def unguard_softmax(graph: Graph) -> Graph:

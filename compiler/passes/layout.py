@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compiler.builder import GraphBuilder
 from compiler.graph import Graph, Node
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.record import flag, integer, ints
+from compiler.rewriting.builder import GraphBuilder
 
 ELEMENTWISE_NAMES = frozenset(record.name for record in ELEMENTWISE)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from compiler.builder import GraphBuilder
 from compiler.graph import Graph, Node
 from compiler.ops.record import flag, ints, number, text
+from compiler.rewriting.builder import GraphBuilder
 
 Rule = Callable[["Rewriter", Node], str | None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.program import Program
+from compiler.program.program import Program
 
 
 def repeatable(program: Program) -> tuple[int, ...]:

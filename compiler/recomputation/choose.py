@@ -1,7 +1,7 @@
 """Ranks the forward calls that can be repeated in the backward pass by what they cost for each byte not kept.
 
 A kept value is written to memory once and read again once it has left the cache; a repeated one lives in the cache only
-but its arithmetic is done twice. Both are counted in bytes of memory traffic (see `compiler.slicing.cost`), so a repeat
+but its arithmetic is done twice. Both are counted in bytes of memory traffic (see `compiler.program.cost`), so a repeat
 that costs less than `KEPT_TRAFFIC` for each byte that it saves is taken to save time: an expanding 1x1 convolution with
 very few input channels or a normalisation, never a product with a long reduction.
 """
@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from compiler.program import Program
+from compiler.program.cost import CACHE_SPEED, CALL_BYTES, CostedCall, costed_calls
+from compiler.program.program import Program
 from compiler.recomputation.candidates import first_reads_after_forward, repeatable
 from compiler.recomputation.rewrite import repeat_calls
-from compiler.slicing.cost import CACHE_SPEED, CALL_BYTES, CostedCall, costed_calls
 
 KEPT_TRAFFIC = 1.5
 """Memory traffic for each byte of a kept value: one read, and a write that partly hides behind arithmetic.

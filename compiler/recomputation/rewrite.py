@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from compiler.aliases import Alias
 from compiler.graph import TensorType
-from compiler.program import KernelCall, Program
+from compiler.program.aliases import Alias
+from compiler.program.program import KernelCall, Program
 
 AGAIN = "(again)"
 

@@ -1,4 +1,4 @@
-/* image.h: the tables that the compiler generates for one model (compiler/codegen/tables.py writes `pf_image_data`).
+/* image.h: the tables that the compiler generates for one model (compiler/codegen/linking/tables.py writes `pf_image_data`).
  *
  * Every byte a program touches is in one mapping: weights, then optimizer state, then the arena. Offsets here count
  * from its start. */

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from compiler.program import Program
-from compiler.slicing.cost import Cache, CostedCall, RunCost, costed_calls, whole_costs
+from compiler.program.cost import Cache, CostedCall, RunCost, costed_calls, whole_costs
+from compiler.program.program import Program
 from compiler.slicing.flow import Cutter, Group, Run
 
 SMALL = 0.25

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.fusion.affine import Linear, is_identity, linear_form
 from compiler.fusion.epilogues import output_extents
-from compiler.fusion.expressions import substitute_refs, uses_position, walk
 from compiler.graph import TensorType
-from compiler.kernel_spec import (
+from compiler.kernels.affine import Linear, is_identity, linear_form
+from compiler.kernels.spec import (
     Access,
     Affine,
     AttentionSpec,
@@ -32,6 +31,7 @@ from compiler.kernel_spec import (
     Ref,
     RowSpec,
 )
+from compiler.kernels.substitution import substitute_refs, uses_position, walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from compiler.memory import ALIGNMENT
-from compiler.program import KernelCall, Program
+from compiler.program.memory import ALIGNMENT
+from compiler.program.program import KernelCall, Program
 from compiler.slicing.cut import Part, part_of
 
 

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from compiler.aliases import Alias
 from compiler.fusion.maps import fuse_into_reader
 from compiler.graph import TensorType
-from compiler.kernel_spec import MapSpec
-from compiler.program import KernelCall, Program
+from compiler.kernels.spec import MapSpec
+from compiler.program.aliases import Alias
+from compiler.program.program import KernelCall, Program
 from compiler.slicing.cut import Part
 from compiler.slicing.flow import Group, cut_values, parts_of
 

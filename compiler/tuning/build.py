@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler import targets
-from compiler.bundle import (
+from compiler.bundle.archive import (
     KERNELS,
     MANIFEST,
     REPORT,
@@ -24,13 +24,13 @@ from compiler.bundle import (
     sha256_of,
     to_json,
 )
-from compiler.checkpoint import write_checkpoint
+from compiler.bundle.checkpoint import write_checkpoint
 from compiler.codegen.api import build_variants, code_version
-from compiler.codegen.kernels.family import choices_of
-from compiler.codegen.link import link_tuner
+from compiler.codegen.family import choices_of
+from compiler.codegen.linking.link import link_tuner
 from compiler.codegen.trials import MAX_VARIANTS, Trial
 from compiler.errors import TuningError
-from compiler.kernel_spec import signature
+from compiler.kernels.spec import signature
 from compiler.targets import Target
 from compiler.tuning.catalogue import Catalogue
 

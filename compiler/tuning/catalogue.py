@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from compiler.codegen.kernels.family import choices_of
+from compiler.codegen.family import choices_of
 from compiler.errors import TuningError
-from compiler.kernel_spec import KernelSpec, canonical, signature
-from compiler.program import KernelCall
+from compiler.kernels.spec import KernelSpec, canonical, signature
+from compiler.program.program import KernelCall
 from compiler.targets import Target
 from compiler.tuning.spec_text import parse_spec
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 
-from compiler import kernel_spec
-from compiler.codegen.kernels.family import FAMILIES
+from compiler.codegen.family import FAMILIES
 from compiler.errors import TuningError
 from compiler.graph import TensorType
-from compiler.kernel_spec import KernelSpec, canonical
+from compiler.kernels import spec as kernel_spec
+from compiler.kernels.spec import KernelSpec, canonical
 
 MAX_CHARACTERS = 1_000_000
 _TOKEN = re.compile(

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from compiler.errors import CompileError
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from service.access import FarmDep, PrincipalDep
 from service.farm import Farm
 from service.files import read_form, store_upload

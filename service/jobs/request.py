@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from service.identifiers import digest_of
 from service.settings import Settings
 

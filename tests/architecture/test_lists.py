@@ -11,10 +11,10 @@ from pathlib import Path
 
 from fastapi import APIRouter
 
-from compiler import kernel_spec
-from compiler.codegen.kernels.family import FAMILIES as KERNEL_FAMILIES
-from compiler.codegen.kernels.family import KernelModule
+from compiler.codegen.family import FAMILIES as KERNEL_FAMILIES
+from compiler.codegen.family import KernelModule
 from compiler.frontend.rows import ROWS
+from compiler.kernels import spec as kernel_spec
 from compiler.ops import FAMILIES, OPERATORS
 from compiler.ops.record import Operator
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES
@@ -67,7 +67,7 @@ def test_every_kernel_spec_has_a_family_and_its_module_offers_both_functions() -
     assert set(KERNEL_FAMILIES) == set(typing.get_args(kernel_spec.KernelSpec))
     offered = {name for name in vars(KernelModule) if not name.startswith("_")}
     for name in KERNEL_FAMILIES.values():
-        module = importlib.import_module(f"compiler.codegen.kernels.{name}")
+        module = importlib.import_module(f"compiler.codegen.{name}")
         assert [one for one in offered if not callable(getattr(module, one, None))] == []
 
 

@@ -15,10 +15,10 @@ from benchmarks.machine import Limits
 from benchmarks.plot import Line, line_chart
 from benchmarks.prepare import PLAIN_PASSES, write_portable
 from benchmarks.roofline import KernelPoint, by_family, place
-from compiler.evaluate import evaluate_graph
 from compiler.frontend.importer import import_model
 from compiler.ops import OPERATORS
 from compiler.passes import run_passes
+from compiler.rewriting.evaluate import evaluate_graph
 from tests.models import export, transformers_model
 
 LIMITS = Limits({2: 200.0}, {1 << 20: 150.0, 1 << 28: 20.0})

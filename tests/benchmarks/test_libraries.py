@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.libraries import Compared, best_of_turns, convolution_runs, product_runs
-from compiler.kernel_spec import ConvSpec, MatmulSpec
+from compiler.kernels.spec import ConvSpec, MatmulSpec
 
 PRODUCTS = {
     "plain": MatmulSpec(1, 5, 7, 11),

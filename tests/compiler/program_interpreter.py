@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from compiler.codegen.operands import operand_types
 from compiler.fusion.epilogues import output_extents
 from compiler.graph import NUMPY_DTYPE, Array
-from compiler.kernel_spec import (
+from compiler.kernels.spec import (
     Access,
     AttentionSpec,
     ConvSpec,
@@ -30,7 +29,8 @@ from compiler.kernel_spec import (
     RowSpec,
 )
 from compiler.ops import OPERATORS
-from compiler.program import KernelCall, MemoryPlan, Program, StateTensor
+from compiler.program.operands import operand_types
+from compiler.program.program import KernelCall, MemoryPlan, Program, StateTensor
 from tests.compiler.codegen import reference
 
 

@@ -16,12 +16,12 @@ from safetensors.numpy import load_file
 
 from compiler import targets
 from compiler.codegen.api import build_kernels
-from compiler.codegen.link import FLAGS, RUNTIME, cache_folder, link_binary, runtime_objects
-from compiler.codegen.tables import checkpoint_name, table_source
+from compiler.codegen.linking.link import FLAGS, RUNTIME, cache_folder, link_binary, runtime_objects
+from compiler.codegen.linking.tables import checkpoint_name, table_source
 from compiler.errors import BuildError, CompileError, InternalError, SpecError
 from compiler.graph import TensorType
-from compiler.kernel_spec import Access, Affine, Binary, MatmulSpec, Ref
-from compiler.program import BinaryImage, Placement, Program
+from compiler.kernels.spec import Access, Affine, Binary, MatmulSpec, Ref
+from compiler.program.program import BinaryImage, Placement, Program
 from tests.compiler import tiny_images
 from tests.compiler.step_process import QEMU, classifier_data, classifier_state, run, write_weights
 from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES

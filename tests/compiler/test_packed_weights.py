@@ -19,10 +19,10 @@ from safetensors.numpy import load_file
 from compiler.api import compile_training
 from compiler.codegen.testing import native_target
 from compiler.graph import TensorType
-from compiler.kernel_spec import MatmulSpec
-from compiler.packed_weights import packed_state
-from compiler.program import StateTensor
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.kernels.spec import MatmulSpec
+from compiler.placement.packed_weights import packed_state
+from compiler.program.program import StateTensor
+from compiler.spec.documents import SparsePlan, TrainingSpec
 
 BATCH, STEPS, RATE = 64, 3, 0.05
 WIDTHS = (4096, 64, 96, 48, 10)

@@ -11,9 +11,9 @@ from compiler.errors import SpecError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, run_passes
-from compiler.plan import plan_warnings, resolve_plan
-from compiler.spec import LossSpec, SparsePlan, TrainingSpec
-from compiler.training import attach_loss
+from compiler.spec.documents import LossSpec, SparsePlan, TrainingSpec
+from compiler.step.plan import plan_warnings, resolve_plan
+from compiler.step.training import attach_loss
 from compiler.warnings import CompileWarning
 from tests.compiler.frontend.onnx_graphs import model_of, node
 from tests.models import Exporter, export, transformers_model

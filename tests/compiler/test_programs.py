@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.autodiff import differentiate
 from compiler.errors import DoesNotFit, PlanError
-from compiler.evaluate import evaluate_graph
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
-from compiler.memory import Block, pack, peak_bytes, plan_memory
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
-from compiler.plan import resolve_plan
-from compiler.program import Program
-from compiler.spec import SparsePlan, TrainingSpec
-from compiler.training import add_optimizer, attach_loss
+from compiler.program.memory import Block, pack, peak_bytes, plan_memory
+from compiler.program.program import Program
+from compiler.rewriting.evaluate import evaluate_graph
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.step.autodiff import differentiate
+from compiler.step.plan import resolve_plan
+from compiler.step.training import add_optimizer, attach_loss
 from examples.models import MODELS
 from tests.compiler.program_interpreter import Machine
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from compiler.codegen.link import RUNTIME
+from compiler.codegen.linking.link import RUNTIME
 from compiler.graph import TensorType
-from compiler.program import BinaryImage, Placement, StateTensor
+from compiler.program.program import BinaryImage, Placement, StateTensor
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
     QEMU,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from compiler.errors import CompileError, PlanError, SpecError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
-from compiler.plan import WHOLE, UpdateSlice, resolve_plan
-from compiler.reading import MAX_TEXT_BYTES, PlainLoader
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.spec.reading import MAX_TEXT_BYTES, PlainLoader
+from compiler.step.plan import WHOLE, UpdateSlice, resolve_plan
 from examples.models import MODELS
 
 

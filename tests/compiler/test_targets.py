@@ -38,7 +38,7 @@ def test_figures_hang_together(name: str) -> None:
 def llvm_features(name: str) -> set[str]:
     """What LLVM switches on for the target, asked in a process of its own (TVM is heavy)."""
     program = (
-        "import sys, tvm; from compiler import targets; from compiler.codegen.compile import llvm_target\n"
+        "import sys, tvm; from compiler import targets; from compiler.codegen.tir.compile import llvm_target\n"
         "features = tvm.get_global_func('target.llvm_get_cpu_features')(llvm_target(targets.load(sys.argv[1])))\n"
         "print(*sorted(map(str, features)))"
     )

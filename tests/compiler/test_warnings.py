@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.frontend.importer import import_model
+from compiler.frontend.limits import DEFAULT_LIMITS
 from compiler.frontend.scope import Scope
 from compiler.graph import Graph
-from compiler.limits import DEFAULT_LIMITS
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.pipeline import derive_training_step
-from compiler.plan import resolve_plan
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.step.plan import resolve_plan
 from compiler.warnings import MAX_CHARACTERS, MAX_WARNINGS, CompileWarning, few_of, presentable
 from tests.compiler.frontend.onnx_graphs import model_of, node
 

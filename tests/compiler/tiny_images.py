@@ -16,12 +16,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler import targets
-from compiler.aliases import Alias
 from compiler.codegen.cache import CompiledKernel
-from compiler.codegen.link import RUNTIME, cache_folder, link_binary
+from compiler.codegen.linking.link import RUNTIME, cache_folder, link_binary
 from compiler.graph import TensorType
-from compiler.kernel_spec import Access, Affine, Const, GatherSpec, KernelSpec, MapSpec, signature
-from compiler.program import BinaryImage, KernelCall, MemoryPlan, Optimizer, Phase, Placement, Program, StateTensor
+from compiler.kernels.spec import Access, Affine, Const, GatherSpec, KernelSpec, MapSpec, signature
+from compiler.program.aliases import Alias
+from compiler.program.program import (
+    BinaryImage,
+    KernelCall,
+    MemoryPlan,
+    Optimizer,
+    Phase,
+    Placement,
+    Program,
+    StateTensor,
+)
 
 BATCH, FEATURES, CLASSES, ROWS = 4, 6, 3, 5
 SOURCE = Path(__file__).parent / "tiny_kernels.c"

@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from compiler.api import compile_training
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 

@@ -12,8 +12,8 @@ import pytest
 
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
-from compiler.plan import resolve_plan
-from compiler.spec import SparsePlan
+from compiler.spec.documents import SparsePlan
+from compiler.step.plan import resolve_plan
 from examples.models import MODELS
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, run_onnx
 

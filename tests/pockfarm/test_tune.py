@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from compiler import targets
-from compiler.codegen.kernels.family import choices_of
-from compiler.kernel_spec import ConvSpec, signature
+from compiler.codegen.family import choices_of
+from compiler.kernels.spec import ConvSpec, signature
 from compiler.tuning.catalogue import Catalogue
 from compiler.tuning.table import TuningTable
 from pockfarm import cli, local

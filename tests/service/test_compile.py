@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from service.jobs import service as jobs
 from service.jobs.request import CompileRequest
 from tests.service.farms import TestFarm

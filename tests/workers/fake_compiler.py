@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compiler.errors import DoesNotFit, UnsupportedOperator
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.tuning.table import NO_TUNING, TuningTable
 from tests.service.bundles import MadeBundle, make_bundle, make_manifest
 

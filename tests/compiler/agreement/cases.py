@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from compiler.spec import SparsePlan
+from compiler.spec.documents import SparsePlan
 from examples.models import MODELS
 from tests.compiler.agreement.graph_reference import GraphReference
 from tests.compiler.agreement.harness import Case

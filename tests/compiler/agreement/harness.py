@@ -18,7 +18,7 @@ import torch
 from compiler.api import compile_training
 from compiler.frontend.importer import import_model
 from compiler.graph import Parameter
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from tests.compiler.agreement.reference import Reference, Window, what_learns
 from tests.compiler.agreement.step_binary import StepBinary
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from compiler.spec import SparsePlan
+from compiler.spec.documents import SparsePlan
 
 torch.set_num_threads(1)  # tests run side by side: more threads than cores make PyTorch spin
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from compiler.bundle import Bundle
+from compiler.bundle.archive import Bundle
 
 
 def native_target() -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from compiler.api import compile_training
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from tests.compiler.agreement.cases import CASES, classes, images
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
 from tests.compiler.agreement.module_reference import ModuleReference

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.spec import SparsePlan
+from compiler.spec.documents import SparsePlan
 from tests.compiler.agreement.cases import classes, vectors
 from tests.compiler.agreement.harness import (
     Built,

@@ -11,7 +11,7 @@ from compiler.export.training import export_training
 from compiler.frontend.importer import import_model
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step
-from compiler.plan import resolve_plan
+from compiler.step.plan import resolve_plan
 from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.reference import what_learns
 

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from safetensors.numpy import load_file
 
 from compiler.api import compile_training
-from compiler.autodiff import differentiate
-from compiler.evaluate import evaluate_graph
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.plan import resolve_plan
-from compiler.spec import LossSpec, SparsePlan, TrainingSpec
-from compiler.training import attach_loss
+from compiler.rewriting.evaluate import evaluate_graph
+from compiler.spec.documents import LossSpec, SparsePlan, TrainingSpec
+from compiler.step.autodiff import differentiate
+from compiler.step.plan import resolve_plan
+from compiler.step.training import attach_loss
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.models import Logits, export

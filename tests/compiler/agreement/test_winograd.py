@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from compiler.api import compile_training
-from compiler.codegen.kernels.conv import method_of
+from compiler.codegen.conv.conv import method_of
 from compiler.frontend.importer import import_model
-from compiler.kernel_spec import ConvSpec
+from compiler.kernels.spec import ConvSpec
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
-from compiler.plan import resolve_plan
-from compiler.spec import SparsePlan
+from compiler.spec.documents import SparsePlan
+from compiler.step.plan import resolve_plan
 from compiler.targets import load
 from tests.compiler.agreement.cases import classes, images
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.operands import operand_types
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import Array
-from compiler.kernel_spec import Binary, Const, ConvSpec, DepthwiseSpec, Expr, MatmulSpec, Ref
+from compiler.kernels.spec import Binary, Const, ConvSpec, DepthwiseSpec, Expr, MatmulSpec, Ref
+from compiler.program.operands import operand_types
 from compiler.targets import Target, load
 from tests.compiler.codegen.reference import reading, value
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.operands import operand_types
-from compiler.codegen.symbols import symbol_of
+from compiler.codegen.linking.symbols import symbol_of
 from compiler.codegen.testing import build_object
 from compiler.graph import Array
-from compiler.kernel_spec import KernelSpec
+from compiler.kernels.spec import KernelSpec
+from compiler.program.operands import operand_types
 from compiler.targets import load
 
 QEMU = shutil.which("qemu-aarch64-static")

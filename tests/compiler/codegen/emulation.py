@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.codegen.link import FLAGS, LINK_FLAGS, cache_folder
-from compiler.codegen.operands import operand_types
-from compiler.codegen.symbols import symbol_of
+from compiler.codegen.linking.link import FLAGS, LINK_FLAGS, cache_folder
+from compiler.codegen.linking.symbols import symbol_of
 from compiler.codegen.testing import build_object
 from compiler.graph import NUMPY_DTYPE, Array
-from compiler.kernel_spec import KernelSpec
+from compiler.kernels.spec import KernelSpec
+from compiler.program.operands import operand_types
 from compiler.targets import load
 
 _MAIN = r"""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.graph import Array, TensorType
-from compiler.kernel_spec import (
+from compiler.kernels.spec import (
     Access,
     Affine,
     Binary,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.kernel_spec import GatherSpec, MapSpec, PoolSpec, Ref, Unary
+from compiler.kernels.spec import GatherSpec, MapSpec, PoolSpec, Ref, Unary
 from tests.compiler.codegen.emulation import run_emulated
 from tests.compiler.codegen.reference import identity, picked, run_map, run_reduce, run_row
 from tests.compiler.codegen.test_reduce import reduction

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from compiler.codegen.testing import run_kernel
 from compiler.graph import Array
-from compiler.kernel_spec import AttentionSpec
+from compiler.kernels.spec import AttentionSpec
 from compiler.ops import OPERATORS
 from tests.compiler.codegen.emulation import run_emulated
 

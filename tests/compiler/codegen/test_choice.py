@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compiler.codegen import family
 from compiler.codegen.api import build_variants, cache_key, workspace_bytes
 from compiler.codegen.choice import DEFAULT, Choice, Variant, choose, parse_choice
-from compiler.codegen.kernels import family
-from compiler.codegen.kernels import map as map_kernels
-from compiler.codegen.symbols import symbol_of
+from compiler.codegen.linking.symbols import symbol_of
+from compiler.codegen.loops import map as map_kernels
 from compiler.codegen.testing import Kernel
 from compiler.errors import InternalError
-from compiler.kernel_spec import Binary, KernelSpec, MapSpec, Ref
+from compiler.kernels.spec import Binary, KernelSpec, MapSpec, Ref
 from compiler.targets import Target, load
 from tests.compiler.codegen.reference import identity
 
@@ -67,7 +67,7 @@ def test_each_choice_is_a_kernel_of_its_own() -> None:
 @pytest.fixture
 def two_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps become a family with two schedules; the second asks for scratch that it does not use."""
-    module = ModuleType("compiler.codegen.kernels.two_ways")
+    module = ModuleType("compiler.codegen.two_ways")
 
     def choices(spec: KernelSpec, target: Target, threads: int) -> tuple[Choice, ...]:
         return (choose(scratch=0), choose(scratch=64), choose(scratch=64))

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from compiler.codegen.choice import choose
-from compiler.codegen.compile import assembly
-from compiler.codegen.kernels.conv import method_of
-from compiler.codegen.kernels.family import kernel_module
-from compiler.kernel_spec import MatmulSpec
+from compiler.codegen.conv.conv import method_of
+from compiler.codegen.family import kernel_module
+from compiler.codegen.tir.compile import assembly
+from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load
 from tests.compiler.codegen.contractions import Contraction, Kind, conv, depthwise, distance, expected, random_inputs
 from tests.compiler.codegen.emulated import run_emulated

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from compiler.codegen.choice import choose
-from compiler.codegen.kernels.conv import plan
+from compiler.codegen.conv.conv import plan
 from compiler.codegen.testing import native_target
-from compiler.kernel_spec import Binary, ConvSpec, Ref
+from compiler.kernels.spec import Binary, ConvSpec, Ref
 from compiler.targets import load
 from tests.compiler.codegen.contractions import (
     RELU6,

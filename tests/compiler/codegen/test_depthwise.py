@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from compiler.codegen.kernels.family import choices_of
+from compiler.codegen.family import choices_of
 from compiler.codegen.testing import Kernel, native_target
-from compiler.kernel_spec import Binary, Ref
+from compiler.kernels.spec import Binary, Ref
 from compiler.targets import load
 from tests.compiler.codegen.contractions import (
     RELU6,

@@ -9,7 +9,7 @@ import pytest
 
 from compiler.codegen.testing import Kernel, build_object, native_target, run_kernel
 from compiler.graph import Array, TensorType
-from compiler.kernel_spec import Access, Affine, Binary, Const, GatherSpec, Ref
+from compiler.kernels.spec import Access, Affine, Binary, Const, GatherSpec, Ref
 from compiler.targets import load
 
 # outer, rows, inner, count

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.assembly import hottest_loop, innermost_loops
 from benchmarks.inner_loops import kernel_assembly
-from compiler.kernel_spec import MatmulSpec
+from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load
 from tests.compiler.codegen.contractions import Contraction, conv
 

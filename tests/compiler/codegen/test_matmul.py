@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from compiler.codegen.choice import choose
-from compiler.codegen.kernels.gemm_plan import MatmulPlan
-from compiler.codegen.kernels.matmul import choices, folded, plan
+from compiler.codegen.matmul.gemm_plan import MatmulPlan
+from compiler.codegen.matmul.matmul import choices, folded, plan
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import TensorType
-from compiler.kernel_spec import Access, Affine, Binary, Index, MatmulSpec, Ref, Unary
+from compiler.kernels.spec import Access, Affine, Binary, Index, MatmulSpec, Ref, Unary
 from compiler.targets import load
 from tests.compiler.codegen.contractions import RELU6, check, distance, expected, random_inputs, run_native
 from tests.compiler.codegen.reference import identity, picked

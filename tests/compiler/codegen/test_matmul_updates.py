@@ -11,7 +11,7 @@ import pytest
 from compiler.codegen.choice import choose
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import Array, TensorType
-from compiler.kernel_spec import Access, Affine, Binary, Const, Expr, MatmulSpec, Ref, Unary
+from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, MatmulSpec, Ref, Unary
 from compiler.targets import load
 from tests.compiler.codegen.contractions import distance, expected, random_inputs
 

@@ -7,7 +7,7 @@ import pytest
 
 from compiler.codegen.testing import run_kernel
 from compiler.graph import TensorType
-from compiler.kernel_spec import Access, Affine, Binary, NormGradSpec, Ref
+from compiler.kernels.spec import Access, Affine, Binary, NormGradSpec, Ref
 from compiler.ops import OPERATORS
 
 ALL = (True, True, True)

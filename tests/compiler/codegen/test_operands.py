@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.codegen.operands import check_operands
 from compiler.errors import InternalError
 from compiler.graph import TensorType
-from compiler.kernel_spec import GatherSpec
-from compiler.program import KernelCall, Program
+from compiler.kernels.spec import GatherSpec
+from compiler.program.operands import check_operands
+from compiler.program.program import KernelCall, Program
 
 _SPEC = GatherSpec("gather", outer=1, rows=5, inner=4, count=3, dtype="bool")
 _TYPES = {"table": TensorType("bool", (5, 4)), "index": TensorType("i64", (3,)), "y": TensorType("bool", (3, 4))}

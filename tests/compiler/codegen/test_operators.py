@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.codegen.operands import operand_types
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import Array
-from compiler.kernel_spec import KernelSpec
+from compiler.kernels.spec import KernelSpec
 from compiler.ops import OPERATORS
 from compiler.ops.record import Example, Operator, View
+from compiler.program.operands import operand_types
 from compiler.targets import load
 from tests.compiler.ops.draw import draw_inputs
 

@@ -8,7 +8,7 @@ import torch
 
 from compiler.codegen.testing import build_object, run_kernel
 from compiler.graph import Array
-from compiler.kernel_spec import Binary, Const, PoolSpec, Ref
+from compiler.kernels.spec import Binary, Const, PoolSpec, Ref
 from compiler.targets import load
 from tests.compiler.codegen.reference import picked
 

@@ -10,7 +10,7 @@ import torch
 
 from compiler.codegen.testing import run_kernel
 from compiler.graph import Array, TensorType
-from compiler.kernel_spec import PoolSpec, RowSpec
+from compiler.kernels.spec import PoolSpec, RowSpec
 from compiler.ops import OPERATORS
 from tests.compiler.codegen.emulation import run_emulated
 

@@ -10,18 +10,18 @@ import onnx
 import onnxruntime
 import pytest
 
-from compiler.autodiff import differentiate
 from compiler.errors import InternalError
-from compiler.evaluate import evaluate_graph
 from compiler.export.onnx_model import to_model_proto_bytes
 from compiler.export.training import export_graph, export_training
 from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph, TensorType
 from compiler.ops.record import OnnxNode
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.plan import resolve_plan
-from compiler.spec import SparsePlan, TrainingSpec
-from compiler.training import TrainingGraph, add_optimizer, attach_loss
+from compiler.rewriting.evaluate import evaluate_graph
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.step.autodiff import differentiate
+from compiler.step.plan import resolve_plan
+from compiler.step.training import TrainingGraph, add_optimizer, attach_loss
 from examples.models import MODELS
 
 SGD = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01}

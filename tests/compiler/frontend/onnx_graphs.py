@@ -10,10 +10,10 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from compiler.evaluate import evaluate_graph
 from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph
 from compiler.passes import find_problem
+from compiler.rewriting.evaluate import evaluate_graph
 
 ELEMENT_TYPES = {"f32": 1, "i32": 6, "i64": 7, "bool": 9}
 Shape = Sequence[int | str | None]

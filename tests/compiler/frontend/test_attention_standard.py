@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase as StandardCase
 
-from compiler.evaluate import evaluate_graph
 from compiler.graph import Array
 from compiler.passes import FORWARD_PASSES, run_passes
+from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
 from tests.compiler.passes.gradients import with_gradients
 

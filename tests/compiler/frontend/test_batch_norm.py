@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from compiler.errors import UnsupportedOperator
-from compiler.evaluate import evaluate_graph
 from compiler.graph import Array
+from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node
 
 IMAGE = {"x": ("f32", ("batch", 3, 5, 5))}

@@ -16,9 +16,9 @@ from torch import nn
 
 from compiler.errors import LimitExceeded, ModelError
 from compiler.frontend.importer import import_model
+from compiler.frontend.limits import ModelLimits
 from compiler.frontend.prescan import prescan
 from compiler.frontend.rows import ROWS
-from compiler.limits import ModelLimits
 from examples.models import MODELS
 from tests.compiler.frontend.operator_cases import CASES, Case
 from tests.models import Exporter, export

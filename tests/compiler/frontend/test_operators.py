@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from compiler.evaluate import evaluate_graph
 from compiler.frontend.rows import ROWS
+from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported
 from tests.compiler.frontend.operator_cases import CASES, Case
 

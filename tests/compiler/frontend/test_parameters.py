@@ -7,12 +7,12 @@ import pytest
 from onnx import numpy_helper
 
 from compiler.errors import ModelError, PlanError, SpecError
-from compiler.evaluate import evaluate_graph
 from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph
 from compiler.passes import FORWARD_PASSES, run_passes
-from compiler.plan import resolve_plan
-from compiler.spec import SparsePlan
+from compiler.rewriting.evaluate import evaluate_graph
+from compiler.spec.documents import SparsePlan
+from compiler.step.plan import resolve_plan
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node
 
 IMAGE = {"x": ("f32", ("batch", 4, 6, 6))}

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from compiler.errors import ModelError, PlanError
 from compiler.frontend.torch_record import SIGNATURE
 from compiler.graph import Graph
-from compiler.plan import resolve_plan
-from compiler.spec import SparsePlan
+from compiler.spec.documents import SparsePlan
+from compiler.step.plan import resolve_plan
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.models import Exporter, export
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from compiler.evaluate import evaluate_graph
 from compiler.graph import Array, Graph
+from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.agreement.harness import start_problems
 from tests.compiler.agreement.module_reference import FOLDED_BIAS, ModuleReference
 from tests.compiler.frontend.onnx_graphs import imported

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from compiler.errors import PlanError
-from compiler.plan import resolve_plan
-from compiler.spec import SparsePlan
+from compiler.spec.documents import SparsePlan
+from compiler.step.plan import resolve_plan
 from tests.compiler.frontend.authored import CASES, Authored
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.compiler.frontend.training import (

@@ -11,7 +11,7 @@ from onnx import NodeProto, numpy_helper
 from torch import Tensor, nn
 
 from compiler.graph import Array
-from compiler.spec import SparsePlan
+from compiler.spec.documents import SparsePlan
 from tests.compiler.frontend.onnx_graphs import model_of, node
 from tests.compiler.frontend.training import BATCH, STEPS, draw_labels, reference_updates, train, update_problems
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from compiler.api import compile_training
 from compiler.graph import Array
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 
 BATCH, STEPS, LEARNING_RATE = 2, 2, 0.2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.aliases import Alias
 from compiler.fusion.sums import merge_sums
 from compiler.graph import TensorType
-from compiler.kernel_spec import Access, Affine, Const, KernelSpec, MatmulSpec, ReduceSpec, Ref
-from compiler.lowering import Lowered
-from compiler.program import KernelCall
+from compiler.kernels.spec import Access, Affine, Const, KernelSpec, MatmulSpec, ReduceSpec, Ref
+from compiler.program.aliases import Alias
+from compiler.program.lowering import Lowered
+from compiler.program.program import KernelCall
 
 POSITIONS, CHANNELS = 24, 8
 WEIGHT = MatmulSpec(1, 5, CHANNELS, POSITIONS, a_transposed=True)

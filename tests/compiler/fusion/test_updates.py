@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.aliases import Alias
 from compiler.fusion.updates import fuse_updates
 from compiler.graph import TensorType
-from compiler.kernel_spec import Access, Affine, Binary, Const, Expr, GatherSpec, MapSpec, MatmulSpec, Ref
-from compiler.lowering import Lowered
-from compiler.program import KernelCall
-from compiler.schedule import schedule
+from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, GatherSpec, MapSpec, MatmulSpec, Ref
+from compiler.program.aliases import Alias
+from compiler.program.lowering import Lowered
+from compiler.program.program import KernelCall
+from compiler.program.schedule import schedule
 
 ROWS, COLUMNS, SAMPLES = 12, 10, 4
 GRADIENT = MatmulSpec(1, ROWS, COLUMNS, SAMPLES, a_transposed=True)

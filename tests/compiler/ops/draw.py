@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.builder import GraphBuilder
 from compiler.graph import NUMPY_DTYPE, Array, Graph, TensorType
 from compiler.ops.record import Example, Operator
+from compiler.rewriting.builder import GraphBuilder
 
 
 def draw(tensor: TensorType, kind: str, rng: np.random.Generator) -> Array:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.evaluate import evaluate_graph
 from compiler.graph import NUMPY_DTYPE
-from compiler.kernel_spec import canonical
+from compiler.kernels.spec import canonical
 from compiler.ops import FAMILIES, OPERATORS
 from compiler.ops.record import Example, NotDifferentiable, Operator, View
+from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.ops.draw import as_graph, draw_inputs, single_node
 
 CASES = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from compiler.autodiff import differentiate
-from compiler.builder import GraphBuilder
 from compiler.graph import Graph
-from compiler.plan import WHOLE
-from compiler.training import TrainingGraph
+from compiler.rewriting.builder import GraphBuilder
+from compiler.step.autodiff import differentiate
+from compiler.step.plan import WHOLE
+from compiler.step.training import TrainingGraph
 
 
 def with_gradients(graph: Graph, targets: Iterable[str]) -> Graph:

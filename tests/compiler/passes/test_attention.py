@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.builder import GraphBuilder
-from compiler.evaluate import evaluate_graph
 from compiler.graph import Graph, Parameter, TensorType
 from compiler.passes.attention import fuse_attention
 from compiler.passes.eliminate_dead import eliminate_dead
 from compiler.passes.guarded_softmax import unguard_softmax
+from compiler.rewriting.builder import GraphBuilder
+from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.passes.gradients import with_gradients
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 5, 7, 3

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.builder import GraphBuilder
-from compiler.evaluate import evaluate_graph
 from compiler.graph import Graph, TensorType
 from compiler.passes import CLEAN_UP, run_passes
 from compiler.passes.layout import sink_transposes
+from compiler.rewriting.builder import GraphBuilder
+from compiler.rewriting.evaluate import evaluate_graph
 
 # (shape, first permutation, reshape, second permutation, transposes that remain)
 CHAINS = {

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.builder import GraphBuilder
-from compiler.evaluate import evaluate_graph
 from compiler.graph import Graph, TensorType
 from compiler.passes.normalization import join_norms
+from compiler.rewriting.builder import GraphBuilder
+from compiler.rewriting.evaluate import evaluate_graph
 
 SHAPE, WIDTH = (2, 3, 8), (8,)
 

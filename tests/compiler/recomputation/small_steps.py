@@ -9,9 +9,9 @@ from compiler.frontend.importer import import_model
 from compiler.graph import Array
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
-from compiler.plan import resolve_plan
-from compiler.program import Program, StateTensor
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.program.program import Program, StateTensor
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.step.plan import resolve_plan
 from examples.models import MODELS
 
 BATCH = 4

@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 from compiler.api import compile_training
 from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
-from compiler.memory import plan_memory
+from compiler.program.memory import plan_memory
 from compiler.recomputation.choose import lowering, rank_repeats
 from compiler.recomputation.rewrite import repeat_calls
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.compiler.recomputation.small_steps import BATCH, CASES, SmallStep, small_step

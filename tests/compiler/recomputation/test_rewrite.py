@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from compiler.memory import plan_memory
-from compiler.program import Program
+from compiler.program.memory import plan_memory
+from compiler.program.program import Program
 from compiler.recomputation.candidates import repeatable
 from compiler.recomputation.rewrite import repeat_calls
 from compiler.slicing.rewrite import slice_program

@@ -13,15 +13,15 @@ from compiler.api import compile_training
 from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.frontend.importer import import_model
-from compiler.kernel_spec import DepthwiseSpec
+from compiler.kernels.spec import DepthwiseSpec
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
-from compiler.plan import resolve_plan
-from compiler.program import Program
-from compiler.slicing import attempts
+from compiler.placement import attempts
+from compiler.program.program import Program
 from compiler.slicing.choose import choose_groups
 from compiler.slicing.flow import parts_of
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.step.plan import resolve_plan
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 
@@ -67,7 +67,7 @@ def test_a_sliced_binary_trains_as_the_whole_one(
     checkpoints = {}
     for name, capacity_bytes in {"whole": 1 << 30, "sliced": 1 << 10}.items():
         monkeypatch.setattr(attempts, "cache_bytes", lambda target, size=capacity_bytes: size)
-        monkeypatch.setattr("compiler.slicing.cost.CALL_BYTES", 0)
+        monkeypatch.setattr("compiler.program.cost.CALL_BYTES", 0)
         bundle = compile_training(model, plan=FULL, spec=SPEC, target=native_target(), cache_dir=cache)
         binary = StepBinary.unpack(bundle, tmp_path / name)
         groups = json.loads((tmp_path / name / "report.json").read_text())["groups"]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from compiler.frontend.importer import import_model
-from compiler.memory import plan_memory
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
-from compiler.plan import resolve_plan
-from compiler.program import Program
+from compiler.program.memory import plan_memory
+from compiler.program.program import Program
 from compiler.slicing.flow import Group, parts_of
 from compiler.slicing.rewrite import slice_program
-from compiler.spec import SparsePlan, TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.step.plan import resolve_plan
 from examples.models import MODELS
 from tests.compiler.program_interpreter import Machine
 

@@ -6,10 +6,10 @@ import pytest
 
 from compiler.codegen.testing import native_target
 from compiler.errors import TuningError
-from compiler.kernel_spec import KernelSpec, MapSpec, MatmulSpec, PoolSpec, Ref, canonical, signature
+from compiler.kernels.spec import KernelSpec, MapSpec, MatmulSpec, PoolSpec, Ref, canonical, signature
 from compiler.ops import OPERATORS
 from compiler.ops.record import View
-from compiler.program import KernelCall
+from compiler.program.program import KernelCall
 from compiler.targets import load
 from compiler.tuning.catalogue import Catalogue, catalogue_of
 from compiler.tuning.spec_text import parse_spec

@@ -1,0 +1,1 @@
+"""What leaves the compiler: the archive and what it holds."""

@@ -1,0 +1,1 @@
+"""Attention, forward and backward, without its scores in memory."""

@@ -1,0 +1,1 @@
+"""From objects to one executable: the tables and the linker."""

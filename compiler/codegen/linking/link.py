@@ -1,0 +1,160 @@
+"""Kernels and tables -> one stripped static executable, by `zig cc`.
+
+The runtime is generic C: only kernels use a board's features, so there is one set of flags per triple. Its objects, and
+zig's C library, are built once per triple and kept in a cache folder (`POCKFARM_CACHE_DIR`, or
+`~/.cache/pockfarm`; zig's own part also by `ZIG_GLOBAL_CACHE_DIR`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from compiler import targets
+from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.choice import Variant
+from compiler.codegen.linking.tables import table_source
+from compiler.codegen.trials import Trial, pool_bytes, trial_source
+from compiler.errors import BuildError
+from compiler.program.program import BinaryImage
+from compiler.targets import Target
+
+RUNTIME = Path(__file__).parents[2] / "runtime"
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-ffunction-sections", "-fdata-sections", "-fno-unwind-tables",
+         "-fno-asynchronous-unwind-tables")  # fmt: skip
+LINK_FLAGS = ("-static", "-s", "-Wl,--gc-sections")
+TIMEOUT_S = 600
+"""The first call for a triple builds a C library, on a slow machine for minutes."""
+
+
+def link_binary(image: BinaryImage, kernels: Mapping[str, CompiledKernel], target: Target, *, work_dir: Path) -> bytes:
+    """The executable `step` for `target`: same image and kernels, same bytes.
+
+    `kernels` is keyed by `signature(call.spec)`; `work_dir` is an existing folder for intermediate files.
+    Raises: InternalError if the image contradicts itself, BuildError if the compiler or linker fails.
+    """
+    sources = {"tables": table_source(image, kernels)}
+    return _link(sources, runtime_objects(target.zig_triple), kernels.values(), target, work_dir)
+
+
+def link_tuner(
+    trials: Sequence[Trial], kernels: Mapping[Variant, CompiledKernel], target: Target, *, threads: int, work_dir: Path
+) -> bytes:
+    """The executable that times the variants of each trial: same trials and kernels, same bytes. Raises: BuildError."""
+    sources = {
+        "trials": trial_source(trials, kernels, threads=threads, pool_bytes=pool_bytes(target)),
+        "tuner": (RUNTIME / "tuner" / "tuner.c").read_text(),
+    }
+    runtime = [path for path in runtime_objects(target.zig_triple) if path.stem != "main"]
+    return _link(sources, runtime, kernels.values(), target, work_dir)
+
+
+def _link(
+    sources: Mapping[str, str],
+    runtime: Iterable[Path],
+    kernels: Iterable[CompiledKernel],
+    target: Target,
+    work_dir: Path,
+) -> bytes:
+    """Compile the sources and link them with the runtime's objects and the kernels."""
+    triple, include = target.zig_triple, ["-I", str(RUNTIME), "-I", str(RUNTIME / "tuner")]
+    with tempfile.TemporaryDirectory(dir=work_dir, prefix="link-") as name:
+        folder = Path(name)
+        objects = _write_kernels(folder, kernels)
+        for stem, source in sources.items():
+            (folder / f"{stem}.c").write_text(source)
+            _zig_cc(triple, [*include, "-c", f"{stem}.c", "-o", f"{stem}.o"], folder)
+        own = [f"{stem}.o" for stem in sources]
+        _zig_cc(triple, [*LINK_FLAGS, "-o", "step", *map(str, runtime), *own, *objects], folder)
+        return (folder / "step").read_bytes()
+
+
+def runtime_objects(zig_triple: str) -> tuple[Path, ...]:
+    """The runtime's object files for a triple, built on first use and then taken from the cache folder.
+
+    Raises: BuildError if the compiler fails.
+    """
+    sources = sorted(RUNTIME.glob("*.c"))
+    folder = cache_folder() / "runtime" / f"{zig_triple}-{_runtime_digest(zig_triple)}"
+    if not folder.is_dir():
+        _build_runtime(zig_triple, sources, folder)
+    return tuple(folder / f"{source.stem}.o" for source in sources)
+
+
+def warm_toolchain(zig_triples: Iterable[str] | None = None) -> None:
+    """Build the runtime and zig's C library for each triple (default: those of all targets), so that no compile waits.
+
+    Raises: BuildError if the compiler or linker fails.
+    """
+    wanted = {targets.load(name).zig_triple for name in targets.names()} if zig_triples is None else set(zig_triples)
+    for triple in sorted(wanted):
+        runtime_objects(triple)
+        with tempfile.TemporaryDirectory(prefix="pockfarm-warm-") as name:
+            folder = Path(name)
+            (folder / "warm.c").write_text("int main(void) { return 0; }\n")
+            _zig_cc(triple, [*LINK_FLAGS, "-o", "warm", "warm.c"], folder)
+
+
+def cache_folder() -> Path:
+    """Where built runtimes and zig's libraries are kept between compiles."""
+    named = os.environ.get("POCKFARM_CACHE_DIR")
+    return Path(named) if named else Path.home() / ".cache" / "pockfarm"
+
+
+def _write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:
+    """One object file per symbol, named and ordered by symbol so that links repeat."""
+    objects = {kernel.symbol: kernel.object_bytes for kernel in kernels}
+    for symbol, content in objects.items():
+        (folder / f"{symbol}.o").write_bytes(content)
+    return [f"{symbol}.o" for symbol in sorted(objects)]
+
+
+def _runtime_digest(zig_triple: str) -> str:
+    """Digest of everything that decides the runtime's objects."""
+    digest = hashlib.sha256(repr((zig_triple, FLAGS, importlib.metadata.version("ziglang"))).encode())
+    for path in sorted(RUNTIME.iterdir()):
+        if path.suffix in (".c", ".h"):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _build_runtime(zig_triple: str, sources: Sequence[Path], folder: Path) -> None:
+    """Compile beside the final folder, then rename: a second process that does the same loses nothing."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
+        built = Path(name) / "objects"
+        built.mkdir()
+        for source in sources:
+            _zig_cc(zig_triple, ["-Wall", "-Wextra", "-Werror", "-c", str(source), "-o", f"{source.stem}.o"], built)
+        try:
+            built.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+
+
+def _zig_cc(zig_triple: str, arguments: Sequence[str], folder: Path) -> None:
+    """Run the compiler in `folder`, with its local cache there too. Raises: BuildError with its last words."""
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, *FLAGS, *arguments]
+    local_cache = folder / ".zig-cache"
+    environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(local_cache)}
+    environment.setdefault("ZIG_GLOBAL_CACHE_DIR", str(cache_folder() / "zig"))
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise BuildError(f"the linker did not run: {problem}", where="zig cc") from problem
+    finally:
+        shutil.rmtree(local_cache, ignore_errors=True)
+    if done.returncode != 0:
+        words = done.stderr.decode(errors="replace").strip()[-800:]
+        raise BuildError(f"zig cc failed with {done.returncode}: {words}", where="zig cc")

@@ -1,0 +1,345 @@
+"""`BinaryImage` -> the C source of the tables that the runtime interprets (`compiler/runtime/image.h`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from compiler.codegen.cache import CompiledKernel
+from compiler.errors import InternalError, SpecError
+from compiler.graph import TensorType
+from compiler.kernels.spec import GatherSpec, signature
+from compiler.program.aliases import storage_of
+from compiler.program.program import BinaryImage, KernelCall, Placement, Program, ProgramName, Region, StateTensor
+
+ALIGNMENT_BYTES = 64
+MAX_RANK = 8
+MAX_INPUTS = 16
+MAX_OPERANDS = 64
+NOWHERE = "PF_NOWHERE"
+
+
+def checkpoint_name(state: StateTensor) -> str:
+    """The tensor's name in a checkpoint: constants get the prefix `constant.`; a copy's is that of its original."""
+    name = state.copy_of or state.name
+    return f"constant.{name}" if state.role == "constant" else name
+
+
+def table_source(image: BinaryImage, kernels: Mapping[str, CompiledKernel]) -> str:
+    """C source that defines `pf_image_data`.
+
+    `kernels` is keyed by `signature(call.spec)`.
+    Raises: InternalError if a call, value or place contradicts the plan; SpecError if an input or output does not have
+    the batch as its first axis.
+    """
+    return _Tables(image, kernels).source()
+
+
+@dataclass(frozen=True)
+class _Tables:
+    image: BinaryImage
+    kernels: Mapping[str, CompiledKernel]
+
+    def source(self) -> str:
+        symbols = sorted({self._kernel(call).symbol for program in self._programs() for call in program.calls})
+        parts = [
+            '#include "image.h"\n',
+            *(f"extern pf_kernel_fn __tvm_ffi_{symbol};\n" for symbol in symbols),
+            *(self._program_tables(program) for program in self._programs()),
+            self._states(),
+            self._identity(),
+            self._image(),
+        ]
+        return "".join(parts)
+
+    def _programs(self) -> tuple[Program, Program]:
+        return self.image.programs["train"], self.image.programs["forward"]
+
+    def _kernel(self, call: KernelCall) -> CompiledKernel:
+        try:
+            return self.kernels[signature(call.spec)]
+        except KeyError:
+            raise InternalError(f"no compiled kernel for {call.origin}", where=call.origin) from None
+
+    # ------------------------------------------------------------------------------------------------------ places
+
+    def _region_offset(self, region: Region) -> int:
+        plan = self.image.plan
+        weights_end = _aligned(plan.weights_bytes)
+        optimizer_end = weights_end + _aligned(plan.optimizer_bytes)
+        return {"weights": 0, "optimizer": weights_end, "arena": optimizer_end}[region]
+
+    def _total_bytes(self) -> int:
+        return self._region_offset("arena") + self.image.plan.arena_bytes
+
+    def _absolute(self, place: Placement, needed_bytes: int, where: str) -> int:
+        """Offset in the one mapping. Raises: InternalError if the place is not inside its region or too small."""
+        plan = self.image.plan
+        region_bytes = {"weights": plan.weights_bytes, "optimizer": plan.optimizer_bytes, "arena": plan.arena_bytes}
+        end = place.offset_bytes + place.size_bytes
+        if place.offset_bytes % ALIGNMENT_BYTES or place.offset_bytes < 0 or end > region_bytes[place.region]:
+            raise InternalError(f"{place} is not inside {region_bytes[place.region]} bytes, aligned to 64", where=where)
+        if place.size_bytes < needed_bytes:
+            raise InternalError(f"{place} is too small for {needed_bytes} bytes", where=where)
+        return self._region_offset(place.region) + place.offset_bytes
+
+    def _place(self, program: Program, value: str) -> int:
+        placements = self.image.plan.placements
+        size_bytes = program.types[value].size_bytes
+        own = placements.get((program.name, value))
+        if own is not None:
+            return self._absolute(own, size_bytes, value)
+        shared = storage_of(program.aliases, value)
+        owner = placements.get((program.name, shared.value))
+        if owner is None:
+            raise InternalError(f"the memory plan has no place for {value!r}", where=f"{program.name} program")
+        rest = Placement(owner.region, owner.offset_bytes + shared.offset_bytes, owner.size_bytes - shared.offset_bytes)
+        return self._absolute(rest, size_bytes, value)
+
+    def _place_or_nowhere(self, program: Program, value: str) -> str:
+        """Where the runtime writes an input; nowhere if the plan leaves it out because no call reads it."""
+        placed = (program.name, program.root(value)) in self.image.plan.placements
+        if value not in program.inputs or not (placed or _is_read(program, value)):
+            return NOWHERE
+        return str(self._place(program, value))
+
+    # ---------------------------------------------------------------------------------------------------- programs
+
+    def _program_tables(self, program: Program) -> str:
+        operands: list[str] = []
+        calls: list[str] = []
+        for index, call in enumerate(program.calls):
+            own = self._operands(program, index, call)
+            if len(own) > MAX_OPERANDS:
+                raise InternalError(f"{len(own)} operands, the limit is {MAX_OPERANDS}", where=call.origin)
+            calls.append(
+                f"{{{_text(call.origin)}, {_text(call.phase)}, __tvm_ffi_{self._kernel(call).symbol}, {len(operands)}, "
+                f"{len(own)}, {call.flops}u, {call.bytes_read}u, {call.bytes_written}u}}"
+            )
+            operands += own
+        return _array("pf_operand", f"{program.name}_operands", operands) + _array(
+            "pf_call", f"{program.name}_calls", calls
+        )
+
+    def _operands(self, program: Program, index: int, call: KernelCall) -> list[str]:
+        rows = [
+            f"{{{self._place(program, value)}u, {program.types[value].size}, {_dtype(program.types[value])}}}"
+            for value in (*call.inputs, *call.outputs)
+        ]
+        workspace_bytes = self._kernel(call).workspace_bytes
+        if workspace_bytes:
+            place = self.image.plan.workspaces.get((program.name, index))
+            if place is None:
+                raise InternalError(f"no workspace of {workspace_bytes} bytes is planned", where=call.origin)
+            rows.append(f"{{{self._absolute(place, workspace_bytes, call.origin)}u, {workspace_bytes // 4}, PF_F32}}")
+        return rows
+
+    def _program(self, program: Program) -> str:
+        inputs = ", ".join(self._place_or_nowhere(program, name) for name in self.image.data_inputs)
+        is_train = program.name == "train"
+        hyper = {name: self._place_or_nowhere(program, f"hyper.{name}") for name in _HYPER}
+        fields = {
+            "calls": f"{program.name}_calls",
+            "call_count": str(len(program.calls)),
+            "operands": f"{program.name}_operands",
+            "inputs": f"{{{inputs}}}",
+            "label": self._place_or_nowhere(program, self.image.label_input) if is_train else NOWHERE,
+            "loss": str(self._place(program, self.image.loss)) if is_train else NOWHERE,
+            "logits": NOWHERE if is_train else str(self._place(program, self.image.logits)),
+            **hyper,
+        }
+        return _struct(fields)
+
+    # ------------------------------------------------------------------------------------------------------- state
+
+    def _states(self) -> str:
+        """Widest elements first, so that every tensor of a checkpoint is aligned to its element."""
+        order = sorted(
+            self.image.state, key=lambda state: (-_item_bytes(state.type), checkpoint_name(state), state.name)
+        )
+        return _array("pf_state", "states", [self._state(state) for state in order])
+
+    def _state(self, state: StateTensor) -> str:
+        shape = tuple(state.view_shape[axis] for axis in state.perm)
+        if sorted(state.perm) != list(range(len(state.view_shape))) or shape != state.type.shape:
+            raise InternalError(f"perm {state.perm} of {state.view_shape} is not {state.type}", where=state.name)
+        if TensorType(state.type.dtype, state.file_shape).size != state.type.size:
+            raise InternalError(f"file shape {state.file_shape} is not {state.type}", where=state.name)
+        moved = [axis for axis in state.perm if state.view_shape[axis] != 1]
+        fields = {
+            "file_name": _text(checkpoint_name(state)),
+            "role": f"PF_{state.role.upper()}",
+            "dtype": _dtype(state.type),
+            "trained": str(state.trained).lower(),
+            "permuted": str(moved != sorted(moved)).lower(),
+            "copy": str(state.copy_of is not None).lower(),
+            "file_rank": str(len(state.file_shape)),
+            "view_rank": str(len(state.view_shape)),
+            "file_shape": _list(state.file_shape, state.name),
+            "view_shape": _list(state.view_shape, state.name),
+            "perm": _list(state.perm, state.name),
+            "count": str(state.type.size),
+            "offset": str(self._state_offset(state)),
+        }
+        return _struct(fields)
+
+    def _state_offset(self, state: StateTensor) -> int:
+        names: tuple[ProgramName, ...] = ("train", "forward")
+        places = {
+            self.image.plan.placements[name, state.name]
+            for name in names
+            if (name, state.name) in self.image.plan.placements
+        }
+        if len(places) != 1:
+            raise InternalError(f"has {len(places)} places in the memory plan, not one", where=state.name)
+        (place,) = places
+        return self._absolute(place, state.type.size_bytes, state.name)
+
+    # ------------------------------------------------------------------------------------------------------- image
+
+    def _identity(self) -> str:
+        rows = [f"{{{_text(key)}, {_text(value)}}}" for key, value in sorted(self.image.identity.items())]
+        return _array("pf_identity", "identity", rows)
+
+    def _batch(self) -> int:
+        shapes = {name: self._type(name).shape for name in self.image.data_inputs}
+        batches = {shape[0] if shape else 0 for shape in shapes.values()}
+        if len(batches) != 1 or 0 in batches:
+            raise SpecError(
+                f"the first axis of every input must be the batch, they are {shapes}",
+                where="spec.inputs",
+                hint="fold inputs that do not vary per sample into the model as constants",
+            )
+        return int(batches.pop())
+
+    def _type(self, value: str) -> TensorType:
+        train, forward = self._programs()
+        found = train.types.get(value) or forward.types.get(value)
+        if found is None:
+            raise InternalError("has no type", where=value)
+        return found
+
+    def _index_limit(self, name: str) -> int:
+        """Rows of the smallest table that the input indexes directly; 0 if it indexes none."""
+        rows = [
+            call.spec.rows
+            for program in self._programs()
+            for call in program.calls
+            if isinstance(call.spec, GatherSpec)
+            and _same_bytes_as(program, call.inputs[1 if call.spec.kind == "gather" else 0]) == name
+        ]
+        return min(rows, default=0)
+
+    def _tensor(self, name: str, *, batch: int, index_limit: int = 0) -> str:
+        tensor = self._type(name)
+        shape = _with_batch(tensor.shape, batch, name)
+        fields = {
+            "name": _text(name),
+            "dtype": _dtype(tensor),
+            "rank": str(len(shape)),
+            "shape": _list(shape, name),
+            "count": str(tensor.size),
+            "index_limit": str(index_limit),
+        }
+        return _struct(fields)
+
+    def _image(self) -> str:
+        image, batch = self.image, self._batch()
+        if len(image.data_inputs) > MAX_INPUTS:
+            raise SpecError(f"{len(image.data_inputs)} inputs, the limit is {MAX_INPUTS}", where="model inputs")
+        self._check_interface()
+        tensors = [self._tensor(name, batch=batch, index_limit=self._index_limit(name)) for name in image.data_inputs]
+        train, forward = self._programs()
+        sizes = (image.plan.weights_bytes, image.plan.optimizer_bytes, image.plan.arena_bytes)
+        fields = {
+            "train": self._program(train),
+            "forward": self._program(forward),
+            "states": "states",
+            "state_count": str(len(image.state)),
+            "inputs": f"{{{', '.join(tensors)}}}",
+            "input_count": str(len(tensors)),
+            "label": self._tensor(image.label_input, batch=batch),
+            "logits": self._tensor(image.logits, batch=batch),
+            "loss_kind": f"PF_{image.loss_kind.upper()}",
+            "optimizer_kind": f"PF_{image.optimizer.kind.upper()}",
+            **{name: float(getattr(image.optimizer, name)).hex() for name in _OPTIMIZER_NUMBERS},
+            "threads": str(image.threads),
+            "sizes": f"{{{', '.join(map(str, sizes))}}}",
+            "optimizer_offset": str(self._region_offset("optimizer")),
+            "arena_offset": str(self._region_offset("arena")),
+            "total_bytes": str(self._total_bytes()),
+            "identity": "identity",
+            "identity_count": str(len(image.identity)),
+        }
+        return f"const pf_image pf_image_data = {_struct(fields)};\n"
+
+    def _check_interface(self) -> None:
+        """Element types that the runtime relies on. Raises: InternalError."""
+        label = "i64" if self.image.loss_kind == "cross_entropy" else "f32"
+        wanted = {self.image.loss: "f32", self.image.logits: "f32", self.image.label_input: label}
+        for name, dtype in wanted.items():
+            if self._type(name).dtype != dtype:
+                raise InternalError(f"is {self._type(name)}, the runtime needs {dtype}", where=name)
+        if self._type(self.image.loss).size != 1:
+            raise InternalError(f"the loss is {self._type(self.image.loss)}, not one number", where=self.image.loss)
+        if self.image.threads < 1:
+            raise InternalError(f"threads is {self.image.threads}, it must be 1 or more", where="threads")
+
+
+_HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt")
+_OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2")
+
+
+def _is_read(program: Program, value: str) -> bool:
+    return any(program.root(operand) == value for call in program.calls for operand in call.inputs)
+
+
+def _same_bytes_as(program: Program, value: str) -> str:
+    """The value that `value` is a mere view of; an in-place result shares storage too, but not its contents."""
+    made = {output for call in program.calls for output in call.outputs}
+    while value in program.aliases and value not in made:
+        value = program.aliases[value].value
+    return value
+
+
+def _with_batch(shape: tuple[int, ...], batch: int, name: str) -> tuple[int, ...]:
+    """The shape with the batch as its first axis: a first axis of `batch * t` becomes two axes, batch and t."""
+    if shape and shape[0] == batch:
+        return shape
+    if shape and shape[0] and shape[0] % batch == 0:
+        return (batch, shape[0] // batch, *shape[1:])
+    raise SpecError(f"shape {shape} does not begin with the batch ({batch})", where=name)
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _item_bytes(tensor: TensorType) -> int:
+    return TensorType(tensor.dtype, ()).size_bytes
+
+
+def _dtype(tensor: TensorType) -> str:
+    return f"PF_{tensor.dtype.upper()}"
+
+
+def _list(values: tuple[int, ...], where: str) -> str:
+    if len(values) > MAX_RANK:
+        raise InternalError(f"has rank {len(values)}, the runtime's limit is {MAX_RANK}", where=where)
+    return f"{{{', '.join(map(str, values)) or '0'}}}"
+
+
+def _struct(fields: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f".{name} = {value}" for name, value in fields.items()) + "}"
+
+
+def _array(kind: str, name: str, rows: Iterable[str]) -> str:
+    body = ",\n".join(rows) or "{0}"
+    return f"static const {kind} {name}[] = {{\n{body}\n}};\n"
+
+
+def _text(value: str) -> str:
+    """A C string literal: plain ASCII stays, every other UTF-8 byte becomes three octal digits."""
+    encoded = value.encode("utf-8", "replace")
+    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in encoded)
+    return f'"{"".join(plain)}"'

@@ -1,0 +1,1 @@
+"""Register tiles and cache blocks: what matrix products and convolutions share."""

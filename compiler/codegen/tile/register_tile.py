@@ -1,0 +1,362 @@
+"""The inner kernel of every contraction: a tile of accumulators in registers, fed along the reduction.
+
+A tile is `rows` x `widths`: each row holds vectors of the given widths side by side. One step of the reduction loads
+the vectors of one row of B, and for each row broadcasts one element of A into multiply-adds. LLVM keeps the
+accumulators in registers, since every index into them is constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tvm import tirx
+
+from compiler.codegen.tile.tiling import ColumnTile, unroll_of, vector_pieces
+from compiler.codegen.tir.expressions import Evaluator
+from compiler.codegen.tir.iteration import FlatAccess, flatten_access
+from compiler.codegen.tir.tir import Block, Buffer, Point, Value, base, broadcast, dtype, index, literal, load, read
+from compiler.errors import InternalError
+from compiler.kernels.spec import Access, Expr, Ref
+
+SUM_BLOCK = 256
+"""Longest run of products that one accumulator sums; longer ones are summed block by block, for accuracy."""
+
+
+LINE_FLOATS = 16
+"""Elements in a cache line of 64 bytes."""
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """Operand A: element (row, step) lies at `base + row * row_stride + step * step_stride`."""
+
+    buffer: Buffer
+    base: Value
+    row_stride: int
+    step_stride: int
+
+    def at(self, offset: Value) -> Scalars:
+        """The same, `offset` elements further."""
+        return replace(self, base=self.base + offset)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Operand B: the columns of step `s` begin at `base + s * step_stride`."""
+
+    buffer: Buffer
+    base: Value
+    step_stride: int
+
+    def at(self, offset: Value) -> Vectors:
+        """The same, `offset` elements further."""
+        return replace(self, base=self.base + offset)
+
+
+def fma(x: Value, y: Value, z: Value, lanes: int) -> Value:
+    """`x * y + z`, rounded once."""
+    return tirx.call_llvm_pure_intrin(dtype("float32", lanes), "llvm.fma", x, y, z)
+
+
+def wide(value: Value | int) -> Value:
+    """An int64 index: 32-bit ones cost LLVM an extension for every address of the inner loop."""
+    if isinstance(value, int):
+        return tirx.IntImm("int64", value)
+    return value if base(value) == "int64" else tirx.Cast("int64", value)
+
+
+def load_wide(buffer: Buffer, flat: Value, lanes: int) -> Value:
+    """`lanes` consecutive elements from an int64 index."""
+    return tirx.BufferLoad(buffer, [flat if lanes == 1 else tirx.Ramp(flat, wide(1), lanes)])
+
+
+@dataclass(frozen=True)
+class Stream:
+    """`lines` cache lines from an element on that a later tile will read or write; in runs of `run_lines` that begin
+    `run_stride` elements apart, if given.
+
+    A tile touches its rows side by side, where memory's own prefetching loses the thread; asking for the next tile's
+    lines, in order, while this one is computed makes products bound by memory up to twice as fast (measured).
+    """
+
+    buffer: Buffer
+    base: Value
+    lines: int
+    write: bool = False
+    run_lines: int = 0
+    run_stride: int = 0
+
+    @staticmethod
+    def part(buffer: Buffer, base: Value, floats: int, share: tuple[Value, int], *, write: bool = False) -> Stream:
+        """Part `share[0]` of `share[1]` of the `floats` elements from `base` on."""
+        number, parts = share
+        lines = -(-floats // (LINE_FLOATS * parts))
+        return Stream(buffer, base + number * (lines * LINE_FLOATS), lines, write)
+
+    def fetch(self, block: Block, turn: Value, turns: int) -> None:
+        """Ask for the lines that fall to one of `turns` turns of a loop (`turn` is an int64)."""
+        each = -(-self.lines // turns)
+        for line in range(each):
+            number = turn * wide(each) + wide(line)
+            flat = wide(self.base) + number * wide(LINE_FLOATS)
+            if self.run_lines:
+                run = block.let(tirx.truncdiv(number, wide(self.run_lines)), "run")
+                flat += run * wide(self.run_stride - self.run_lines * LINE_FLOATS)
+            prefetch(block, self.buffer, flat, write=self.write)
+
+
+def prefetch(block: Block, buffer: Buffer, flat: Value, *, write: bool = False, near: bool = True) -> None:
+    """Ask for the cache line of an element, into the first-level cache or (not `near`) only into the second.
+
+    An address past the end does no harm.
+    """
+    address = tirx.address_of(tirx.BufferLoad(buffer, [flat]))
+    kind = (index(int(write)), index(3 if near else 2), index(1))
+    block.add(tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", address, *kind)))
+
+
+def _wide_loop(block: Block, turns: int | Value, body: Callable[[Block, Value], None]) -> None:
+    """A serial loop that counts in int64."""
+    if isinstance(turns, int) and turns <= 1:
+        if turns:
+            body(block, wide(0))
+        return
+    inner, variable = Block(), tirx.Var("k", "int64")
+    body(inner, variable)
+    block.add(tirx.For(variable, wide(0), wide(turns), tirx.ForKind.SERIAL, inner.statement()))
+
+
+class RegisterTile:
+    """Accumulators of `rows` x `columns` in `block`, zero at first."""
+
+    def __init__(self, block: Block, rows: int, columns: ColumnTile) -> None:
+        self.rows, self.columns = rows, columns
+        self.starts = tuple(sum(columns.widths[:i]) for i in range(len(columns.widths)))
+        # One array per accumulator: LLVM does not take a large one apart.
+        self._locals = {(row, start): block.local(width, name="acc") for row, start, width in self._slots()}
+        self.clear(block)
+
+    def _slots(self) -> list[tuple[int, int, int]]:
+        """(row, first column, width) of every accumulator."""
+        return [
+            (row, start, width)
+            for row in range(self.rows)
+            for start, width in zip(self.starts, self.columns.widths, strict=True)
+        ]
+
+    def clear(self, block: Block) -> None:
+        """Set every accumulator to zero."""
+        for row, start, width in self._slots():
+            self.put(block, row, start, literal(0.0, "float32", width))
+
+    def get(self, row: int, start: int, width: int, first: int = 0) -> Value:
+        """`width` elements, from number `first` on, of the accumulator at (row, start)."""
+        return load(self._locals[row, start], first, width)
+
+    def put(self, block: Block, row: int, start: int, value: Value) -> None:
+        """Set the accumulator at (row, start)."""
+        block.store(self._locals[row, start], 0, value)
+
+    def step(self, block: Block, a: Scalars, b: Vectors, position: Value) -> None:
+        """Add the products of one step of the reduction; `position` is an int64."""
+        first = b.base + position * wide(b.step_stride)
+        vectors = [
+            block.let(load_wide(b.buffer, first + wide(start), width), "b")
+            for start, width in zip(self.starts, self.columns.widths, strict=True)
+        ]
+        place = a.base + position * wide(a.step_stride)
+        for row in range(self.rows):
+            scalar = load_wide(a.buffer, place + wide(row * a.row_stride), 1)
+            spread = {width: block.let(broadcast(scalar, width), "a") for width in dict.fromkeys(self.columns.widths)}
+            for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
+                self.put(block, row, start, fma(spread[width], vector, self.get(row, start, width), width))
+
+    def gather(self, block: Block, b: Vectors, steps: int | Value) -> None:
+        """Add the vectors of `steps` steps themselves, without an A (a tile of one row)."""
+        b = replace(b, base=block.let(wide(b.base), "b_base"))
+
+        def step(body: Block, position: Value) -> None:
+            first = b.base + position * wide(b.step_stride)
+            for start, width in zip(self.starts, self.columns.widths, strict=True):
+                self.put(body, 0, start, self.get(0, start, width) + load_wide(b.buffer, first + wide(start), width))
+
+        _wide_loop(block, steps, step)
+
+    def run(
+        self,
+        block: Block,
+        a: Scalars,
+        b: Vectors,
+        steps: int | Value,
+        ahead: Sequence[Stream] = (),
+        part: tuple[Value, int] | None = None,
+    ) -> None:
+        """Add the products of `steps` steps (any length), a few of them per turn of the loop.
+
+        `ahead` is fetched meanwhile; it needs a length known beforehand. `part` says which one of how many this is.
+        """
+        a = replace(a, base=block.let(wide(a.base), "a_base"))
+        b = replace(b, base=block.let(wide(b.base), "b_base"))
+        unroll = unroll_of(steps) if isinstance(steps, int) else 4
+        turns = steps // unroll if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(unroll)), "turns")
+
+        streams = [replace(stream, base=block.let(wide(stream.base), "ahead")) for stream in ahead]
+        which, parts = part or (index(0), 1)
+        before = block.let(wide(which * turns), "before") if part and ahead else wide(0)
+
+        def turn(body: Block, number: Value) -> None:
+            for stream in streams:
+                stream.fetch(body, before + number, turns * parts)
+            for one in range(unroll):
+                self.step(body, a, b, number * wide(unroll) + wide(one))
+
+        _wide_loop(block, turns, turn)
+        if isinstance(steps, int):
+            for position in range(turns * unroll, steps):
+                self.step(block, a, b, wide(position))
+            return
+        done = block.let(wide(turns * unroll), "done")
+        _wide_loop(block, steps - turns * unroll, lambda body, rest: self.step(body, a, b, done + rest))
+
+    def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int, ahead: Sequence[Stream] = ()) -> None:
+        """Add `steps` steps in blocks of `SUM_BLOCK`, each summed on its own and then added; fetch `ahead` in all."""
+        if steps <= 3 * SUM_BLOCK // 2:
+            self.run(block, a, b, steps, ahead)
+            return
+        whole = steps // SUM_BLOCK
+
+        def part(body: Block, number: Value) -> None:
+            inner = RegisterTile(body, self.rows, self.columns)
+            inner.run(body, *_shifted(a, b, number * SUM_BLOCK), SUM_BLOCK, ahead, (number, whole))
+            self.add(body, inner)
+
+        block.loop(whole, part, name="block")
+        if steps % SUM_BLOCK:
+            inner = RegisterTile(block, self.rows, self.columns)
+            inner.run(block, *_shifted(a, b, index(whole * SUM_BLOCK)), steps % SUM_BLOCK)
+            self.add(block, inner)
+
+    def add(self, block: Block, other: RegisterTile) -> None:
+        """Add another tile's accumulators."""
+        for row, start, width in self._slots():
+            self.put(block, row, start, self.get(row, start, width) + other.get(row, start, width))
+
+    def store(self, block: Block, place: Place, earlier: Place | None = None) -> None:
+        """Write the valid columns to `place`, added to what lies in `earlier` if given."""
+        for row in range(self.rows):
+            for start, lanes, value in self.pieces(block, row):
+                if earlier is not None:
+                    value = value + earlier.load(row, start, lanes)
+                block.store(place.buffer, place.base + (row * place.row_stride + start), value)
+
+    def pieces(self, block: Block, row: int) -> list[tuple[int, int, Value]]:
+        """(first column, width, value) that cover exactly the valid columns of one row."""
+        found: list[tuple[int, int, Value]] = []
+        for start, width in zip(self.starts, self.columns.widths, strict=True):
+            valid = min(width, self.columns.valid - start)
+            for piece, lanes in vector_pieces(max(valid, 0), width):
+                found.append((start + piece, lanes, self.get(row, start, lanes, piece)))
+        return found
+
+
+def _shifted(a: Scalars, b: Vectors, position: Value) -> tuple[Scalars, Vectors]:
+    return a.at(position * a.step_stride), b.at(position * b.step_stride)
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to an accumulated value before it is stored."""
+
+    expr: Expr
+    inputs: tuple[tuple[Buffer, FlatAccess], ...]
+    extra: tuple[tuple[Expr, Buffer], ...] = ()
+    """What else is stored, at the same place of other buffers."""
+
+    @staticmethod
+    def of(
+        expr: Expr,
+        buffers: Sequence[Buffer],
+        accesses: Sequence[Access],
+        axes: int,
+        extra: Sequence[tuple[Expr, Buffer]] = (),
+    ) -> Epilogue:
+        """The epilogue of a spec whose output has `axes` axes. Raises: InternalError if an access has a fill."""
+        if any(access.fill is not None for access in accesses):
+            raise InternalError("an epilogue input must be in bounds everywhere")
+        flat = (flatten_access(access, (1,) * axes) for access in accesses)
+        return Epilogue(expr, tuple(zip(buffers, flat, strict=True)), tuple(extra))
+
+    def apply(self, block: Block, accumulated: Value, point: Point) -> Value:
+        """The value to store at `point`, of an epilogue that stores nothing else."""
+        return self._values(block, accumulated, self._reads(block, point), point)[0]
+
+    def finish(self, block: Block, accumulated: Value, point: Point, buffer: Buffer, flat: Value) -> None:
+        """Store everything that belongs to `point`, element `flat` of each output."""
+        self._store(block, self._values(block, accumulated, self._reads(block, point), point), buffer, flat)
+
+    def _reads(self, block: Block, point: Point) -> list[Value]:
+        return [read(block, buffer, access, point) for buffer, access in self.inputs]
+
+    def _values(self, block: Block, accumulated: Value, reads: list[Value], point: Point) -> list[Value]:
+        exprs = (self.expr, *(expr for expr, _ in self.extra))
+        if exprs == (Ref(0),):
+            return [accumulated]
+        evaluator = Evaluator(block, [block.let(accumulated, "acc"), *reads], point=point)
+        return [broadcast(evaluator.value(expr), point.lanes) for expr in exprs]
+
+    def _store(self, block: Block, values: list[Value], buffer: Buffer, flat: Value) -> None:
+        """All values are computed before the first is stored: outputs may share storage with what they read."""
+        if self.extra:
+            values = [block.let(value, "new") for value in values]
+        for target, value in zip((buffer, *(other for _, other in self.extra)), values, strict=True):
+            block.store(target, flat, value)
+
+    def tile(self, block: Block, tile: RegisterTile, place: Place, earlier: Place | None = None) -> None:
+        """Apply to every value of a tile (plus what lies in `earlier`) and store it.
+
+        What does not vary with the row is read once.
+        """
+        per_column: dict[tuple[int, int, int], Value] = {}
+
+        def fetch(number: int, start: int, lanes: int, point: Point) -> Value:
+            buffer, access = self.inputs[number]
+            if access.strides[place.row_axis]:
+                return read(block, buffer, access, point)
+            if (number, start, lanes) not in per_column:
+                per_column[number, start, lanes] = read(block, buffer, access, point)
+            return per_column[number, start, lanes]
+
+        for row in range(tile.rows):
+            for start, lanes, accumulated in tile.pieces(block, row):
+                if earlier is not None:
+                    accumulated = accumulated + earlier.load(row, start, lanes)
+                point = Point(place.axes(row, start))
+                point = point.vector(len(point.axes) - 1, lanes) if lanes > 1 else point
+                reads = [fetch(number, start, lanes, point) for number in range(len(self.inputs))]
+                values = self._values(block, accumulated, reads, point)
+                self._store(block, values, place.buffer, place.base + (row * place.row_stride + start))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tile is stored: its first element, the distance of rows, and the spec's axes of an element."""
+
+    buffer: Buffer
+    base: Value
+    row_stride: int
+    row_axis: int
+    axes: Callable[[int, int], tuple[Value, ...]]
+    """(row, column) of the tile -> the output's axes, the last of which is the column's."""
+
+    def load(self, row: int, start: int, lanes: int) -> Value:
+        """What lies there."""
+        return load(self.buffer, self.base + (row * self.row_stride + start), lanes)
+
+
+def store_sums(block: Block, tile: RegisterTile, buffer: Buffer, base: Value, row_stride: int) -> None:
+    """Add a tile to partial sums in memory (whole vectors, so `buffer` is padded)."""
+    for row in range(tile.rows):
+        for start, width in zip(tile.starts, tile.columns.widths, strict=True):
+            place = base + (row * row_stride + start)
+            block.store(buffer, place, load(buffer, place, width) + tile.get(row, start, width))

@@ -1,0 +1,1 @@
+"""TensorIR: how expressions, iteration spaces and buffers become TIR, and TIR objects."""

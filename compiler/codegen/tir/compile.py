@@ -1,0 +1,67 @@
+"""A `PrimFunc` to the bytes of an object file."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.tirx.build import codegen_build
+
+from compiler.codegen.tir.tir import PrimFunc
+from compiler.targets import Target
+
+
+def llvm_target(target: Target) -> Any:
+    """TVM's description of a target."""
+    options: dict[str, object] = {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu}
+    if target.features:
+        options["mattr"] = list(target.features)
+    if target.architecture == "aarch64":
+        # Loads of neighbouring elements of A, grouped to become load-pairs, would keep one element of every row waiting
+        # in registers that accumulators need: register tiles then go through the stack (73% instead of 99% of an A76).
+        options["cl-opt"] = ["-misched-cluster:bool=false"]
+    return tvm.target.Target(options)
+
+
+def lower(function: PrimFunc, llvm: Any) -> Any:
+    """The packed-ABI module of one kernel.
+
+    Shorter than TVM's default pipeline: the emitters write flat, scheduled code, so nothing is left to plan
+    (`FlattenBuffer` would turn every ramp into a sum, which LLVM then loads element by element). Argument
+    checks are dropped (our runtime builds its tables from the same specs), and stack arrays stay on the stack
+    (`LowerTVMBuiltin`, left out, would turn those of 1 KB and more into workspace calls).
+    """
+    module = tvm.IRModule({str(function.attrs["global_symbol"]): function.with_attr("target", llvm.with_host(llvm))})
+    passes = [
+        tirx.transform.VectorizeLoop(True),
+        tirx.transform.UnrollLoop(),
+        tirx.transform.SplitHostDevice(),
+        tirx.transform.MakePackedAPI(),
+        tirx.transform.SkipAssert(),
+        tirx.transform.LowerIntrin(),
+    ]
+    return tvm.ir.transform.Sequential(passes)(module)
+
+
+def compile_function(function: PrimFunc, target: Target, *, symbol: str = "") -> bytes:
+    """The object file of one kernel for `target`, under its own symbol or the one given.
+
+    The same function gives the same bytes.
+    """
+    llvm = llvm_target(target)
+    if symbol:
+        function = function.with_attr("global_symbol", symbol)
+    built = codegen_build(lower(function, llvm), llvm)
+    with tempfile.TemporaryDirectory(prefix="pockfarm-kernel-") as folder:
+        path = Path(folder) / "kernel.o"
+        built.write_to_file(str(path))
+        return path.read_bytes()
+
+
+def assembly(function: PrimFunc, target: Target) -> str:
+    """The assembly text of one kernel, for tests and for people."""
+    llvm = llvm_target(target)
+    return str(codegen_build(lower(function, llvm), llvm).inspect_source("asm"))

@@ -1,0 +1,1 @@
+"""Which equivalent program is taken, and where its values live."""

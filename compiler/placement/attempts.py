@@ -1,0 +1,54 @@
+"""Ways to run a step's programs: the fastest first, then ways that need less memory and more time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+
+from compiler.program.cost import cache_bytes
+from compiler.program.program import Program
+from compiler.recomputation.choose import Repeat, lowering, rank_repeats
+from compiler.recomputation.rewrite import repeat_calls
+from compiler.slicing.choose import choose_groups
+from compiler.slicing.rewrite import slice_program
+from compiler.targets import Target
+
+FINER = (1, 4, 16)
+"""How much smaller than it is the cache is taken to be: the smaller, the more calls run in more parts."""
+SHARES = (0.25, 0.5, 0.75, 1.0)
+"""How much of the memory that repeats can save but that costs time is saved, one attempt after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Programs that compute the same as all other attempts' do, and what is special about them, for a message."""
+
+    programs: tuple[Program, ...]
+    how: str
+
+
+def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterator[Attempt]:
+    """The fastest way for `target`, then ever more repeated calls and finer slices of the batch."""
+    capacity_bytes = cache_bytes(target)
+    ranked = [rank_repeats(program, capacity_bytes) for program in programs]
+    for share in (0.0, *SHARES):
+        chosen = [lowering(program, _taken(repeats, share)) for program, repeats in zip(programs, ranked, strict=True)]
+        repeated = [
+            repeat_calls(program, [repeat.position for repeat in repeats])
+            for program, repeats in zip(programs, chosen, strict=True)
+        ]
+        count = sum(map(len, chosen))
+        for finer in FINER:
+            groups = [choose_groups(program, batch, capacity_bytes // finer) for program in repeated]
+            cut = tuple(slice_program(program, own) for program, own in zip(repeated, groups, strict=True))
+            runs = sum(map(len, groups))
+            yield Attempt(cut, f"{count} forward kernels repeated in the backward pass, {runs} runs cut by the batch")
+
+
+def _taken(repeats: Sequence[Repeat], share: float) -> Sequence[Repeat]:
+    """Repeats that gain time, then as many of the others as save `share` of what those could."""
+    free = sum(1 for _ in takewhile(lambda repeat: repeat.gains, repeats))
+    saved = list(accumulate(repeat.saved_bytes for repeat in repeats[free:]))
+    wanted_bytes = share * saved[-1] if saved else 0.0
+    return repeats[: free + sum(before < wanted_bytes for before in [0, *saved[:-1]])]

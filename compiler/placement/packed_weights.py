@@ -1,0 +1,149 @@
+"""Frozen weights are stored in the order in which matrix products read them, so that no step packs them.
+
+Rewrites: a product whose B is a whole frozen weight -> the same product of B in panels (`MatmulSpec.b_panel`).
+Requires: programs as they will run (a call that is cut into parts reads the same weight in each).
+Ensures: every product multiplies the same numbers; checkpoints hold what they held.
+Why: packing costs up to a fifth of a product of few rows, in every step and for every part of a batch.
+
+Packing is a layout and no computation: `StateTensor.view_shape` and `perm` say it, the loader makes it, a checkpoint
+undoes it. A weight that is read in several orders is stored in each of them: the first takes the place of the weight if
+nothing reads it as it was, the others are copies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from compiler.graph import TensorType
+from compiler.kernels.spec import MatmulSpec
+from compiler.program.aliases import storage_of
+from compiler.program.program import KernelCall, Program, StateTensor
+
+PanelWidth = Callable[[MatmulSpec], int]
+"""Columns of the panels in which a product reads a B that never changes best; 0: as it is."""
+MAX_RANK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a product reads a weight: the weight's axes are (k, n), or (n, k) if `transposed`."""
+
+    weight: str
+    transposed: bool
+
+
+Stored = Mapping[Order, StateTensor]
+"""The packed tensor of each order that has one."""
+
+
+def pack_weights(
+    programs: Sequence[Program], state: Sequence[StateTensor], panel_width: PanelWidth, *, may_copy: bool
+) -> tuple[tuple[Program, ...], tuple[StateTensor, ...]]:
+    """Programs that read packed weights, and the state that holds them; copies only if `may_copy`."""
+    frozen = {tensor.name: tensor for tensor in state if _never_changes(tensor)}
+    wanted = {
+        order: packed
+        for order, spec in _costliest(programs, frozen).items()
+        if (width := panel_width(spec))
+        and (packed := packed_state(frozen[order.weight], spec, order.transposed, width)) is not None
+    }
+    stored, replaced = _stored(programs, frozen, wanted, may_copy=may_copy)
+    kept = [tensor for tensor in state if tensor.name not in replaced]
+    return tuple(_rewritten(program, frozen, stored) for program in programs), (*kept, *stored.values())
+
+
+def _never_changes(tensor: StateTensor) -> bool:
+    return tensor.role != "optimizer" and not tensor.trained and tensor.type.dtype == "f32"
+
+
+def _order(program: Program, call: KernelCall, frozen: Mapping[str, StateTensor]) -> Order | None:
+    """How a call reads a frozen weight as its B; None if it does not, or not the whole weight."""
+    spec = call.spec
+    if not isinstance(spec, MatmulSpec) or spec.b_panel or (spec.b_batched and spec.batch > 1):
+        return None
+    home = storage_of(program.aliases, call.inputs[1])
+    tensor = frozen.get(home.value)
+    if tensor is None or home.offset_bytes or tensor.type.size != spec.k * spec.n:
+        return None
+    return Order(tensor.name, spec.b_transposed)
+
+
+def _costliest(programs: Sequence[Program], frozen: Mapping[str, StateTensor]) -> dict[Order, MatmulSpec]:
+    """The product that decides each order's panels: of the first program that has one, the largest."""
+    found: dict[Order, MatmulSpec] = {}
+    for program in programs:
+        own: dict[Order, KernelCall] = {}
+        for call in program.calls:
+            order = _order(program, call, frozen)
+            if order is not None and (order not in own or call.flops > own[order].flops):
+                own[order] = call
+        found = {order: call.spec for order, call in own.items() if isinstance(call.spec, MatmulSpec)} | found
+    return found
+
+
+def packed_state(tensor: StateTensor, spec: MatmulSpec, transposed: bool, width: int) -> StateTensor | None:
+    """The weight as [n / width, k, width] for this product; None if its axes do not divide into n, k and panels."""
+    view = [extent for extent in tensor.view_shape if extent > 1]
+    number = {axis: sum(extent > 1 for extent in tensor.view_shape[:axis]) for axis in tensor.perm}
+    inside = [number[axis] for axis in tensor.perm if tensor.view_shape[axis] > 1]
+    extents = [view[axis] for axis in inside]
+    outer = spec.n if transposed else spec.k
+    cut = next((i for i in range(len(extents) + 1) if prod(extents[:i]) == outer), None)
+    if cut is None:
+        return None
+    rows, columns = (inside[cut:], inside[:cut]) if transposed else (inside[:cut], inside[cut:])
+    if not columns or view[columns[-1]] % width or len(view) + 1 > MAX_RANK:
+        return None
+    last = columns[-1]
+    view[last : last + 1] = [view[last] // width, width]
+    panels, steps = ([axis + (axis > last) for axis in axes] for axes in (columns, rows))
+    perm = (*panels, *steps, last + 1)
+    shape = tuple(view[axis] for axis in perm)
+    return replace(tensor, type=TensorType("f32", shape), view_shape=tuple(view), perm=perm, packed=True)
+
+
+def _stored(
+    programs: Sequence[Program], frozen: Mapping[str, StateTensor], wanted: Stored, *, may_copy: bool
+) -> tuple[Stored, set[str]]:
+    """The packed tensors to keep, by order, and the weights whose place they take."""
+    plain = set(_read_plainly(programs, frozen, wanted))
+    orders = Counter(order.weight for order in wanted)
+    stored: dict[Order, StateTensor] = {}
+    replaced: set[str] = set()
+    for order, packed in wanted.items():
+        if order.weight not in plain | replaced and (may_copy or orders[order.weight] == 1):
+            stored[order] = packed
+            replaced.add(order.weight)
+        elif may_copy:
+            name = f"{order.weight} [packed{' transposed' if order.transposed else ''}]"
+            stored[order] = replace(packed, name=name, copy_of=order.weight)
+    return stored, replaced
+
+
+def _read_plainly(programs: Sequence[Program], frozen: Mapping[str, StateTensor], wanted: Stored) -> Iterator[str]:
+    """Frozen weights that something reads as they are: another kernel, or an operand other than B."""
+    for program in programs:
+        yield from (program.root(name) for name in program.outputs if program.root(name) in frozen)
+        for call in program.calls:
+            order = _order(program, call, frozen)
+            for position, name in enumerate(call.inputs):
+                if program.root(name) in frozen and not (position == 1 and order in wanted):
+                    yield program.root(name)
+
+
+def _rewritten(program: Program, frozen: Mapping[str, StateTensor], stored: Stored) -> Program:
+    """The program with packed operands, and their types."""
+    calls = []
+    for call in program.calls:
+        order = _order(program, call, frozen)
+        packed = stored.get(order) if order is not None else None
+        if packed is not None and isinstance(call.spec, MatmulSpec):
+            width = packed.type.shape[-1]
+            spec = replace(call.spec, b_transposed=False, b_batched=False, b_panel=width)
+            call = replace(call, spec=spec, inputs=(call.inputs[0], packed.name, *call.inputs[2:]))
+        calls.append(call)
+    types = {tensor.name: tensor.type for tensor in stored.values()}
+    return replace(program, calls=tuple(calls), types={**program.types, **types})

@@ -1,0 +1,1 @@
+"""Kernel calls in execution order: lowering, scheduling, cost and memory."""

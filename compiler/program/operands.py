@@ -1,0 +1,141 @@
+"""The operand types of a spec, in the order that its kernel takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.errors import InternalError
+from compiler.graph import TensorType
+from compiler.kernels.spec import (
+    Access,
+    AttentionSpec,
+    ConvSpec,
+    DepthwiseSpec,
+    GatherSpec,
+    KernelSpec,
+    MapSpec,
+    MatmulSpec,
+    NormGradSpec,
+    PoolSpec,
+    ReduceSpec,
+    RowSpec,
+)
+from compiler.program.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class OperandTypes:
+    """Types of a kernel's inputs (epilogue inputs last) and outputs."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+
+def operand_types(spec: KernelSpec) -> OperandTypes:
+    """The operands of `spec`, without the workspace."""
+    match spec:
+        case MapSpec() | RowSpec():
+            return OperandTypes(_types(spec.inputs), _types(spec.outputs))
+        case ReduceSpec():
+            return OperandTypes(_types(spec.inputs + spec.epilogue_inputs), (spec.output.type,))
+        case MatmulSpec():
+            return _matmul(spec)
+        case ConvSpec():
+            return _conv(spec)
+        case DepthwiseSpec():
+            return _depthwise(spec)
+        case PoolSpec():
+            return _pool(spec)
+        case GatherSpec():
+            return _gather(spec)
+        case AttentionSpec():
+            return _attention(spec)
+        case NormGradSpec():
+            return _norm_grad(spec)
+    raise InternalError(f"no operand rule for {type(spec).__name__}")
+
+
+def check_operands(program: Program) -> None:
+    """Raises: InternalError if a kernel takes an operand to be of another size or type than its value is."""
+    for call in program.calls:
+        types = operand_types(call.spec)
+        for value, expected in zip((*call.inputs, *call.outputs), types.inputs + types.outputs, strict=True):
+            given = program.types[value]
+            if (given.dtype, given.size) != (expected.dtype, expected.size):
+                raise InternalError(f"the kernel takes {value!r}, {given}, as {expected}", where=call.origin)
+
+
+def _types(accesses: tuple[Access, ...]) -> tuple[TensorType, ...]:
+    return tuple(access.type for access in accesses)
+
+
+def _f32(*shape: int) -> TensorType:
+    return TensorType("f32", shape)
+
+
+def _matmul(spec: MatmulSpec) -> OperandTypes:
+    a = (spec.k, spec.m) if spec.a_transposed else (spec.m, spec.k)
+    b: tuple[int, ...] = (spec.n, spec.k) if spec.b_transposed else (spec.k, spec.n)
+    if spec.b_panel:
+        b = (spec.n // spec.b_panel, spec.k, spec.b_panel)
+    a_type = _f32(*((spec.batch, *a) if spec.a_batched else a))
+    b_type = _f32(*((spec.batch, *b) if spec.b_batched else b))
+    outputs = (_f32(spec.batch, spec.m, spec.n),) * (1 + len(spec.extra_outputs))
+    sums = (_f32(spec.n),) if spec.sums else ()
+    return OperandTypes((a_type, b_type, *_types(spec.epilogue_inputs)), outputs + sums)
+
+
+def _conv(spec: ConvSpec) -> OperandTypes:
+    x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.k)
+    return _image_operands(spec, x, y, _f32(*spec.kernel, spec.c, spec.k))
+
+
+def _depthwise(spec: DepthwiseSpec) -> OperandTypes:
+    x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.c)
+    return _image_operands(spec, x, y, _f32(*spec.kernel, spec.c))
+
+
+def _image_operands(spec: ConvSpec | DepthwiseSpec, x: TensorType, y: TensorType, w: TensorType) -> OperandTypes:
+    inputs, output = {"forward": ((x, w), y), "input_grad": ((y, w), x), "weight_grad": ((x, y), w)}[spec.kind]
+    sums = (_f32(y.shape[-1]),) if spec.sums else ()
+    return OperandTypes(inputs + _types(spec.epilogue_inputs), (output, *sums))
+
+
+def _pool(spec: PoolSpec) -> OperandTypes:
+    x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.c)
+    operands = {
+        "max": ((x,), y),
+        "max_grad": ((x, y), x),
+        "average": ((x,), y),
+        "average_grad": ((y,), x),
+    }
+    inputs, output = operands[spec.kind]
+    return OperandTypes(inputs + _types(spec.epilogue_inputs), (output,))
+
+
+def _gather(spec: GatherSpec) -> OperandTypes:
+    table = TensorType(spec.dtype, (spec.outer, spec.rows, spec.inner))
+    index = TensorType(spec.index_dtype, (spec.count,))
+    picked = TensorType(spec.dtype, (spec.outer, spec.count, spec.inner))
+    if spec.kind == "gather":
+        return OperandTypes((table, index), (picked,))
+    return OperandTypes((index, picked, *_types(spec.epilogue_inputs)), (table,) * (1 + len(spec.extra_outputs)))
+
+
+def _attention(spec: AttentionSpec) -> OperandTypes:
+    q = _f32(spec.batch, spec.queries, spec.heads, spec.width)
+    k = _f32(spec.batch, spec.keys, spec.groups, spec.width)
+    v = _f32(spec.batch, spec.keys, spec.groups, spec.value_width)
+    y = _f32(spec.batch, spec.queries, spec.heads, spec.value_width)
+    stats = _f32(spec.batch, spec.heads, 2, spec.queries)
+    mask = () if spec.mask is None else (_f32(*spec.mask),)
+    if spec.kind == "forward":
+        return OperandTypes((q, k, v, *mask), (y, stats))
+    outputs = tuple(operand for operand, wanted in zip((q, k, v), spec.wanted, strict=True) if wanted)
+    return OperandTypes((q, k, v, y, stats, y, *mask), outputs)
+
+
+def _norm_grad(spec: NormGradSpec) -> OperandTypes:
+    x, weight = _f32(spec.rows, spec.width), _f32(spec.width)
+    outputs = tuple(operand for operand, wanted in zip((x, weight, weight), spec.wanted, strict=True) if wanted)
+    return OperandTypes((x, weight, x, *_types(spec.epilogue_inputs)), outputs)

@@ -1,0 +1,136 @@
+"""From kernels to bytes: the typed values that scheduling, memory planning, code generation and linking hand on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from compiler.graph import Parameter, Phase, TensorType
+from compiler.kernels.spec import KernelSpec
+from compiler.program.aliases import Aliases, root_of
+
+Region = Literal["weights", "optimizer", "arena"]
+ProgramName = Literal["train", "forward"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One kernel applied to named values, in the operand order of its spec (inputs, outputs)."""
+
+    spec: KernelSpec
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    origin: str
+    """The ONNX nodes it comes from, for the per-kernel table: `conv1` or `d conv1`."""
+    phase: Phase
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    parts: int = 1
+    """Into how many parts of the batch the call is cut; this one runs one of them."""
+    again: bool = False
+    """Whether it makes anew in the backward pass what the forward pass has made: arithmetic that saves memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensor:
+    """A tensor that outlives a step: a parameter, optimizer state, or a constant.
+
+    Its inside layout is `file.reshape(view_shape).transpose(perm)`; see `Parameter`. Optimizer state is kept and
+    written in inside layout (perm is the identity), since its shape may be a channel slice.
+    """
+
+    name: str
+    type: TensorType
+    role: Literal["parameter", "optimizer", "constant"]
+    file_shape: tuple[int, ...]
+    view_shape: tuple[int, ...]
+    perm: tuple[int, ...]
+    trained: bool = False
+    """True for a parameter that the step updates (wholly or in part) and for all optimizer state."""
+    packed: bool = False
+    """True if the inside layout is the one in which matrix products read panels."""
+    copy_of: str | None = None
+    """The tensor that this one repeats in another layout: loaded from the same tensor of a file, never written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Kernel calls in execution order over values; `aliases` maps a value to the storage that it shares."""
+
+    name: ProgramName
+    calls: tuple[KernelCall, ...]
+    types: Mapping[str, TensorType]
+    inputs: tuple[str, ...]
+    """Data inputs in the model's order, then (train) the label input, then `hyper.*` scalars."""
+    outputs: tuple[str, ...]
+    """train: the loss, then the logits; forward: the logits."""
+    aliases: Aliases = field(default_factory=dict)
+
+    def root(self, value: str) -> str:
+        """The value that owns the storage of `value`."""
+        return root_of(self.aliases, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a value lives: byte range in one region; offsets are multiples of 64."""
+
+    region: Region
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Byte-exact storage of all values of all programs of one binary.
+
+    `placements` is keyed by (program name, value); state tensors appear under both programs at the same place.
+    `workspaces` is keyed by (program name, call index). `live` gives, for the arena picture, (first, last) call index.
+    """
+
+    placements: Mapping[tuple[ProgramName, str], Placement]
+    workspaces: Mapping[tuple[ProgramName, int], Placement]
+    live: Mapping[tuple[ProgramName, str], tuple[int, int]]
+    weights_bytes: int
+    optimizer_bytes: int
+    arena_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """Optimizer settings that the binary needs at run time (defaults of its options).
+
+    Units: none. `hyper.learning_rate` is `learning_rate` or the command line's; for AdamW the runtime fills
+    `hyper.bias_correction_1 = 1 - beta1**t` and `hyper.bias_correction_2_sqrt = sqrt(1 - beta2**t)`, t from 1.
+    """
+
+    kind: Literal["sgd", "adamw"]
+    learning_rate: float
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryImage:
+    """Everything that linking needs to make one executable, apart from the compiled kernels."""
+
+    programs: Mapping[ProgramName, Program]
+    plan: MemoryPlan
+    state: tuple[StateTensor, ...]
+    data_inputs: tuple[str, ...]
+    label_input: str
+    loss: str
+    logits: str
+    loss_kind: Literal["cross_entropy", "mse"]
+    optimizer: Optimizer
+    threads: int
+    """Default (and most) threads; split reductions are planned for this many."""
+    identity: Mapping[str, str]
+    """Digests and names that `info` prints: model, plan, spec, compiler, target."""
+
+
+__all__ = ["BinaryImage", "KernelCall", "MemoryPlan", "Optimizer", "Parameter", "Phase", "Placement", "Program",
+           "ProgramName", "Region", "StateTensor"]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Writing and checking graphs: the builder, the verifier, the NumPy meaning of a graph."""

@@ -1,0 +1,1 @@
+"""What a user asks for: the sparse plan and the training spec."""

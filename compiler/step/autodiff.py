@@ -1,0 +1,94 @@
+"""Reverse-mode differentiation at compile time, along the paths that reach a target and no others.
+
+Because only the plan's parameters are targets, what would compute the gradient of anything else is never built:
+that is sparse back-propagation. A channel slice is taken of the finished gradient here; the pass
+`narrow_gradients` then moves it into the operands, so that only the slice is saved and multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from compiler.errors import InternalError, PlanError
+from compiler.graph import Graph, Node
+from compiler.ops import OPERATORS
+from compiler.ops.record import NotDifferentiable
+from compiler.rewriting.builder import GraphBuilder
+from compiler.step.plan import UpdatePlan, UpdateSlice
+from compiler.step.training import TrainingGraph
+
+
+def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
+    """Append the gradients of the loss with respect to the plan's parameters.
+
+    Forward: the graph as it is. Backward: for y = f(x...), d_x += f'(x)^T d_y, summed over all consumers of x.
+    Raises: PlanError for a parameter without a differentiable path to the loss.
+    """
+    graph = step.graph
+    b = GraphBuilder(graph, prefix="d")
+    b.phase = "backward"
+    active = _depends_on(graph, plan)
+    pending: dict[str, list[str]] = {step.loss: [b.constant(1.0)]}
+    for node in reversed(graph.nodes):
+        if node.outputs[0] not in pending or node.outputs[0] not in active:
+            continue
+        d_output = _total(b, pending.pop(node.outputs[0]))
+        _propagate(b, node, d_output, active, pending)
+    gradients = {}
+    for name, part in plan.items():
+        b.origin = name
+        if name not in pending:
+            raise _unreachable(name)
+        gradients[name] = _slice_of(b, _total(b, pending.pop(name)), part)
+    outputs = (*graph.outputs, *gradients.values())
+    whole = replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays, outputs=outputs)
+    return replace(step, graph=whole, gradients=gradients)
+
+
+def _depends_on(graph: Graph, targets: Iterable[str]) -> set[str]:
+    """Every value that changes when a target changes."""
+    active = set(targets)
+    for node in graph.nodes:
+        if any(name in active for name in node.inputs):
+            active.update(node.outputs)
+    return active
+
+
+def _propagate(b: GraphBuilder, node: Node, d_output: str, active: set[str], pending: dict[str, list[str]]) -> None:
+    rule = OPERATORS[node.op].grad
+    wanted = tuple(name in active for name in node.inputs)
+    if isinstance(rule, NotDifferentiable):
+        return  # a path through a comparison or an index carries no gradient
+    b.origin = node.origin
+    for name, d_input, want in zip(node.inputs, rule(b, node, d_output, wanted), wanted, strict=True):
+        if want and d_input is not None:
+            if b.shape(d_input) != b.shape(name):
+                raise InternalError(
+                    f"gradient of {name} has shape {b.shape(d_input)}, not {b.shape(name)}", where=node.op
+                )
+            pending.setdefault(name, []).append(d_input)
+
+
+def _total(b: GraphBuilder, parts: list[str]) -> str:
+    total = parts[0]
+    for part in parts[1:]:
+        total = b.emit("add", total, part)
+    return total
+
+
+def _slice_of(b: GraphBuilder, gradient: str, part: UpdateSlice) -> str:
+    if part.is_whole:
+        return gradient
+    shape = b.shape(gradient)
+    starts = tuple(part.start if i == part.axis else 0 for i in range(len(shape)))
+    stops = tuple(part.start + part.size if i == part.axis else extent for i, extent in enumerate(shape))
+    return b.emit("slice", gradient, starts=starts, stops=stops, steps=(1,) * len(shape))
+
+
+def _unreachable(name: str) -> PlanError:
+    return PlanError(
+        f"parameter {name!r} has no differentiable path to the loss",
+        where="plan",
+        hint="take it out of the plan, or check that the loss reads the output it feeds",
+    )

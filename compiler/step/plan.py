@@ -1,0 +1,169 @@
+"""Resolves a sparse plan against a model: exactly which slices of which parameters learn."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from compiler.errors import PlanError
+from compiler.graph import Graph, Parameter
+from compiler.spec.documents import SparsePlan, UpdateRule
+from compiler.warnings import CompileWarning, few_of
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSlice:
+    """The part of one parameter that learns: `size` channels from `start` along inside axis `axis`; -1 means all."""
+
+    axis: int = -1
+    start: int = 0
+    size: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every element learns."""
+        return self.axis < 0
+
+
+UpdatePlan = Mapping[str, UpdateSlice]
+"""Parameter name -> what learns of it, in the model's order; parameters that do not appear are frozen."""
+
+WHOLE = UpdateSlice()
+
+
+def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
+    """Apply the plan's preset and rules to the model's parameters.
+
+    Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing.
+    """
+    ratios = _ratios(graph, plan)
+    learning = {name: _slice(graph.parameters[name], ratio) for name, ratio in ratios.items() if ratio > 0}
+    if not learning:
+        raise PlanError(
+            f"plan {plan.name!r} trains nothing in this model",
+            where="plan",
+            hint=f"the model has {len(graph.parameters)} parameters, such as {_some(graph)}",
+        )
+    return learning
+
+
+def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
+    """Where a ratio below 1 still trains the whole parameter."""
+    parts = {name: ratio for name, ratio in _ratios(graph, plan).items() if 0 < ratio < 1}
+    whole = [graph.parameters[name] for name, ratio in parts.items() if _slice(graph.parameters[name], ratio).is_whole]
+    without = [parameter.name for parameter in whole if parameter.channel_axis is None]
+    rounded = [parameter.name for parameter in whole if parameter.channel_axis is not None]
+    told = []
+    if without:
+        message = (
+            f"{len(without)} parameters have a ratio below 1 but no input channels of their own (biases, norms, "
+            f"tables, shared weights), so all of each learns: {few_of(without)}"
+        )
+        hint = "a kind: weight in the rule leaves biases out; ratio: 0 freezes a parameter"
+        told.append(CompileWarning("plan.ratio_without_channels", "plan.update", message, hint))
+    if rounded:
+        message = (
+            f"{len(rounded)} parameters have so few input channels that the ratio rounds up to all: {few_of(rounded)}"
+        )
+        told.append(CompileWarning("plan.ratio_rounded", "plan.update", message, "give a smaller ratio"))
+    return tuple(told)
+
+
+def _ratios(graph: Graph, plan: SparsePlan) -> dict[str, float]:
+    """Parameter -> the share of it that the plan lets learn; 0: frozen. Raises: PlanError."""
+    ratios = {name: _preset_ratio(graph, parameter, plan.preset) for name, parameter in graph.parameters.items()}
+    wanted = {name: "plan.preset" for name in graph.unlearnable if _preset_wants(graph, name, plan.preset)}
+    for position, rule in enumerate(plan.rules):
+        where = f"plan.update[{position}]"
+        for name in _matches(graph, rule, where):
+            if name in graph.parameters:
+                ratios[name] = rule.ratio
+            if name in graph.unlearnable:
+                wanted[name] = where if rule.ratio > 0 else ""
+    _refuse_unlearnable(graph, wanted)
+    return ratios
+
+
+def _preset_ratio(graph: Graph, parameter: Parameter, preset: str) -> float:
+    if preset == "full":
+        return 1.0
+    if preset == "bias-only":
+        return 1.0 if parameter.kind == "bias" else 0.0
+    if preset == "last-layer":
+        return 1.0 if parameter.name in _last_layer(graph) else 0.0
+    return 0.0
+
+
+def _preset_wants(graph: Graph, name: str, preset: str) -> bool:
+    return preset == "full" or (preset == "bias-only" and _kind(graph, name) == "bias")
+
+
+def _kind(graph: Graph, name: str) -> str:
+    """Weight or bias; of a parameter that the file does not hold, only its name tells."""
+    known = graph.parameters.get(name)
+    return known.kind if known is not None else "bias" if name.endswith("bias") else "weight"
+
+
+def _refuse_unlearnable(graph: Graph, wanted: Mapping[str, str]) -> None:
+    """Raises: PlanError for parameters of the author's module that should learn, and cannot from this file."""
+    refused = [name for name, where in wanted.items() if where]
+    if refused:
+        first = graph.unlearnable[refused[0]]
+        raise PlanError(
+            f"{few_of(refused)} cannot learn: {first.reason}",
+            where=wanted[refused[0]],
+            hint=f"{first.remedy}, or freeze them by a last rule with ratio 0",
+        )
+
+
+def _last_layer(graph: Graph) -> frozenset[str]:
+    """The last contraction's weight and every parameter used after it."""
+    first_use: dict[str, int] = {}
+    for position, node in enumerate(graph.nodes):
+        for name in node.inputs:
+            if name in graph.parameters:
+                first_use.setdefault(name, position)
+    contractions = [first_use[name] for name in first_use if graph.parameters[name].channel_axis is not None]
+    start = max(contractions, default=max(first_use.values(), default=0))
+    return frozenset(name for name, position in first_use.items() if position >= start)
+
+
+def _matches(graph: Graph, rule: UpdateRule, where: str) -> list[str]:
+    found = []
+    for pattern in rule.parameters:
+        every = dict.fromkeys((*graph.parameters, *graph.unlearnable))
+        names = [name for name in every if name == pattern or fnmatchcase(name, pattern)]
+        kept = [name for name in names if rule.kind in ("any", _kind(graph, name))]
+        if not kept:
+            raise PlanError(_no_match(graph, rule, pattern, names), where=where, hint=_near(graph, pattern))
+        found += kept
+    return found
+
+
+def _no_match(graph: Graph, rule: UpdateRule, pattern: str, names: list[str]) -> str:
+    if names:
+        return f"{pattern!r} matches {len(names)} parameters, none of kind {rule.kind}"
+    return f"no parameter is called {pattern!r}"
+
+
+def _near(graph: Graph, pattern: str) -> str:
+    near = difflib.get_close_matches(pattern, graph.parameters, n=3, cutoff=0.5)
+    if near:
+        return "did you mean " + ", ".join(near) + "?"
+    return f"the model has {len(graph.parameters)} parameters, such as {_some(graph)}"
+
+
+def _some(graph: Graph) -> str:
+    return ", ".join(list(graph.parameters)[:4])
+
+
+def _slice(parameter: Parameter, ratio: float) -> UpdateSlice:
+    axis = parameter.channel_axis
+    if axis is None or ratio >= 1:
+        return WHOLE
+    channels = parameter.shape[axis]
+    size = max(1, math.ceil(ratio * channels - 1e-9))
+    return WHOLE if size == channels else UpdateSlice(axis, 0, size)
