@@ -13,7 +13,8 @@ from compiler.codegen.api import build_kernels, cache_key, code_version, workspa
 from compiler.codegen.family import FAMILIES, kernel_module
 from compiler.codegen.testing import build_object
 from compiler.errors import BuildError
-from compiler.kernels.spec import Binary, Const, GatherSpec, KernelSpec, MapSpec, ReduceSpec, Ref, Unary, signature
+from compiler.kernels.expressions import Binary, Const, Ref, Unary
+from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, ReduceSpec, signature
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, picked
 
@@ -29,7 +30,12 @@ def column_sums(rows: int, columns: int) -> ReduceSpec:
     return ReduceSpec(extents, (0,), "sum", (identity(*extents),), Ref(0), picked((columns,), 1))
 
 
-SPECS: list[KernelSpec] = [squares(1000), squares(1001), column_sums(50_000, 8), GatherSpec("gather", 1, 50, 32, 7)]
+SPECS: list[KernelSpec] = [
+    squares(1000),
+    squares(1001),
+    column_sums(50_000, 8),
+    GatherSpec("gather", 1, 50, 32, 7, dtype="f32"),
+]
 
 
 def test_same_specs_same_bytes_in_any_number_of_processes() -> None:
