@@ -35,6 +35,7 @@ from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.graph import Array
 from compiler.kernels.spec import signature
 from compiler.pipeline import CompiledStep, Progress, compile_step
+from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Program, ProgramName
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.training import LABELS
@@ -179,7 +180,7 @@ def _tensor(program: Program, name: str) -> dict[str, object]:
 
 def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object]:
     return {
-        "name": call.origin,
+        "name": label_of(call),
         "phase": call.phase,
         "kind": type(call.spec).__name__.removesuffix("Spec").lower(),
         "flops": call.flops,
@@ -244,7 +245,7 @@ def _arena_values(step: CompiledStep, name: ProgramName) -> list[dict[str, objec
             )
     for (program, index), place in sorted(step.memory.workspaces.items()):
         if program == name:
-            label = f"workspace of {step.programs[name].calls[index].origin}"
+            label = f"workspace of {label_of(step.programs[name].calls[index])}"
             values.append(_arena_value(label, place.offset_bytes, place.size_bytes, index, index))
     return values
 

@@ -61,9 +61,11 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Attrs = field(default_factory=dict)
-    origin: str = ""
+    layer: str = ""
     """Name of the ONNX node this came from; error messages and per-kernel tables show it."""
     phase: Phase = "forward"
+    parameter: str = ""
+    """The parameter whose gradient or update this makes, if it is made for one alone."""
 
     @property
     def output(self) -> str:

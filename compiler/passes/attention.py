@@ -31,7 +31,7 @@ def fuse_attention(graph: Graph) -> Graph:
     b.arrays.update(graph.arrays)
     for node in graph.nodes:
         match = finder.match(node)
-        b.origin, b.phase = node.origin, node.phase
+        b.stand_for(node)
         if match is None:
             b.nodes.append(node)
         else:

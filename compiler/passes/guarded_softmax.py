@@ -30,7 +30,7 @@ def unguard_softmax(graph: Graph) -> Graph:
         if softmax is None:
             b.nodes.append(node)
             continue
-        b.origin, b.phase = node.origin, node.phase
+        b.stand_for(node)
         b.emit("safe_softmax", _masked_by_infinity(b, graph, makers, softmax.inputs[0]), name=node.output)
     return replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays)
 

@@ -69,7 +69,7 @@ def sink_transposes(graph: Graph) -> Graph:
     """The graph with transposes moved towards its outputs, most of them cancelled."""
     b = Sinker(graph)
     for node in graph.nodes:
-        b.origin, b.phase = node.origin, node.phase
+        b.stand_for(node)
         rule = _elementwise if node.op in ELEMENTWISE_NAMES else RULES.get(node.op)
         if rule is not None and rule(b, node):
             continue

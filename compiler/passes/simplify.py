@@ -43,7 +43,7 @@ class Rewriter(GraphBuilder):
     def replay(self, node: Node, rule: Rule | None) -> None:
         """Append the node, or what its rule puts in its place."""
         node = replace(node, inputs=tuple(self.renamed.get(name, name) for name in node.inputs))
-        self.origin, self.phase = node.origin, node.phase
+        self.stand_for(node)
         before = len(self.nodes)
         result = rule(self, node) if rule is not None else None
         for made in self.nodes[before:]:

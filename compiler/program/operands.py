@@ -22,6 +22,7 @@ from compiler.kernels.spec import (
     ReduceSpec,
     RowSpec,
 )
+from compiler.program.labels import label_of
 from compiler.program.program import Program
 
 
@@ -64,7 +65,7 @@ def check_operands(program: Program) -> None:
         for value, expected in zip((*call.inputs, *call.outputs), types.inputs + types.outputs, strict=True):
             given = program.types[value]
             if (given.dtype, given.size) != (expected.dtype, expected.size):
-                raise InternalError(f"the kernel takes {value!r}, {given}, as {expected}", where=call.origin)
+                raise InternalError(f"the kernel takes {value!r}, {given}, as {expected}", where=label_of(call))
 
 
 def _types(accesses: tuple[Access, ...]) -> tuple[TensorType, ...]:

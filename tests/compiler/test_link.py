@@ -90,7 +90,7 @@ def test_odd_names_reach_the_binary_unharmed(tmp_path: Path) -> None:
     odd = 'a "quoted" \\ back?\\?/slash\nµ\t日本'
     image = tiny_images.classifier()
     train = image.programs["train"]
-    calls = (replace(train.calls[0], origin=odd), *train.calls[1:])
+    calls = (replace(train.calls[0], layer=odd), *train.calls[1:])
     image = replace(image, programs={**image.programs, "train": replace(train, calls=calls)}, identity={"model": odd})
     info = run(tiny_images.build(image, tmp_path / "step"), "info").one("info")
     assert info["kernels"][0]["name"] == odd

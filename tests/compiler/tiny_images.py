@@ -86,8 +86,8 @@ def build(image: BinaryImage, path: Path, target: str = "x86-64-v3") -> Path:
     return path
 
 
-def call(name: str, inputs: Sequence[str], outputs: Sequence[str], phase: Phase, origin: str = "") -> KernelCall:
-    return KernelCall(SPECS[name], tuple(inputs), tuple(outputs), origin or name, phase, 10, 20, 30)
+def call(name: str, inputs: Sequence[str], outputs: Sequence[str], phase: Phase, layer: str = "") -> KernelCall:
+    return KernelCall(SPECS[name], tuple(inputs), tuple(outputs), layer or name, phase, 10, 20, 30)
 
 
 def place_in_order(types: Mapping[str, TensorType], names: Sequence[str], region: str) -> dict[str, Placement]:

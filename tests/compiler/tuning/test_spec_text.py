@@ -63,8 +63,8 @@ def test_not_a_kernel(text: str) -> None:
         parse_spec(text)
 
 
-def call(spec: KernelSpec, flops: int, origin: str) -> KernelCall:
-    return KernelCall(spec, (), (), origin, "forward", flops, 8, 8)
+def call(spec: KernelSpec, flops: int, layer: str) -> KernelCall:
+    return KernelCall(spec, (), (), layer, "forward", flops, 8, 8)
 
 
 def test_a_catalogue_sums_what_equal_calls_do(monkeypatch: pytest.MonkeyPatch) -> None:
