@@ -12,10 +12,6 @@ from tests.architecture.sources import imports, python_files
 Edges = Mapping[str, frozenset[str]]
 
 STILL_TO_MEND = (
-    frozenset(f"compiler.ops{name}" for name in (
-        "", ".attention", ".convolution", ".elementwise", ".matmul", ".movement", ".normalization", ".optimizer",
-        ".pooling", ".record", ".reduction", ".rows",
-    )) | {"compiler.rewriting.builder"},
     frozenset(f"compiler.codegen.attention.attention{name}" for name in ("", "_backward", "_forward", "_head")),
 )  # fmt: skip
 """Circles that stand today. This list only becomes shorter."""

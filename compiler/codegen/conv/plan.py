@@ -15,7 +15,8 @@ from compiler.codegen.conv.phases import AxisPhase, axis_phases, forward_axis
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold, tile_shape
 from compiler.codegen.winograd import plan as winograd
 from compiler.codegen.winograd.points import SIZES
-from compiler.kernels.spec import ConvSpec, Expr, Ref
+from compiler.kernels.expressions import Expr, Ref
+from compiler.kernels.spec import ConvSpec
 from compiler.targets import Target
 
 _SUM_STEPS = 512

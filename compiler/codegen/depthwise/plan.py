@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from compiler.codegen.choice import DEFAULT, Choice, choose
 from compiler.codegen.conv.phases import axis_phases
 from compiler.codegen.tile.tiling import slots_of, tile_can_hold
-from compiler.kernels.spec import DepthwiseSpec, Expr
+from compiler.kernels.expressions import Expr
+from compiler.kernels.spec import DepthwiseSpec
 from compiler.targets import Target
 
 _MOST_COLUMNS = 8

@@ -1,8 +1,8 @@
 """Depth-wise convolution, forward and input gradient: a tile is some output columns by one vector of channels.
 
-A strided input gradient has several phases (see `conv.phases`): the tile then holds the outputs of all phases at a place, so
-that an element of d_y is loaded once for all of them. Input rows outside the image are skipped by a scalar condition;
-tiles at the left and right border have code of their own, with the taps that exist.
+A strided input gradient has several phases (see `conv.phases`): the tile then holds the outputs of all phases at a
+place, so that an element of d_y is loaded once for all of them. Input rows outside the image are skipped by a scalar
+condition; tiles at the left and right border have code of their own, with the taps that exist.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from compiler.codegen.matmul.candidate import Candidate, Order, PanelPlace, Stra
 from compiler.codegen.matmul.cost import Core, cost, panel_widths, ranked, row_block
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
-from compiler.kernels.spec import Expr, MatmulSpec, Ref
+from compiler.kernels.expressions import Expr, Ref
+from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
 
 Waiting = Literal["registers", "output", "workspace"]
