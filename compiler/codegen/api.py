@@ -43,7 +43,8 @@ def code_version() -> str:
     """Digest of all but spec, choice and target that decides an object's bytes: our sources and TVM's version."""
     digest = hashlib.sha256()
     sources = sorted(path for path in _PACKAGE.rglob("*.py") if path.name not in _NOT_IN_OBJECTS)
-    for path in (*sources, _PACKAGE.parent / "kernels/spec.py"):
+    compiler = _PACKAGE.parent
+    for path in (*sources, *sorted((compiler / "kernels").glob("*.py")), compiler / "element_types.py"):
         digest.update(f"{path.relative_to(_PACKAGE.parent)}\0".encode())
         digest.update(path.read_bytes() + b"\0")
     for package in ("apache-tvm", "apache-tvm-ffi"):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.graph import NUMPY_DTYPE, Graph
+from compiler.graph import Graph
 from compiler.ops import OPERATORS
 
 MAX_GROWTH_ELEMENTS = 4096
@@ -30,5 +30,5 @@ def fold_constants(graph: Graph) -> Graph:
         with np.errstate(all="ignore"):
             results = OPERATORS[node.op].evaluate([arrays[name] for name in node.inputs], node.attrs)
         for name, result in zip(node.outputs, results, strict=True):
-            arrays[name] = np.ascontiguousarray(result, NUMPY_DTYPE[graph.types[name].dtype]).reshape(result.shape)
+            arrays[name] = np.ascontiguousarray(result, graph.types[name].element.numpy).reshape(result.shape)
     return replace(graph, nodes=tuple(nodes), arrays=arrays)

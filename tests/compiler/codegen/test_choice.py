@@ -18,7 +18,8 @@ from compiler.codegen.linking.symbols import symbol_of
 from compiler.codegen.loops import map as map_kernels
 from compiler.codegen.testing import Kernel
 from compiler.errors import InternalError
-from compiler.kernels.spec import Binary, KernelSpec, MapSpec, Ref
+from compiler.kernels.expressions import Binary, Ref
+from compiler.kernels.spec import KernelSpec, MapSpec
 from compiler.targets import Target, load
 from tests.compiler.codegen.reference import identity
 

@@ -12,7 +12,8 @@ import pytest
 from compiler.codegen.api import build_kernels, cache_key, code_version, workspace_bytes
 from compiler.codegen.testing import build_object
 from compiler.errors import BuildError
-from compiler.kernels.spec import Binary, Const, GatherSpec, KernelSpec, MapSpec, ReduceSpec, Ref, Unary, signature
+from compiler.kernels.expressions import Binary, Const, Ref, Unary
+from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, ReduceSpec, signature
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, picked
 
@@ -28,7 +29,12 @@ def column_sums(rows: int, columns: int) -> ReduceSpec:
     return ReduceSpec(extents, (0,), "sum", (identity(*extents),), Ref(0), picked((columns,), 1))
 
 
-SPECS: list[KernelSpec] = [squares(1000), squares(1001), column_sums(50_000, 8), GatherSpec("gather", 1, 50, 32, 7)]
+SPECS: list[KernelSpec] = [
+    squares(1000),
+    squares(1001),
+    column_sums(50_000, 8),
+    GatherSpec("gather", 1, 50, 32, 7, dtype="f32"),
+]
 
 
 def test_same_specs_same_bytes_in_any_number_of_processes() -> None:
