@@ -20,7 +20,7 @@ from compiler.fusion.fuse import fuse
 from compiler.graph import Graph, TensorType
 from compiler.kernels.spec import signature
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.passes.eliminate_dead import eliminate_dead
+from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import Attempt, attempts
 from compiler.placement.packed_weights import pack_weights
 from compiler.program.lowering import Lowered, lower
@@ -256,7 +256,7 @@ def note_gradients(lowered: Lowered) -> Lowered:
 
 
 def _only_logits(forward: Graph, logits: str) -> Graph:
-    return eliminate_dead(replace(forward, outputs=(logits,)))
+    return without_dead(replace(forward, outputs=(logits,)))
 
 
 def state_tensors(forward: Graph, training: TrainingGraph, programs: tuple[Program, ...]) -> tuple[StateTensor, ...]:
