@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.linking.symbols import symbol_of
+from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, build
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import BuildError

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.linking.symbols import symbol_of
+from compiler.codegen.symbols import symbol_of
 from compiler.codegen.testing import build_object
 from compiler.graph import Array
 from compiler.kernels.spec import KernelSpec

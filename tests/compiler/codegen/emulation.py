@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.codegen.linking.link import FLAGS, LINK_FLAGS, cache_folder
-from compiler.codegen.linking.symbols import symbol_of
+from compiler.codegen.symbols import symbol_of
 from compiler.codegen.testing import build_object
 from compiler.element_types import ELEMENT_TYPES
 from compiler.graph import Array
