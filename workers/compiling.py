@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
-from device_agents.protocol import Cause
+from device_agents.wire import Cause
 from service.bundles.archive import BadBundle, read_bundle
 from service.database.engine import Database
 from service.jobs import work

@@ -1,4 +1,4 @@
-"""The agent's side of the API: `/agent/…`, as `device_agents/protocol.py` says."""
+"""The agent's side of the API: `/agent/…`, as `device_agents/wire.py` says."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from device_agents import protocol
-from device_agents.protocol import ProtocolError, dumps, loads
+from device_agents import wire
+from device_agents.wire import ProtocolError, dumps, loads
 from service.access import FarmDep, bearer_token
 from service.agents import enrolment, leasing, recording
 from service.agents.enrolment import Agent
@@ -34,10 +34,10 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 def _check_protocol(request: Request) -> None:
-    spoken = request.headers.get(protocol.PROTOCOL_HEADER)
-    if spoken != protocol.PROTOCOL:
-        raise Invalid("protocol.version", f"this farm speaks {protocol.PROTOCOL}, the request {spoken or 'nothing'}",
-                      where=protocol.PROTOCOL_HEADER, hint="update the agent")  # fmt: skip
+    spoken = request.headers.get(wire.PROTOCOL_HEADER)
+    if spoken != wire.PROTOCOL:
+        raise Invalid("protocol.version", f"this farm speaks {wire.PROTOCOL}, the request {spoken or 'nothing'}",
+                      where=wire.PROTOCOL_HEADER, hint="update the agent")  # fmt: skip
 
 
 Speaks = Depends(_check_protocol)
@@ -67,56 +67,56 @@ AgentDep = Annotated[Agent, Depends(_authenticate)]
 
 
 def _body(kind: type) -> dict[str, Any]:
-    text = f"`{kind.__name__}` of the agent protocol (docs/protocol.md)"
+    text = f"`{kind.__name__}` of the agent protocol (docs/wire.md)"
     return {"requestBody": {"required": True, "description": text, "content": {"application/json": {"schema": {
         "type": "object", "title": kind.__name__}}}}}  # fmt: skip
 
 
-@router.post(protocol.ENROL_PATH, status_code=201, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.EnrolRequest))  # fmt: skip
+@router.post(wire.ENROL_PATH, status_code=201, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(wire.EnrolRequest))  # fmt: skip
 async def enrol(request: Request, farm: FarmDep) -> Response:
     """Become a device, by a one-time token."""
-    body = await _read(request, protocol.EnrolRequest)
+    body = await _read(request, wire.EnrolRequest)
 
-    def act() -> protocol.EnrolResponse:
+    def act() -> wire.EnrolResponse:
         with farm.database.transaction() as session:
             return enrolment.enrol(session, farm, body)
 
     return _json(await run_in_threadpool(act), 201)
 
 
-@router.post(protocol.CHALLENGE_PATH, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.ChallengeRequest))  # fmt: skip
+@router.post(wire.CHALLENGE_PATH, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(wire.ChallengeRequest))  # fmt: skip
 async def challenge(request: Request, farm: FarmDep) -> Response:
     """Something fresh to sign."""
-    body = await _read(request, protocol.ChallengeRequest)
+    body = await _read(request, wire.ChallengeRequest)
 
-    def act() -> protocol.Challenge:
+    def act() -> wire.Challenge:
         with farm.database.read() as session:
             return enrolment.challenge(session, farm, body.device_id)
 
     return _json(await run_in_threadpool(act))
 
 
-@router.post(protocol.RENEW_PATH, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.RenewRequest))  # fmt: skip
+@router.post(wire.RENEW_PATH, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(wire.RenewRequest))  # fmt: skip
 async def renew(request: Request, farm: FarmDep) -> Response:
     """A fresh credential, by the device's signature."""
-    body = await _read(request, protocol.RenewRequest)
+    body = await _read(request, wire.RenewRequest)
 
-    def act() -> protocol.Credential:
+    def act() -> wire.Credential:
         with farm.database.transaction() as session:
             return enrolment.renew(session, farm, body)
 
     return _json(await run_in_threadpool(act))
 
 
-@router.post(protocol.LEASE_PATH, response_class=Response, dependencies=[Speaks],
-             responses={204: {"description": "No work now"}}, openapi_extra=_body(protocol.LeaseRequest))  # fmt: skip
+@router.post(wire.LEASE_PATH, response_class=Response, dependencies=[Speaks],
+             responses={204: {"description": "No work now"}}, openapi_extra=_body(wire.LeaseRequest))  # fmt: skip
 async def lease(request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """Ask for work; held open until there is some."""
-    body = await _read(request, protocol.LeaseRequest)
-    give_up_at = time.monotonic() + max(0.0, min(protocol.MAX_LONG_POLL_S, body.wait_s))
+    body = await _read(request, wire.LeaseRequest)
+    give_up_at = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
     seeker = await run_in_threadpool(_seek, farm, agent, body, _clock_of(request))
     while seeker.is_welcome:
         assignment = await run_in_threadpool(_try_lease, farm, agent, seeker)
@@ -133,17 +133,17 @@ async def lease(request: Request, farm: FarmDep, agent: AgentDep) -> Response:
 def _clock_of(request: Request) -> float | None:
     """What time it is to the device; None if its agent does not say."""
     try:
-        return float(request.headers.get(protocol.CLOCK_HEADER, ""))
+        return float(request.headers.get(wire.CLOCK_HEADER, ""))
     except ValueError:
         return None
 
 
-def _seek(farm: Farm, agent: Agent, body: protocol.LeaseRequest, clock: float | None) -> leasing.Seeker:
+def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None) -> leasing.Seeker:
     with farm.database.transaction() as session:
         return leasing.seek(session, farm, agent, body, clock=clock)
 
 
-def _try_lease(farm: Farm, agent: Agent, seeker: leasing.Seeker) -> protocol.Assignment | None:
+def _try_lease(farm: Farm, agent: Agent, seeker: leasing.Seeker) -> wire.Assignment | None:
     with farm.database.read() as session:
         found = leasing.candidates(session, seeker)
     for run_id in found:
@@ -154,39 +154,39 @@ def _try_lease(farm: Farm, agent: Agent, seeker: leasing.Seeker) -> protocol.Ass
     return None
 
 
-@router.post(protocol.HEARTBEAT_PATH, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.HeartbeatRequest))  # fmt: skip
+@router.post(wire.HEARTBEAT_PATH, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(wire.HeartbeatRequest))  # fmt: skip
 async def heartbeat(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """Renew the lease of an attempt."""
-    body = await _read(request, protocol.HeartbeatRequest)
+    body = await _read(request, wire.HeartbeatRequest)
 
-    def act() -> protocol.HeartbeatResponse:
+    def act() -> wire.HeartbeatResponse:
         with farm.database.transaction() as session:
             return recording.heartbeat(session, farm, agent, lease_token, body)
 
     return _json(await run_in_threadpool(act))
 
 
-@router.post(protocol.EVENTS_PATH, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.EventBatch))  # fmt: skip
+@router.post(wire.EVENTS_PATH, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(wire.EventBatch))  # fmt: skip
 async def take_events(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """Record what happens in an attempt."""
-    body = await _read(request, protocol.EventBatch)
+    body = await _read(request, wire.EventBatch)
 
-    def act() -> protocol.EventsResponse:
+    def act() -> wire.EventsResponse:
         with farm.database.transaction() as session:
             return recording.take_events(session, agent, lease_token, body)
 
     return _json(await run_in_threadpool(act))
 
 
-@router.post(protocol.REPORT_PATH, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.Envelope))  # fmt: skip
+@router.post(wire.REPORT_PATH, response_class=Response, dependencies=[Speaks],
+             openapi_extra=_body(wire.Envelope))  # fmt: skip
 async def take_report(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """Record how an attempt ended."""
-    body = await _read(request, protocol.Envelope)
+    body = await _read(request, wire.Envelope)
 
-    def act() -> protocol.ReportResponse | Invalid:
+    def act() -> wire.ReportResponse | Invalid:
         with farm.database.transaction() as session:
             try:
                 return recording.take_report(session, farm, agent, lease_token, body)
@@ -199,12 +199,12 @@ async def take_report(lease_token: str, request: Request, farm: FarmDep, agent: 
     return _json(answer)
 
 
-@router.put(protocol.WEIGHTS_PATH, status_code=201, response_class=Response, dependencies=[Speaks])
+@router.put(wire.WEIGHTS_PATH, status_code=201, response_class=Response, dependencies=[Speaks])
 async def put_weights(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """Upload an attempt's trained weights, before the report that names them."""
-    digest = request.headers.get(protocol.DIGEST_HEADER, "")
+    digest = request.headers.get(wire.DIGEST_HEADER, "")
     if not DIGEST.fullmatch(digest):
-        raise Invalid("upload.digest", "missing, or not sha256:<hex>", where=protocol.DIGEST_HEADER, cause="device")
+        raise Invalid("upload.digest", "missing, or not sha256:<hex>", where=wire.DIGEST_HEADER, cause="device")
     await run_in_threadpool(_attempt_run, farm, agent, lease_token, live=False)
     stored = await store_body(
         request, farm.storage, limit_bytes=farm.settings.weights_limit_bytes, what="weights", digest=digest
@@ -225,20 +225,20 @@ def _attempt_run(farm: Farm, agent: Agent, lease_token: str, *, live: bool = Tru
         return session.get_one(Run, find(session, agent, lease_token).run_id)
 
 
-@router.get(protocol.WEIGHTS_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
+@router.get(wire.WEIGHTS_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
 def get_weights(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """The attempt's starting weights."""
     digest = _attempt_run(farm, agent, lease_token).weights_digest
     return _download(request, farm, digest, "the run starts from the bundle's own weights")
 
 
-@router.get(protocol.BUNDLE_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
+@router.get(wire.BUNDLE_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
 def get_bundle(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """The attempt's bundle."""
     return _download(request, farm, _attempt_run(farm, agent, lease_token).bundle_digest, "")
 
 
-@router.get(protocol.DATASET_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
+@router.get(wire.DATASET_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
 def get_dataset(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """The attempt's data set."""
     return _download(request, farm, _attempt_run(farm, agent, lease_token).dataset_digest, "the run has no data set")

@@ -11,7 +11,7 @@ from sqlalchemy import Row as SqlRow
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, aliased, undefer
 
-from device_agents.protocol import ProtocolError, Report, from_json
+from device_agents.wire import ProtocolError, Report, from_json
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
 from service.database.models import (
     LIVE_ATTEMPT_STATES,

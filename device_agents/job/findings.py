@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from device_agents.bundle import Trial
-from device_agents.measurement import judge, measure
-from device_agents.output import KeptOutput
-from device_agents.protocol import (
+from device_agents.job.output import KeptOutput
+from device_agents.measure.measurement import judge, measure
+from device_agents.measure.sampler import EnergyUse
+from device_agents.measure.tuning import Trial, tuned
+from device_agents.wire import (
     Block,
     DeviceState,
     Energy,
@@ -25,8 +26,6 @@ from device_agents.protocol import (
     VariantTime,
     Verdict,
 )
-from device_agents.sampler import EnergyUse
-from device_agents.tuning import tuned
 
 
 @dataclass

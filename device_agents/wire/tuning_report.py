@@ -1,9 +1,9 @@
-"""What a run of mode tune reports: wire types of `device_agents.protocol`. Standard library only."""
+"""What a run of mode tune reports: wire types of `device_agents.wire`. Standard library only."""
 
 from dataclasses import dataclass
 from typing import Optional
 
-from device_agents.wire import check
+from device_agents.wire.codec import check
 
 MAX_US = 1e12
 MAX_ROUNDS = 1 << 20

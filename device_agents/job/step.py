@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from device_agents.cgroup import JobCgroup
 from device_agents.errors import BadData, StepFailed, Stopped
-from device_agents.protocol import Cause, ProtocolError
-from device_agents.sandbox import Sandbox
-from device_agents.step_events import MAX_LINE_BYTES, Done, Failed, Halted, Start, StepEvent, read_event
+from device_agents.job.cgroup import JobCgroup
+from device_agents.job.sandbox import Sandbox
+from device_agents.job.step_events import MAX_LINE_BYTES, Done, Failed, Halted, Start, StepEvent, read_event
+from device_agents.wire import Cause, ProtocolError
 
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""

@@ -1,4 +1,4 @@
-"""What an attempt found: wire types of `device_agents.protocol` that hold no impossible value. Standard library only.
+"""What an attempt found: wire types of `device_agents.wire` that hold no impossible value. Standard library only.
 
 The limits here are those of any machine; `plausibility.py` has those of one device.
 """
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from device_agents.tuning_report import Tuning
-from device_agents.wire import check
+from device_agents.wire.codec import check
+from device_agents.wire.tuning_report import Tuning
 
 MeasurementClass = Literal["hardware", "host", "emulated", "simulated"]
 Mode = Literal["profile", "train", "eval", "tune"]

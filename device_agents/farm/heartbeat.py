@@ -1,6 +1,6 @@
 """The heartbeat, in a process of its own, so that a job that takes every core and all memory cannot starve it.
 
-The agent starts `python -m device_agents.heartbeat`, writes one JSON line of settings to its stdin, then a line
+The agent starts `python -m device_agents.farm.heartbeat`, writes one JSON line of settings to its stdin, then a line
 for each change of phase or step. The end of stdin (the agent is gone) ends it: a dead agent's lease must run out. It
 prints one JSON line when the farm says something: `{"cancel": true}` or `{"lost": "why"}`.
 """
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from device_agents.errors import AgentError, EnrolmentError, FarmError, Refused, Stale
-from device_agents.farm import FarmClient
-from device_agents.protocol import HEARTBEAT_INTERVAL_S, DeviceDescription, HeartbeatRequest, dumps, from_json, to_json
-from device_agents.state import StateFolder
+from device_agents.farm.client import FarmClient
+from device_agents.farm.state import StateFolder
+from device_agents.wire import HEARTBEAT_INTERVAL_S, DeviceDescription, HeartbeatRequest, dumps, from_json, to_json
 
 RETRY_S = 2.0
 STOPPED_INTERVALS = 10
@@ -56,10 +56,10 @@ class Heartbeat:
         """Why the lease is not ours any more; None while it is."""
 
     def __enter__(self) -> Heartbeat:
-        package = str(Path(__file__).resolve().parent.parent)
+        package = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "device_agents.heartbeat"],
+            [sys.executable, "-m", "device_agents.farm.heartbeat"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},

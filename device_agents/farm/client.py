@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from device_agents import protocol
-from device_agents.clock import ClockWatch
+from device_agents import wire
 from device_agents.errors import (
     AttemptError,
     Busy,
@@ -32,7 +31,10 @@ from device_agents.errors import (
     Unreachable,
     Untrusted,
 )
-from device_agents.protocol import (
+from device_agents.farm.clock import ClockWatch
+from device_agents.farm.state import Identity, StateFolder, public_key_text, sign
+from device_agents.farm.trust import accept_keys
+from device_agents.wire import (
     Assignment,
     Blob,
     Challenge,
@@ -54,8 +56,6 @@ from device_agents.protocol import (
     dumps,
     loads,
 )
-from device_agents.state import Identity, StateFolder, public_key_text, sign
-from device_agents.trust import accept_keys
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class FarmClient:
         key = self.state.device_key()
         request = EnrolRequest(token, public_key_text(key), self.session, self.description)
         try:
-            answer = self._post(protocol.ENROL_PATH, request, EnrolResponse)
+            answer = self._post(wire.ENROL_PATH, request, EnrolResponse)
         except (Refused, Unauthorized, Stale) as error:
             mine = self.description.device_class
             hint = f"make a new enrolment token for any device, or for class {mine}, on the farm"
@@ -120,24 +120,24 @@ class FarmClient:
         """Wait for work, up to `request.wait_s`. None: there is none."""
         timeout_s = request.wait_s + LONG_POLL_GRACE_S
         return self._authorized(
-            lambda: self._post(protocol.LEASE_PATH, request, Assignment, timeout_s=timeout_s, none_on=204)
+            lambda: self._post(wire.LEASE_PATH, request, Assignment, timeout_s=timeout_s, none_on=204)
         )
 
     def heartbeat(self, lease_token: str, request: HeartbeatRequest) -> HeartbeatResponse:
-        path = attempt_path(protocol.HEARTBEAT_PATH, lease_token)
+        path = attempt_path(wire.HEARTBEAT_PATH, lease_token)
         return self._authorized(lambda: self._post(path, request, HeartbeatResponse))
 
     def send_events(self, lease_token: str, batch: EventBatch) -> EventsResponse:
-        path = attempt_path(protocol.EVENTS_PATH, lease_token)
+        path = attempt_path(wire.EVENTS_PATH, lease_token)
         return self._authorized(lambda: self._post(path, batch, EventsResponse))
 
     def send_report(self, lease_token: str, envelope: bytes) -> ReportResponse:
         """`envelope`: the JSON bytes of the signed report, the same at each try."""
-        path = attempt_path(protocol.REPORT_PATH, lease_token)
+        path = attempt_path(wire.REPORT_PATH, lease_token)
         return self._authorized(lambda: loads(ReportResponse, self._exchange("POST", path, envelope)[1]))
 
     def send_weights(self, lease_token: str, file: Path, digest: str) -> None:
-        path = attempt_path(protocol.WEIGHTS_PATH, lease_token)
+        path = attempt_path(wire.WEIGHTS_PATH, lease_token)
         self._authorized(lambda: self._put_file(path, file, digest))
 
     def download(self, blob: Blob, to: Path, *, should_stop: Callable[[], Stopped | None]) -> None:
@@ -145,11 +145,11 @@ class FarmClient:
         self._authorized(lambda: self._download(blob, to, should_stop))
 
     def _renewed(self, identity: Identity) -> Credential:
-        challenge = self._post(protocol.CHALLENGE_PATH, ChallengeRequest(identity.device_id), Challenge).challenge
+        challenge = self._post(wire.CHALLENGE_PATH, ChallengeRequest(identity.device_id), Challenge).challenge
         message = challenge_message(identity.device_id, self.session, challenge)
-        signature = sign(self.state.device_key(), protocol.CHALLENGE_TYPE, message)
+        signature = sign(self.state.device_key(), wire.CHALLENGE_TYPE, message)
         request = RenewRequest(identity.device_id, self.session, challenge, signature, self.description)
-        return self._post(protocol.RENEW_PATH, request, Credential)
+        return self._post(wire.RENEW_PATH, request, Credential)
 
     def _authorized(self, action: Callable[[], T]) -> T:
         used = self.state.credential()
@@ -192,7 +192,7 @@ class FarmClient:
             return answer.status, data
 
     def _put_file(self, path: str, file: Path, digest: str) -> None:
-        headers = {**self._headers(path), "Content-Type": "application/octet-stream", protocol.DIGEST_HEADER: digest}
+        headers = {**self._headers(path), "Content-Type": "application/octet-stream", wire.DIGEST_HEADER: digest}
         headers["Content-Length"] = str(file.stat().st_size)
         with self._connection(self.server, TIMEOUT_S * 6) as connection, file.open("rb") as source:
             connection.request("PUT", path, body=source, headers=headers)
@@ -211,10 +211,10 @@ class FarmClient:
             _save(answer, blob, to, should_stop)
 
     def _headers(self, path: str) -> dict[str, str]:
-        headers = {protocol.PROTOCOL_HEADER: protocol.PROTOCOL, "User-Agent": "pockfarm-agent"}
-        headers[protocol.CLOCK_HEADER] = f"{time.time():.3f}"
+        headers = {wire.PROTOCOL_HEADER: wire.PROTOCOL, "User-Agent": "pockfarm-agent"}
+        headers[wire.CLOCK_HEADER] = f"{time.time():.3f}"
         credential = self.state.credential()
-        if credential and path not in (protocol.ENROL_PATH, protocol.CHALLENGE_PATH, protocol.RENEW_PATH):
+        if credential and path not in (wire.ENROL_PATH, wire.CHALLENGE_PATH, wire.RENEW_PATH):
             headers["Authorization"] = f"Bearer {credential.token}"
         return headers
 

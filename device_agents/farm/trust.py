@@ -10,7 +10,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from device_agents.errors import Untrusted
-from device_agents.protocol import (
+from device_agents.farm.state import Identity
+from device_agents.wire import (
     ASSIGNMENT_TYPE,
     KEY_TYPE,
     Assignment,
@@ -23,7 +24,6 @@ from device_agents.protocol import (
     loads,
     pae,
 )
-from device_agents.state import Identity
 
 CLOCK_TOLERANCE_S = 120.0
 

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from device_agents.errors import EnrolmentError
-from device_agents.protocol import Credential, Envelope, ProtocolError, Signature, dumps, loads, pae
+from device_agents.wire import Credential, Envelope, ProtocolError, Signature, dumps, loads, pae
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from device_agents.protocol import Block, DeviceState, Measurement, Verdict
+from device_agents.wire import Block, DeviceState, Measurement, Verdict
 
 MIN_STEPS = 10
 MAX_CV_WITHIN = 0.10

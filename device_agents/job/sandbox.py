@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from device_agents import cgroup
+from device_agents.job import cgroup
 
 _LAUNCHER = str(Path(__file__).with_name("launch.py"))
 NOBODY = 65534
@@ -32,7 +32,7 @@ class Sandbox:
     """What is applied to each process of a job."""
 
     level: int
-    """0-4, as in `protocol.DeviceDescription.isolation_level`."""
+    """0-4, as in `wire.DeviceDescription.isolation_level`."""
     uid: int | None = None
     """User (and group) that jobs run as; None: the agent's own. Needs root."""
     hide: Path | None = None

@@ -6,7 +6,7 @@ import logging
 import time
 from email.utils import parsedate_to_datetime
 
-from device_agents.trust import CLOCK_TOLERANCE_S
+from device_agents.farm.trust import CLOCK_TOLERANCE_S
 
 log = logging.getLogger("device_agents")
 

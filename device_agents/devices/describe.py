@@ -21,7 +21,7 @@ from device_agents.devices.host import (
     x86_targets,
 )
 from device_agents.errors import EnrolmentError
-from device_agents.protocol import DeviceDescription, MeasurementClass
+from device_agents.wire import DeviceDescription, MeasurementClass
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-from device_agents import retry
 from device_agents.errors import AgentError, FarmError, Refused, Stale
-from device_agents.farm import FarmClient
-from device_agents.protocol import MAX_EVENTS_PER_BATCH, Event, EventBatch, dumps
+from device_agents.farm import retry
+from device_agents.farm.client import FarmClient
+from device_agents.wire import MAX_EVENTS_PER_BATCH, Event, EventBatch, dumps
 
 log = logging.getLogger("device_agents")
 

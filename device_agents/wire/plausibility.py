@@ -20,8 +20,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from device_agents.report import KernelTime, Memory, Report
-from device_agents.wire import ProtocolError
+from device_agents.wire.codec import ProtocolError
+from device_agents.wire.report import KernelTime, Memory, Report
 
 MAX_CLOCK_HZ = 8e9
 CLOCK_MARGIN = 1.25

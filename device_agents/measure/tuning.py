@@ -7,14 +7,24 @@ schedules of a kernel take turns: half of the rounds must show `MIN_GAIN`, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from device_agents.bundle import Trial
-from device_agents.protocol import KernelTuning, VariantTime
+from device_agents.wire import KernelTuning, VariantTime
 
 MIN_ROUNDS = 4
 MIN_GAIN = 0.03
 MAX_DIFFERENCE = 1e-3
 """Outputs of two schedules differ by rounding, and Winograd's by more of it; more than this is another result."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One kernel of a tuning bundle. `choices`: the schedule of each of its variants, the default (empty) first."""
+
+    kernel: str
+    name: str
+    calls: int
+    choices: tuple[str, ...]
 
 
 def tuned(trial: Trial, variants: Sequence[VariantTime]) -> KernelTuning:

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_agents import retry
 from device_agents.errors import Refused, Stale
-from device_agents.farm import FarmClient
-from device_agents.protocol import REPORT_TYPE, Envelope, Memory, Outcome, ProtocolError, Report, dumps, loads
-from device_agents.state import seal
+from device_agents.farm import retry
+from device_agents.farm.client import FarmClient
+from device_agents.farm.state import seal
+from device_agents.wire import REPORT_TYPE, Envelope, Memory, Outcome, ProtocolError, Report, dumps, loads
 
 log = logging.getLogger("device_agents")
 

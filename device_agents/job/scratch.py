@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from device_agents.output import O_PATH
+from device_agents.job.output import O_PATH
 
 log = logging.getLogger("device_agents")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from device_agents.errors import BadBundle
+from device_agents.measure.tuning import Trial
 
 SCHEMA = "pockfarm.bundle/1"
 STEP = "bin/step"
@@ -30,16 +31,6 @@ MAX_TOTAL_BYTES = 8 << 30
 MAX_KERNELS = 20_000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}){0,3}")
 CHUNK_BYTES = 1 << 18
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One kernel of a tuning bundle. `choices`: the schedule of each of its variants, the default (empty) first."""
-
-    kernel: str
-    name: str
-    calls: int
-    choices: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from device_agents.devices import Reading
-from device_agents.protocol import DeviceState
+from device_agents.wire import DeviceState
 
 INTERVAL_S = 0.2
 MAX_STATES = 600

@@ -10,15 +10,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Optional
 
-from device_agents import cgroup
-from device_agents.bundle import UnpackedBundle
-from device_agents.dataset import DataFiles
-from device_agents.describe import Device
+from device_agents.devices.describe import Device
 from device_agents.errors import AttemptError, BadBundle, BadData, Stopped
-from device_agents.findings import Findings
-from device_agents.output import KeptOutput, keep_output
-from device_agents.plausibility import check_kernel, check_memory
-from device_agents.protocol import (
+from device_agents.job import cgroup
+from device_agents.job.bundle import UnpackedBundle
+from device_agents.job.dataset import DataFiles
+from device_agents.job.findings import Findings
+from device_agents.job.output import KeptOutput, keep_output
+from device_agents.job.sandbox import Sandbox, job_rlimits
+from device_agents.job.step import Ending, Process, check, run_process
+from device_agents.job.step_events import Done, Evaluated, Kernel, Start, StepDone, StepEvent, Variant
+from device_agents.measure.sampler import Sampler
+from device_agents.wire import (
     EMULATION_TIME_FACTOR,
     Block,
     Evaluation,
@@ -27,14 +30,11 @@ from device_agents.protocol import (
     ProtocolError,
     VariantTime,
 )
-from device_agents.sampler import Sampler
-from device_agents.sandbox import Sandbox, job_rlimits
-from device_agents.step import Ending, Process, check, run_process
-from device_agents.step_events import Done, Evaluated, Kernel, Start, StepDone, StepEvent, Variant
+from device_agents.wire.plausibility import check_kernel, check_memory
 
 JobMode = Literal["profile", "train", "eval", "infer", "tune"]
 Notify = Callable[..., None]
-"""`notify(kind, **fields)`: kinds and fields of `protocol.Event`."""
+"""`notify(kind, **fields)`: kinds and fields of `wire.Event`."""
 StopCheck = Callable[[], Optional[Stopped]]
 
 WANTED_BLOCKS = 5
