@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from compiler.codegen.matmul.gemm_plan import MatmulPlan
+from compiler.codegen.matmul.plan import MatmulPlan
 from compiler.codegen.tile.packing import Matrix, copy_some, pack_panel
 from compiler.codegen.tile.register_tile import LINE_FLOATS, Scalars, Vectors, prefetch
 from compiler.codegen.tile.share import share_out

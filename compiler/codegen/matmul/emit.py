@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from tvm import tirx
 
-from compiler.codegen.matmul.gemm_plan import MatmulPlan
-from compiler.codegen.matmul.gemm_sums import SplitSums, sum_columns
-from compiler.codegen.tile.gemm_panels import Panels, Steps
+from compiler.codegen.choice import Choice
+from compiler.codegen.matmul.panels import Panels, Steps
+from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, workspace_bytes
+from compiler.codegen.matmul.sums import SplitSums
 from compiler.codegen.tile.register_tile import (
     LINE_FLOATS,
     Epilogue,
@@ -22,9 +23,20 @@ from compiler.codegen.tile.register_tile import (
     wide,
 )
 from compiler.codegen.tile.share import share_out
+from compiler.codegen.tile.sums import sum_columns
 from compiler.codegen.tile.tiling import ColumnTile
-from compiler.codegen.tir.tir import Block, Buffer, Operands, Value, index
+from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value, declare, finish, index
 from compiler.kernels.spec import MatmulSpec
+from compiler.targets import Target
+
+
+def emit(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:
+    """TIR of a matrix product."""
+    operands = declare(spec, workspace_bytes(spec, target, threads, choice))
+    body = Block()
+    shape = folded(spec)
+    Gemm(shape, plan(shape, target, threads, choice), operands, target.lanes).emit(body)
+    return finish(spec, operands, body)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from compiler.codegen.tile.packing import copy_run, zero_run
 from compiler.codegen.tile.register_tile import RegisterTile, load_wide, wide
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tir.tir import Block, Buffer, Value, divide, index
-from compiler.codegen.winograd.winograd import Layout, WinogradPlan
-from compiler.codegen.winograd.winograd_points import Rows
-from compiler.codegen.winograd.winograd_transform import transform
+from compiler.codegen.winograd.plan import Layout, WinogradPlan
+from compiler.codegen.winograd.points import Rows
+from compiler.codegen.winograd.transform import transform
 
 SlotBody = Callable[[Block, Value, Value, Value], None]
 """(block, slot, first unit, end of units)."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from compiler.codegen.conv.conv import ConvPlan, out_rows, panel_floats
-from compiler.codegen.tile.image_band import Image, Source, Unit, fill, unit_of, units
+from compiler.codegen.conv.band import Image, Source, Unit, fill, unit_of, units
+from compiler.codegen.conv.phases import AxisPhase, TapRun, axis_phases, tap_run
+from compiler.codegen.conv.plan import ConvPlan, out_rows, panel_floats
 from compiler.codegen.tile.packing import Matrix, pack_panel
 from compiler.codegen.tile.register_tile import SUM_BLOCK, Epilogue, Place, RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.share import share_out
-from compiler.codegen.tile.taps import AxisPhase, TapRun, axis_phases, tap_run
 from compiler.codegen.tile.tiling import ColumnTile
 from compiler.codegen.tir.tir import Block, Operands, Value, index
 from compiler.kernels.spec import ConvSpec

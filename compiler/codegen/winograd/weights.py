@@ -13,9 +13,9 @@ from compiler.codegen.tile.register_tile import Epilogue, RegisterTile, Scalars,
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile
 from compiler.codegen.tir.tir import Block, Operands, Point, Value, divide, index, literal, load
-from compiler.codegen.winograd.winograd import SUM_STEPS, WinogradPlan, layout, needs_sums
-from compiler.codegen.winograd.winograd_points import TAPS, Rows, transposed_rows
-from compiler.codegen.winograd.winograd_tiles import (
+from compiler.codegen.winograd.plan import SUM_STEPS, WinogradPlan, layout, needs_sums
+from compiler.codegen.winograd.points import TAPS, Rows, transposed_rows
+from compiler.codegen.winograd.tiles import (
     Picture,
     Square,
     Turn,
@@ -26,7 +26,7 @@ from compiler.codegen.winograd.winograd_tiles import (
     store_wide,
     with_square,
 )
-from compiler.codegen.winograd.winograd_transform import transform
+from compiler.codegen.winograd.transform import transform
 from compiler.kernels.spec import ConvSpec
 
 

@@ -1,26 +1,23 @@
 """Dense convolutions: how a `ConvSpec` is cut into bands of rows, register tiles and threads.
 
-Forward and input gradient are sums over taps (`taps`); the TIR is in `conv_taps`. The weight gradient is one matrix
-product per kernel row; the TIR is in `conv_weights`. Where the kernel hangs over the image, each thread copies the
+Forward and input gradient are sums over taps (`phases`); the TIR is in `taps`. The weight gradient is one matrix
+product per kernel row; the TIR is in `weights`. Where the kernel hangs over the image, each thread copies the
 rows it works on into a band with zero borders, small enough for its cache, so that inner loops need no conditions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from compiler.codegen.choice import DEFAULT, Choice, choose
-from compiler.codegen.tile.taps import AxisPhase, axis_phases, forward_axis
+from compiler.codegen.conv.phases import AxisPhase, axis_phases, forward_axis
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold, tile_shape
-from compiler.codegen.winograd import winograd
-from compiler.codegen.winograd.winograd_points import SIZES
+from compiler.codegen.winograd import plan as winograd
+from compiler.codegen.winograd.points import SIZES
 from compiler.kernels.expressions import Expr, Ref
 from compiler.kernels.spec import ConvSpec
 from compiler.targets import Target
-
-if TYPE_CHECKING:
-    from compiler.codegen.tir.tir import PrimFunc
 
 _SUM_STEPS = 512
 """Steps of a weight gradient's reduction that one visit of a tile should sum."""
@@ -176,27 +173,3 @@ def workspace_bytes(spec: ConvSpec, target: Target, threads: int, choice: Choice
 def can_hold(spec: ConvSpec, expr: Expr, target: Target) -> bool:
     """Whether the kernel may also apply `expr` to what it writes today."""
     return tile_can_hold(expr)
-
-
-def emit(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:
-    """TIR of a convolution."""
-    from compiler.codegen.conv.conv_taps import ConvTaps
-    from compiler.codegen.conv.conv_weights import ConvWeights
-    from compiler.codegen.tir import tir
-    from compiler.codegen.winograd.winograd_data import WinogradData
-    from compiler.codegen.winograd.winograd_weights import WinogradWeights
-
-    operands = tir.declare(spec, workspace_bytes(spec, target, threads, choice))
-    body = tir.Block()
-    outputs = method_of(spec, target, choice)
-    if outputs:
-        cut = winograd.plan(spec, target, threads, outputs)
-        kernel = WinogradWeights if spec.kind == "weight_grad" else WinogradData
-        kernel(spec, cut, operands, target.lanes).emit(body)
-        return tir.finish(spec, operands, body)
-    chosen = plan(spec, target, threads)
-    if spec.kind == "weight_grad":
-        ConvWeights(spec, chosen, operands, target.lanes).emit(body)
-    else:
-        ConvTaps(spec, chosen, operands, target.lanes).emit(body)
-    return tir.finish(spec, operands, body)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from compiler.codegen.tile.register_tile import fma
 from compiler.codegen.tir.tir import Block, Value, lanes_of, literal
-from compiler.codegen.winograd.winograd_points import Rows
+from compiler.codegen.winograd.points import Rows
 
 Get = Callable[[Block, int, int], Value]
 Put = Callable[[Block, int, int, Value], None]

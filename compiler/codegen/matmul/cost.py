@@ -11,15 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar, get_args
 
-from compiler.codegen.choice import Choice, choose
-from compiler.codegen.matmul.gemm_plan import Order, PanelPlace, Strategy
+from compiler.codegen.matmul.candidate import Candidate, PanelPlace
 from compiler.codegen.tile.tiling import Columns, columns, divisor_near, slots_of
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
-
-Word = TypeVar("Word", bound=str)
 
 LONG = 1024
 """Steps of a reduction that is worth splitting."""
@@ -71,51 +67,6 @@ class Core:
         """One core of a target."""
         spare, reach_bytes = (3, 65520) if target.architecture == "aarch64" else (1, 1 << 31)
         return Core(target.lanes, target.vector_registers, target.l1_bytes, target.l2_bytes, spare, reach_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A schedule in a few words."""
-
-    rows: int
-    vectors: int
-    strategy: Strategy
-    order: Order
-    panels: PanelPlace
-    k_block: int
-    copies_a: bool = False
-
-    @property
-    def choice(self) -> Choice:
-        """As it is stored."""
-        return choose(
-            rows=self.rows, vectors=self.vectors, strategy=self.strategy, order=self.order, panels=self.panels,
-            k_block=self.k_block, copies_a=self.copies_a,
-        )  # fmt: skip
-
-
-def candidate_of(choice: Choice, default: Candidate) -> Candidate:
-    """The schedule that a choice names; what it leaves out is as in `default`. Raises: ValueError for nonsense."""
-    chosen = Candidate(
-        choice.integer("rows", default.rows),
-        choice.integer("vectors", default.vectors),
-        _word(choice, "strategy", default.strategy, get_args(Strategy)),
-        _word(choice, "order", default.order, get_args(Order)),
-        _word(choice, "panels", default.panels, get_args(PanelPlace)),
-        choice.integer("k_block", default.k_block),
-        choice.flag("copies_a", default.copies_a),
-    )
-    if min(chosen.rows, chosen.vectors, chosen.k_block) < 1:
-        raise ValueError(f"no schedule: {choice.text}")
-    return chosen
-
-
-def _word(choice: Choice, name: str, default: Word, known: tuple[Word, ...]) -> Word:
-    word = choice.word(name, default)
-    for one in known:
-        if one == word:
-            return one
-    raise ValueError(f"{name}={word}: wants one of {', '.join(known)}")
 
 
 @lru_cache(maxsize=4096)

@@ -9,11 +9,11 @@ from operator import add
 
 from tvm import tirx
 
-from compiler.codegen.depthwise.depthwise_plan import DepthwisePlan
+from compiler.codegen.conv.phases import forward_axis
+from compiler.codegen.depthwise.plan import DepthwisePlan
 from compiler.codegen.tile.packing import zero_run
 from compiler.codegen.tile.register_tile import Epilogue, fma, load_wide, prefetch, wide
 from compiler.codegen.tile.share import share_out
-from compiler.codegen.tile.taps import forward_axis
 from compiler.codegen.tile.tiling import divisor_near, vector_pieces
 from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, Value, index, literal, load
 from compiler.kernels.spec import DepthwiseSpec

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_shape
-from compiler.codegen.winograd.winograd_points import TAPS, Winograd, winograd
+from compiler.codegen.winograd.points import TAPS, Winograd, winograd
 from compiler.kernels.expressions import Ref
 from compiler.kernels.spec import ConvSpec
 from compiler.targets import Target

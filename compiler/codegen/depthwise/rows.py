@@ -1,8 +1,8 @@
 """Depth-wise convolution, forward and input gradient: a tile is some output columns by one vector of channels.
 
-A strided input gradient has several phases (see `taps`): the tile then holds the outputs of all phases at a place, so
-that an element of d_y is loaded once for all of them. Input rows outside the image are skipped by a scalar condition;
-tiles at the left and right border have code of their own, with the taps that exist.
+A strided input gradient has several phases (see `conv.phases`): the tile then holds the outputs of all phases at a
+place, so that an element of d_y is loaded once for all of them. Input rows outside the image are skipped by a scalar
+condition; tiles at the left and right border have code of their own, with the taps that exist.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from itertools import groupby
 
 from tvm import tirx
 
-from compiler.codegen.depthwise.depthwise_plan import DepthwisePlan
+from compiler.codegen.conv.phases import AxisPhase, axis_phases
+from compiler.codegen.depthwise.plan import DepthwisePlan
 from compiler.codegen.tile.register_tile import Epilogue, Place, RegisterTile, fma, load_wide, prefetch, wide
 from compiler.codegen.tile.share import share_out
-from compiler.codegen.tile.taps import AxisPhase, axis_phases
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
 from compiler.codegen.tir.tir import Block, Operands, Value, index
 from compiler.kernels.spec import DepthwiseSpec

@@ -1,12 +1,13 @@
-"""How a depth-wise convolution is scheduled: plain arithmetic on a target's figures, without TVM."""
+"""How a depth-wise convolution is scheduled: vectors over channels, several output columns in registers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from compiler.codegen.choice import DEFAULT, Choice, choose
-from compiler.codegen.tile.taps import axis_phases
-from compiler.codegen.tile.tiling import slots_of
+from compiler.codegen.conv.phases import axis_phases
+from compiler.codegen.tile.tiling import slots_of, tile_can_hold
+from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import DepthwiseSpec
 from compiler.targets import Target
 
@@ -49,6 +50,19 @@ def choices(spec: DepthwiseSpec, target: Target, threads: int) -> tuple[Choice, 
     extent = spec.ow if spec.kind != "input_grad" else -(-spec.w // spec.strides[1])
     sizes = [size for size in (2, 3, 4, 6, 8, 10) if size <= extent and size != plan.columns]
     return (DEFAULT, *(choose(columns=size) for size in sizes), choose(ahead=not plan.ahead))
+
+
+def workspace_bytes(spec: DepthwiseSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
+    """Partial sums of the weight gradient, one set per thread."""
+    if spec.kind != "weight_grad":
+        return 0
+    sums = spec.kernel[0] * spec.kernel[1] + spec.sums
+    return 4 * plan_of(spec, target, threads, choice).slots * sums * spec.c
+
+
+def can_hold(spec: DepthwiseSpec, expr: Expr, target: Target) -> bool:
+    """Whether the kernel may also apply `expr` to what it writes today."""
+    return tile_can_hold(expr)
 
 
 def _columns(spec: DepthwiseSpec, target: Target) -> int:

@@ -16,9 +16,9 @@ from compiler.codegen.tile.register_tile import (
 )
 from compiler.codegen.tile.tiling import ColumnTile
 from compiler.codegen.tir.tir import Block, Operands, Point, Value, divide, index, load
-from compiler.codegen.winograd.winograd import WinogradPlan, layout
-from compiler.codegen.winograd.winograd_points import TAPS, transposed_rows
-from compiler.codegen.winograd.winograd_tiles import (
+from compiler.codegen.winograd.plan import WinogradPlan, layout
+from compiler.codegen.winograd.points import TAPS, transposed_rows
+from compiler.codegen.winograd.tiles import (
     Picture,
     Turn,
     each_turn,
@@ -28,7 +28,7 @@ from compiler.codegen.winograd.winograd_tiles import (
     store_wide,
     with_square,
 )
-from compiler.codegen.winograd.winograd_transform import transform
+from compiler.codegen.winograd.transform import transform
 from compiler.kernels.spec import ConvSpec
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from compiler.codegen.conv.conv import Band
+from compiler.codegen.conv.plan import Band
 from compiler.codegen.tile.packing import copy_run, zero_run
 from compiler.codegen.tir.tir import Block, Buffer, Value, index
 

@@ -1,43 +1,20 @@
-"""Sums outside the register tiles: the partial sums of a split reduction, and the sums of B's columns."""
+"""The partial sums of a split reduction, outside the register tiles."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.codegen.matmul.gemm_plan import MatmulPlan
-from compiler.codegen.tile.packing import Matrix, zero_run
-from compiler.codegen.tile.register_tile import (
-    SUM_BLOCK,
-    Epilogue,
-    RegisterTile,
-    Vectors,
-    store_sums,
-)
+from compiler.codegen.matmul.plan import MatmulPlan
+from compiler.codegen.tile.packing import zero_run
+from compiler.codegen.tile.register_tile import Epilogue, RegisterTile, Vectors
 from compiler.codegen.tile.share import share_out
+from compiler.codegen.tile.sums import store_sums
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
-from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, Value, index, load
+from compiler.codegen.tir.tir import Block, Operands, Point, Value, index, load
 from compiler.kernels.spec import MatmulSpec
 
 Finish = Callable[[Block, Value, Value, int, Value], None]
 """(block, m, n, width, sums): stores the sums of all slots."""
-
-
-def sum_columns(block: Block, source: Matrix, steps: int, tile: ColumnTile, out: Buffer, base: Value) -> None:
-    """Write the sums over all `steps` of the columns of a tile to `out`, from `base` on."""
-    total = RegisterTile(block, 1, tile)
-    vectors = Vectors(source.buffer, source.base, source.step_stride)
-
-    def part(body: Block, first: Value, count: int) -> None:
-        inner = RegisterTile(body, 1, tile)
-        inner.gather(body, vectors.at(first * source.step_stride), count)
-        total.add(body, inner)
-
-    whole = steps // SUM_BLOCK
-    block.loop(whole, lambda b, i: part(b, i * SUM_BLOCK, SUM_BLOCK), name="block")
-    if steps % SUM_BLOCK:
-        part(block, index(whole * SUM_BLOCK), steps % SUM_BLOCK)
-    for start, _, value in total.pieces(block, 0):
-        block.store(out, base + start, value)
 
 
 class SplitSums:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from tvm import tirx
 
-from compiler.codegen.conv.conv import ConvPlan, weight_floats, weight_rows
-from compiler.codegen.matmul.gemm_sums import sum_columns
-from compiler.codegen.tile.image_band import Image, Source, Unit, fill, unit_of, units
+from compiler.codegen.conv.band import Image, Source, Unit, fill, unit_of, units
+from compiler.codegen.conv.phases import forward_axis, tap_run
+from compiler.codegen.conv.plan import ConvPlan, weight_floats, weight_rows
 from compiler.codegen.tile.packing import Matrix, zero_run
-from compiler.codegen.tile.register_tile import Epilogue, RegisterTile, Scalars, Vectors, store_sums
+from compiler.codegen.tile.register_tile import Epilogue, RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.share import share_out
-from compiler.codegen.tile.taps import forward_axis, tap_run
+from compiler.codegen.tile.sums import store_sums, sum_columns
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
 from compiler.codegen.tir.tir import Block, Operands, Point, Value, index, load
 from compiler.kernels.spec import ConvSpec

@@ -1,36 +1,118 @@
-"""Matrix products: from a `MatmulSpec` to its plan and choices. The schedule is in `gemm_plan`, the TIR in `gemm`."""
+"""The schedule of a matrix product: register tile, cache blocks, packing, and what threads share out.
+
+Loops of one thread's part, outermost first (after Goto and van de Geijn, "Anatomy of high-performance matrix
+multiplication", 2008):
+
+    order "columns": blocks of the reduction, blocks of rows, column tiles, row tiles
+                     (a panel of B stays in the first-level cache, a block of A in the second; sums wait in memory)
+    order "rows":    row tiles, column tiles
+                     (all of B stays in the cache, A is read and C written once, in order)
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from compiler.codegen.choice import Choice
-from compiler.codegen.matmul.gemm_plan import MatmulPlan, Waiting
-from compiler.codegen.tile.gemm_cost import (
-    Candidate,
-    Core,
-    candidate_of,
-    cost,
-    panel_widths,
-    ranked,
-    row_block,
-)
-from compiler.codegen.tile.tiling import columns, slots_of, tile_can_hold
+from compiler.codegen.matmul.candidate import Candidate, Order, PanelPlace, Strategy, candidate_of
+from compiler.codegen.matmul.cost import Core, cost, panel_widths, ranked, row_block
+from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
 from compiler.kernels.expressions import Expr, Ref
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
 
-if TYPE_CHECKING:
-    from compiler.codegen.tir.tir import PrimFunc
-
+Waiting = Literal["registers", "output", "workspace"]
 WHOLE_STEPS = 512
 """Longest reduction whose sums stay in registers if they cannot wait in C (measured: as fast as in blocks)."""
 _STREAM_STEPS = 384
 """Longest reduction whose tiles are so short that memory, not arithmetic, sets their pace."""
 _WORTH_STORING = 0.95
 """Cost of a product with stored panels, as a part of its cost without, above which B is left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulPlan:
+    """One way to compute a product.
+
+    `strategy` says what threads share out: whole products, row tiles, column tiles, or steps of the reduction (whose
+    partial sums a second phase adds). `panels`: B is read where it lies, packed whole by all threads first, or
+    packed by each thread just before use. `k_block` steps are done for all tiles before the next; meanwhile the sums
+    are `waiting` in C or in the workspace. `m_block` is in rows.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    rows: int
+    columns: Columns
+    slots: int
+    strategy: Strategy
+    order: Order
+    panels: PanelPlace
+    k_block: int
+    m_block: int
+    waiting: Waiting
+    copies_a: bool
+    """Whether a block of A is copied to where its rows do not meet in one set of the cache."""
+    streams_a: bool
+    streams_b: bool
+    streams_c: bool
+    """Whether the next row tile's part of A and of C, and the next column tile's part of B, is fetched ahead."""
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles along m, the last one perhaps shorter."""
+        return -(-self.m // self.rows)
+
+    @property
+    def column_tiles(self) -> int:
+        """Tiles along n, the last one perhaps narrower."""
+        return self.columns.full + (1 if self.columns.tail else 0)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the reduction."""
+        return -(-self.k // self.k_block)
+
+    @property
+    def shared_panel_floats(self) -> int:
+        """One product's B, packed whole."""
+        return self.k * self.columns.padded if self.panels == "shared" else 0
+
+    @property
+    def private_panel_floats(self) -> int:
+        """One thread's packed part of B."""
+        if self.panels != "private":
+            return 0
+        widest = max(self.columns.tile.width if self.columns.full else 0, self._tail_width)
+        return self.k_block * (self.columns.padded if self.strategy == "split" else widest)
+
+    @property
+    def _tail_width(self) -> int:
+        return self.columns.tail.width if self.columns.tail else 0
+
+    @property
+    def a_block_floats(self) -> int:
+        """One thread's copied block of A: each row (or, transposed, each step) a cache line longer than needed."""
+        return (min(self.m_block, self.m) + 16) * (self.k_block + 16) if self.copies_a else 0
+
+    @property
+    def sums_floats(self) -> int:
+        """One thread's partial sums of a split reduction, and of B's columns behind them."""
+        return (self.m + 1) * self.columns.padded if self.strategy == "split" else 0
+
+    @property
+    def slot_floats(self) -> int:
+        """One thread's scratch."""
+        return self.private_panel_floats + self.a_block_floats + self.sums_floats
+
+    @property
+    def waiting_floats(self) -> int:
+        """Scratch of all threads for sums that wait between blocks."""
+        return self.batch * self.m * self.n if self.waiting == "workspace" else 0
 
 
 def choices(spec: MatmulSpec, target: Target, threads: int) -> tuple[Choice, ...]:
@@ -135,15 +217,3 @@ def can_update(spec: MatmulSpec, target: Target) -> bool:
     The sums of longer reductions would wait in memory, as the gradient does, and their arithmetic outweighs the update.
     """
     return spec.batch == 1 and spec.a_transposed and not spec.extra_outputs and spec.k <= WHOLE_STEPS
-
-
-def emit(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:
-    """TIR of a matrix product."""
-    from compiler.codegen.matmul.gemm import Gemm
-    from compiler.codegen.tir import tir
-
-    operands = tir.declare(spec, workspace_bytes(spec, target, threads, choice))
-    body = tir.Block()
-    shape = folded(spec)
-    Gemm(shape, plan(shape, target, threads, choice), operands, target.lanes).emit(body)
-    return tir.finish(spec, operands, body)
