@@ -21,11 +21,11 @@ from compiler.codegen.loops import map as maps
 from compiler.codegen.matmul import matmul
 from compiler.codegen.rows import normalization, reduce, row
 from compiler.errors import InternalError
+from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import (
     AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
-    Expr,
     GatherSpec,
     KernelSpec,
     MapSpec,

@@ -15,7 +15,8 @@ from compiler.codegen.tile.taps import AxisPhase, axis_phases, forward_axis
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold, tile_shape
 from compiler.codegen.winograd import winograd
 from compiler.codegen.winograd.winograd_points import SIZES
-from compiler.kernels.spec import ConvSpec, Expr, Ref
+from compiler.kernels.expressions import Expr, Ref
+from compiler.kernels.spec import ConvSpec
 from compiler.targets import Target
 
 if TYPE_CHECKING:

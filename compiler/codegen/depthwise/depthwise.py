@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from compiler.codegen.choice import Choice
 from compiler.codegen.depthwise.depthwise_plan import choices, plan_of
 from compiler.codegen.tile.tiling import tile_can_hold
-from compiler.kernels.spec import DepthwiseSpec, Expr
+from compiler.kernels.expressions import Expr
+from compiler.kernels.spec import DepthwiseSpec
 from compiler.targets import Target
 
 if TYPE_CHECKING:

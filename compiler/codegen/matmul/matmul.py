@@ -18,7 +18,8 @@ from compiler.codegen.tile.gemm_cost import (
 )
 from compiler.codegen.tile.tiling import columns, slots_of, tile_can_hold
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
-from compiler.kernels.spec import Expr, MatmulSpec, Ref
+from compiler.kernels.expressions import Expr, Ref
+from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
 
 if TYPE_CHECKING:

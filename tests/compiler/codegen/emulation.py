@@ -13,9 +13,10 @@ import numpy as np
 
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.linking.link import FLAGS, LINK_FLAGS
-from compiler.codegen.linking.symbols import symbol_of
+from compiler.codegen.symbols import symbol_of
 from compiler.codegen.testing import build_object, object_of, zig
-from compiler.graph import NUMPY_DTYPE, Array
+from compiler.element_types import ELEMENT_TYPES
+from compiler.graph import Array
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
 from compiler.targets import load
@@ -75,7 +76,7 @@ def run_emulated(
     operands += [f"o{tensor.size_bytes}" for tensor in types.outputs]
     operands += [f"w{reply.workspace_bytes}"] if reply.workspace_bytes else []
     data = b"".join(
-        np.ascontiguousarray(array, NUMPY_DTYPE[tensor.dtype]).tobytes()
+        np.ascontiguousarray(array, ELEMENT_TYPES[tensor.dtype].numpy).tobytes()
         for array, tensor in zip(inputs, types.inputs, strict=True)
     )
     with tempfile.TemporaryDirectory(prefix="pockfarm-emulated-") as name:
@@ -85,7 +86,7 @@ def run_emulated(
     results, start = [], 0
     for tensor in types.outputs:
         raw = done.stdout[start : start + tensor.size_bytes]
-        results.append(np.frombuffer(raw, NUMPY_DTYPE[tensor.dtype]).reshape(tensor.shape))
+        results.append(np.frombuffer(raw, ELEMENT_TYPES[tensor.dtype].numpy).reshape(tensor.shape))
         start += tensor.size_bytes
     return results
 

@@ -17,9 +17,9 @@ from tests.compiler.codegen.emulation import run_emulated
 
 PADS = (1, 1, 1, 1)
 SPECS: dict[str, Contraction] = {
-    "matmul": MatmulSpec(1, 61, 52, 70),
-    "matmul, b transposed": MatmulSpec(1, 61, 53, 70, b_transposed=True),
-    "matmul, split": MatmulSpec(1, 24, 37, 1100, a_transposed=True),
+    "matmul": MatmulSpec(1, 61, 52, 70, dtype="f32"),
+    "matmul, b transposed": MatmulSpec(1, 61, 53, 70, b_transposed=True, dtype="f32"),
+    "matmul, split": MatmulSpec(1, 24, 37, 1100, a_transposed=True, dtype="f32"),
     "conv forward": conv("forward", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
     "conv input gradient": conv("input_grad", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
     "conv weight gradient": conv("weight_grad", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
