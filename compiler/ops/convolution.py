@@ -10,18 +10,15 @@ Source: ONNX Conv (opset 11) with NHWC operands; gradients by transposition of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
-from compiler.ops.elementwise import Grads
-from compiler.ops.record import Cost, Example, GradRule, OnnxNode, OnnxWriter, Operator, Types, ints
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
+from compiler.ops.emitter import Emitter, GradRule, Grads, Value
+from compiler.ops.record import Cost, Example, OnnxNode, OnnxWriter, Operator, Types, ints
 
 GEOMETRY = ("strides", "pads", "dilations")
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -89,26 +86,26 @@ def _gradients(forward: str, input_grad: str, weight_grad: str) -> tuple[GradRul
     by an operand is the operator of the family that computes that operand.
     """
 
-    def to_x(b: GraphBuilder, node: Node, y: str, w: str, x: str) -> str:
+    def to_x(b: Emitter, node: Node, y: Value, w: Value, x: Value) -> Value:
         return b.emit(input_grad, y, w, shape=b.shape(x), **_geometry(node.attrs))
 
-    def to_w(b: GraphBuilder, node: Node, x: str, y: str, w: str) -> str:
+    def to_w(b: Emitter, node: Node, x: Value, y: Value, w: Value) -> Value:
         return b.emit(weight_grad, x, y, shape=b.shape(w), **_geometry(node.attrs))
 
-    def to_y(b: GraphBuilder, node: Node, x: str, w: str) -> str:
+    def to_y(b: Emitter, node: Node, x: Value, w: Value) -> Value:
         return b.emit(forward, x, w, **_geometry(node.attrs))
 
-    def of_forward(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+    def of_forward(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
         x, w = node.inputs
         d_x = to_x(b, node, d_output, w, x) if wanted[0] else None
         return (d_x, to_w(b, node, x, d_output, w) if wanted[1] else None)
 
-    def of_input_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+    def of_input_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
         d_y, w = node.inputs
         d_d_y = to_y(b, node, d_output, w) if wanted[0] else None
         return (d_d_y, to_w(b, node, d_output, d_y, w) if wanted[1] else None)
 
-    def of_weight_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+    def of_weight_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
         x, d_y = node.inputs
         d_x = to_x(b, node, d_y, d_output, x) if wanted[0] else None
         return (d_x, to_y(b, node, x, d_output) if wanted[1] else None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import PoolSpec
 from compiler.ops.convolution import TO_NCHW, TO_NHWC, output_size
-from compiler.ops.elementwise import Grads
+from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Example,
     NotDifferentiable,
@@ -23,9 +23,6 @@ from compiler.ops.record import (
     ints,
     reading_cost,
 )
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
 
 Kind = Literal["max", "max_grad", "average", "average_grad"]
 WINDOW = ("kernel", "strides", "pads")
@@ -109,11 +106,11 @@ def _average_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array
     return (total[:, top : top + shape[1], left : left + shape[2]],)
 
 
-def _max_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _max_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     return (b.emit("max_pool_grad", node.inputs[0], d_output, **_window(node.attrs)),)
 
 
-def _average_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _average_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     shape, count = b.shape(node.inputs[0]), flag(node.attrs, "count_pads")
     return (b.emit("average_pool_grad", d_output, shape=shape, count_pads=count, **_window(node.attrs)),)
 

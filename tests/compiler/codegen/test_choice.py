@@ -81,7 +81,8 @@ def two_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, function in (("choices", choices), ("workspace_bytes", scratch_bytes), ("emit", emit)):
         setattr(module, name, function)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(family.FAMILIES, MapSpec, "two_ways")
+    table = {**family.FAMILIES, MapSpec: family.Family(module, module.__name__)}
+    monkeypatch.setattr(family, "FAMILIES", table)
 
 
 @pytest.mark.usefixtures("two_ways")

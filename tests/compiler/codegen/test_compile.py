@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from compiler.codegen.api import build_kernels, cache_key, code_version, workspace_bytes
-from compiler.codegen.family import FAMILIES, kernel_module
 from compiler.codegen.testing import build_object
 from compiler.errors import BuildError
 from compiler.kernels.spec import Binary, Const, GatherSpec, KernelSpec, MapSpec, ReduceSpec, Ref, Unary, signature
@@ -133,11 +132,3 @@ def test_a_daemonic_child_can_build() -> None:
     assert here.poll(60)
     assert here.recv() == 1
     child.join()
-
-
-def test_every_family_has_its_module() -> None:
-    specs = KernelSpec.__args__  # type: ignore[attr-defined]
-    assert set(FAMILIES) == set(specs)
-    for name in FAMILIES.values():
-        assert (Path(__file__).parents[3] / "compiler/codegen" / f"{name.replace('.', '/')}.py").exists()
-    assert callable(kernel_module(squares(3)).emit)
