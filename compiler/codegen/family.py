@@ -20,9 +20,11 @@ from compiler.codegen.loops import gather, pool
 from compiler.codegen.loops import map as maps
 from compiler.codegen.matmul import plan as matmul
 from compiler.codegen.rows import normalization, reduce, row
-from compiler.errors import InternalError
+from compiler.element_types import REAL
+from compiler.errors import BuildError, InternalError
 from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import (
+    CONTRACTIONS,
     AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
@@ -137,9 +139,14 @@ def can_update(spec: KernelSpec, target: Target) -> bool:
 def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> object:
     """The TIR `PrimFunc` of `spec` scheduled by `choice`; the one place that loads TVM.
 
-    Raises: InternalError if its family offers no choice.
+    Raises: InternalError if its family offers no choice; BuildError if it multiplies elements of a type that no kernel
+    is emitted for.
     """
     family = _family(spec)
+    if isinstance(spec, CONTRACTIONS) and spec.dtype not in REAL:
+        raise BuildError(
+            f"{type(spec).__name__} is emitted for {', '.join(REAL)}, not for {spec.dtype}", where=str(spec)
+        )
     emitter = cast(Emitter, importlib.import_module(family.emitter))
     if choice == DEFAULT:
         return emitter.emit(spec, target, threads)

@@ -35,7 +35,7 @@ def emit(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
     operands = declare(spec, workspace_bytes(spec, target, threads, choice))
     body = Block()
     shape = folded(spec)
-    Gemm(shape, plan(shape, target, threads, choice), operands, target.lanes).emit(body)
+    Gemm(shape, plan(shape, target, threads, choice), operands).emit(body)
     return finish(spec, operands, body)
 
 
@@ -51,12 +51,12 @@ class Span:
 class Gemm:
     """One product, or a batch of them."""
 
-    def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands, lanes: int) -> None:
-        self.spec, self.plan, self.operands, self.lanes = spec, plan, operands, lanes
+    def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands) -> None:
+        self.spec, self.plan, self.operands = spec, plan, operands
         self.c = operands.outputs[0]
         extra = tuple(zip(spec.extra_outputs, operands.outputs[1:], strict=False))
         self.epilogue = Epilogue.of(spec.epilogue, operands.inputs[2:], spec.epilogue_inputs, 3, extra)
-        self.panels = Panels(spec, plan, operands, lanes)
+        self.panels = Panels(spec, plan, operands)
         self.all_rows = Span(index(0), index(plan.row_tiles), whole=True)
         self.all_columns = Span(index(0), index(plan.column_tiles), whole=True)
 
@@ -94,7 +94,7 @@ class Gemm:
         share_out(block, self.plan.slots, self.plan.column_tiles, slot_body)
 
     def _split(self, block: Block) -> None:
-        sums = SplitSums(self.spec, self.plan, self.operands, self.epilogue, self.lanes)
+        sums = SplitSums(self.spec, self.plan, self.operands, self.epilogue)
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             sums.clear(body, slot)
