@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from compiler.codegen.api import build_kernels, code_version, workspace_bytes
+from compiler.codegen.api import build_kernels, workspace_bytes
 from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.family import choices_of, stored_panel_width
@@ -18,9 +18,10 @@ from compiler.frontend.importer import import_model
 from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.fusion.fuse import fuse
 from compiler.graph import Graph, TensorType
+from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.passes.eliminate_dead import eliminate_dead
+from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import Attempt, attempts
 from compiler.placement.packed_weights import pack_weights
 from compiler.program.lowering import Lowered, lower
@@ -206,7 +207,7 @@ def measured_choices(
 
     Raises: TuningError if a kernel cannot be scheduled as the table says.
     """
-    decided = tuning.choices(target=target.name, version=code_version(), threads=threads)
+    decided = tuning.choices(target=target.name, version=compiler_identity(), threads=threads)
     specs = {signature(call.spec): call.spec for program in programs for call in program.calls} if decided else {}
     chosen = {name: decided[name] for name in specs if name in decided}
     for name, choice in chosen.items():
@@ -256,7 +257,7 @@ def note_gradients(lowered: Lowered) -> Lowered:
 
 
 def _only_logits(forward: Graph, logits: str) -> Graph:
-    return eliminate_dead(replace(forward, outputs=(logits,)))
+    return without_dead(replace(forward, outputs=(logits,)))
 
 
 def state_tensors(forward: Graph, training: TrainingGraph, programs: tuple[Program, ...]) -> tuple[StateTensor, ...]:

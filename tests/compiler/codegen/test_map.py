@@ -208,7 +208,7 @@ def test_a_shared_subexpression_is_computed_once() -> None:
     spec = MapSpec((33,), (identity(33),), (identity(33),), (expr,))
     with pytest.MonkeyPatch.context() as patch:
         # The spec's own digest walks the tree; only this test has such an expression.
-        patch.setattr("compiler.codegen.linking.symbols.signature", lambda spec: "shared" * 11)
+        patch.setattr("compiler.codegen.symbols.signature", lambda spec: "shared" * 11)
         (got,) = run_kernel(spec, [x])
     np.testing.assert_array_equal(got, x)
 
