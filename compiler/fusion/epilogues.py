@@ -74,7 +74,7 @@ def fuse_epilogue(producer: KernelCall, consumer: KernelCall, reads: frozenset[i
         return None
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents) or uses_position(spec.exprs[0]):
         return None
-    if spec.outputs[0].type.dtype != "f32":
+    if not spec.outputs[0].type.element.is_real:
         return None
     if any(not is_identity(spec.inputs[position], spec.extents) for position in reads):
         return None
