@@ -199,6 +199,19 @@ def test_a_failing_pip_ends_the_set_up_with_the_reason(script: ModuleType, monke
         script.pip("install", "tvm")
 
 
+def test_nobody_is_told_to_install_what_is_not_published() -> None:
+    """The package is installed from a checkout; its name is on no index, or will be somebody else's."""
+    advised = re.compile(r"pip3? install[^\n]*")
+    told = {
+        (path, line)
+        for path in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split("\n")
+        if path.endswith((".md", ".py", ".html", ".toml", ".sh", "Dockerfile")) and not path.startswith("tests/")
+        for line in advised.findall((ROOT / path).read_text())
+    }
+    assert any(path == "docs/agent.md" for path, _ in told)
+    assert {(path, line) for path, line in told if re.search(r"install.*\bpockfarm\b(?!/)", line)} == set()
+
+
 def test_every_target_of_the_makefile_is_phony_and_described() -> None:
     text = (ROOT / "Makefile").read_text()
     targets = re.findall(r"^([a-z0-9-]+):", text, re.MULTILINE)
