@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import itertools
 import tempfile
 from collections.abc import Mapping
@@ -27,12 +25,12 @@ from compiler.bundle.archive import (
     to_json,
 )
 from compiler.bundle.checkpoint import write_checkpoint
-from compiler.codegen.api import code_version
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.linking.link import link_binary
 from compiler.export.training import export_training
 from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.graph import Array
+from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
 from compiler.pipeline import CompiledStep, Progress, compile_step
 from compiler.program.labels import label_of
@@ -75,7 +73,7 @@ def compile_training(
         "model": f"sha256:{sha256_of(model)}",
         "plan": plan.digest,
         "spec": spec.digest,
-        "compiler": compiler_version(),
+        "compiler": f"sha256:{compiler_identity()}",
     }
     if step.choices:
         digests["tuning"] = choices_digest(step.choices)
@@ -90,7 +88,7 @@ def compile_training(
         TRAINING: export_training(step.training),
         REPORT: report,
         KERNELS: catalogue_of(
-            step.programs["train"].calls, board, threads=step.threads, version=code_version()
+            step.programs["train"].calls, board, threads=step.threads, version=compiler_identity()
         ).to_json(),
     }
     bundle = replace(
@@ -99,16 +97,6 @@ def compile_training(
     if progress is not None:
         progress("done", 1.0)
     return bundle
-
-
-@functools.cache
-def compiler_version() -> str:
-    """`sha256:<hex>` over the compiler's sources and the versions of what it calls: part of a bundle's identity."""
-    digest = hashlib.sha256(code_version().encode())
-    root = Path(__file__).parent
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.c"), *root.rglob("*.h"), *root.rglob("*.toml")]):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
-    return f"sha256:{digest.hexdigest()}"
 
 
 def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> BinaryImage:
@@ -277,5 +265,5 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
 
 __all__ = [
     "MAX_STEP_BYTES", "NO_TUNING", "TuningEntry", "TuningTable", "build_tuning", "compile_report", "compile_training",
-    "compiler_version", "initial_checkpoint", "make_image",
+    "initial_checkpoint", "make_image",
 ]  # fmt: skip

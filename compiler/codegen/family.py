@@ -14,18 +14,18 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from compiler.codegen.attention import attention
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.conv import conv
-from compiler.codegen.depthwise import depthwise
+from compiler.codegen.conv import plan as conv
+from compiler.codegen.depthwise import plan as depthwise
 from compiler.codegen.loops import gather, pool
 from compiler.codegen.loops import map as maps
-from compiler.codegen.matmul import matmul
+from compiler.codegen.matmul import plan as matmul
 from compiler.codegen.rows import normalization, reduce, row
 from compiler.errors import InternalError
+from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import (
     AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
-    Expr,
     GatherSpec,
     KernelSpec,
     MapSpec,
@@ -91,9 +91,9 @@ FAMILIES: Mapping[type, Family] = {
     MapSpec: Family(maps, "compiler.codegen.loops.map"),
     ReduceSpec: Family(reduce, "compiler.codegen.rows.reduce"),
     RowSpec: Family(row, "compiler.codegen.rows.row"),
-    MatmulSpec: Family(matmul, "compiler.codegen.matmul.matmul"),
-    ConvSpec: Family(conv, "compiler.codegen.conv.conv"),
-    DepthwiseSpec: Family(depthwise, "compiler.codegen.depthwise.depthwise"),
+    MatmulSpec: Family(matmul, "compiler.codegen.matmul.emit"),
+    ConvSpec: Family(conv, "compiler.codegen.conv.emit"),
+    DepthwiseSpec: Family(depthwise, "compiler.codegen.depthwise.emit"),
     PoolSpec: Family(pool, "compiler.codegen.loops.pool"),
     GatherSpec: Family(gather, "compiler.codegen.loops.gather"),
     AttentionSpec: Family(attention, "compiler.codegen.attention.attention"),

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from compiler.fusion.maps import MAX_OPERANDS, TOO_MANY_OPERANDS
+from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import is_identity, regrouped
+from compiler.kernels.expressions import Expr, Ref, substitute_refs, uses_position
 from compiler.kernels.spec import (
-    Access,
-    Affine,
     AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
-    Expr,
     GatherSpec,
     KernelSpec,
     MapSpec,
@@ -21,10 +20,8 @@ from compiler.kernels.spec import (
     NormGradSpec,
     PoolSpec,
     ReduceSpec,
-    Ref,
     RowSpec,
 )
-from compiler.kernels.substitution import substitute_refs, uses_position
 from compiler.program.program import KernelCall
 from compiler.rewriting.passes import Reason
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from compiler.fusion.epilogues import NO_EPILOGUE, CanHold, fuse_epilogue, output_extents
 from compiler.fusion.maps import SMALL_ELEMENTS, fuse_into_reader
 from compiler.kernels.affine import is_identity
-from compiler.kernels.spec import MapSpec, ReduceSpec, Ref, RowSpec
-from compiler.kernels.substitution import compared_with_stats, work
+from compiler.kernels.expressions import Ref, work
+from compiler.kernels.spec import MapSpec, ReduceSpec, RowSpec, compared_with_stats
 from compiler.program.program import KernelCall, Program
 from compiler.rewriting.passes import Declined, PassResult, Reason
 

@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from compiler.fusion.maps import MAX_OPERANDS, TOO_MANY_OPERANDS
 from compiler.kernels.affine import is_identity, regrouped
-from compiler.kernels.spec import Binary, Expr, GatherSpec, KernelSpec, MapSpec, MatmulSpec, Ref
-from compiler.kernels.substitution import substitute_refs, uses_position
+from compiler.kernels.expressions import Binary, Expr, Ref, substitute_refs, uses_position
+from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, MatmulSpec
 from compiler.program.program import KernelCall, Program
 from compiler.rewriting.passes import Declined, PassResult, Reason
 

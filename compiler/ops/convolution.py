@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.element_types import DType
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
@@ -126,25 +127,30 @@ def _conv_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     return (np.tensordot(_patches(x, oh, ow, w.shape[:2], attrs), w, axes=((3, 4, 5), (0, 1, 2))),)
 
 
-def _spec(kind: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], attrs: Attrs) -> ConvSpec | MatmulSpec:
+def _spec(
+    kind: str, images: TensorType, weights: TensorType, results: TensorType, attrs: Attrs
+) -> ConvSpec | MatmulSpec:
+    """The kernel of one of the family's three operators, from the types of x, w and y."""
+    x, w, y = images.shape, weights.shape, results.shape
     strides, pads, dilations = (ints(attrs, name) for name in GEOMETRY)
     if w[:2] == (1, 1) and strides == (1, 1) and not any(pads):
-        return _pointwise(kind, x[0] * x[1] * x[2], x[3], w[3])
+        return _pointwise(kind, x[0] * x[1] * x[2], x[3], w[3], images.dtype)
     return ConvSpec(
         kind="forward" if kind == "forward" else "input_grad" if kind == "input_grad" else "weight_grad",
+        dtype=images.dtype,
         n=x[0], h=x[1], w=x[2], c=x[3], k=y[3], oh=y[1], ow=y[2],
         kernel=(w[0], w[1]), strides=(strides[0], strides[1]),
         pads=(pads[0], pads[1], pads[2], pads[3]), dilations=(dilations[0], dilations[1]),
     )  # fmt: skip
 
 
-def _pointwise(kind: str, pixels: int, c: int, k: int) -> MatmulSpec:
+def _pointwise(kind: str, pixels: int, c: int, k: int, dtype: DType) -> MatmulSpec:
     """A 1x1 convolution is a matrix product over pixels."""
     if kind == "forward":
-        return MatmulSpec(1, pixels, k, c, a_batched=False, b_batched=False)
+        return MatmulSpec(1, pixels, k, c, dtype=dtype, a_batched=False, b_batched=False)
     if kind == "input_grad":
-        return MatmulSpec(1, pixels, c, k, b_transposed=True, a_batched=False, b_batched=False)
-    return MatmulSpec(1, c, k, pixels, a_transposed=True, a_batched=False, b_batched=False)
+        return MatmulSpec(1, pixels, c, k, dtype=dtype, b_transposed=True, a_batched=False, b_batched=False)
+    return MatmulSpec(1, c, k, pixels, dtype=dtype, a_transposed=True, a_batched=False, b_batched=False)
 
 
 def _conv_cost(x: TensorType, w: TensorType, y: TensorType, written: TensorType) -> Cost:
@@ -268,7 +274,7 @@ CONV2D = Operator(
     evaluate=_conv_evaluate,
     grad=_DENSE[0],
     cost=lambda inputs, outputs, attrs: _conv_cost(inputs[0], inputs[1], outputs[0], outputs[0]),
-    lower=lambda inputs, outputs, attrs: _spec("forward", inputs[0].shape, inputs[1].shape, outputs[0].shape, attrs),
+    lower=lambda inputs, outputs, attrs: _spec("forward", inputs[0], inputs[1], outputs[0], attrs),
     to_onnx=_conv_onnx,
     examples=_examples(_DENSE_CASES, "forward"),
 )
@@ -282,7 +288,7 @@ CONV2D_INPUT_GRAD = Operator(
     ),
     grad=_DENSE[1],
     cost=lambda inputs, outputs, attrs: _conv_cost(outputs[0], inputs[1], inputs[0], outputs[0]),
-    lower=lambda inputs, outputs, attrs: _spec("input_grad", outputs[0].shape, inputs[1].shape, inputs[0].shape, attrs),
+    lower=lambda inputs, outputs, attrs: _spec("input_grad", outputs[0], inputs[1], inputs[0], attrs),
     to_onnx=_conv_input_grad_onnx,
     examples=_examples(_DENSE_CASES, "input_grad"),
 )
@@ -301,9 +307,7 @@ CONV2D_WEIGHT_GRAD = Operator(
     evaluate=_conv_weight_grad_evaluate,
     grad=_DENSE[2],
     cost=lambda inputs, outputs, attrs: _conv_cost(inputs[0], outputs[0], inputs[1], outputs[0]),
-    lower=lambda inputs, outputs, attrs: _spec(
-        "weight_grad", inputs[0].shape, outputs[0].shape, inputs[1].shape, attrs
-    ),
+    lower=lambda inputs, outputs, attrs: _spec("weight_grad", inputs[0], outputs[0], inputs[1], attrs),
     to_onnx=_conv_weight_grad_onnx,
     examples=_examples(_DENSE_CASES, "weight_grad"),
 )
@@ -318,11 +322,13 @@ def _depthwise_cost(w: TensorType, y: TensorType, inputs: Types, outputs: Types)
 
 
 def _depthwise_spec(
-    kind: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], attrs: Attrs
+    kind: str, images: TensorType, weights: TensorType, results: TensorType, attrs: Attrs
 ) -> DepthwiseSpec:
+    x, w, y = images.shape, weights.shape, results.shape
     strides, pads, dilations = (ints(attrs, name) for name in GEOMETRY)
     return DepthwiseSpec(
         kind="forward" if kind == "forward" else "input_grad" if kind == "input_grad" else "weight_grad",
+        dtype=images.dtype,
         n=x[0], h=x[1], w=x[2], c=x[3], oh=y[1], ow=y[2],
         kernel=(w[0], w[1]), strides=(strides[0], strides[1]),
         pads=(pads[0], pads[1], pads[2], pads[3]), dilations=(dilations[0], dilations[1]),
@@ -386,9 +392,7 @@ DEPTHWISE = Operator(
     evaluate=_depthwise_evaluate,
     grad=_DEPTHWISE[0],
     cost=lambda inputs, outputs, attrs: _depthwise_cost(inputs[1], outputs[0], inputs, outputs),
-    lower=lambda inputs, outputs, attrs: _depthwise_spec(
-        "forward", inputs[0].shape, inputs[1].shape, outputs[0].shape, attrs
-    ),
+    lower=lambda inputs, outputs, attrs: _depthwise_spec("forward", inputs[0], inputs[1], outputs[0], attrs),
     to_onnx=_depthwise_onnx,
     examples=_examples(_DEPTHWISE_CASES, "forward"),
 )
@@ -402,9 +406,7 @@ DEPTHWISE_INPUT_GRAD = Operator(
     ),
     grad=_DEPTHWISE[1],
     cost=lambda inputs, outputs, attrs: _depthwise_cost(inputs[1], inputs[0], inputs, outputs),
-    lower=lambda inputs, outputs, attrs: _depthwise_spec(
-        "input_grad", outputs[0].shape, inputs[1].shape, inputs[0].shape, attrs
-    ),
+    lower=lambda inputs, outputs, attrs: _depthwise_spec("input_grad", outputs[0], inputs[1], inputs[0], attrs),
     to_onnx=_depthwise_input_grad_onnx,
     examples=_examples(_DEPTHWISE_CASES, "input_grad"),
 )
@@ -416,9 +418,7 @@ DEPTHWISE_WEIGHT_GRAD = Operator(
     evaluate=_depthwise_weight_grad_evaluate,
     grad=_DEPTHWISE[2],
     cost=lambda inputs, outputs, attrs: _depthwise_cost(outputs[0], inputs[1], inputs, outputs),
-    lower=lambda inputs, outputs, attrs: _depthwise_spec(
-        "weight_grad", inputs[0].shape, outputs[0].shape, inputs[1].shape, attrs
-    ),
+    lower=lambda inputs, outputs, attrs: _depthwise_spec("weight_grad", inputs[0], outputs[0], inputs[1], attrs),
     to_onnx=_depthwise_weight_grad_onnx,
     examples=_examples(_DEPTHWISE_CASES, "weight_grad"),
 )

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.errors import InternalError
-from compiler.graph import NUMPY_DTYPE, Array, Attrs, DType, Node, TensorType
-from compiler.kernels.spec import Binary, Const, Expr, MapSpec, Ref, Select, Unary
-from compiler.ops.access import broadcast, identity
+from compiler.graph import Array, Attrs, Node, TensorType
+from compiler.kernels.access import broadcast, identity
+from compiler.kernels.expressions import Binary, Const, Expr, Ref, Select, Unary
+from compiler.kernels.spec import MapSpec
 from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Example,
@@ -228,26 +230,24 @@ CLIP = Operator(
     examples=(Example((_VECTOR,), {"low": 0.0, "high": 0.9}), Example((_VECTOR,), {"low": -0.5, "high": np.inf})),
 )
 
-_ONNX_TYPE = {"f32": 1, "i64": 7, "i32": 6, "bool": 9}
-
 
 def _cast_infer(inputs: Types, attrs: Attrs) -> Types:
     kind = text(attrs, "to")
-    if kind not in NUMPY_DTYPE:
+    if kind not in ELEMENT_TYPES:
         raise InternalError(f"cast to {kind!r}")
     return (TensorType(kind, inputs[0].shape),)  # type: ignore[arg-type]
 
 
 def _cast_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
-    kind = text(attrs, "to")
-    # A float64 evaluation stays float64: "f32" means "the real type of this run".
-    if kind == "f32" and inputs[0].dtype == np.float64:
+    element = ELEMENT_TYPES[text(attrs, "to")]
+    # A float64 evaluation stays float64: a real type means "the real type of this run".
+    if element.is_real and inputs[0].dtype == np.float64:
         return (inputs[0],)
-    return (inputs[0].astype(NUMPY_DTYPE[kind]),)
+    return (inputs[0].astype(element.numpy),)
 
 
 def _cast_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
-    real = b.types[node.inputs[0]].dtype == "f32" and b.types[node.output].dtype == "f32"
+    real = b.types[node.inputs[0]].element.is_real and b.types[node.output].element.is_real
     return (d_output if real else None,)
 
 
@@ -260,7 +260,7 @@ CAST = Operator(
     cost=elementwise_cost(1),
     lower=lambda inputs, outputs, attrs: _map(inputs, outputs[0], Unary(f"to_{outputs[0].dtype}", Ref(0))),
     to_onnx=lambda node, types: [
-        OnnxNode("Cast", node.inputs, node.outputs, {"to": _ONNX_TYPE[text(node.attrs, "to")]})
+        OnnxNode("Cast", node.inputs, node.outputs, {"to": ELEMENT_TYPES[text(node.attrs, "to")].onnx})
     ],
     examples=(Example((_VECTOR,), {"to": "f32"}),),
 )

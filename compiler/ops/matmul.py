@@ -81,8 +81,8 @@ def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> MatmulSpec:
             )
     m, k, n = left[-2], left[-1], right[-1]
     if a_batched and not b_batched and not ta:  # a shared right operand: the batch is only more rows
-        return MatmulSpec(1, batch * m, n, k, False, tb, False, False)
-    return MatmulSpec(batch, m, n, k, ta, tb, a_batched, b_batched)
+        return MatmulSpec(1, batch * m, n, k, False, tb, False, False, dtype=a.dtype)
+    return MatmulSpec(batch, m, n, k, ta, tb, a_batched, b_batched, dtype=a.dtype)
 
 
 def _to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:

@@ -7,10 +7,12 @@ from math import prod
 
 import numpy as np
 
+from compiler.element_types import DType
 from compiler.errors import ModelShapeError
-from compiler.graph import Array, Attrs, DType, Node, TensorType
-from compiler.kernels.spec import Access, Binary, Const, Expr, GatherSpec, Index, MapSpec, Ref, Select
-from compiler.ops.access import axis, broadcast, identity
+from compiler.graph import Array, Attrs, Node, TensorType
+from compiler.kernels.access import Access, axis, broadcast, identity
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select
+from compiler.kernels.spec import GatherSpec, MapSpec
 from compiler.ops.elementwise import sum_to
 from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (

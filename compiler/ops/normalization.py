@@ -16,8 +16,9 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernels.spec import Access, Expr, NormGradSpec, Ref, RowSpec
-from compiler.ops.access import axis, row_matrix
+from compiler.kernels.access import Access, axis, row_matrix
+from compiler.kernels.expressions import Expr, Ref
+from compiler.kernels.spec import NormGradSpec, RowSpec
 from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Cost,
@@ -121,7 +122,8 @@ def _grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> NormGradSpec:
     width = inputs[0].shape[-1]
     d_x, d_weight, d_bias = (bool(want) for want in ints(attrs, "wanted"))
     epsilon, centred = number(attrs, "epsilon"), flag(attrs, "centred")
-    return NormGradSpec(inputs[0].size // width, width, epsilon, centred, (d_x, d_weight, d_bias))
+    wanted, rows = (d_x, d_weight, d_bias), inputs[0].size // width
+    return NormGradSpec(rows, width, epsilon, centred, wanted, dtype=inputs[0].dtype)
 
 
 def _grad_to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:

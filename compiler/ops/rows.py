@@ -21,8 +21,9 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernels.spec import Binary, Const, Expr, Index, Ref, RowSpec, Select, Stat, Unary
-from compiler.ops.access import per_row, row_matrix
+from compiler.kernels.access import per_row, row_matrix
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Stat, Unary
+from compiler.kernels.spec import RowSpec
 from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Example,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.graph import NUMPY_DTYPE, Graph, Node
+from compiler.graph import Graph, Node
 from compiler.ops import OPERATORS
 from compiler.rewriting.passes import Declined, PassResult, rewritten
 
@@ -37,5 +37,5 @@ def fold_constants(graph: Graph) -> PassResult[Graph]:
         with np.errstate(all="ignore"):
             results = OPERATORS[node.op].evaluate([arrays[name] for name in node.inputs], node.attrs)
         for name, result in zip(node.outputs, results, strict=True):
-            arrays[name] = np.ascontiguousarray(result, NUMPY_DTYPE[graph.types[name].dtype]).reshape(result.shape)
+            arrays[name] = np.ascontiguousarray(result, graph.types[name].element.numpy).reshape(result.shape)
     return rewritten(graph, replace(graph, nodes=tuple(nodes), arrays=arrays), declined)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from compiler.call_passes import run_call_passes
-from compiler.codegen.api import code_version, workspace_bytes
+from compiler.codegen.api import workspace_bytes
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.family import choices_of, stored_panel_width
 from compiler.errors import DoesNotFit, InternalError, TuningError
+from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
 from compiler.placement.attempts import Attempt
 from compiler.placement.packed_weights import pack_weights, plan_packing
@@ -90,7 +91,7 @@ def measured_choices(
 
     Raises: TuningError if a kernel cannot be scheduled as the table says.
     """
-    decided = tuning.choices(target=target.name, version=code_version(), threads=threads)
+    decided = tuning.choices(target=target.name, version=compiler_identity(), threads=threads)
     specs = {signature(call.spec): call.spec for program in programs for call in program.calls} if decided else {}
     chosen = {name: decided[name] for name in specs if name in decided}
     for name, choice in chosen.items():

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from compiler.errors import CompileError
 from compiler.graph import Array, Graph, Node, TensorType
-from compiler.kernels.spec import Const, Expr, KernelSpec, MapSpec, ReduceSpec, Ref, RowSpec
-from compiler.kernels.substitution import substitute_refs
+from compiler.kernels.expressions import Const, Expr, Ref, substitute_refs
+from compiler.kernels.spec import KernelSpec, MapSpec, ReduceSpec, RowSpec
 from compiler.ops import OPERATORS
 from compiler.ops.record import View
 from compiler.program.aliases import Alias

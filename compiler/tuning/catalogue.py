@@ -40,7 +40,7 @@ class CatalogueKernel:
 class Catalogue:
     """A step's kernels that can be scheduled in several ways, the costliest first.
 
-    `version` is that of the kernel generator (`codegen.api.code_version`).
+    `version` is the compiler's identity (`compiler.identity`).
     """
 
     version: str

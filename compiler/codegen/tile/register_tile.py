@@ -17,7 +17,8 @@ from compiler.codegen.tir.expressions import Evaluator
 from compiler.codegen.tir.iteration import FlatAccess, flatten_access
 from compiler.codegen.tir.tir import Block, Buffer, Point, Value, base, broadcast, dtype, index, literal, load, read
 from compiler.errors import InternalError
-from compiler.kernels.spec import Access, Expr, Ref
+from compiler.kernels.access import Access
+from compiler.kernels.expressions import Expr, Ref
 
 SUM_BLOCK = 256
 """Longest run of products that one accumulator sums; longer ones are summed block by block, for accuracy."""
@@ -352,11 +353,3 @@ class Place:
     def load(self, row: int, start: int, lanes: int) -> Value:
         """What lies there."""
         return load(self.buffer, self.base + (row * self.row_stride + start), lanes)
-
-
-def store_sums(block: Block, tile: RegisterTile, buffer: Buffer, base: Value, row_stride: int) -> None:
-    """Add a tile to partial sums in memory (whole vectors, so `buffer` is padded)."""
-    for row in range(tile.rows):
-        for start, width in zip(tile.starts, tile.columns.widths, strict=True):
-            place = base + (row * row_stride + start)
-            block.store(buffer, place, load(buffer, place, width) + tile.get(row, start, width))

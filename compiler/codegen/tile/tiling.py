@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.codegen.tir.iteration import chunks
-from compiler.kernels.spec import Expr
-from compiler.kernels.substitution import work
+from compiler.kernels.expressions import Expr, work
 from compiler.targets import Target
 
 PARALLEL_FLOPS = 500_000

@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import tirx
 
-from compiler.codegen.linking.symbols import symbol_of
+from compiler.codegen.symbols import symbol_of
 from compiler.codegen.tir.iteration import FlatAccess
 from compiler.errors import InternalError
 from compiler.graph import TensorType

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from compiler.api import compile_training
 from compiler.call_passes import call_passes
-from compiler.codegen.conv.conv import method_of
+from compiler.codegen.conv.plan import method_of
 from compiler.frontend.importer import import_model
 from compiler.kernels.spec import ConvSpec
 from compiler.passes import FORWARD_PASSES, run_passes

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, MapSpec, Ref
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Const, Expr, Ref
+from compiler.kernels.spec import MapSpec
 from compiler.program.aliases import Alias
 from compiler.program.program import KernelCall, Program
 from compiler.program.verify import find_problem
@@ -86,7 +88,7 @@ BROKEN = {
             calls=(*SOUND.calls, call("b", "late")),
             types={**SOUND.types, "late": WHOLE},
         ),
-        "reads b after d has overwritten it",
+        "reads b after e has overwritten it",
     ),
     "overwritten half": (with_alias("c0", Alias("b1")), "reads b1 after c0 has overwritten it"),
     "overwritten operand": (
