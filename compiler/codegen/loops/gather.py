@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from compiler.codegen.tir.iteration import chunks
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import InternalError
 from compiler.kernels.spec import GatherSpec
 from compiler.targets import Target
@@ -112,7 +113,7 @@ def _scatter_add(body: Block, spec: GatherSpec, operands: Operands, target: Targ
     from compiler.codegen.tir import tir
 
     (index_buffer, gradient), (table,) = operands.inputs, operands.outputs
-    element, lanes = tir.STORAGE[spec.dtype], target.lanes
+    element, lanes = ELEMENT_TYPES[spec.dtype].tir, target.lanes
     _zero(body, table, spec.outer * spec.rows * spec.inner, element, target, threads)
     vectors = spec.inner // lanes
     parts = min(threads, vectors) if spec.outer < threads and vectors else 1

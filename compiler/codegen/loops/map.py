@@ -16,6 +16,7 @@ from compiler.codegen.tir.iteration import (
     split,
     subspace,
 )
+from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.spec import MapSpec
 from compiler.targets import Target
 
@@ -208,6 +209,5 @@ class _Region:
 
 
 def _element(dtype: str) -> str:
-    from compiler.codegen.tir import tir
 
-    return "bool" if dtype == "bool" else tir.STORAGE[dtype]
+    return "bool" if dtype == "bool" else ELEMENT_TYPES[dtype].tir

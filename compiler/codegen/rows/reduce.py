@@ -162,7 +162,7 @@ class _Reduction:
 
         self.spec, self.operands, self.plan, self.lanes = spec, operands, arranged, target.lanes
         self.space = arranged.space
-        self.element = tir.STORAGE[element_dtype(spec)]
+        self.element = ELEMENT_TYPES[element_dtype(spec)].tir
         self.parallel = threads > 1 and self.space.size >= PARALLEL_ELEMENTS
         self.origin = tir.Point(tuple(tir.index(0) for _ in self.space.extents))
 
@@ -357,7 +357,7 @@ class _Reduction:
         for buffer, access in zip(buffers, self.space.accesses[count + 1 :], strict=True):
             refs.append(tir.read(block, buffer, access, point))
         at = spec_point(self.space, len(self.spec.extents), point)
-        element = tir.STORAGE[self.spec.output.type.dtype]
+        element = ELEMENT_TYPES[self.spec.output.type.dtype].tir
         result = Evaluator(block, refs, point=at).value(self.spec.epilogue, element)
         tir.write(block, self.operands.outputs[0], self.space.accesses[count], point, result)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compiler.codegen.tir.iteration import FlatAccess, chunks, expression_dtype, flatten_access
-from compiler.element_types import DType
+from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.kernels.access import Affine
 from compiler.kernels.expressions import Binary, Expr, Ref, Select, Unary
 from compiler.kernels.spec import RowSpec
@@ -88,7 +88,7 @@ class _Rows:
         from compiler.codegen.tir.accumulate import Accumulators, combined, fold_lanes
 
         combine, expr = self.spec.stages[stage]
-        element = tir.STORAGE[_dtype(expr, self.spec)]
+        element = ELEMENT_TYPES[_dtype(expr, self.spec)].tir
         vectors = self.spec.width // self.lanes
         chains = max(1, min(_ACCUMULATORS, vectors))
         sums = Accumulators(block, combine, element, chains, self.lanes) if vectors else None
@@ -192,9 +192,8 @@ def _dtype(expr: Expr, spec: RowSpec) -> DType:
 
 
 def _element(dtype: DType) -> str:
-    from compiler.codegen.tir import tir
 
-    return "bool" if dtype == "bool" else tir.STORAGE[dtype]
+    return "bool" if dtype == "bool" else ELEMENT_TYPES[dtype].tir
 
 
 def _children(expr: Expr) -> tuple[Expr, ...]:
