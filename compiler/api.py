@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import itertools
 import tempfile
 from collections.abc import Mapping
@@ -27,14 +25,15 @@ from compiler.bundle.archive import (
     to_json,
 )
 from compiler.bundle.checkpoint import write_checkpoint
-from compiler.codegen.api import code_version
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.linking.link import link_binary
 from compiler.export.training import export_training
 from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.graph import Array
+from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
 from compiler.pipeline import CompiledStep, Progress, compile_step
+from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Program, ProgramName
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.training import LABELS
@@ -74,7 +73,7 @@ def compile_training(
         "model": f"sha256:{sha256_of(model)}",
         "plan": plan.digest,
         "spec": spec.digest,
-        "compiler": compiler_version(),
+        "compiler": f"sha256:{compiler_identity()}",
     }
     if step.choices:
         digests["tuning"] = choices_digest(step.choices)
@@ -89,7 +88,7 @@ def compile_training(
         TRAINING: export_training(step.training),
         REPORT: report,
         KERNELS: catalogue_of(
-            step.programs["train"].calls, board, threads=step.threads, version=code_version()
+            step.programs["train"].calls, board, threads=step.threads, version=compiler_identity()
         ).to_json(),
     }
     bundle = replace(
@@ -98,16 +97,6 @@ def compile_training(
     if progress is not None:
         progress("done", 1.0)
     return bundle
-
-
-@functools.cache
-def compiler_version() -> str:
-    """`sha256:<hex>` over the compiler's sources and the versions of what it calls: part of a bundle's identity."""
-    digest = hashlib.sha256(code_version().encode())
-    root = Path(__file__).parent
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.c"), *root.rglob("*.h"), *root.rglob("*.toml")]):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
-    return f"sha256:{digest.hexdigest()}"
 
 
 def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> BinaryImage:
@@ -179,7 +168,7 @@ def _tensor(program: Program, name: str) -> dict[str, object]:
 
 def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object]:
     return {
-        "name": call.origin,
+        "name": label_of(call),
         "phase": call.phase,
         "kind": type(call.spec).__name__.removesuffix("Spec").lower(),
         "flops": call.flops,
@@ -244,7 +233,7 @@ def _arena_values(step: CompiledStep, name: ProgramName) -> list[dict[str, objec
             )
     for (program, index), place in sorted(step.memory.workspaces.items()):
         if program == name:
-            label = f"workspace of {step.programs[name].calls[index].origin}"
+            label = f"workspace of {label_of(step.programs[name].calls[index])}"
             values.append(_arena_value(label, place.offset_bytes, place.size_bytes, index, index))
     return values
 
@@ -276,5 +265,5 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
 
 __all__ = [
     "MAX_STEP_BYTES", "NO_TUNING", "TuningEntry", "TuningTable", "build_tuning", "compile_report", "compile_training",
-    "compiler_version", "initial_checkpoint", "make_image",
+    "initial_checkpoint", "make_image",
 ]  # fmt: skip

@@ -59,7 +59,8 @@ class Settings(BaseSettings):
     compile_function: str = "compiler.api:compile_training"
     """`module:function` that the compile child calls."""
     compiler_version: str = ""
-    """Identity of the compiler in the key of repeated requests; empty: a digest of its source files."""
+    """Identity of the compiler in the key of repeated requests; empty: that of the compiler beside the
+    service (`compiler.identity`)."""
     cache_dir: str = ""
     """Folder of compiled kernels and the warmed linker, shared with `pockfarm build`; empty: `~/.cache/pockfarm`."""
     compile_s: float = 900.0

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.fold import FOLDS, cast_target, shape_vector
@@ -113,7 +114,7 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["f
     for warning in source.warnings:
         scope.warnings[warning] = None
     for name, array in source.initializers.items():
-        trainable = array.dtype == np.float32 and name not in source.constants
+        trainable = holds_reals(array) and name not in source.constants
         scope.operands[name] = Known(name, array, source=name if trainable else "")
     return scope
 
@@ -126,7 +127,7 @@ def _bias_suffix(source: SourceModel) -> str:
 
 def _guarded(scope: Scope, node: SourceNode, opset: int) -> None:
     """Import one node; every failure names it."""
-    scope.builder.origin = node.name
+    scope.builder.layer = node.name
     try:
         _assign(scope, node, _fold(scope, node, opset) or _apply_row(scope, node, opset))
     except CompileError as problem:
@@ -309,7 +310,7 @@ def _output_value(scope: Scope, name: str, made: Collection[str]) -> str:
         raise ModelError(
             "no node computes it from the inputs", where=f"output {name!r}", hint="remove this output from the model"
         )
-    scope.builder.origin = f"output {name}"
+    scope.builder.layer = f"output {name}"
     return value if value in made else scope.emit("identity", value)
 
 

@@ -12,14 +12,13 @@ from typing import Literal
 
 import numpy as np
 
+from compiler.element_types import emitted_of_numpy
 from compiler.errors import LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
 from compiler.frontend.limits import ModelLimits
 from compiler.frontend.source import SourceNode
 from compiler.graph import Array, AttrValue, Parameter, TensorType
 from compiler.rewriting.builder import GraphBuilder
 from compiler.warnings import CompileWarning
-
-GRAPH_DTYPES = {"f4": "f32", "i8": "i64", "i4": "i32", "b1": "bool"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class Scope:
         return output
 
     def _check(self, tensor: TensorType) -> None:
-        where = self.builder.origin
+        where = self.builder.layer
         if len(tensor.shape) > self.limits.rank:
             raise LimitExceeded(f"rank {len(tensor.shape)}, the limit is {self.limits.rank}", where=where)
         if tensor.size > self.limits.tensor_elements:
@@ -120,7 +119,8 @@ class Scope:
         """Element type of an operand: f32, i64, i32, bool, or NumPy's name for one that only folding may use."""
         if isinstance(operand, str):
             return self.builder.types[operand].dtype
-        return GRAPH_DTYPES.get(operand.array.dtype.str[1:], operand.array.dtype.name)
+        element = emitted_of_numpy(operand.array.dtype)
+        return operand.array.dtype.name if element is None else element.name
 
     def value(self, operand: Operand) -> str:
         """The graph value of an operand; a known one becomes a parameter or a constant now."""
@@ -141,13 +141,14 @@ class Scope:
 
     def constant(self, array: Array) -> str:
         """A constant of the graph. Raises: UnsupportedOperator for an element type the graph has not."""
-        if array.dtype.str[1:] not in GRAPH_DTYPES:
+        element = emitted_of_numpy(array.dtype)
+        if element is None:
             raise UnsupportedOperator(
                 f"a constant of type {array.dtype} is used at run time",
-                where=self.builder.origin,
+                where=self.builder.layer,
                 hint="export the model in float32",
             )
-        self._check(TensorType("f32", array.shape))
+        self._check(TensorType(element.name, array.shape))
         return self.builder.constant(array, self.builder.fresh(f"{self._prefix}constant"))
 
     def _replayed_value(self, operand: Known) -> str:
@@ -155,9 +156,9 @@ class Scope:
         node = operand.recipe
         assert node is not None
         if operand.name not in self._replayed:
-            outer, self.builder.origin = self.builder.origin, node.name
+            outer, self.builder.layer = self.builder.layer, node.name
             self._replay(self, node)
-            self.builder.origin = outer
+            self.builder.layer = outer
             self._replayed.update(node.outputs)
         made = self.operands[operand.name]
         if made is operand:
@@ -204,7 +205,7 @@ class Scope:
             view_shape=tuple(file_shape[axis] for axis in view_axes),
             perm=tuple(view_axes.index(axis) for axis in file_order),
             kind=kind,
-            layer=self.builder.origin,
+            layer=self.builder.layer,
             channel_axis=channel_axis,
             created=name in self._created,
         )
@@ -214,7 +215,7 @@ class Scope:
     def created_bias(self, name: str, array: Array) -> str:
         """A bias that the file does not hold: born of a folded norm."""
         shape = array.shape
-        parameter = Parameter(name, shape, shape, (0,), "bias", self.builder.origin, created=True)
+        parameter = Parameter(name, shape, shape, (0,), "bias", self.builder.layer, created=True)
         return self._add(parameter, array, (0,))
 
     def bias_name(self, weight: str) -> str:

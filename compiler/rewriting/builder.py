@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from compiler.errors import CompileError
+from compiler.element_types import emitted_of_numpy
+from compiler.errors import CompileError, InternalError
 from compiler.graph import Array, AttrValue, Graph, Node, Phase, TensorType
 from compiler.ops import OPERATORS
 
@@ -21,10 +22,15 @@ class GraphBuilder:
         self.nodes: list[Node] = list(base.nodes) if base is not None else []
         self.types: dict[str, TensorType] = dict(base.types) if base is not None else {}
         self.arrays: dict[str, Array] = dict(base.arrays) if base is not None else {}
-        self.origin = ""
+        self.layer = ""
         self.phase: Phase = "forward"
+        self.parameter = ""
         self._prefix = prefix
         self._counter = 0
+
+    def stand_for(self, node: Node) -> None:
+        """What is emitted from now on is what has become of `node`."""
+        self.layer, self.phase, self.parameter = node.layer, node.phase, node.parameter
 
     def fresh(self, hint: str = "") -> str:
         """A name that no value has yet."""
@@ -44,12 +50,12 @@ class GraphBuilder:
     ) -> tuple[str, ...]:
         """Append a node whose outputs get the given names."""
         operands = tuple(inputs)
-        node = Node(op, operands, names, attrs, self.origin, self.phase)
+        node = Node(op, operands, names, attrs, self.layer, self.phase, self.parameter)
         try:
             types = OPERATORS[op].infer(tuple(self.types[operand] for operand in operands), attrs)
         except CompileError as problem:
             if not problem.where:
-                problem.where = self.origin or op
+                problem.where = self.layer or op
             raise
         self.types.update(zip(names, types, strict=True))
         self.nodes.append(node)
@@ -59,10 +65,11 @@ class GraphBuilder:
         """A constant; a plain number becomes an f32 scalar."""
         array = np.asarray(value, np.float32) if isinstance(value, float | int) else value
         label = name or self.fresh("constant")
-        kinds = {"f": "f32", "b": "bool"}
-        dtype = kinds.get(array.dtype.kind) or ("i32" if array.dtype == np.int32 else "i64")
+        element = emitted_of_numpy(array.dtype)
+        if element is None:
+            raise InternalError(f"a constant of type {array.dtype}", where=label)
         self.arrays[label] = np.ascontiguousarray(array).reshape(array.shape)
-        self.types[label] = TensorType(dtype, array.shape)  # type: ignore[arg-type]
+        self.types[label] = TensorType(element.name, array.shape)
         return label
 
     def shape(self, value: str) -> tuple[int, ...]:

@@ -53,7 +53,7 @@ def _put(session: Session, run: Run, bundle: Bundle, row: KernelTuning, threads:
 
 
 def newest(session: Session, target: str) -> list[Tuning]:
-    """The decisions for a target, of the version of the kernel generator that was measured last, by kernel."""
+    """The decisions for a target, of the compiler that was measured last, by kernel."""
     last = select(Tuning.version).where(Tuning.target == target).order_by(Tuning.measured_at.desc()).limit(1)
     version = session.scalar(last)
     query = select(Tuning).where(Tuning.target == target, Tuning.version == version)

@@ -15,7 +15,7 @@ PACKAGES = ("compiler", "service", "workers", "device_agents", "pockfarm", "exam
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "compiler": (),
     "device_agents": (),
-    "service": ("compiler.spec", "compiler.errors", "device_agents.wire"),
+    "service": ("compiler.errors", "compiler.identity", "compiler.spec", "device_agents.wire"),
     "workers": (
         "service",
         "compiler.api",

@@ -21,7 +21,7 @@ from compiler import targets
 from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.choice import Variant
 from compiler.codegen.linking.tables import table_source
-from compiler.codegen.trials import Trial, pool_bytes, trial_source
+from compiler.codegen.linking.trials import Trial, pool_bytes, trial_source
 from compiler.errors import BuildError
 from compiler.program.program import BinaryImage
 from compiler.targets import Target

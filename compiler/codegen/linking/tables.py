@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from compiler.codegen.cache import CompiledKernel
+from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
+from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Placement, Program, ProgramName, Region, StateTensor
 
 ALIGNMENT_BYTES = 64
@@ -59,7 +61,7 @@ class _Tables:
         try:
             return self.kernels[signature(call.spec)]
         except KeyError:
-            raise InternalError(f"no compiled kernel for {call.origin}", where=call.origin) from None
+            raise InternalError(f"no compiled kernel for {label_of(call)}", where=label_of(call)) from None
 
     # ------------------------------------------------------------------------------------------------------ places
 
@@ -109,11 +111,11 @@ class _Tables:
         operands: list[str] = []
         calls: list[str] = []
         for index, call in enumerate(program.calls):
-            own = self._operands(program, index, call)
+            label, own = label_of(call), self._operands(program, index, call)
             if len(own) > MAX_OPERANDS:
-                raise InternalError(f"{len(own)} operands, the limit is {MAX_OPERANDS}", where=call.origin)
+                raise InternalError(f"{len(own)} operands, the limit is {MAX_OPERANDS}", where=label)
             calls.append(
-                f"{{{_text(call.origin)}, {_text(call.phase)}, __tvm_ffi_{self._kernel(call).symbol}, {len(operands)}, "
+                f"{{{_text(label)}, {_text(call.phase)}, __tvm_ffi_{self._kernel(call).symbol}, {len(operands)}, "
                 f"{len(own)}, {call.flops}u, {call.bytes_read}u, {call.bytes_written}u}}"
             )
             operands += own
@@ -123,15 +125,16 @@ class _Tables:
 
     def _operands(self, program: Program, index: int, call: KernelCall) -> list[str]:
         rows = [
-            f"{{{self._place(program, value)}u, {program.types[value].size}, {_dtype(program.types[value])}}}"
+            f"{{{self._place(program, value)}u, {program.types[value].size}, {program.types[value].element.c_name}}}"
             for value in (*call.inputs, *call.outputs)
         ]
         workspace_bytes = self._kernel(call).workspace_bytes
         if workspace_bytes:
-            place = self.image.plan.workspaces.get((program.name, index))
+            place, label = self.image.plan.workspaces.get((program.name, index)), label_of(call)
             if place is None:
-                raise InternalError(f"no workspace of {workspace_bytes} bytes is planned", where=call.origin)
-            rows.append(f"{{{self._absolute(place, workspace_bytes, call.origin)}u, {workspace_bytes // 4}, PF_F32}}")
+                raise InternalError(f"no workspace of {workspace_bytes} bytes is planned", where=label)
+            elements = workspace_bytes // SCRATCH.item_bytes
+            rows.append(f"{{{self._absolute(place, workspace_bytes, label)}u, {elements}, {SCRATCH.c_name}}}")
         return rows
 
     def _program(self, program: Program) -> str:
@@ -155,7 +158,7 @@ class _Tables:
     def _states(self) -> str:
         """Widest elements first, so that every tensor of a checkpoint is aligned to its element."""
         order = sorted(
-            self.image.state, key=lambda state: (-_item_bytes(state.type), checkpoint_name(state), state.name)
+            self.image.state, key=lambda state: (-state.type.element.item_bytes, checkpoint_name(state), state.name)
         )
         return _array("pf_state", "states", [self._state(state) for state in order])
 
@@ -169,7 +172,7 @@ class _Tables:
         fields = {
             "file_name": _text(checkpoint_name(state)),
             "role": f"PF_{state.role.upper()}",
-            "dtype": _dtype(state.type),
+            "dtype": state.type.element.c_name,
             "trained": str(state.trained).lower(),
             "permuted": str(moved != sorted(moved)).lower(),
             "copy": str(state.copy_of is not None).lower(),
@@ -235,7 +238,7 @@ class _Tables:
         shape = _with_batch(tensor.shape, batch, name)
         fields = {
             "name": _text(name),
-            "dtype": _dtype(tensor),
+            "dtype": tensor.element.c_name,
             "rank": str(len(shape)),
             "shape": _list(shape, name),
             "count": str(tensor.size),
@@ -313,14 +316,6 @@ def _with_batch(shape: tuple[int, ...], batch: int, name: str) -> tuple[int, ...
 
 def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def _item_bytes(tensor: TensorType) -> int:
-    return TensorType(tensor.dtype, ()).size_bytes
-
-
-def _dtype(tensor: TensorType) -> str:
-    return f"PF_{tensor.dtype.upper()}"
 
 
 def _list(values: tuple[int, ...], where: str) -> str:
