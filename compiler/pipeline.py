@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from compiler.codegen.api import build_kernels, workspace_bytes
@@ -15,7 +14,6 @@ from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.family import choices_of, stored_panel_width
 from compiler.errors import DoesNotFit, InternalError, TuningError
 from compiler.frontend.importer import import_model
-from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.fusion.fuse import fuse
 from compiler.graph import Graph, TensorType
 from compiler.identity import compiler_identity
@@ -30,16 +28,14 @@ from compiler.program.only_direct import only_direct
 from compiler.program.operands import check_operands
 from compiler.program.program import KernelCall, MemoryPlan, Optimizer, Program, ProgramName, StateTensor
 from compiler.program.schedule import schedule
-from compiler.spec.documents import OptimizerSpec, SparsePlan, TrainingSpec
+from compiler.settings import BuildSettings, Progress
+from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
 from compiler.step.training import LABELS, TrainingGraph, add_optimizer, attach_loss
 from compiler.targets import Target
-from compiler.tuning.table import NO_TUNING, TuningTable
+from compiler.tuning.table import TuningTable
 from compiler.warnings import CompileWarning
-
-Progress = Callable[[str, float], None]
-"""(stage, fraction of the whole compile done, 0 to 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +61,8 @@ class CompiledStep:
 class Stages:
     """Tells progress and keeps each stage's wall time."""
 
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress or (lambda stage, fraction: None)
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._started = time.monotonic()
         self._name = ""
         self.ms: dict[str, float] = {}
@@ -84,24 +80,13 @@ class Stages:
         self._progress(self._name, fraction)
 
 
-def compile_step(
-    model: bytes,
-    *,
-    plan: SparsePlan,
-    spec: TrainingSpec,
-    target: Target,
-    cache_dir: Path | None = None,
-    progress: Progress | None = None,
-    limits: ModelLimits = DEFAULT_LIMITS,
-    jobs: int = 2,
-    tuning: TuningTable = NO_TUNING,
-) -> CompiledStep:
-    """Model bytes, plan and spec -> kernels and a byte-exact plan for one target; `tuning` decides schedules.
+def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
+    """Model bytes -> kernels and a byte-exact plan for one target.
 
     Raises: CompileError; every kind says who must act (see `compiler.errors`).
     """
-    stages = Stages(progress)
-    threads = spec.threads or target.cores
+    spec, target, threads = settings.spec, settings.target, settings.threads
+    stages = Stages(settings.progress)
     stages.enter("import", 0.0)
     graph = import_model(
         model,
@@ -110,13 +95,13 @@ def compile_step(
         batch_norm=spec.batch_norm,
         tied=spec.tied,
         untied=spec.untied,
-        limits=limits,
+        limits=settings.limits,
     )
     stages.enter("optimize", 0.04)
     forward = run_passes(graph, FORWARD_PASSES)
     stages.enter("differentiate", 0.08)
-    update_plan = resolve_plan(forward, plan)
-    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, plan))
+    update_plan = resolve_plan(forward, settings.plan)
+    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan))
     training = derive_training_step(forward, update_plan, spec)
     stages.enter("schedule", 0.12)
     programs, state = make_programs(forward, training)
@@ -125,7 +110,7 @@ def compile_step(
     stages.enter("memory", 0.16)
     ways = attempts(programs, _batch(training), target)
     placed, stored, memory, choices = place_programs(
-        ways, state, tuning=tuning, target=target, threads=threads, limit_bytes=spec.memory_limit_bytes
+        ways, state, tuning=settings.tuning, target=target, threads=threads, limit_bytes=spec.memory_limit_bytes
     )
     for program in placed:
         check_operands(program)
@@ -135,8 +120,8 @@ def compile_step(
         specs,
         target,
         threads=threads,
-        cache_dir=cache_dir,
-        jobs=jobs,
+        cache_dir=settings.cache_dir,
+        jobs=settings.jobs,
         progress=lambda done, total: stages.within(0.2 + 0.7 * done / max(total, 1)),
         choices=choices,
     )

@@ -77,19 +77,19 @@ def build(
     schedules (one that does not exist is empty).
     Raises: UsageError for what the caller can change; Failed for what the compiler could not do.
     """
-    from compiler.api import compile_training
+    from compiler.api import BuildSettings, compile_training
     from compiler.spec.documents import SparsePlan, TrainingSpec
 
     try:
-        bundle = compile_training(
-            read(model),
+        settings = BuildSettings(
             plan=SparsePlan.parse(plan),
             spec=TrainingSpec.parse(spec),
-            target=resolve_target(target),
+            target=targets.load(resolve_target(target)),
+            tuning=read_tuning(tuning),
             cache_dir=cache_folder(),
             progress=progress,
-            tuning=read_tuning(tuning),
         )
+        bundle = compile_training(read(model), settings)
     except CompileError as problem:
         raise _translated(problem) from None
     return Built(bundle.data, bundle.digest, bundle.manifest, tuple(warning_of(w.to_json()) for w in bundle.warnings))

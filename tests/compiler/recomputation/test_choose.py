@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.program.memory import plan_memory
 from compiler.recomputation.choose import lowering, rank_repeats
 from compiler.recomputation.rewrite import repeat_calls
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.compiler.recomputation.small_steps import BATCH, CASES, SmallStep, small_step
@@ -70,7 +71,7 @@ def _train(limit_bytes: int | None, folder: Path, cache: Path) -> tuple[dict[str
     limited = {"batch": BATCH, "optimizer": {"kind": "sgd", "momentum": 0.9}, "threads": 2}
     spec = TrainingSpec.parse(limited | ({"memory_limit_bytes": limit_bytes} if limit_bytes else {}))
     model = MODELS["small_cnn"]()
-    bundle = compile_training(model, plan=FULL, spec=spec, target=native_target(), cache_dir=cache)
+    bundle = compile_training(model, BuildSettings(plan=FULL, spec=spec, target=load(native_target()), cache_dir=cache))
     binary = StepBinary.unpack(bundle, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     rng = np.random.default_rng(3)
@@ -89,7 +90,7 @@ def test_a_limit_is_kept_by_repeating_what_costs_time(tmp_path: Path, kernel_cac
     spec = TrainingSpec.parse({"batch": BATCH, "optimizer": {"kind": "sgd", "momentum": 0.9}, "threads": 2,
                                "memory_limit_bytes": 1000})  # fmt: skip
     with pytest.raises(DoesNotFit, match="forward kernels repeated in the backward pass") as refused:
-        compile_training(MODELS["small_cnn"](), plan=FULL, spec=spec, target=native_target())
+        compile_training(MODELS["small_cnn"](), BuildSettings(plan=FULL, spec=spec, target=load(native_target())))
     assert refused.value.needed_bytes < needed_bytes
     tight, least_bytes, after = _train(refused.value.needed_bytes, tmp_path / "tight", kernel_cache)
     assert least_bytes == refused.value.needed_bytes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.frontend.importer import import_model
@@ -22,6 +22,7 @@ from compiler.slicing.choose import choose_groups
 from compiler.slicing.flow import parts_of
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
+from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 
@@ -68,7 +69,9 @@ def test_a_sliced_binary_trains_as_the_whole_one(
     for name, capacity_bytes in {"whole": 1 << 30, "sliced": 1 << 10}.items():
         monkeypatch.setattr(attempts, "cache_bytes", lambda target, size=capacity_bytes: size)
         monkeypatch.setattr("compiler.program.cost.CALL_BYTES", 0)
-        bundle = compile_training(model, plan=FULL, spec=SPEC, target=native_target(), cache_dir=cache)
+        bundle = compile_training(
+            model, BuildSettings(plan=FULL, spec=SPEC, target=load(native_target()), cache_dir=cache)
+        )
         binary = StepBinary.unpack(bundle, tmp_path / name)
         groups = json.loads((tmp_path / name / "report.json").read_text())["groups"]
         assert bool(groups) == (name == "sliced")
@@ -87,5 +90,5 @@ def test_a_budget_too_small_for_any_slicing_is_refused_with_the_least_need() -> 
     limited = {"batch": BATCH, "optimizer": {"kind": "sgd"}, "memory_limit_bytes": 1000, "threads": 2}
     spec = TrainingSpec.parse(limited)
     with pytest.raises(DoesNotFit) as refused:
-        compile_training(MODELS["small_cnn"](), plan=FULL, spec=spec, target=native_target())
+        compile_training(MODELS["small_cnn"](), BuildSettings(plan=FULL, spec=spec, target=load(native_target())))
     assert refused.value.needed_bytes > 1000
