@@ -31,6 +31,7 @@ from compiler.graph import Array
 from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
 from compiler.pipeline import CompiledStep, compile_step
+from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Program, ProgramName
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
@@ -149,7 +150,7 @@ def _tensor(program: Program, name: str) -> dict[str, object]:
 
 def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object]:
     return {
-        "name": call.origin,
+        "name": label_of(call),
         "phase": call.phase,
         "kind": type(call.spec).__name__.removesuffix("Spec").lower(),
         "flops": call.flops,
@@ -214,7 +215,7 @@ def _arena_values(step: CompiledStep, name: ProgramName) -> list[dict[str, objec
             )
     for (program, index), place in sorted(step.memory.workspaces.items()):
         if program == name:
-            label = f"workspace of {step.programs[name].calls[index].origin}"
+            label = f"workspace of {label_of(step.programs[name].calls[index])}"
             values.append(_arena_value(label, place.offset_bytes, place.size_bytes, index, index))
     return values
 

@@ -19,7 +19,7 @@ from compiler.graph import Graph, TensorType
 from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.passes.eliminate_dead import eliminate_dead
+from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import Attempt, attempts
 from compiler.placement.packed_weights import pack_weights
 from compiler.program.lowering import Lowered, lower
@@ -213,7 +213,7 @@ def derive_training_step(forward: Graph, plan: UpdatePlan, spec: TrainingSpec) -
 
 def make_programs(forward: Graph, training: TrainingGraph) -> tuple[tuple[Program, ...], tuple[StateTensor, ...]]:
     """The train and forward programs, and the state both share."""
-    train = name_gradients(schedule_graph(training.graph))
+    train = note_gradients(schedule_graph(training.graph))
     infer = schedule_graph(_only_logits(forward, training.logits))
     inputs = (*training.data_inputs, LABELS, *training.hyper)
     programs = (
@@ -228,8 +228,8 @@ def schedule_graph(graph: Graph) -> Lowered:
     return schedule(fuse(lower(graph), graph.outputs), graph.outputs)
 
 
-def name_gradients(lowered: Lowered) -> Lowered:
-    """Label the call whose first output is a parameter's gradient with that parameter, for the per-kernel table."""
+def note_gradients(lowered: Lowered) -> Lowered:
+    """Note at each call whose first output is a parameter's gradient which parameter that is."""
     makers = {lowered.root(call.outputs[0]): i for i, call in enumerate(lowered.calls)}
     calls = list(lowered.calls)
     for call in lowered.calls:
@@ -237,12 +237,12 @@ def name_gradients(lowered: Lowered) -> Lowered:
             continue
         maker = makers.get(lowered.root(call.inputs[1]))
         if maker is not None and calls[maker].phase == "backward":
-            calls[maker] = replace(calls[maker], origin=call.origin.replace("update ", "d ", 1))
+            calls[maker] = replace(calls[maker], parameter=call.parameter)
     return replace(lowered, calls=tuple(calls))
 
 
 def _only_logits(forward: Graph, logits: str) -> Graph:
-    return eliminate_dead(replace(forward, outputs=(logits,)))
+    return without_dead(replace(forward, outputs=(logits,)))
 
 
 def state_tensors(forward: Graph, training: TrainingGraph, programs: tuple[Program, ...]) -> tuple[StateTensor, ...]:

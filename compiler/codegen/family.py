@@ -1,12 +1,27 @@
-"""Which kernel module builds which family: the one explicit table."""
+"""Which plan and which emitter each kernel family has: the one explicit table. Loads no TVM.
+
+A *plan* module says what a kernel does in which tiles, blocks and workspaces, and which schedules are worth measuring:
+plain arithmetic that every process may ask. An *emitter* writes the TIR after that plan; it imports TVM, so the table
+names it and only worker processes load it (`emit_kernel`).
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Protocol, cast, runtime_checkable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
 
+from compiler.codegen.attention import attention
 from compiler.codegen.choice import DEFAULT, Choice
+from compiler.codegen.conv import conv
+from compiler.codegen.depthwise import depthwise
+from compiler.codegen.loops import gather, pool
+from compiler.codegen.loops import map as maps
+from compiler.codegen.matmul import matmul
+from compiler.codegen.rows import normalization, reduce, row
 from compiler.errors import InternalError
+from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import (
     AttentionSpec,
     ConvSpec,
@@ -22,83 +37,125 @@ from compiler.kernels.spec import (
 )
 from compiler.targets import Target
 
-FAMILIES: dict[type, str] = {
-    MapSpec: "loops.map",
-    ReduceSpec: "rows.reduce",
-    RowSpec: "rows.row",
-    MatmulSpec: "matmul.matmul",
-    ConvSpec: "conv.conv",
-    DepthwiseSpec: "depthwise.depthwise",
-    PoolSpec: "loops.pool",
-    GatherSpec: "loops.gather",
-    AttentionSpec: "attention.attention",
-    NormGradSpec: "rows.normalization",
-}
 
+class Plan(Protocol):
+    """What every plan module offers (`spec`: of its own family)."""
 
-class KernelModule(Protocol):
-    """What every module of this package offers; `workspace_bytes` works without TVM."""
-
-    def emit(self, spec: KernelSpec, target: Target, threads: int) -> object:
-        """The kernel as a TIR `PrimFunc`."""
-
-    def workspace_bytes(self, spec: KernelSpec, target: Target, threads: int) -> int:
+    def workspace_bytes(self, spec: Any, target: Target, threads: int) -> int:
         """Bytes of scratch that the kernel takes as its last operand; 0 if it takes none."""
 
 
 @runtime_checkable
-class TunableModule(Protocol):
-    """What a module offers whose kernels can be scheduled in several ways."""
+class TunablePlan(Protocol):
+    """What a plan module offers whose kernels can be scheduled in several ways."""
 
-    def choices(self, spec: KernelSpec, target: Target, threads: int) -> tuple[Choice, ...]:
-        """The ways worth measuring; the first is the default. Works without TVM."""
+    def choices(self, spec: Any, target: Target, threads: int) -> tuple[Choice, ...]:
+        """The ways worth measuring; the first is the default."""
 
-    def emit(self, spec: KernelSpec, target: Target, threads: int, choice: Choice | None = None) -> object:
-        """The kernel as a TIR `PrimFunc`, scheduled by `choice`."""
-
-    def workspace_bytes(self, spec: KernelSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
+    def workspace_bytes(self, spec: Any, target: Target, threads: int, choice: Choice | None = None) -> int:
         """Bytes of scratch of the kernel scheduled by `choice`."""
+
+
+@runtime_checkable
+class TiledPlan(Protocol):
+    """What a plan module offers whose epilogues are unrolled, so that not every expression is worth having there."""
+
+    def can_hold(self, spec: Any, expr: Expr, target: Target) -> bool:
+        """Whether `expr`, applied to what the kernel writes today, may be done in it."""
+
+
+@runtime_checkable
+class UpdatingPlan(Protocol):
+    """What a plan module offers whose kernels, if they make a gradient, can apply an optimizer's update to it."""
+
+    def can_update(self, spec: Any, target: Target) -> bool:
+        """Whether the kernel of a gradient may read and write the weight and its state instead."""
+
+
+class Emitter(Protocol):
+    """What every emitting module offers. `choice` is given where the family's plan offers several."""
+
+    def emit(self, spec: Any, target: Target, threads: int, choice: Choice | None = None) -> object:
+        """The kernel as a TIR `PrimFunc`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One row: a plan module, and the name of the module that emits."""
+
+    plan: Plan
+    emitter: str
+
+
+FAMILIES: Mapping[type, Family] = {
+    MapSpec: Family(maps, "compiler.codegen.loops.map"),
+    ReduceSpec: Family(reduce, "compiler.codegen.rows.reduce"),
+    RowSpec: Family(row, "compiler.codegen.rows.row"),
+    MatmulSpec: Family(matmul, "compiler.codegen.matmul.matmul"),
+    ConvSpec: Family(conv, "compiler.codegen.conv.conv"),
+    DepthwiseSpec: Family(depthwise, "compiler.codegen.depthwise.depthwise"),
+    PoolSpec: Family(pool, "compiler.codegen.loops.pool"),
+    GatherSpec: Family(gather, "compiler.codegen.loops.gather"),
+    AttentionSpec: Family(attention, "compiler.codegen.attention.attention"),
+    NormGradSpec: Family(normalization, "compiler.codegen.rows.normalization"),
+}
 
 
 def choices_of(spec: KernelSpec, target: Target, threads: int) -> tuple[Choice, ...]:
     """The ways to schedule `spec` that are worth measuring, `DEFAULT` first, each once."""
-    module = kernel_module(spec)
-    if not isinstance(module, TunableModule):
+    plan = _family(spec).plan
+    if not isinstance(plan, TunablePlan):
         return (DEFAULT,)
-    return tuple(dict.fromkeys((DEFAULT, *module.choices(spec, target, threads)[1:])))
-
-
-def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> object:
-    """The TIR `PrimFunc` of `spec` scheduled by `choice`. Raises: InternalError if its family offers no choice."""
-    if choice == DEFAULT:
-        return kernel_module(spec).emit(spec, target, threads)
-    return _tunable(spec).emit(spec, target, threads, choice)
+    return tuple(dict.fromkeys((DEFAULT, *plan.choices(spec, target, threads)[1:])))
 
 
 def workspace_bytes_of(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> int:
     """Scratch bytes of `spec` scheduled by `choice`. Raises: InternalError if its family offers no choice."""
+    plan = _family(spec).plan
     if choice == DEFAULT:
-        return kernel_module(spec).workspace_bytes(spec, target, threads)
-    return _tunable(spec).workspace_bytes(spec, target, threads, choice)
+        return plan.workspace_bytes(spec, target, threads)
+    return _tunable(spec, plan).workspace_bytes(spec, target, threads, choice)
 
 
 def stored_panel_width(spec: MatmulSpec, target: Target, threads: int) -> int:
     """Columns of the panels in which a B that never changes is stored best; 0: as it is."""
-    from compiler.codegen.matmul import matmul
-
     return matmul.panel_width(spec, target, threads)
 
 
-def _tunable(spec: KernelSpec) -> TunableModule:
-    module = kernel_module(spec)
-    if not isinstance(module, TunableModule):
+def can_hold(spec: KernelSpec, expr: Expr, target: Target) -> bool:
+    """Whether a kernel that takes epilogues may also apply `expr` to what it writes today, without being slower."""
+    plan = _family(spec).plan
+    return plan.can_hold(spec, expr, target) if isinstance(plan, TiledPlan) else True
+
+
+def can_update(spec: KernelSpec, target: Target) -> bool:
+    """Whether the kernel that makes a gradient may apply an optimizer's update to it and write the weight instead."""
+    plan = _family(spec).plan
+    return plan.can_update(spec, target) if isinstance(plan, UpdatingPlan) else False
+
+
+def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> object:
+    """The TIR `PrimFunc` of `spec` scheduled by `choice`; the one place that loads TVM.
+
+    Raises: InternalError if its family offers no choice.
+    """
+    family = _family(spec)
+    emitter = cast(Emitter, importlib.import_module(family.emitter))
+    if choice == DEFAULT:
+        return emitter.emit(spec, target, threads)
+    _tunable(spec, family.plan)
+    return emitter.emit(spec, target, threads, choice)
+
+
+def _tunable(spec: KernelSpec, plan: Plan) -> TunablePlan:
+    if not isinstance(plan, TunablePlan):
         raise InternalError(f"{type(spec).__name__} kernels are scheduled in one way only")
-    return module
+    return plan
 
 
-def kernel_module(spec: KernelSpec) -> KernelModule:
-    """The module that builds `spec`. Raises: InternalError for an unknown family."""
-    name = FAMILIES.get(type(spec))
-    if name is None:
+def _family(spec: KernelSpec) -> Family:
+    """The row of a spec. Raises: InternalError for an unknown family."""
+    family = FAMILIES.get(type(spec))
+    if family is None:
         raise InternalError(f"no kernel family for {type(spec).__name__}")
-    return cast(KernelModule, importlib.import_module(f"compiler.codegen.{name}"))
+    return family

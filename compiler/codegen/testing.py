@@ -17,8 +17,9 @@ import numpy as np
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, build
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import BuildError
-from compiler.graph import NUMPY_DTYPE, Array, TensorType
+from compiler.graph import Array, TensorType
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
 from compiler.targets import Target, load
@@ -77,7 +78,7 @@ class Storage:
     def view(self, tensor: TensorType) -> Array:
         """The operand as an array over this storage."""
         flat = self._raw[self._start : self._start + self._size_bytes]
-        return flat.view(NUMPY_DTYPE[tensor.dtype]).reshape(tensor.shape)
+        return flat.view(ELEMENT_TYPES[tensor.dtype].numpy).reshape(tensor.shape)
 
     def check(self, name: str) -> None:
         """Raises: AssertionError if a kernel wrote outside the operand."""

@@ -126,7 +126,7 @@ def _bias_suffix(source: SourceModel) -> str:
 
 def _guarded(scope: Scope, node: SourceNode, opset: int) -> None:
     """Import one node; every failure names it."""
-    scope.builder.origin = node.name
+    scope.builder.layer = node.name
     try:
         _assign(scope, node, _fold(scope, node, opset) or _apply_row(scope, node, opset))
     except CompileError as problem:
@@ -309,7 +309,7 @@ def _output_value(scope: Scope, name: str, made: Collection[str]) -> str:
         raise ModelError(
             "no node computes it from the inputs", where=f"output {name!r}", hint="remove this output from the model"
         )
-    scope.builder.origin = f"output {name}"
+    scope.builder.layer = f"output {name}"
     return value if value in made else scope.emit("identity", value)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from compiler.element_types import DType
 from compiler.errors import LimitExceeded, ModelShapeError, UnsupportedOperator
 from compiler.frontend.limits import ModelLimits
 from compiler.frontend.source import SourceInput
-from compiler.graph import DType, TensorType
+from compiler.graph import TensorType
 
 _DTYPES: Mapping[int, DType] = {1: "f32", 6: "i32", 7: "i64", 9: "bool"}
 

@@ -102,7 +102,7 @@ class Scope:
         return output
 
     def _check(self, tensor: TensorType) -> None:
-        where = self.builder.origin
+        where = self.builder.layer
         if len(tensor.shape) > self.limits.rank:
             raise LimitExceeded(f"rank {len(tensor.shape)}, the limit is {self.limits.rank}", where=where)
         if tensor.size > self.limits.tensor_elements:
@@ -144,7 +144,7 @@ class Scope:
         if array.dtype.str[1:] not in GRAPH_DTYPES:
             raise UnsupportedOperator(
                 f"a constant of type {array.dtype} is used at run time",
-                where=self.builder.origin,
+                where=self.builder.layer,
                 hint="export the model in float32",
             )
         self._check(TensorType("f32", array.shape))
@@ -155,9 +155,9 @@ class Scope:
         node = operand.recipe
         assert node is not None
         if operand.name not in self._replayed:
-            outer, self.builder.origin = self.builder.origin, node.name
+            outer, self.builder.layer = self.builder.layer, node.name
             self._replay(self, node)
-            self.builder.origin = outer
+            self.builder.layer = outer
             self._replayed.update(node.outputs)
         made = self.operands[operand.name]
         if made is operand:
@@ -204,7 +204,7 @@ class Scope:
             view_shape=tuple(file_shape[axis] for axis in view_axes),
             perm=tuple(view_axes.index(axis) for axis in file_order),
             kind=kind,
-            layer=self.builder.origin,
+            layer=self.builder.layer,
             channel_axis=channel_axis,
             created=name in self._created,
         )
@@ -214,7 +214,7 @@ class Scope:
     def created_bias(self, name: str, array: Array) -> str:
         """A bias that the file does not hold: born of a folded norm."""
         shape = array.shape
-        parameter = Parameter(name, shape, shape, (0,), "bias", self.builder.origin, created=True)
+        parameter = Parameter(name, shape, shape, (0,), "bias", self.builder.layer, created=True)
         return self._add(parameter, array, (0,))
 
     def bias_name(self, weight: str) -> str:

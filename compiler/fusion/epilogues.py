@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.fusion.maps import MAX_OPERANDS
+from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import is_identity, regrouped
+from compiler.kernels.expressions import Expr, Ref, substitute_refs, uses_position, work
 from compiler.kernels.spec import (
-    Access,
-    Affine,
     AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
-    Expr,
     GatherSpec,
     KernelSpec,
     MapSpec,
@@ -20,10 +19,8 @@ from compiler.kernels.spec import (
     NormGradSpec,
     PoolSpec,
     ReduceSpec,
-    Ref,
     RowSpec,
 )
-from compiler.kernels.substitution import substitute_refs, uses_position, work
 from compiler.program.program import KernelCall
 
 MAX_TILE_WORK = 12

@@ -15,8 +15,8 @@ from compiler.fusion.maps import SMALL_ELEMENTS, fuse_into_reader
 from compiler.fusion.sums import merge_sums
 from compiler.fusion.updates import fuse_updates
 from compiler.kernels.affine import is_identity
-from compiler.kernels.spec import MapSpec, ReduceSpec, Ref, RowSpec
-from compiler.kernels.substitution import compared_with_stats, work
+from compiler.kernels.expressions import Ref, work
+from compiler.kernels.spec import MapSpec, ReduceSpec, RowSpec, compared_with_stats
 from compiler.program.lowering import Lowered
 from compiler.program.program import KernelCall
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import is_streaming, linear_form, unflatten
-from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, Index, MapSpec, ReduceSpec, Ref, RowSpec
-from compiler.kernels.substitution import substitute
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, substitute
+from compiler.kernels.spec import MapSpec, ReduceSpec, RowSpec
 from compiler.program.program import KernelCall
 
 MAX_OPERANDS = 12

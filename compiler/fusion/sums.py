@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.kernels.affine import Linear, is_identity, linear_form
-from compiler.kernels.spec import ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec, ReduceSpec, Ref
+from compiler.kernels.expressions import Ref
+from compiler.kernels.spec import ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec, ReduceSpec
 from compiler.program.aliases import Alias, storage_of
 from compiler.program.lowering import Lowered
 from compiler.program.program import KernelCall

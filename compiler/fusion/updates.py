@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from compiler.fusion.maps import MAX_OPERANDS
 from compiler.kernels.affine import is_identity, regrouped
-from compiler.kernels.spec import Binary, Expr, GatherSpec, MapSpec, MatmulSpec, Ref
-from compiler.kernels.substitution import substitute_refs, uses_position
+from compiler.kernels.expressions import Binary, Expr, Ref, substitute_refs, uses_position
+from compiler.kernels.spec import GatherSpec, MapSpec, MatmulSpec
 from compiler.program.lowering import Lowered
 from compiler.program.program import KernelCall
 
@@ -100,7 +100,8 @@ def _fused(maker: KernelCall, update: KernelCall) -> KernelCall | None:
         spec=with_update,
         inputs=(*maker.inputs, *(update.inputs[position] for position in others)),
         outputs=(*update.outputs, *maker.outputs[1:]),
-        origin=f"{update.origin.replace('update', 'd', 1)} and update",
+        parameter=update.parameter,
+        updates=True,
         flops=maker.flops + update.flops,
         bytes_read=maker.bytes_read + update.bytes_read - gradient_bytes,
         bytes_written=maker.bytes_written + update.bytes_written - gradient_bytes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine
+from compiler.kernels.access import Access, Affine
 
 
 @dataclass(frozen=True, slots=True)

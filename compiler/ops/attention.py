@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import AttentionSpec
-from compiler.ops.elementwise import Grads
+from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Cost,
     Example,
@@ -33,9 +32,6 @@ from compiler.ops.record import (
     ints,
     number,
 )
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
 
 _SOFTMAX_FLOPS = 20
 """Per score: scale, mask, maximum, exponential, sum."""
@@ -79,7 +75,7 @@ def sizes_of(operands: Types) -> Sizes:
 
 def _infer(inputs: Types, attrs: Attrs) -> Types:
     s, dtype = sizes_of(inputs), inputs[0].dtype
-    stats = TensorType(dtype, (s.batch, s.heads, 2, s.queries))
+    stats = TensorType(inputs[0].element.sums_in, (s.batch, s.heads, 2, s.queries))
     return (TensorType(dtype, (s.batch, s.queries, s.heads, s.value_width)), stats)
 
 
@@ -145,7 +141,7 @@ def _grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     return tuple(_joined(g) for g, wanted in zip((d_q, d_k, d_v), ints(attrs, "wanted"), strict=True) if wanted)
 
 
-def _grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     """The mask carries no gradient: it says what may be seen."""
     names: list[str | None] = [b.fresh() if want else None for want in wanted[:3]]
     if any(names):
@@ -207,7 +203,7 @@ def _spec(kind: str, operands: Types, mask: Types, attrs: Attrs) -> AttentionSpe
     return AttentionSpec(
         "backward" if kind == "backward" else "forward",
         s.batch, s.heads, s.groups, s.queries, s.keys, s.width, s.value_width,
-        number(attrs, "scale"), flag(attrs, "causal"), shape, (d_q, d_k, d_v),
+        number(attrs, "scale"), flag(attrs, "causal"), shape, (d_q, d_k, d_v), dtype=operands[0].dtype,
     )  # fmt: skip
 
 

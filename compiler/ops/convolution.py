@@ -10,18 +10,16 @@ Source: ONNX Conv (opset 11) with NHWC operands; gradients by transposition of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from compiler.element_types import DType
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
-from compiler.ops.elementwise import Grads
-from compiler.ops.record import Cost, Example, GradRule, OnnxNode, OnnxWriter, Operator, Types, ints
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
+from compiler.ops.emitter import Emitter, GradRule, Grads, Value
+from compiler.ops.record import Cost, Example, OnnxNode, OnnxWriter, Operator, Types, ints
 
 GEOMETRY = ("strides", "pads", "dilations")
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -89,26 +87,26 @@ def _gradients(forward: str, input_grad: str, weight_grad: str) -> tuple[GradRul
     by an operand is the operator of the family that computes that operand.
     """
 
-    def to_x(b: GraphBuilder, node: Node, y: str, w: str, x: str) -> str:
+    def to_x(b: Emitter, node: Node, y: Value, w: Value, x: Value) -> Value:
         return b.emit(input_grad, y, w, shape=b.shape(x), **_geometry(node.attrs))
 
-    def to_w(b: GraphBuilder, node: Node, x: str, y: str, w: str) -> str:
+    def to_w(b: Emitter, node: Node, x: Value, y: Value, w: Value) -> Value:
         return b.emit(weight_grad, x, y, shape=b.shape(w), **_geometry(node.attrs))
 
-    def to_y(b: GraphBuilder, node: Node, x: str, w: str) -> str:
+    def to_y(b: Emitter, node: Node, x: Value, w: Value) -> Value:
         return b.emit(forward, x, w, **_geometry(node.attrs))
 
-    def of_forward(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+    def of_forward(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
         x, w = node.inputs
         d_x = to_x(b, node, d_output, w, x) if wanted[0] else None
         return (d_x, to_w(b, node, x, d_output, w) if wanted[1] else None)
 
-    def of_input_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+    def of_input_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
         d_y, w = node.inputs
         d_d_y = to_y(b, node, d_output, w) if wanted[0] else None
         return (d_d_y, to_w(b, node, d_output, d_y, w) if wanted[1] else None)
 
-    def of_weight_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+    def of_weight_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
         x, d_y = node.inputs
         d_x = to_x(b, node, d_y, d_output, x) if wanted[0] else None
         return (d_x, to_y(b, node, x, d_output) if wanted[1] else None)
@@ -129,25 +127,30 @@ def _conv_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     return (np.tensordot(_patches(x, oh, ow, w.shape[:2], attrs), w, axes=((3, 4, 5), (0, 1, 2))),)
 
 
-def _spec(kind: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], attrs: Attrs) -> ConvSpec | MatmulSpec:
+def _spec(
+    kind: str, images: TensorType, weights: TensorType, results: TensorType, attrs: Attrs
+) -> ConvSpec | MatmulSpec:
+    """The kernel of one of the family's three operators, from the types of x, w and y."""
+    x, w, y = images.shape, weights.shape, results.shape
     strides, pads, dilations = (ints(attrs, name) for name in GEOMETRY)
     if w[:2] == (1, 1) and strides == (1, 1) and not any(pads):
-        return _pointwise(kind, x[0] * x[1] * x[2], x[3], w[3])
+        return _pointwise(kind, x[0] * x[1] * x[2], x[3], w[3], images.dtype)
     return ConvSpec(
         kind="forward" if kind == "forward" else "input_grad" if kind == "input_grad" else "weight_grad",
+        dtype=images.dtype,
         n=x[0], h=x[1], w=x[2], c=x[3], k=y[3], oh=y[1], ow=y[2],
         kernel=(w[0], w[1]), strides=(strides[0], strides[1]),
         pads=(pads[0], pads[1], pads[2], pads[3]), dilations=(dilations[0], dilations[1]),
     )  # fmt: skip
 
 
-def _pointwise(kind: str, pixels: int, c: int, k: int) -> MatmulSpec:
+def _pointwise(kind: str, pixels: int, c: int, k: int, dtype: DType) -> MatmulSpec:
     """A 1x1 convolution is a matrix product over pixels."""
     if kind == "forward":
-        return MatmulSpec(1, pixels, k, c, a_batched=False, b_batched=False)
+        return MatmulSpec(1, pixels, k, c, dtype=dtype, a_batched=False, b_batched=False)
     if kind == "input_grad":
-        return MatmulSpec(1, pixels, c, k, b_transposed=True, a_batched=False, b_batched=False)
-    return MatmulSpec(1, c, k, pixels, a_transposed=True, a_batched=False, b_batched=False)
+        return MatmulSpec(1, pixels, c, k, dtype=dtype, b_transposed=True, a_batched=False, b_batched=False)
+    return MatmulSpec(1, c, k, pixels, dtype=dtype, a_transposed=True, a_batched=False, b_batched=False)
 
 
 def _conv_cost(x: TensorType, w: TensorType, y: TensorType, written: TensorType) -> Cost:
@@ -271,7 +274,7 @@ CONV2D = Operator(
     evaluate=_conv_evaluate,
     grad=_DENSE[0],
     cost=lambda inputs, outputs, attrs: _conv_cost(inputs[0], inputs[1], outputs[0], outputs[0]),
-    lower=lambda inputs, outputs, attrs: _spec("forward", inputs[0].shape, inputs[1].shape, outputs[0].shape, attrs),
+    lower=lambda inputs, outputs, attrs: _spec("forward", inputs[0], inputs[1], outputs[0], attrs),
     to_onnx=_conv_onnx,
     examples=_examples(_DENSE_CASES, "forward"),
 )
@@ -285,7 +288,7 @@ CONV2D_INPUT_GRAD = Operator(
     ),
     grad=_DENSE[1],
     cost=lambda inputs, outputs, attrs: _conv_cost(outputs[0], inputs[1], inputs[0], outputs[0]),
-    lower=lambda inputs, outputs, attrs: _spec("input_grad", outputs[0].shape, inputs[1].shape, inputs[0].shape, attrs),
+    lower=lambda inputs, outputs, attrs: _spec("input_grad", outputs[0], inputs[1], inputs[0], attrs),
     to_onnx=_conv_input_grad_onnx,
     examples=_examples(_DENSE_CASES, "input_grad"),
 )
@@ -304,9 +307,7 @@ CONV2D_WEIGHT_GRAD = Operator(
     evaluate=_conv_weight_grad_evaluate,
     grad=_DENSE[2],
     cost=lambda inputs, outputs, attrs: _conv_cost(inputs[0], outputs[0], inputs[1], outputs[0]),
-    lower=lambda inputs, outputs, attrs: _spec(
-        "weight_grad", inputs[0].shape, outputs[0].shape, inputs[1].shape, attrs
-    ),
+    lower=lambda inputs, outputs, attrs: _spec("weight_grad", inputs[0], outputs[0], inputs[1], attrs),
     to_onnx=_conv_weight_grad_onnx,
     examples=_examples(_DENSE_CASES, "weight_grad"),
 )
@@ -321,11 +322,13 @@ def _depthwise_cost(w: TensorType, y: TensorType, inputs: Types, outputs: Types)
 
 
 def _depthwise_spec(
-    kind: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], attrs: Attrs
+    kind: str, images: TensorType, weights: TensorType, results: TensorType, attrs: Attrs
 ) -> DepthwiseSpec:
+    x, w, y = images.shape, weights.shape, results.shape
     strides, pads, dilations = (ints(attrs, name) for name in GEOMETRY)
     return DepthwiseSpec(
         kind="forward" if kind == "forward" else "input_grad" if kind == "input_grad" else "weight_grad",
+        dtype=images.dtype,
         n=x[0], h=x[1], w=x[2], c=x[3], oh=y[1], ow=y[2],
         kernel=(w[0], w[1]), strides=(strides[0], strides[1]),
         pads=(pads[0], pads[1], pads[2], pads[3]), dilations=(dilations[0], dilations[1]),
@@ -389,9 +392,7 @@ DEPTHWISE = Operator(
     evaluate=_depthwise_evaluate,
     grad=_DEPTHWISE[0],
     cost=lambda inputs, outputs, attrs: _depthwise_cost(inputs[1], outputs[0], inputs, outputs),
-    lower=lambda inputs, outputs, attrs: _depthwise_spec(
-        "forward", inputs[0].shape, inputs[1].shape, outputs[0].shape, attrs
-    ),
+    lower=lambda inputs, outputs, attrs: _depthwise_spec("forward", inputs[0], inputs[1], outputs[0], attrs),
     to_onnx=_depthwise_onnx,
     examples=_examples(_DEPTHWISE_CASES, "forward"),
 )
@@ -405,9 +406,7 @@ DEPTHWISE_INPUT_GRAD = Operator(
     ),
     grad=_DEPTHWISE[1],
     cost=lambda inputs, outputs, attrs: _depthwise_cost(inputs[1], inputs[0], inputs, outputs),
-    lower=lambda inputs, outputs, attrs: _depthwise_spec(
-        "input_grad", outputs[0].shape, inputs[1].shape, inputs[0].shape, attrs
-    ),
+    lower=lambda inputs, outputs, attrs: _depthwise_spec("input_grad", outputs[0], inputs[1], inputs[0], attrs),
     to_onnx=_depthwise_input_grad_onnx,
     examples=_examples(_DEPTHWISE_CASES, "input_grad"),
 )
@@ -419,9 +418,7 @@ DEPTHWISE_WEIGHT_GRAD = Operator(
     evaluate=_depthwise_weight_grad_evaluate,
     grad=_DEPTHWISE[2],
     cost=lambda inputs, outputs, attrs: _depthwise_cost(outputs[0], inputs[1], inputs, outputs),
-    lower=lambda inputs, outputs, attrs: _depthwise_spec(
-        "weight_grad", inputs[0].shape, outputs[0].shape, inputs[1].shape, attrs
-    ),
+    lower=lambda inputs, outputs, attrs: _depthwise_spec("weight_grad", inputs[0], outputs[0], inputs[1], attrs),
     to_onnx=_depthwise_weight_grad_onnx,
     examples=_examples(_DEPTHWISE_CASES, "weight_grad"),
 )

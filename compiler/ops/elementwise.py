@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.errors import InternalError
-from compiler.graph import NUMPY_DTYPE, Array, Attrs, DType, Node, TensorType
-from compiler.kernels.spec import Binary, Const, Expr, MapSpec, Ref, Select, Unary
-from compiler.ops.access import broadcast, identity
+from compiler.graph import Array, Attrs, Node, TensorType
+from compiler.kernels.access import broadcast, identity
+from compiler.kernels.expressions import Binary, Const, Expr, Ref, Select, Unary
+from compiler.kernels.spec import MapSpec
+from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Example,
     NotDifferentiable,
@@ -24,11 +26,7 @@ from compiler.ops.record import (
     text,
 )
 
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
-
-Grads = Sequence[str | None]
-Gradient = Callable[["GraphBuilder", str, str, str], str]
+Gradient = Callable[[Emitter, Value, Value, Value], Value]
 Evaluate = Callable[[Array], Array]
 
 _VECTOR = TensorType("f32", (2, 3, 5))
@@ -36,7 +34,7 @@ _ROW = TensorType("f32", (3, 1))
 _BOOL = TensorType("bool", (2, 3, 5))
 
 
-def sum_to(b: GraphBuilder, value: str, shape: tuple[int, ...]) -> str:
+def sum_to(b: Emitter, value: Value, shape: tuple[int, ...]) -> Value:
     """Sum a gradient over the axes along which its operand was broadcast."""
     have = b.shape(value)
     if have == shape:
@@ -72,13 +70,13 @@ def _unary(
     tensor: TensorType = _VECTOR,
     result: DType | None = None,
 ) -> Operator:
-    """A record for `y = f(x)`; `grad(builder, x, y, d_y)` returns d_x."""
+    """A record for `y = f(x)`; `grad(emitter, x, y, d_y)` returns d_x."""
     body = expr if expr is not None else Unary(name, Ref(0))
 
     def infer(inputs: Types, attrs: Attrs) -> Types:
         return (TensorType(result or inputs[0].dtype, inputs[0].shape),)
 
-    def rule(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+    def rule(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
         if isinstance(grad, NotDifferentiable):
             raise InternalError(f"{name} has no gradient")
         return (grad(b, node.inputs[0], node.output, d_output),)
@@ -115,23 +113,23 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(half * (np.tanh(half * x) + 1))
 
 
-def _d_erf(b: GraphBuilder, x: str, y: str, d_y: str) -> str:
+def _d_erf(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
     square = b.emit("mul", x, x)
     bell = b.emit("exp", b.emit("neg", square))
     return b.emit("mul", b.emit("mul", d_y, b.constant(2 / np.sqrt(np.pi))), bell)
 
 
-def _d_tanh(b: GraphBuilder, x: str, y: str, d_y: str) -> str:
+def _d_tanh(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
     slope = b.emit("sub", b.constant(1.0), b.emit("mul", y, y))
     return b.emit("mul", d_y, slope)
 
 
-def _d_sigmoid(b: GraphBuilder, x: str, y: str, d_y: str) -> str:
+def _d_sigmoid(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
     slope = b.emit("mul", y, b.emit("sub", b.constant(1.0), y))
     return b.emit("mul", d_y, slope)
 
 
-def _d_rsqrt(b: GraphBuilder, x: str, y: str, d_y: str) -> str:
+def _d_rsqrt(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
     cube = b.emit("mul", y, b.emit("mul", y, y))
     return b.emit("mul", b.emit("mul", d_y, b.constant(-0.5)), cube)
 
@@ -140,7 +138,7 @@ def _onnx_rsqrt(out: OnnxWriter, x: str, output: str) -> str:
     return out.add("Reciprocal", out.add("Sqrt", x), output=output)
 
 
-def _relu_mask(b: GraphBuilder, x: str, y: str, d_y: str) -> str:
+def _relu_mask(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
     positive = b.emit("less", b.constant(0.0), y)
     return b.emit("where", positive, d_y, b.constant(0.0))
 
@@ -192,7 +190,7 @@ UNARY_OPERATORS = (
 # ---------------------------------------------------------------------------------------------------- clip and cast
 
 
-def _clip_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _clip_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     # Strictly inside, as hardtanh and ReLU6 define it; the output tells as much as the input and is kept anyway.
     low, high = number(node.attrs, "low"), number(node.attrs, "high")
     zero, d_x = b.constant(0.0), d_output
@@ -232,26 +230,24 @@ CLIP = Operator(
     examples=(Example((_VECTOR,), {"low": 0.0, "high": 0.9}), Example((_VECTOR,), {"low": -0.5, "high": np.inf})),
 )
 
-_ONNX_TYPE = {"f32": 1, "i64": 7, "i32": 6, "bool": 9}
-
 
 def _cast_infer(inputs: Types, attrs: Attrs) -> Types:
     kind = text(attrs, "to")
-    if kind not in NUMPY_DTYPE:
+    if kind not in ELEMENT_TYPES:
         raise InternalError(f"cast to {kind!r}")
     return (TensorType(kind, inputs[0].shape),)  # type: ignore[arg-type]
 
 
 def _cast_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
-    kind = text(attrs, "to")
-    # A float64 evaluation stays float64: "f32" means "the real type of this run".
-    if kind == "f32" and inputs[0].dtype == np.float64:
+    element = ELEMENT_TYPES[text(attrs, "to")]
+    # A float64 evaluation stays float64: a real type means "the real type of this run".
+    if element.is_real and inputs[0].dtype == np.float64:
         return (inputs[0],)
-    return (inputs[0].astype(NUMPY_DTYPE[kind]),)
+    return (inputs[0].astype(element.numpy),)
 
 
-def _cast_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
-    real = b.types[node.inputs[0]].dtype == "f32" and b.types[node.output].dtype == "f32"
+def _cast_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
+    real = b.types[node.inputs[0]].element.is_real and b.types[node.output].element.is_real
     return (d_output if real else None,)
 
 
@@ -264,7 +260,7 @@ CAST = Operator(
     cost=elementwise_cost(1),
     lower=lambda inputs, outputs, attrs: _map(inputs, outputs[0], Unary(f"to_{outputs[0].dtype}", Ref(0))),
     to_onnx=lambda node, types: [
-        OnnxNode("Cast", node.inputs, node.outputs, {"to": _ONNX_TYPE[text(node.attrs, "to")]})
+        OnnxNode("Cast", node.inputs, node.outputs, {"to": ELEMENT_TYPES[text(node.attrs, "to")].onnx})
     ],
     examples=(Example((_VECTOR,), {"to": "f32"}),),
 )
@@ -272,8 +268,8 @@ CAST = Operator(
 # ------------------------------------------------------------------------------------------------------------ binary
 
 
-BinaryOneSided = Callable[["GraphBuilder", str, str, str, str], str]
-"""(builder, x, y, z, d_z) -> the gradient of one operand, before it is summed to the operand's shape."""
+BinaryOneSided = Callable[[Emitter, Value, Value, Value, Value], Value]
+"""(emitter, x, y, z, d_z) -> the gradient of one operand, before it is summed to the operand's shape."""
 
 
 def _binary_infer(result: DType | None) -> Callable[[Types, Attrs], Types]:
@@ -296,9 +292,9 @@ def _binary(
     tensors: tuple[TensorType, TensorType] = (_VECTOR, _ROW),
     flops: int = 1,
 ) -> Operator:
-    """A record for `z = f(x, y)`; each of `grads` maps (builder, x, y, z, d_z) to one operand's gradient."""
+    """A record for `z = f(x, y)`; each of `grads` maps (emitter, x, y, z, d_z) to one operand's gradient."""
 
-    def rule(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+    def rule(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
         if isinstance(grads, NotDifferentiable):
             raise InternalError(f"{name} has no gradient")
         x, y = node.inputs
@@ -321,25 +317,25 @@ def _binary(
     )
 
 
-def _d_div_y(b: GraphBuilder, x: str, y: str, z: str, d: str) -> str:
+def _d_div_y(b: Emitter, x: Value, y: Value, z: Value, d: Value) -> Value:
     return b.emit("neg", b.emit("div", b.emit("mul", d, z), y))
 
 
-def _d_pow_x(b: GraphBuilder, x: str, y: str, z: str, d: str) -> str:
+def _d_pow_x(b: Emitter, x: Value, y: Value, z: Value, d: Value) -> Value:
     """d y x^(y - 1); 0 where y = 0, also at x = 0."""
     lower = b.emit("pow", x, b.emit("sub", y, b.constant(1.0)))
     slope = b.emit("where", b.emit("equal", y, b.constant(0.0)), b.constant(0.0), b.emit("mul", y, lower))
     return b.emit("mul", d, slope)
 
 
-def _d_pow_y(b: GraphBuilder, x: str, y: str, z: str, d: str) -> str:
+def _d_pow_y(b: Emitter, x: Value, y: Value, z: Value, d: Value) -> Value:
     """d x^y log x; 0 where x = 0 and y >= 0, the limit."""
     flat = b.emit("and", b.emit("equal", x, b.constant(0.0)), b.emit("less_equal", b.constant(0.0), y))
     slope = b.emit("where", flat, b.constant(0.0), b.emit("mul", z, b.emit("log", x)))
     return b.emit("mul", d, slope)
 
 
-def _where_less(b: GraphBuilder, low: str, high: str, d: str) -> str:
+def _where_less(b: Emitter, low: Value, high: Value, d: Value) -> Value:
     """`d` where `low` < `high`, and half of it where they are equal, as in torch.maximum."""
     half = b.emit("where", b.emit("equal", low, high), b.emit("mul", d, b.constant(0.5)), b.constant(0.0))
     return b.emit("where", b.emit("less", low, high), d, half)
@@ -400,7 +396,7 @@ def _where_infer(inputs: Types, attrs: Attrs) -> Types:
     return (TensorType(inputs[1].dtype, broadcast_shape(*(tensor.shape for tensor in inputs))),)
 
 
-def _where_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _where_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     cond, x, y = node.inputs
     zero = b.constant(0.0)
     d_x = sum_to(b, b.emit("where", cond, d_output, zero), b.shape(x)) if wanted[1] else None

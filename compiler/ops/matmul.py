@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import MatmulSpec
-from compiler.ops.elementwise import Grads, sum_to
+from compiler.ops.elementwise import sum_to
+from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import Cost, Example, OnnxNode, OnnxWriter, Operator, Types, broadcast_shape, flag
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
 
 
 def _swap(shape: tuple[int, ...], transposed: bool) -> tuple[int, ...]:
@@ -42,7 +39,7 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     return (np.matmul(a, _transposed(inputs[1], flag(attrs, "transpose_b"))),)
 
 
-def _grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     """Forward: C = op(A) op(B). Backward: d_op(A) = d_C op(B)^T, d_op(B) = op(A)^T d_C, each transposed as stored."""
     x, y = node.inputs
     ta, tb = flag(node.attrs, "transpose_a"), flag(node.attrs, "transpose_b")
@@ -56,7 +53,7 @@ def _grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) 
     return (d_x, d_y)
 
 
-def _product(b: GraphBuilder, x: str, y: str, tx: bool, ty: bool, shape: tuple[int, ...]) -> str:
+def _product(b: Emitter, x: Value, y: Value, tx: bool, ty: bool, shape: tuple[int, ...]) -> Value:
     """One operand's gradient; where the operand was shared by a batch, one long reduction instead of many and a sum."""
     shared = len(shape) == 2 and tx and not ty
     if shared and b.shape(x)[:-2] == b.shape(y)[:-2]:
@@ -84,8 +81,8 @@ def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> MatmulSpec:
             )
     m, k, n = left[-2], left[-1], right[-1]
     if a_batched and not b_batched and not ta:  # a shared right operand: the batch is only more rows
-        return MatmulSpec(1, batch * m, n, k, False, tb, False, False)
-    return MatmulSpec(batch, m, n, k, ta, tb, a_batched, b_batched)
+        return MatmulSpec(1, batch * m, n, k, False, tb, False, False, dtype=a.dtype)
+    return MatmulSpec(batch, m, n, k, ta, tb, a_batched, b_batched, dtype=a.dtype)
 
 
 def _to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:

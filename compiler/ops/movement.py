@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from compiler.element_types import DType
 from compiler.errors import ModelShapeError
-from compiler.graph import Array, Attrs, DType, Node, TensorType
-from compiler.kernels.spec import Access, Binary, Const, Expr, GatherSpec, Index, MapSpec, Ref, Select
-from compiler.ops.access import axis, broadcast, identity
-from compiler.ops.elementwise import Grads, sum_to
+from compiler.graph import Array, Attrs, Node, TensorType
+from compiler.kernels.access import Access, axis, broadcast, identity
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select
+from compiler.kernels.spec import GatherSpec, MapSpec
+from compiler.ops.elementwise import sum_to
+from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Cost,
     Example,
@@ -27,9 +29,6 @@ from compiler.ops.record import (
     ints,
     number,
 )
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
 
 _CUBE = TensorType("f32", (2, 3, 4))
 _FREE = Cost(0, 0, 0)
@@ -76,7 +75,7 @@ def _transpose_lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
     return _copy(inputs, outputs, attrs, (Access(inputs[0], index),))
 
 
-def _transpose_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _transpose_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     inverse = tuple(int(position) for position in np.argsort(ints(node.attrs, "perm")))
     return (b.emit("transpose", d_output, perm=inverse),)
 
@@ -157,7 +156,7 @@ def _slice_lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
     return _copy(inputs, outputs, attrs, (Access(inputs[0], index),))
 
 
-def _slice_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _slice_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     starts, _, steps = _slice_bounds(node.attrs)
     shape = b.shape(node.inputs[0])
     for along, (start, step) in enumerate(zip(starts, steps, strict=True)):
@@ -221,7 +220,7 @@ def _pad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
     return _copy(inputs, outputs, attrs, (Access(inputs[0], index, number(attrs, "value")),))
 
 
-def _pad_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _pad_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     before, shape = ints(node.attrs, "before"), b.shape(node.inputs[0])
     stops = tuple(first + extent for first, extent in zip(before, shape, strict=True))
     return (b.emit("slice", d_output, starts=before, stops=stops, steps=(1,) * len(shape)),)
@@ -276,7 +275,7 @@ def _concat_lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
     return _copy(inputs, outputs, attrs, tuple(reads), expr)
 
 
-def _concat_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _concat_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     along = integer(node.attrs, "axis")
     shapes = [b.shape(operand) for operand in node.inputs]
     grads: list[str | None] = []
@@ -323,7 +322,7 @@ def _gather_infer(inputs: Types, attrs: Attrs) -> Types:
     return (TensorType(data.dtype, data.shape[:along] + index.shape + data.shape[along + 1 :]),)
 
 
-def _gather_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _gather_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     along = integer(node.attrs, "axis")
     return (b.emit("scatter_add", node.inputs[1], d_output, axis=along, shape=b.shape(node.inputs[0])), None)
 

@@ -10,15 +10,16 @@ RMSNormalization (23).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernels.spec import Access, Expr, NormGradSpec, Ref, RowSpec
-from compiler.ops.access import axis, row_matrix
-from compiler.ops.elementwise import Grads
+from compiler.kernels.access import Access, axis, row_matrix
+from compiler.kernels.expressions import Expr, Ref
+from compiler.kernels.spec import NormGradSpec, RowSpec
+from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Cost,
     Example,
@@ -33,9 +34,6 @@ from compiler.ops.record import (
     reading_cost,
 )
 from compiler.ops.rows import add, moments, mul, norm_onnx, norm_stages
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
 
 _T = TypeVar("_T")
 _GRADIENT_FLOPS = 18
@@ -59,7 +57,7 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     return (y + bias[0] if bias else y,)
 
 
-def _grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     wanted = (*wanted, False)[:3]
     names = [b.fresh() if want else None for want in wanted]
     b.emit_many(
@@ -124,7 +122,8 @@ def _grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> NormGradSpec:
     width = inputs[0].shape[-1]
     d_x, d_weight, d_bias = (bool(want) for want in ints(attrs, "wanted"))
     epsilon, centred = number(attrs, "epsilon"), flag(attrs, "centred")
-    return NormGradSpec(inputs[0].size // width, width, epsilon, centred, (d_x, d_weight, d_bias))
+    wanted, rows = (d_x, d_weight, d_bias), inputs[0].size // width
+    return NormGradSpec(rows, width, epsilon, centred, wanted, dtype=inputs[0].dtype)
 
 
 def _grad_to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:

@@ -16,8 +16,9 @@ import numpy as np
 
 from compiler.errors import InternalError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernels.spec import Access, Binary, Const, Expr, MapSpec, Ref, Unary
-from compiler.ops.access import axis, broadcast, identity
+from compiler.kernels.access import Access, axis, broadcast, identity
+from compiler.kernels.expressions import Binary, Const, Expr, Ref, Unary
+from compiler.kernels.spec import MapSpec
 from compiler.ops.record import (
     Cost,
     Example,

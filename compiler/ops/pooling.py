@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import PoolSpec
 from compiler.ops.convolution import TO_NCHW, TO_NHWC, output_size
-from compiler.ops.elementwise import Grads
+from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Example,
     NotDifferentiable,
@@ -23,9 +23,6 @@ from compiler.ops.record import (
     ints,
     reading_cost,
 )
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
 
 Kind = Literal["max", "max_grad", "average", "average_grad"]
 WINDOW = ("kernel", "strides", "pads")
@@ -41,10 +38,11 @@ def _infer(inputs: Types, attrs: Attrs) -> Types:
     return (TensorType(inputs[0].dtype, (n, *output_size(h, w, ints(attrs, "kernel"), attrs), c)),)
 
 
-def _spec(kind: Kind, x: tuple[int, ...], y: tuple[int, ...], attrs: Attrs) -> PoolSpec:
+def _spec(kind: Kind, images: TensorType, results: TensorType, attrs: Attrs) -> PoolSpec:
+    x, y = images.shape, results.shape
     kernel, strides, pads = (ints(attrs, name) for name in WINDOW)
     return PoolSpec(
-        kind=kind, n=x[0], h=x[1], w=x[2], c=x[3], oh=y[1], ow=y[2],
+        kind=kind, dtype=images.dtype, n=x[0], h=x[1], w=x[2], c=x[3], oh=y[1], ow=y[2],
         kernel=(kernel[0], kernel[1]), strides=(strides[0], strides[1]), pads=(pads[0], pads[1], pads[2], pads[3]),
         count_pads=flag(attrs, "count_pads") if "count_pads" in attrs else False,
     )  # fmt: skip
@@ -109,11 +107,11 @@ def _average_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array
     return (total[:, top : top + shape[1], left : left + shape[2]],)
 
 
-def _max_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _max_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     return (b.emit("max_pool_grad", node.inputs[0], d_output, **_window(node.attrs)),)
 
 
-def _average_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _average_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     shape, count = b.shape(node.inputs[0]), flag(node.attrs, "count_pads")
     return (b.emit("average_pool_grad", d_output, shape=shape, count_pads=count, **_window(node.attrs)),)
 
@@ -183,7 +181,7 @@ POOLING = (
         evaluate=_max_evaluate,
         grad=_max_grad,
         cost=reading_cost(1),
-        lower=lambda inputs, outputs, attrs: _spec("max", inputs[0].shape, outputs[0].shape, attrs),
+        lower=lambda inputs, outputs, attrs: _spec("max", inputs[0], outputs[0], attrs),
         to_onnx=_max_onnx,
         examples=(Example((_X,), _ATTRS, ("apart",)),),
     ),
@@ -194,7 +192,7 @@ POOLING = (
         evaluate=_max_grad_evaluate,
         grad=_SECOND,
         cost=reading_cost(2),
-        lower=lambda inputs, outputs, attrs: _spec("max_grad", inputs[0].shape, inputs[1].shape, attrs),
+        lower=lambda inputs, outputs, attrs: _spec("max_grad", inputs[0], inputs[1], attrs),
         to_onnx=_max_grad_onnx,
         examples=(Example((_X, _Y), _ATTRS, ("apart",)),),
     ),
@@ -205,7 +203,7 @@ POOLING = (
         evaluate=_average_evaluate,
         grad=_average_grad,
         cost=reading_cost(1),
-        lower=lambda inputs, outputs, attrs: _spec("average", inputs[0].shape, outputs[0].shape, attrs),
+        lower=lambda inputs, outputs, attrs: _spec("average", inputs[0], outputs[0], attrs),
         to_onnx=_average_onnx,
         examples=(Example((_X,), _COUNTED), Example((_X,), _UNCOUNTED)),
     ),
@@ -216,7 +214,7 @@ POOLING = (
         evaluate=_average_grad_evaluate,
         grad=_SECOND,
         cost=reading_cost(1),
-        lower=lambda inputs, outputs, attrs: _spec("average_grad", outputs[0].shape, inputs[0].shape, attrs),
+        lower=lambda inputs, outputs, attrs: _spec("average_grad", outputs[0], inputs[0], attrs),
         to_onnx=_average_grad_onnx,
         examples=(
             Example((_Y,), {**_COUNTED, "shape": _X.shape}),

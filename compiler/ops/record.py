@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from compiler.errors import InternalError, ModelShapeError
 from compiler.graph import Array, Attrs, AttrValue, Node, TensorType
 from compiler.kernels.spec import KernelSpec
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
+from compiler.ops.emitter import GradRule
 
 Types = tuple[TensorType, ...]
 OnnxAttribute = int | float | str | tuple[int, ...] | tuple[float, ...] | Array
@@ -94,10 +91,6 @@ class Example:
     inputs: Types
     attrs: Attrs = field(default_factory=dict)
     values: tuple[str, ...] = ()
-
-
-GradRule = Callable[["GraphBuilder", Node, str, tuple[bool, ...]], Sequence[str | None]]
-"""(builder, node, name of d_output, which inputs want a gradient) -> name of d_input or None, per input."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernels.spec import Access, Binary, Const, Expr, ReduceSpec, Ref, RowSpec, Select, Stat, Unary
-from compiler.ops.access import axis, identity, per_row, row_matrix
-from compiler.ops.elementwise import Grads
+from compiler.kernels.access import Access, axis, identity, per_row, row_matrix
+from compiler.kernels.expressions import Binary, Const, Expr, Ref, Select, Stat, Unary
+from compiler.kernels.spec import ReduceSpec, RowSpec
+from compiler.ops.emitter import Emitter, GradRule, Grads, Value
 from compiler.ops.record import (
     Example,
-    GradRule,
     NotDifferentiable,
     OnnxNode,
     OnnxWriter,
@@ -32,9 +32,6 @@ from compiler.ops.record import (
     ints,
     reading_cost,
 )
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
 
 _CUBE = TensorType("f32", (2, 3, 4))
 _EXAMPLES = (
@@ -59,17 +56,17 @@ def _mean_scale(shape: tuple[int, ...], attrs: Attrs) -> float:
     return 1.0 / prod(shape[i] for i in ints(attrs, "axes"))
 
 
-def _spread(b: GraphBuilder, node: Node, value: str) -> str:
+def _spread(b: Emitter, node: Node, value: Value) -> Value:
     shape = b.shape(node.inputs[0])
     kept = b.emit("reshape", value, shape=_kept_shape(shape, ints(node.attrs, "axes")))
     return b.emit("broadcast_to", kept, shape=shape)
 
 
-def _sum_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _sum_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     return (_spread(b, node, d_output),)
 
 
-def _mean_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _mean_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     scale = b.constant(_mean_scale(b.shape(node.inputs[0]), node.attrs))
     return (_spread(b, node, b.emit("mul", d_output, scale)),)
 
@@ -116,7 +113,7 @@ def _reduction(
 # ----------------------------------------------------------------------------------------------- gradient of a maximum
 
 
-def _max_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _max_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     """The reduced axes are moved to the end, where they are one."""
     x, axes = node.inputs[0], ints(node.attrs, "axes")
     shape = b.shape(x)
@@ -188,7 +185,7 @@ def _log_sum_exp(x: Array) -> Array:
         return np.asarray((np.log(np.exp(x - top).sum(axis=-1, keepdims=True)) + top)[..., 0])
 
 
-def _log_sum_exp_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _log_sum_exp_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     x = node.inputs[0]
     column = b.emit("reshape", d_output, shape=(*b.shape(d_output), 1))
     return (b.emit("mul", b.emit("safe_softmax", x), column),)

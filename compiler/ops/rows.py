@@ -15,15 +15,16 @@ Source: ONNX Softmax, LayerNormalization, SoftmaxCrossEntropyLoss.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernels.spec import Binary, Const, Expr, Index, Ref, RowSpec, Select, Stat, Unary
-from compiler.ops.access import per_row, row_matrix
-from compiler.ops.elementwise import Grads
+from compiler.kernels.access import per_row, row_matrix
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Stat, Unary
+from compiler.kernels.spec import RowSpec
+from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Example,
     NotDifferentiable,
@@ -34,9 +35,6 @@ from compiler.ops.record import (
     number,
     reading_cost,
 )
-
-if TYPE_CHECKING:
-    from compiler.rewriting.builder import GraphBuilder
 
 Stage = tuple[Literal["sum", "max"], Expr]
 _X = TensorType("f32", (2, 3, 5))
@@ -296,7 +294,7 @@ def _normalization(name: str, centred: bool) -> tuple[Operator, Operator]:
         mean, scale = moments(inputs[0], attrs, centred)
         return ((inputs[0] - mean) * scale,)
 
-    def grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+    def grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
         return (b.emit(f"{name}_grad", node.inputs[0], d_output, epsilon=number(node.attrs, "epsilon")),)
 
     forward = Operator(
@@ -357,7 +355,7 @@ def _cross_entropy_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec
     return RowSpec(rows, width, reads, stages, (per_row(outputs[0]),), (kept,))
 
 
-def _cross_entropy_grad(b: GraphBuilder, node: Node, d_output: str, wanted: tuple[bool, ...]) -> Grads:
+def _cross_entropy_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     return (b.emit("cross_entropy_grad", *node.inputs, d_output), None)
 
 

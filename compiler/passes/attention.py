@@ -21,22 +21,26 @@ from compiler.graph import Graph
 from compiler.passes.attention_mask import later_keys
 from compiler.passes.attention_match import Finder, Match, Source, mask_shape
 from compiler.rewriting.builder import GraphBuilder
+from compiler.rewriting.passes import Declined, PassResult, rewritten
 
 
-def fuse_attention(graph: Graph) -> Graph:
+def fuse_attention(graph: Graph) -> PassResult[Graph]:
     """The graph with every attention that is recognised as one node."""
     finder = Finder(graph)
     b = GraphBuilder(prefix="attention")
     b.types.update(graph.types)
     b.arrays.update(graph.arrays)
+    declined: list[Declined] = []
     for node in graph.nodes:
         match = finder.match(node)
-        b.origin, b.phase = node.origin, node.phase
-        if match is None:
-            b.nodes.append(node)
-        else:
+        b.stand_for(node)
+        if isinstance(match, Match):
             _write(b, finder, match, node.output)
-    return replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays)
+            continue
+        b.nodes.append(node)
+        if match is not None:
+            declined.append(match)
+    return rewritten(graph, replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays), declined)
 
 
 def _write(b: GraphBuilder, finder: Finder, match: Match, output: str) -> None:

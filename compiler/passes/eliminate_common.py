@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from compiler.graph import Array, Graph
 from compiler.ops import OPERATORS
+from compiler.rewriting.passes import PassResult, rewritten
 
 MAX_CONSTANT_BYTES = 1 << 16
 
 
-def eliminate_common(graph: Graph) -> Graph:
+def eliminate_common(graph: Graph) -> PassResult[Graph]:
     """The graph with common subexpressions merged; graph outputs keep their names."""
     names = _equal_constants(graph)
     seen: dict[object, tuple[str, ...]] = {}
@@ -30,7 +31,7 @@ def eliminate_common(graph: Graph) -> Graph:
             continue
         seen.setdefault(key, node.outputs)
         nodes.append(node)
-    return graph.with_nodes(nodes)
+    return rewritten(graph, graph.with_nodes(nodes))
 
 
 def _equal_constants(graph: Graph) -> dict[str, str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import CompileError
 from compiler.graph import Array, Graph, Node, TensorType
-from compiler.kernels.spec import Const, Expr, KernelSpec, MapSpec, ReduceSpec, Ref, RowSpec
-from compiler.kernels.substitution import substitute_refs
+from compiler.kernels.expressions import Const, Expr, Ref, substitute_refs
+from compiler.kernels.spec import KernelSpec, MapSpec, ReduceSpec, RowSpec
 from compiler.ops import OPERATORS
 from compiler.ops.record import View
 from compiler.program.aliases import Alias, Aliases, root_of
@@ -43,7 +43,7 @@ def lower(graph: Graph) -> Lowered:
         try:
             spec = record.lower(inputs, outputs, node.attrs)
         except CompileError as problem:
-            problem.where = problem.where or node.origin or node.op
+            problem.where = problem.where or node.layer or node.op
             raise
         if isinstance(spec, View):
             aliases[node.output] = Alias(node.inputs[0])
@@ -65,16 +65,16 @@ def _call(
     names = node.inputs
     if isinstance(spec, MapSpec | ReduceSpec | RowSpec):
         spec, names = inline_scalars(spec, names, scalars)
-    label = node.origin or node.op
     return KernelCall(
         spec=spec,
         inputs=names,
         outputs=node.outputs,
-        origin={"backward": f"d {label}", "update": f"update {label}"}.get(node.phase, label),
+        layer=node.layer or node.op,
         phase=node.phase,
         flops=cost.flops,
         bytes_read=cost.bytes_read,
         bytes_written=cost.bytes_written,
+        parameter=node.parameter,
     )
 
 

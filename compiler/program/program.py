@@ -21,14 +21,21 @@ class KernelCall:
     spec: KernelSpec
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    origin: str
-    """The ONNX nodes it comes from, for the per-kernel table: `conv1` or `d conv1`."""
+    layer: str
+    """The ONNX node it comes from, by the name that people know. `compiler.program.labels` says what it does there."""
     phase: Phase
     flops: int
     bytes_read: int
     bytes_written: int
+    parameter: str = ""
+    """The parameter whose gradient or update it makes, by the name that people know; empty: of none."""
+    updates: bool = False
+    """Whether it updates the parameter with the gradient as it makes it."""
     parts: int = 1
-    """Into how many parts of the batch the call is cut; this one runs one of them."""
+    """Into how many parts of the batch the call is cut; this one runs number `part` of them, counted from 0."""
+    part: int = 0
+    sum_of: int = 0
+    """Of how many parts it adds what they summed over the batch; 0: it is no such sum."""
     again: bool = False
     """Whether it makes anew in the backward pass what the forward pass has made: arithmetic that saves memory."""
 

@@ -56,10 +56,7 @@ class _Repeater:
             source = self.program.calls[position]
             repeats += self.repeats_for(source)
             outputs = tuple(map(self._again, source.outputs))
-            origin = f"{source.origin} {AGAIN}"
-            repeats.append(
-                replace(self.redirected(source), outputs=outputs, origin=origin, phase="backward", again=True)
-            )
+            repeats.append(replace(self.redirected(source), outputs=outputs, phase="backward", again=True))
         return repeats
 
     def redirected(self, call: KernelCall) -> KernelCall:

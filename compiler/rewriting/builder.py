@@ -21,10 +21,15 @@ class GraphBuilder:
         self.nodes: list[Node] = list(base.nodes) if base is not None else []
         self.types: dict[str, TensorType] = dict(base.types) if base is not None else {}
         self.arrays: dict[str, Array] = dict(base.arrays) if base is not None else {}
-        self.origin = ""
+        self.layer = ""
         self.phase: Phase = "forward"
+        self.parameter = ""
         self._prefix = prefix
         self._counter = 0
+
+    def stand_for(self, node: Node) -> None:
+        """What is emitted from now on is what has become of `node`."""
+        self.layer, self.phase, self.parameter = node.layer, node.phase, node.parameter
 
     def fresh(self, hint: str = "") -> str:
         """A name that no value has yet."""
@@ -44,12 +49,12 @@ class GraphBuilder:
     ) -> tuple[str, ...]:
         """Append a node whose outputs get the given names."""
         operands = tuple(inputs)
-        node = Node(op, operands, names, attrs, self.origin, self.phase)
+        node = Node(op, operands, names, attrs, self.layer, self.phase, self.parameter)
         try:
             types = OPERATORS[op].infer(tuple(self.types[operand] for operand in operands), attrs)
         except CompileError as problem:
             if not problem.where:
-                problem.where = self.origin or op
+                problem.where = self.layer or op
             raise
         self.types.update(zip(names, types, strict=True))
         self.nodes.append(node)

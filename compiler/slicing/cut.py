@@ -12,26 +12,21 @@ from dataclasses import dataclass, replace
 
 from compiler.fusion.epilogues import output_extents
 from compiler.graph import TensorType
+from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import Linear, is_identity, linear_form
+from compiler.kernels.expressions import Binary, Expr, Index, Ref, substitute_refs, uses_position, walk
 from compiler.kernels.spec import (
-    Access,
-    Affine,
     AttentionSpec,
-    Binary,
     ConvSpec,
     DepthwiseSpec,
-    Expr,
     GatherSpec,
-    Index,
     KernelSpec,
     MapSpec,
     MatmulSpec,
     PoolSpec,
     ReduceSpec,
-    Ref,
     RowSpec,
 )
-from compiler.kernels.substitution import substitute_refs, uses_position, walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,11 +97,11 @@ class _Slicer:
             spec=part.spec,
             inputs=inputs,
             outputs=outputs,
-            origin=f"{call.origin} [{j + 1}/{group.parts}]",
             flops=call.flops // group.parts,
             bytes_read=max(0, call.bytes_read - whole_bytes) // group.parts + min(whole_bytes, call.bytes_read),
             bytes_written=call.bytes_written if part.sums else call.bytes_written // group.parts,
             parts=group.parts,
+            part=j,
         )
 
     def _range(self, name: str, j: int, parts: int) -> str:
@@ -134,10 +134,10 @@ class _Slicer:
                     spec=spec,
                     inputs=terms + extra,
                     outputs=(output,),
-                    origin=f"{call.origin} [sum of {group.parts}]",
                     flops=self.program.types[output].size * (group.parts - 1),
                     bytes_read=size_bytes,
                     bytes_written=self.program.types[output].size_bytes,
+                    sum_of=group.parts,
                 )
             )
         return sums

@@ -37,7 +37,8 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
         _propagate(b, node, d_output, active, pending)
     gradients = {}
     for name, part in plan.items():
-        b.origin = name
+        known = graph.parameters.get(name)
+        b.layer, b.parameter = known.layer if known is not None else "", name
         if name not in pending:
             raise _unreachable(name)
         gradients[name] = _slice_of(b, _total(b, pending.pop(name)), part)
@@ -60,7 +61,7 @@ def _propagate(b: GraphBuilder, node: Node, d_output: str, active: set[str], pen
     wanted = tuple(name in active for name in node.inputs)
     if isinstance(rule, NotDifferentiable):
         return  # a path through a comparison or an index carries no gradient
-    b.origin = node.origin
+    b.layer = node.layer
     for name, d_input, want in zip(node.inputs, rule(b, node, d_output, wanted), wanted, strict=True):
         if want and d_input is not None:
             if b.shape(d_input) != b.shape(name):

@@ -53,7 +53,7 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     logits = _logits(graph, spec)
     tensor = graph.types[logits]
     b = GraphBuilder(graph)
-    b.origin = "loss"
+    b.layer = "loss"
     if LABELS in b.types:
         raise SpecError(f"the model already has a value called {LABELS!r}", where="spec.loss")
     warnings = _assumed_output(graph, spec)
@@ -157,7 +157,7 @@ def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, slices: Mapping[str,
     states: dict[str, str] = {}
     updates: dict[str, str] = {}
     for parameter, gradient in step.gradients.items():
-        b.origin = parameter
+        b.layer, b.parameter = step.graph.parameters[parameter].layer, parameter
         own = [f"{OPTIMIZER}{kind}.{parameter}" for kind in _state_kinds(spec)]
         b.types.update(dict.fromkeys(own, b.types[gradient]))
         states.update(dict.fromkeys(own, parameter))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from compiler.codegen.family import choices_of
 from compiler.errors import TuningError
 from compiler.kernels.spec import KernelSpec, canonical, signature
+from compiler.program.labels import label_of
 from compiler.program.program import KernelCall
 from compiler.targets import Target
 from compiler.tuning.spec_text import parse_spec
@@ -80,7 +81,7 @@ def catalogue_of(calls: Iterable[KernelCall], target: Target, *, threads: int, v
         name, moved = signature(call.spec), call.bytes_read + call.bytes_written
         known = found.get(name)
         if known is None:
-            found[name] = CatalogueKernel(call.spec, call.origin, 1, call.flops, moved)
+            found[name] = CatalogueKernel(call.spec, label_of(call), 1, call.flops, moved)
         else:
             found[name] = replace(
                 known, calls=known.calls + 1, flops=known.flops + call.flops, bytes_moved=known.bytes_moved + moved

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
+from typing import get_args
 
 from compiler.codegen.family import FAMILIES
 from compiler.errors import TuningError
 from compiler.graph import TensorType
-from compiler.kernels import spec as kernel_spec
+from compiler.kernels import expressions
+from compiler.kernels.access import Access, Affine
 from compiler.kernels.spec import KernelSpec, canonical
 
 MAX_CHARACTERS = 1_000_000
@@ -18,8 +20,8 @@ _TOKEN = re.compile(
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_]*)|(?P<mark>[(),=])"
 )
 _WORDS = {"True": True, "False": False, "None": None}
-_CLASSES = {kind.__name__: kind for kind in (*vars(kernel_spec).values(), TensorType)
-            if isinstance(kind, type) and is_dataclass(kind)}  # fmt: skip
+_CLASSES = {kind.__name__: kind
+            for kind in (TensorType, Affine, Access, *get_args(expressions.Expr), *FAMILIES)}  # fmt: skip
 _SHOWN = 80
 
 

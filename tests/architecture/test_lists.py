@@ -12,12 +12,12 @@ from pathlib import Path
 from fastapi import APIRouter
 
 from compiler.codegen.family import FAMILIES as KERNEL_FAMILIES
-from compiler.codegen.family import KernelModule
 from compiler.frontend.rows import ROWS
 from compiler.kernels import spec as kernel_spec
 from compiler.ops import FAMILIES, OPERATORS
 from compiler.ops.record import Operator
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES
+from compiler.rewriting.passes import each_of, name_of
 from device_agents.devices import DEVICE_KINDS, DeviceKind
 from device_agents.step_events import EVENTS
 from examples.models import MODELS
@@ -49,26 +49,26 @@ def test_every_operator_record_is_in_the_table() -> None:
 
 
 def test_every_pass_runs() -> None:
-    running = {step.__module__ for step in (*FORWARD_PASSES, *TRAINING_PASSES)}
-    files = {
-        name
-        for name in modules("compiler/passes")
-        if any(
-            inspect.signature(function).return_annotation == "Graph"
-            and list(inspect.signature(function).parameters) == ["graph"]
-            for label, function in inspect.getmembers(importlib.import_module(name), inspect.isfunction)
-            if function.__module__ == name and not label.startswith("_")
-        )
+    running = {name_of(step) for step in each_of((*FORWARD_PASSES, *TRAINING_PASSES))}
+    assert passes_in("PassResult[Graph]", modules("compiler/passes")) == running
+
+
+def passes_in(result: str, names: list[str]) -> set[str]:
+    """Public functions of these modules that return what a pass returns."""
+    return {
+        label
+        for name in names
+        for label, function in inspect.getmembers(importlib.import_module(name), inspect.isfunction)
+        if function.__module__ == name and not label.startswith("_")
+        if inspect.signature(function).return_annotation == result
     }
-    assert files == running
 
 
-def test_every_kernel_spec_has_a_family_and_its_module_offers_both_functions() -> None:
+def test_every_kernel_spec_has_a_plan_and_an_emitter() -> None:
     assert set(KERNEL_FAMILIES) == set(typing.get_args(kernel_spec.KernelSpec))
-    offered = {name for name in vars(KernelModule) if not name.startswith("_")}
-    for name in KERNEL_FAMILIES.values():
-        module = importlib.import_module(f"compiler.codegen.{name}")
-        assert [one for one in offered if not callable(getattr(module, one, None))] == []
+    for family in KERNEL_FAMILIES.values():
+        assert callable(family.plan.workspace_bytes)
+        assert callable(importlib.import_module(family.emitter).emit)
 
 
 def test_every_import_row_is_in_the_table() -> None:

@@ -20,7 +20,9 @@ from compiler.codegen.linking.link import FLAGS, RUNTIME, cache_folder, link_bin
 from compiler.codegen.linking.tables import checkpoint_name, table_source
 from compiler.errors import BuildError, CompileError, InternalError, SpecError
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Binary, MatmulSpec, Ref
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Ref
+from compiler.kernels.spec import MatmulSpec
 from compiler.program.program import BinaryImage, Placement, Program
 from tests.compiler import tiny_images
 from tests.compiler.step_process import QEMU, classifier_data, classifier_state, run, write_weights
@@ -88,7 +90,7 @@ def test_odd_names_reach_the_binary_unharmed(tmp_path: Path) -> None:
     odd = 'a "quoted" \\ back?\\?/slash\nµ\t日本'
     image = tiny_images.classifier()
     train = image.programs["train"]
-    calls = (replace(train.calls[0], origin=odd), *train.calls[1:])
+    calls = (replace(train.calls[0], layer=odd), *train.calls[1:])
     image = replace(image, programs={**image.programs, "train": replace(train, calls=calls)}, identity={"model": odd})
     info = run(tiny_images.build(image, tmp_path / "step"), "info").one("info")
     assert info["kernels"][0]["name"] == odd
@@ -109,7 +111,7 @@ def test_a_compiled_kernel_runs_in_the_runtime(name: str, tmp_path: Path) -> Non
     """The ABI of real kernels: the classifier's forward call, compiled from its spec instead of written by hand."""
     bias = Access(tiny_images.f32(CLASSES), (Affine(((2, 1),)),))
     spec = MatmulSpec(1, BATCH, CLASSES, FEATURES, a_batched=False, b_batched=False,
-                      epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(bias,))  # fmt: skip
+                      epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(bias,), dtype="f32")  # fmt: skip
     target, image = targets.load(name), tiny_images.classifier()
     forward = image.programs["forward"]
     compiled = replace(forward, calls=(replace(forward.calls[0], spec=spec),))

@@ -126,7 +126,7 @@ def test_a_packed_layout_is_the_panels_of_the_matrix(transposed: bool) -> None:
     tensor = StateTensor("w", TensorType("f32", inside.shape), "parameter", file.shape, file.shape, perm)
     n, k = (6, 640) if transposed else (32, 120)
     width = 3 if transposed else 16
-    packed = packed_state(tensor, MatmulSpec(1, 8, n, k, b_transposed=transposed), transposed, width)
+    packed = packed_state(tensor, MatmulSpec(1, 8, n, k, b_transposed=transposed, dtype="f32"), transposed, width)
     assert packed is not None
     matrix = inside.reshape(n, k).T if transposed else inside.reshape(k, n)
     panels = np.stack(np.split(matrix, n // width, axis=1))
@@ -137,5 +137,5 @@ def test_a_packed_layout_is_the_panels_of_the_matrix(transposed: bool) -> None:
 
 def test_no_layout_where_panels_do_not_divide_the_weight() -> None:
     tensor = StateTensor("w", TensorType("f32", (20, 24)), "parameter", (20, 24), (20, 24), (0, 1))
-    assert packed_state(tensor, MatmulSpec(1, 8, 24, 20), False, 16) is None
-    assert packed_state(tensor, MatmulSpec(1, 8, 30, 16), False, 16) is None
+    assert packed_state(tensor, MatmulSpec(1, 8, 24, 20, dtype="f32"), False, 16) is None
+    assert packed_state(tensor, MatmulSpec(1, 8, 30, 16, dtype="f32"), False, 16) is None

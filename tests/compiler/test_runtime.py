@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from compiler.program.labels import label_of
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
     QEMU,
@@ -249,7 +250,7 @@ def test_info_tells_what_was_built(binary: Path) -> None:
     assert info["logits"]["shape"] == [BATCH, CLASSES]
     assert info["optimizer"] == {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.9}
     assert [(kernel["name"], kernel["phase"]) for kernel in info["kernels"]] == [
-        (call.origin, call.phase) for call in image.programs["train"].calls
+        (label_of(call), call.phase) for call in image.programs["train"].calls
     ]
 
 
@@ -264,7 +265,7 @@ def test_profile_reports_steps_then_kernels(binary: Path, weights: Path, data: D
             "overhead",
             "done",
         ]
-        assert [event["name"] for event in done.all("kernel")] == [call.origin for call in calls]
+        assert [event["name"] for event in done.all("kernel")] == [label_of(call) for call in calls]
         assert all(event["us"] > 0 for event in done.all("step"))
         assert done.all("kernel")[0]["flops"] == 10
         assert done.one("done")["steps"] == 5

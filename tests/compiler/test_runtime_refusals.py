@@ -462,7 +462,7 @@ def test_a_kernel_that_fails_is_named(tmp_path: Path, weights: Path, data: Data)
     outcome = run(step, "train", "--weights", weights, *data.arguments, "--steps", 1)
     assert refused(outcome) == (5, "internal", "internal.kernel")
     message = outcome.one("error")["message"]
-    assert "kernel 2 (bad node, backward)" in message
+    assert "kernel 2 (d bad node, backward)" in message
     assert "ValueError: operand 0 is odd" in message
 
 

@@ -19,7 +19,9 @@ from compiler import targets
 from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.linking.link import RUNTIME, cache_folder, link_binary
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Const, GatherSpec, KernelSpec, MapSpec, signature
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Const
+from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, signature
 from compiler.program.aliases import Alias
 from compiler.program.program import (
     BinaryImage,
@@ -49,8 +51,8 @@ def spec(number: int) -> KernelSpec:
 NAMES = ("linear", "cross_entropy", "weight_grad", "bias_grad", "sgd", "failing", "mean_squared_error", "adamw")
 SPECS: Mapping[str, KernelSpec] = {
     **{name: spec(number) for number, name in enumerate(NAMES)},
-    "look_up": GatherSpec("gather", 1, ROWS, FEATURES, BATCH * 2),
-    "scatter": GatherSpec("scatter_add", 1, ROWS, FEATURES, BATCH * 2),
+    "look_up": GatherSpec("gather", 1, ROWS, FEATURES, BATCH * 2, dtype="f32"),
+    "scatter": GatherSpec("scatter_add", 1, ROWS, FEATURES, BATCH * 2, dtype="f32"),
 }
 WORKSPACE_BYTES = {"weight_grad": FEATURES * CLASSES * 4}
 
@@ -84,8 +86,8 @@ def build(image: BinaryImage, path: Path, target: str = "x86-64-v3") -> Path:
     return path
 
 
-def call(name: str, inputs: Sequence[str], outputs: Sequence[str], phase: Phase, origin: str = "") -> KernelCall:
-    return KernelCall(SPECS[name], tuple(inputs), tuple(outputs), origin or name, phase, 10, 20, 30)
+def call(name: str, inputs: Sequence[str], outputs: Sequence[str], phase: Phase, layer: str = "") -> KernelCall:
+    return KernelCall(SPECS[name], tuple(inputs), tuple(outputs), layer or name, phase, 10, 20, 30)
 
 
 def place_in_order(types: Mapping[str, TensorType], names: Sequence[str], region: str) -> dict[str, Placement]:

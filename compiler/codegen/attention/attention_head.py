@@ -14,7 +14,8 @@ from compiler.codegen.tile.tiling import Columns, ColumnTile, vector_pieces
 from compiler.codegen.tir.iteration import FlatAccess, flatten_access
 from compiler.codegen.tir.tir import Block, Buffer, Value, divide, index, literal, load
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, AttentionSpec
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.spec import AttentionSpec
 
 Write = Callable[[Block, RegisterTile, Value, Value], None]
 """(block, finished tile, its first row, its first column)."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 from compiler.codegen.choice import DEFAULT, Choice, choose
 from compiler.codegen.tile.taps import AxisPhase, axis_phases, forward_axis
-from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_shape
+from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold, tile_shape
 from compiler.codegen.winograd import winograd
 from compiler.codegen.winograd.winograd_points import SIZES
-from compiler.kernels.spec import ConvSpec, Ref
+from compiler.kernels.expressions import Expr, Ref
+from compiler.kernels.spec import ConvSpec
 from compiler.targets import Target
 
 if TYPE_CHECKING:
@@ -170,6 +171,11 @@ def workspace_bytes(spec: ConvSpec, target: Target, threads: int, choice: Choice
         return 4 * winograd.layout(spec, winograd.plan(spec, target, threads, outputs)).floats
     chosen = plan(spec, target, threads)
     return 4 * (panel_floats(spec, chosen) + chosen.sums * chosen.sum_floats + chosen.slots * chosen.band.floats)
+
+
+def can_hold(spec: ConvSpec, expr: Expr, target: Target) -> bool:
+    """Whether the kernel may also apply `expr` to what it writes today."""
+    return tile_can_hold(expr)
 
 
 def emit(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:

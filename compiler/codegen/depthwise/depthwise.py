@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from compiler.codegen.choice import Choice
 from compiler.codegen.depthwise.depthwise_plan import choices, plan_of
+from compiler.codegen.tile.tiling import tile_can_hold
+from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import DepthwiseSpec
 from compiler.targets import Target
 
@@ -20,6 +22,11 @@ def workspace_bytes(spec: DepthwiseSpec, target: Target, threads: int, choice: C
         return 0
     sums = spec.kernel[0] * spec.kernel[1] + spec.sums
     return 4 * plan_of(spec, target, threads, choice).slots * sums * spec.c
+
+
+def can_hold(spec: DepthwiseSpec, expr: Expr, target: Target) -> bool:
+    """Whether the kernel may also apply `expr` to what it writes today."""
+    return tile_can_hold(expr)
 
 
 def emit(spec: DepthwiseSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:

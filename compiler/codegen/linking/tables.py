@@ -10,6 +10,7 @@ from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
+from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Placement, Program, ProgramName, Region, StateTensor
 
 ALIGNMENT_BYTES = 64
@@ -59,7 +60,7 @@ class _Tables:
         try:
             return self.kernels[signature(call.spec)]
         except KeyError:
-            raise InternalError(f"no compiled kernel for {call.origin}", where=call.origin) from None
+            raise InternalError(f"no compiled kernel for {label_of(call)}", where=label_of(call)) from None
 
     # ------------------------------------------------------------------------------------------------------ places
 
@@ -109,11 +110,11 @@ class _Tables:
         operands: list[str] = []
         calls: list[str] = []
         for index, call in enumerate(program.calls):
-            own = self._operands(program, index, call)
+            label, own = label_of(call), self._operands(program, index, call)
             if len(own) > MAX_OPERANDS:
-                raise InternalError(f"{len(own)} operands, the limit is {MAX_OPERANDS}", where=call.origin)
+                raise InternalError(f"{len(own)} operands, the limit is {MAX_OPERANDS}", where=label)
             calls.append(
-                f"{{{_text(call.origin)}, {_text(call.phase)}, __tvm_ffi_{self._kernel(call).symbol}, {len(operands)}, "
+                f"{{{_text(label)}, {_text(call.phase)}, __tvm_ffi_{self._kernel(call).symbol}, {len(operands)}, "
                 f"{len(own)}, {call.flops}u, {call.bytes_read}u, {call.bytes_written}u}}"
             )
             operands += own
@@ -128,10 +129,10 @@ class _Tables:
         ]
         workspace_bytes = self._kernel(call).workspace_bytes
         if workspace_bytes:
-            place = self.image.plan.workspaces.get((program.name, index))
+            place, label = self.image.plan.workspaces.get((program.name, index)), label_of(call)
             if place is None:
-                raise InternalError(f"no workspace of {workspace_bytes} bytes is planned", where=call.origin)
-            rows.append(f"{{{self._absolute(place, workspace_bytes, call.origin)}u, {workspace_bytes // 4}, PF_F32}}")
+                raise InternalError(f"no workspace of {workspace_bytes} bytes is planned", where=label)
+            rows.append(f"{{{self._absolute(place, workspace_bytes, label)}u, {workspace_bytes // 4}, PF_F32}}")
         return rows
 
     def _program(self, program: Program) -> str:

@@ -18,11 +18,19 @@ if TYPE_CHECKING:
     from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value
 
 PARALLEL_ELEMENTS = 16384
+MOST_POSITIONS = 1 << 24
+"""Most indices that an update counts: it does so in f32."""
 
 
 def workspace_bytes(spec: GatherSpec, target: Target, threads: int) -> int:
     """Positions sorted by row, and where each row's end, for an update."""
     return 4 * (spec.rows + spec.count) if spec.epilogue_inputs else 0
+
+
+def can_update(spec: GatherSpec, target: Target) -> bool:
+    """Whether the gradient of a table may become the table's update itself."""
+    plain = spec.kind == "scatter_add" and spec.outer == 1 and spec.dtype == "f32" and not spec.epilogue_inputs
+    return plain and spec.count <= MOST_POSITIONS
 
 
 def emit(spec: GatherSpec, target: Target, threads: int) -> PrimFunc:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from compiler.codegen.tir.iteration import chunks
 from compiler.errors import InternalError
-from compiler.kernels.spec import PoolSpec, Ref
+from compiler.kernels.expressions import Ref
+from compiler.kernels.spec import PoolSpec
 from compiler.targets import Target
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from compiler.codegen.tile.gemm_cost import (
     ranked,
     row_block,
 )
-from compiler.codegen.tile.tiling import columns, slots_of
+from compiler.codegen.tile.tiling import columns, slots_of, tile_can_hold
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
-from compiler.kernels.spec import MatmulSpec, Ref
+from compiler.kernels.expressions import Expr, Ref
+from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
 
 if TYPE_CHECKING:
@@ -121,6 +122,19 @@ def workspace_bytes(spec: MatmulSpec, target: Target, threads: int, choice: Choi
     chosen = plan(spec, target, threads, choice)
     shared = chosen.shared_panel_floats * (spec.batch if spec.b_batched else 1)
     return 4 * (shared + chosen.slots * chosen.slot_floats + chosen.waiting_floats)
+
+
+def can_hold(spec: MatmulSpec, expr: Expr, target: Target) -> bool:
+    """Whether the kernel may also apply `expr` to what it writes today."""
+    return tile_can_hold(expr)
+
+
+def can_update(spec: MatmulSpec, target: Target) -> bool:
+    """Whether a weight gradient may become the update itself: its sums stay in registers.
+
+    The sums of longer reductions would wait in memory, as the gradient does, and their arithmetic outweighs the update.
+    """
+    return spec.batch == 1 and spec.a_transposed and not spec.extra_outputs and spec.k <= WHOLE_STEPS
 
 
 def emit(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:

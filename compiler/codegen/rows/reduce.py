@@ -21,7 +21,7 @@ from compiler.codegen.tir.iteration import (
     reorder,
     space_of,
 )
-from compiler.graph import ITEM_BYTES, DType
+from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.kernels.spec import ReduceSpec
 from compiler.targets import Target
 
@@ -139,7 +139,9 @@ def element_dtype(spec: ReduceSpec) -> DType:
 def workspace_bytes(spec: ReduceSpec, target: Target, threads: int) -> int:
     """Partial results of all parts; 0 if the reduction is not split."""
     arranged = plan(spec, target, threads)
-    return ITEM_BYTES["f32"] * arranged.parts * arranged.rows() * arranged.width if arranged.parts > 1 else 0
+    return (
+        ELEMENT_TYPES["f32"].item_bytes * arranged.parts * arranged.rows() * arranged.width if arranged.parts > 1 else 0
+    )
 
 
 def emit(spec: ReduceSpec, target: Target, threads: int) -> PrimFunc:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compiler.codegen.tir.iteration import FlatAccess, chunks, expression_dtype, flatten_access
-from compiler.graph import DType
-from compiler.kernels.spec import Affine, Binary, Expr, Ref, RowSpec, Select, Unary
+from compiler.element_types import DType
+from compiler.kernels.access import Affine
+from compiler.kernels.expressions import Binary, Expr, Ref, Select, Unary
+from compiler.kernels.spec import RowSpec
 from compiler.targets import Target
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from compiler.codegen.tir.expressions import Evaluator
 from compiler.codegen.tir.iteration import FlatAccess, flatten_access
 from compiler.codegen.tir.tir import Block, Buffer, Point, Value, base, broadcast, dtype, index, literal, load, read
 from compiler.errors import InternalError
-from compiler.kernels.spec import Access, Expr, Ref
+from compiler.kernels.access import Access
+from compiler.kernels.expressions import Expr, Ref
 
 SUM_BLOCK = 256
 """Longest run of products that one accumulator sums; longer ones are summed block by block, for accuracy."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.codegen.tir.iteration import chunks
+from compiler.kernels.expressions import Expr, work
 from compiler.targets import Target
 
 PARALLEL_FLOPS = 500_000
 """Less arithmetic than this is not worth waking other threads for."""
+_MAX_WORK = 12
+"""Most arithmetic of one expression (see `work`) in the epilogue of a tile: a transcendental function would be copied
+into every vector of it."""
 _MOST_ROWS = 14
 _MOST_VECTORS = 4
 _MOST_VECTORS_OF_A_ROW = 6
@@ -114,6 +118,11 @@ def unroll_of(extent: int) -> int:
     if extent <= 8:
         return extent
     return next((steps for steps in (4, 6, 5, 3, 7) if extent % steps == 0), 4)
+
+
+def tile_can_hold(expr: Expr) -> bool:
+    """Whether an expression is short enough for the end of a register tile, which is unrolled."""
+    return work(expr) <= _MAX_WORK
 
 
 def slots_of(flops: float, threads: int) -> int:

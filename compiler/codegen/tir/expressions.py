@@ -1,4 +1,4 @@
-"""Scalar expressions (`compiler.kernels.spec.Expr`) to TIR values, at the width of the operands they read."""
+"""Scalar expressions (`compiler.kernels.expressions.Expr`) to TIR values, at the width of the operands they read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from compiler.codegen.tir.tir import (
     read,
 )
 from compiler.errors import InternalError
-from compiler.kernels.spec import Access, Binary, Const, Expr, Index, Ref, Select, Stat, Unary
+from compiler.kernels.access import Access
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Stat, Unary
 
 _RANK = {"bool": 0, "int32": 1, "int64": 2, "float32": 3}
 _CASTS = {"to_f32": "float32", "to_i64": "int64", "to_i32": "int32"}

@@ -6,8 +6,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.graph import DType, TensorType
-from compiler.kernels.spec import Access, Binary, Expr, Index, Ref, Select, Unary
+from compiler.element_types import DType
+from compiler.graph import TensorType
+from compiler.kernels.access import Access
+from compiler.kernels.expressions import Binary, Expr, Index, Ref, Select, Unary
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from typing import Literal
 
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_shape
 from compiler.codegen.winograd.winograd_points import TAPS, Winograd, winograd
-from compiler.kernels.spec import ConvSpec, Ref
+from compiler.kernels.expressions import Ref
+from compiler.kernels.spec import ConvSpec
 from compiler.targets import Target
 
 CHANNELS = 16

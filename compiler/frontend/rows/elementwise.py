@@ -84,9 +84,9 @@ def add_operand(scope: Scope, other: str, known: Known) -> str:
     one_axis = sum(extent > 1 for extent in known.array.shape) <= 1
     if not one_axis or (known.array.size == 1 and not layer):
         return scope.value(known)
-    outer, scope.builder.origin = scope.builder.origin, layer or scope.builder.origin
+    outer, scope.builder.layer = scope.builder.layer, layer or scope.builder.layer
     name = scope.parameter(known, range(known.array.ndim), kind="bias")
-    scope.builder.origin = outer
+    scope.builder.layer = outer
     return name
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from compiler.codegen.linking.link import FLAGS, LINK_FLAGS, cache_folder
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.testing import build_object
-from compiler.graph import NUMPY_DTYPE, Array
+from compiler.element_types import ELEMENT_TYPES
+from compiler.graph import Array
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
 from compiler.targets import load
@@ -64,7 +65,7 @@ def run_emulated(spec: KernelSpec, inputs: Sequence[Array], target: str = "raspb
     source = source.replace("SYMBOL", f"__tvm_ffi_{symbol_of(spec)}")
     source = source.replace("INPUTS", str(len(types.inputs))).replace("OUTPUTS", str(len(types.outputs)))
     data = b"".join(
-        np.ascontiguousarray(array, NUMPY_DTYPE[tensor.dtype]).tobytes()
+        np.ascontiguousarray(array, ELEMENT_TYPES[tensor.dtype].numpy).tobytes()
         for array, tensor in zip(inputs, types.inputs, strict=True)
     )
     with tempfile.TemporaryDirectory(prefix="pockfarm-emulated-") as name:
@@ -78,6 +79,6 @@ def run_emulated(spec: KernelSpec, inputs: Sequence[Array], target: str = "raspb
     results, start = [], 0
     for tensor in types.outputs:
         raw = done.stdout[start : start + tensor.size_bytes]
-        results.append(np.frombuffer(raw, NUMPY_DTYPE[tensor.dtype]).reshape(tensor.shape))
+        results.append(np.frombuffer(raw, ELEMENT_TYPES[tensor.dtype].numpy).reshape(tensor.shape))
         start += tensor.size_bytes
     return results

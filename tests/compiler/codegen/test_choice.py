@@ -18,7 +18,8 @@ from compiler.codegen.loops import map as map_kernels
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.testing import Kernel
 from compiler.errors import InternalError
-from compiler.kernels.spec import Binary, KernelSpec, MapSpec, Ref
+from compiler.kernels.expressions import Binary, Ref
+from compiler.kernels.spec import KernelSpec, MapSpec
 from compiler.targets import Target, load
 from tests.compiler.codegen.reference import identity
 
@@ -81,7 +82,8 @@ def two_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, function in (("choices", choices), ("workspace_bytes", scratch_bytes), ("emit", emit)):
         setattr(module, name, function)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(family.FAMILIES, MapSpec, "two_ways")
+    table = {**family.FAMILIES, MapSpec: family.Family(module, module.__name__)}
+    monkeypatch.setattr(family, "FAMILIES", table)
 
 
 @pytest.mark.usefixtures("two_ways")

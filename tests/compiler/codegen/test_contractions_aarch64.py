@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from compiler.codegen.choice import choose
+from compiler.codegen.choice import DEFAULT, choose
 from compiler.codegen.conv.conv import method_of
-from compiler.codegen.family import kernel_module
+from compiler.codegen.family import emit_kernel
 from compiler.codegen.tir.compile import assembly
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load
@@ -17,9 +17,9 @@ from tests.compiler.codegen.emulated import run_emulated
 
 PADS = (1, 1, 1, 1)
 SPECS: dict[str, Contraction] = {
-    "matmul": MatmulSpec(1, 61, 52, 70),
-    "matmul, b transposed": MatmulSpec(1, 61, 53, 70, b_transposed=True),
-    "matmul, split": MatmulSpec(1, 24, 37, 1100, a_transposed=True),
+    "matmul": MatmulSpec(1, 61, 52, 70, dtype="f32"),
+    "matmul, b transposed": MatmulSpec(1, 61, 53, 70, b_transposed=True, dtype="f32"),
+    "matmul, split": MatmulSpec(1, 24, 37, 1100, a_transposed=True, dtype="f32"),
     "conv forward": conv("forward", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
     "conv input gradient": conv("input_grad", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
     "conv weight gradient": conv("weight_grad", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
@@ -65,7 +65,7 @@ def test_no_calls_and_vector_arithmetic(name: str, target: str) -> None:
     """Nothing falls back to library calls (other than clearing memory) or to scalar multiply-adds
     (other than for the last odd column)."""
     board = load(target)
-    code = assembly(kernel_module(KERNELS[name]).emit(KERNELS[name], board, 4), board)  # type: ignore[arg-type]
+    code = assembly(emit_kernel(KERNELS[name], board, 4, DEFAULT), board)
     called = set(re.findall(r"\b(?:bl|callq)\s+([\w@]+)", code)) - {"memset", "memset@PLT", "memcpy", "memcpy@PLT"}
     assert not called
     vector, scalar = (r"\bfmla\b", r"\bfmadd\b") if target == "raspberry-pi-4" else (r"vfmadd\w*ps\b", r"vfmadd\w*ss\b")

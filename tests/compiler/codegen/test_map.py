@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from compiler.codegen.testing import Kernel, build_object, native_target, run_kernel
 from compiler.graph import Array, TensorType
-from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, Index, MapSpec, Ref, Select, Unary
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Unary
+from compiler.kernels.spec import MapSpec
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, picked, run_map
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from compiler.codegen.testing import native_target, run_kernel
 from compiler.graph import Array
-from compiler.kernels.spec import Binary, Const, Expr, MapSpec, Ref, Unary
+from compiler.kernels.expressions import Binary, Const, Expr, Ref, Unary
+from compiler.kernels.spec import MapSpec
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, value
 

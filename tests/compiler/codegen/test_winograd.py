@@ -15,7 +15,8 @@ from compiler.codegen.testing import Kernel, native_target
 from compiler.codegen.winograd import winograd
 from compiler.codegen.winograd.winograd_points import SIZES
 from compiler.codegen.winograd.winograd_points import winograd as matrices
-from compiler.kernels.spec import Binary, ConvSpec, Ref
+from compiler.kernels.expressions import Binary, Ref
+from compiler.kernels.spec import ConvSpec
 from compiler.targets import Target, load
 from tests.compiler.codegen.contractions import (
     RELU6,

@@ -6,13 +6,15 @@ from dataclasses import replace
 
 from compiler.fusion.sums import merge_sums
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Const, KernelSpec, MatmulSpec, ReduceSpec, Ref
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Const, Ref
+from compiler.kernels.spec import KernelSpec, MatmulSpec, ReduceSpec
 from compiler.program.aliases import Alias
 from compiler.program.lowering import Lowered
 from compiler.program.program import KernelCall
 
 POSITIONS, CHANNELS = 24, 8
-WEIGHT = MatmulSpec(1, 5, CHANNELS, POSITIONS, a_transposed=True)
+WEIGHT = MatmulSpec(1, 5, CHANNELS, POSITIONS, a_transposed=True, dtype="f32")
 WHOLE = Access(TensorType("f32", (POSITIONS, CHANNELS)), (Affine(((0, 1),)), Affine(((1, 1),))))
 BIAS = ReduceSpec(
     (POSITIONS, CHANNELS), (0,), "sum", (WHOLE,), Ref(0), Access(TensorType("f32", (CHANNELS,)), (Affine(((1, 1),)),))

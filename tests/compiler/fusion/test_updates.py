@@ -8,15 +8,17 @@ import pytest
 
 from compiler.fusion.updates import fuse_updates
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, GatherSpec, MapSpec, MatmulSpec, Ref
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Const, Expr, Ref
+from compiler.kernels.spec import GatherSpec, MapSpec, MatmulSpec
 from compiler.program.aliases import Alias
 from compiler.program.lowering import Lowered
 from compiler.program.program import KernelCall
 from compiler.program.schedule import schedule
 
 ROWS, COLUMNS, SAMPLES = 12, 10, 4
-GRADIENT = MatmulSpec(1, ROWS, COLUMNS, SAMPLES, a_transposed=True)
-INPUT_GRADIENT = MatmulSpec(1, SAMPLES, ROWS, COLUMNS, b_transposed=True)
+GRADIENT = MatmulSpec(1, ROWS, COLUMNS, SAMPLES, a_transposed=True, dtype="f32")
+INPUT_GRADIENT = MatmulSpec(1, SAMPLES, ROWS, COLUMNS, b_transposed=True, dtype="f32")
 WEIGHT = TensorType("f32", (ROWS, COLUMNS))
 WHOLE = Access(WEIGHT, (Affine(((0, 1),)), Affine(((1, 1),))))
 SCALAR = Access(TensorType("f32", ()), ())
@@ -81,7 +83,7 @@ def test_a_product_of_many_samples_stays(m: int, n: int, k: int) -> None:
     assert len(fused(product, replace(update, spec=spec))) == 2
 
 
-TABLE = GatherSpec("scatter_add", 1, ROWS, COLUMNS, SAMPLES)
+TABLE = GatherSpec("scatter_add", 1, ROWS, COLUMNS, SAMPLES, dtype="f32")
 scatter = KernelCall(TABLE, ("ids", "d_y"), ("d_w",), "d embedding", "backward", 100, 30, 480)
 
 

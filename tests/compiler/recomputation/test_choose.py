@@ -63,7 +63,7 @@ def test_long_reductions_gain_nothing_and_values_in_the_cache_neither() -> None:
     encoder, mcunet = small_step("encoder").train, small_step("mcunet").train
     assert not any(repeat.gains for repeat in rank_repeats(mcunet, capacity_bytes=1 << 30))
     gaining = [repeat.position for repeat in rank_repeats(encoder, capacity_bytes=1 << 10) if repeat.gains]
-    assert not any(encoder.calls[position].origin.endswith("attention") for position in gaining)
+    assert not any(encoder.calls[position].layer.endswith("attention") for position in gaining)
 
 
 def _train(limit_bytes: int | None, folder: Path, cache: Path) -> tuple[dict[str, np.ndarray], int, int]:

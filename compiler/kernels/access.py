@@ -1,9 +1,32 @@
-"""Common index maps, so that operator records lower in a line or two."""
+"""How kernels read and write tensors: one affine index per dimension; and the common ones."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`offset + sum(coefficient * axis)` over iteration axes; `terms` holds (axis, coefficient), coefficient != 0."""
+
+    terms: tuple[tuple[int, int], ...] = ()
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an operand is read (or written) at an iteration point: one `Affine` per dimension of `type.shape`.
+
+    `fill`: None means every index is in bounds by construction; a number means that a point outside the tensor reads
+    that number (padding, concatenation). Writes are never filled.
+    """
+
+    type: TensorType
+    index: tuple[Affine, ...]
+    fill: float | None = None
+
 
 ZERO = Affine()
 

@@ -1,10 +1,76 @@
-"""Rewrites of scalar expressions: renumbering and substituting references, counting work."""
+"""Scalar expressions: what one point of a kernel computes; renumbering and substituting references, counting work.
+
+`Ref(k)` reads operand k; which operand that is, each kernel family says (see `compiler.kernels.spec`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from compiler.kernels.spec import Binary, Expr, Index, Ref, RowSpec, Select, Stat, Unary
+UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "floor", "sign",
+         "sin", "cos", "not", "to_f32", "to_i64", "to_i32", "to_bool", "is_nan")  # fmt: skip
+BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "lt", "le", "eq", "and", "or")
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal of the expression's type (f32 unless used in an integer context)."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The value of one operand at the current point."""
+
+    operand: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The result of an earlier stage of a `RowSpec`."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The current position along one iteration axis, as i64."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`op` in `UNARY`; comparisons and `not` work on bool."""
+
+    op: str
+    x: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """`op` in `BINARY`; `lt`, `le`, `eq` give bool."""
+
+    op: str
+    x: Expr
+    y: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`then` where `cond` (bool) holds, else `other`; both sides may be evaluated."""
+
+    cond: Expr
+    then: Expr
+    other: Expr
+
+
+Expr = Const | Ref | Stat | Index | Unary | Binary | Select
+
+ACCUMULATED: Expr = Ref(0)
+"""In an epilogue: the value that the contraction has summed up, as it is."""
 
 WORK = {
     "exp": 10, "log": 12, "tanh": 15, "sigmoid": 12, "erf": 20, "sin": 15, "cos": 15, "pow": 25,
@@ -50,14 +116,6 @@ def work(expr: Expr) -> int:
 def refs(expr: Expr) -> set[int]:
     """Operands an expression reads."""
     return {part.operand for part in walk(expr) if isinstance(part, Ref)}
-
-
-def compared_with_stats(spec: RowSpec) -> frozenset[int]:
-    """Operands of a row kernel in a comparison for equality with a statistic: what hits must be found exactly."""
-    parts = [part for expr in (*(term for _, term in spec.stages), *spec.exprs) for part in walk(expr)]
-    equalities = [part for part in parts if isinstance(part, Binary) and part.op == "eq"]
-    found = [refs(part) for part in equalities if isinstance(part.x, Stat) or isinstance(part.y, Stat)]
-    return frozenset(operand for operands in found for operand in operands)
 
 
 def uses_position(expr: Expr) -> bool:
