@@ -23,7 +23,7 @@ from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import Attempt, attempts
 from compiler.placement.packed_weights import pack_weights
 from compiler.program.lowering import Lowered, lower
-from compiler.program.memory import plan_memory
+from compiler.program.memory import check_budget, plan_memory
 from compiler.program.only_direct import only_direct
 from compiler.program.operands import check_operands
 from compiler.program.program import KernelCall, MemoryPlan, Optimizer, Program, ProgramName, StateTensor
@@ -112,6 +112,8 @@ def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
     placed, stored, memory, choices = place_programs(
         ways, state, tuning=settings.tuning, target=target, threads=threads, limit_bytes=spec.memory_limit_bytes
     )
+    if spec.memory_limit_bytes is None:
+        check_budget(memory, target)
     for program in placed:
         check_operands(program)
     stages.enter("kernels", 0.2)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
-from compiler.program.cost import cache_bytes
+from compiler.program.cost import Machine
 from compiler.program.program import Program
 from compiler.recomputation.choose import Repeat, lowering, rank_repeats
 from compiler.recomputation.rewrite import repeat_calls
@@ -30,8 +30,8 @@ class Attempt:
 
 def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterator[Attempt]:
     """The fastest way for `target`, then ever more repeated calls and finer slices of the batch."""
-    capacity_bytes = cache_bytes(target)
-    ranked = [rank_repeats(program, capacity_bytes) for program in programs]
+    machine = Machine.of(target)
+    ranked = [rank_repeats(program, machine) for program in programs]
     for share in (0.0, *SHARES):
         chosen = [lowering(program, _taken(repeats, share)) for program, repeats in zip(programs, ranked, strict=True)]
         repeated = [
@@ -40,7 +40,7 @@ def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterato
         ]
         count = sum(map(len, chosen))
         for finer in FINER:
-            groups = [choose_groups(program, batch, capacity_bytes // finer) for program in repeated]
+            groups = [choose_groups(program, batch, machine.with_cache_over(finer)) for program in repeated]
             cut = tuple(slice_program(program, own) for program, own in zip(repeated, groups, strict=True))
             runs = sum(map(len, groups))
             yield Attempt(cut, f"{count} forward kernels repeated in the backward pass, {runs} runs cut by the batch")
