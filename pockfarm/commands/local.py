@@ -162,4 +162,5 @@ def load_local() -> ModuleType:
     try:
         return importlib.import_module("pockfarm.local")
     except ModuleNotFoundError as problem:
-        raise UsageError(f"this needs the compiler ({problem}): pip install 'pockfarm[worker,agent]'") from None
+        hint = "install it from a checkout of PockFarm: python -m pip install '.[worker,agent]'"
+        raise UsageError(f"this needs the compiler ({problem}); {hint}") from None

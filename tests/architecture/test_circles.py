@@ -13,9 +13,6 @@ Edges = Mapping[str, frozenset[str]]
 
 STILL_TO_MEND = (
     frozenset(f"compiler.codegen.attention.attention{name}" for name in ("", "_backward", "_forward", "_head")),
-    frozenset(f"compiler.codegen.{name}" for name in (
-        "conv.conv", "conv.conv_taps", "conv.conv_weights", "tile.image_band",
-    )),
 )  # fmt: skip
 """Circles that stand today. This list only becomes shorter."""
 

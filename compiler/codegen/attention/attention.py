@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_shape
 from compiler.kernels.spec import AttentionSpec
 from compiler.targets import Target
@@ -100,7 +101,8 @@ def plan(spec: AttentionSpec, target: Target, threads: int) -> AttentionPlan:
     slots = slots_of(flops, threads)
     heads = spec.batch * spec.groups
     uneven = heads % slots and heads < 4 * slots
-    lanes, width = target.lanes, max(spec.width, spec.value_width)
+    precision, width = Precision.of(spec.dtype, target), max(spec.width, spec.value_width)
+    lanes = precision.lanes
     lines = -(-spec.keys * 4 // 64) | 1  # an odd number of cache lines, so that a column of scores uses every set
     stride = lines * 16
     fitting = target.l2_bytes // (4 * 4 * stride)
@@ -112,9 +114,9 @@ def plan(spec: AttentionSpec, target: Target, threads: int) -> AttentionPlan:
         slots if uneven and spec.kind == "forward" else 1,
         rows,
         stride,
-        Tiling(*tile_shape(target, rows=rows, count=spec.keys, steps=_LONG)),
-        Tiling(*tile_shape(target, rows=rows, count=width, steps=_LONG)),
-        Tiling(*tile_shape(target, rows=spec.keys, count=width, steps=_LONG)),
+        Tiling(*tile_shape(target, precision, rows=rows, count=spec.keys, steps=_LONG)),
+        Tiling(*tile_shape(target, precision, rows=rows, count=width, steps=_LONG)),
+        Tiling(*tile_shape(target, precision, rows=spec.keys, count=width, steps=_LONG)),
         lanes,
     )
 

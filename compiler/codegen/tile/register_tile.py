@@ -353,11 +353,3 @@ class Place:
     def load(self, row: int, start: int, lanes: int) -> Value:
         """What lies there."""
         return load(self.buffer, self.base + (row * self.row_stride + start), lanes)
-
-
-def store_sums(block: Block, tile: RegisterTile, buffer: Buffer, base: Value, row_stride: int) -> None:
-    """Add a tile to partial sums in memory (whole vectors, so `buffer` is padded)."""
-    for row in range(tile.rows):
-        for start, width in zip(tile.starts, tile.columns.widths, strict=True):
-            place = base + (row * row_stride + start)
-            block.store(buffer, place, load(buffer, place, width) + tile.get(row, start, width))

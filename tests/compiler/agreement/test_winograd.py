@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from compiler.api import BuildSettings, compile_training
-from compiler.codegen.conv.conv import method_of
+from compiler.codegen.conv.plan import method_of
 from compiler.frontend.importer import import_model
 from compiler.kernels.spec import ConvSpec
 from compiler.passes import FORWARD_PASSES, run_passes
