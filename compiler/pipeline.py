@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from compiler.call_passes import call_passes, run_call_passes
 from compiler.codegen.api import build_kernels
 from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.choice import Choice
 from compiler.frontend.importer import import_model
-from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.graph import Graph
 from compiler.kernels.spec import signature
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
@@ -20,19 +18,16 @@ from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import attempts
 from compiler.placement.place import place_programs
 from compiler.program.lowering import lower
+from compiler.program.memory import check_budget
 from compiler.program.program import MemoryPlan, Optimizer, Program, ProgramName, StateTensor
 from compiler.program.state import state_tensors
 from compiler.rewriting.passes import Passes, Trace
-from compiler.spec.documents import OptimizerSpec, SparsePlan, TrainingSpec
+from compiler.settings import BuildSettings, Progress
+from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
 from compiler.step.training import LABELS, TrainingGraph, add_optimizer, attach_loss
-from compiler.targets import Target
-from compiler.tuning.table import NO_TUNING, TuningTable
 from compiler.warnings import CompileWarning
-
-Progress = Callable[[str, float], None]
-"""(stage, fraction of the whole compile done, 0 to 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +55,8 @@ class CompiledStep:
 class Stages:
     """Tells progress and keeps each stage's wall time."""
 
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress or (lambda stage, fraction: None)
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._started = time.monotonic()
         self._name = ""
         self.ms: dict[str, float] = {}
@@ -79,24 +74,13 @@ class Stages:
         self._progress(self._name, fraction)
 
 
-def compile_step(
-    model: bytes,
-    *,
-    plan: SparsePlan,
-    spec: TrainingSpec,
-    target: Target,
-    cache_dir: Path | None = None,
-    progress: Progress | None = None,
-    limits: ModelLimits = DEFAULT_LIMITS,
-    jobs: int = 2,
-    tuning: TuningTable = NO_TUNING,
-) -> CompiledStep:
-    """Model bytes, plan and spec -> kernels and a byte-exact plan for one target; `tuning` decides schedules.
+def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
+    """Model bytes -> kernels and a byte-exact plan for one target.
 
     Raises: CompileError; every kind says who must act (see `compiler.errors`).
     """
-    stages = Stages(progress)
-    threads = spec.threads or target.cores
+    spec, target, threads = settings.spec, settings.target, settings.threads
+    stages = Stages(settings.progress)
     stages.enter("import", 0.0)
     graph = import_model(
         model,
@@ -105,14 +89,14 @@ def compile_step(
         batch_norm=spec.batch_norm,
         tied=spec.tied,
         untied=spec.untied,
-        limits=limits,
+        limits=settings.limits,
     )
     stages.enter("optimize", 0.04)
     trace = Trace()
     forward = run_passes(graph, FORWARD_PASSES, trace, "forward graph")
     stages.enter("differentiate", 0.08)
-    update_plan = resolve_plan(forward, plan)
-    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, plan))
+    update_plan = resolve_plan(forward, settings.plan)
+    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan))
     training = derive_training_step(forward, update_plan, spec, trace)
     stages.enter("schedule", 0.12)
     programs, state = make_programs(forward, training, call_passes(target, direct=spec.convolutions == "direct"), trace)
@@ -121,20 +105,22 @@ def compile_step(
         programs,
         state,
         attempts(programs, _batch(training), target),
-        tuning=tuning,
+        tuning=settings.tuning,
         target=target,
         threads=threads,
         limit_bytes=spec.memory_limit_bytes,
         trace=trace,
     )
+    if spec.memory_limit_bytes is None:
+        check_budget(placed.memory, target)
     stages.enter("kernels", 0.2)
     specs = [call.spec for program in placed.programs for call in program.calls]
     kernels = build_kernels(
         specs,
         target,
         threads=threads,
-        cache_dir=cache_dir,
-        jobs=jobs,
+        cache_dir=settings.cache_dir,
+        jobs=settings.jobs,
         progress=lambda done, total: stages.within(0.2 + 0.7 * done / max(total, 1)),
         choices=placed.choices,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.element_types import ELEMENT_TYPES, DType
@@ -36,6 +37,11 @@ class Precision:
         return self.vector_bytes // self.item_bytes
 
     @property
+    def sum_lanes(self) -> int:
+        """Sums in one vector register."""
+        return self.vector_bytes // self.sum_bytes
+
+    @property
     def sum_size(self) -> int:
         """Stored elements in whose room one sum fits; 1: sums may wait where results are written."""
         return self.sum_bytes // self.item_bytes
@@ -52,3 +58,12 @@ class Precision:
     def aligned(self, count: int) -> int:
         """At least `count`, so that sums may begin behind them."""
         return -(-count // self.sum_size) * self.sum_size
+
+
+def loop_precision(dtypes: Iterable[DType], target: Target) -> Precision:
+    """How a loop without reuse holds its operands: as the widest real type among them, else as f32.
+
+    Whole numbers and bools come along, as many at a time.
+    """
+    real = [dtype for dtype in dtypes if ELEMENT_TYPES[dtype].is_real]
+    return Precision.of(max(real, key=lambda dtype: ELEMENT_TYPES[dtype].item_bytes, default="f32"), target)
