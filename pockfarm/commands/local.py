@@ -162,5 +162,5 @@ def load_local() -> ModuleType:
     try:
         return importlib.import_module("pockfarm.local")
     except ModuleNotFoundError as problem:
-        hint = "install it from a checkout of PockFarm: python -m pip install '.[worker,agent]'"
-        raise UsageError(f"this needs the compiler ({problem}); {hint}") from None
+        advice = "in a checkout of the repository: python -m pip install -c constraints.txt '.[worker,agent]'"
+        raise UsageError(f"this needs the compiler ({problem}); {advice}") from None

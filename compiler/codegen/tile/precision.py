@@ -22,12 +22,14 @@ class Precision:
     item_bytes: int
     sum_bytes: int
     vector_bytes: int
+    line_bytes: int
 
     @staticmethod
     def of(dtype: DType, target: Target) -> Precision:
         """Of tensors of `dtype` on a target."""
         row = ELEMENT_TYPES[dtype]
-        return Precision(row.item_bytes, ELEMENT_TYPES[row.sums_in].item_bytes, target.vector_bits // 8)
+        sum_bytes = ELEMENT_TYPES[row.sums_in].item_bytes
+        return Precision(row.item_bytes, sum_bytes, target.vector_bits // 8, LINE_BYTES)
 
     @property
     def lanes(self) -> int:
@@ -47,7 +49,7 @@ class Precision:
     @property
     def line(self) -> int:
         """Stored elements in a cache line."""
-        return LINE_BYTES // self.item_bytes
+        return self.line_bytes // self.item_bytes
 
     def odd_lines(self, count: int) -> int:
         """At least `count`, as an odd number of cache lines: rows that far apart do not fall on the same cache set."""
