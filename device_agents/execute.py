@@ -10,16 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from device_agents.bundle import Trial, UnpackedBundle, make_executable, unpack
-from device_agents.dataset import DataFiles, split_npz
-from device_agents.describe import describe_device
+from device_agents.devices.describe import describe_device
 from device_agents.errors import AttemptError, BadData
-from device_agents.findings import Findings
-from device_agents.job import DEFAULT_TUNE_S, EXPORTED, LOGITS, TRAINED, Execution, Job, JobMode, Notify, StopCheck
-from device_agents.output import KeptOutput
-from device_agents.protocol import Limits, Outcome, Report
-from device_agents.sandbox import probe
-from device_agents.scratch import temporary_folder
+from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
+from device_agents.job.dataset import DataFiles, split_npz
+from device_agents.job.execution import (
+    DEFAULT_TUNE_S,
+    EXPORTED,
+    LOGITS,
+    TRAINED,
+    Execution,
+    Job,
+    JobMode,
+    Notify,
+    StopCheck,
+)
+from device_agents.job.findings import Findings
+from device_agents.job.output import KeptOutput
+from device_agents.job.sandbox import probe
+from device_agents.job.scratch import temporary_folder
+from device_agents.measure.tuning import Trial
+from device_agents.wire import Limits, Outcome, Report
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,7 @@ def run_bundle(
 
     `data` is an npz (inputs by name or `x`, labels `y`); `weights` and `save` are checkpoints, `export` the trained
     parameters alone, `out` the logits (`.npy`) of mode infer. `runner` and `device_class` emulate a board, as for the
-    agent. `notify(kind, **fields)` gets progress as in `protocol.Event`. The sandbox is as strong as this machine
+    agent. `notify(kind, **fields)` gets progress as in `wire.Event`. The sandbox is as strong as this machine
     allows.
 
     Never raises for a run that fails: the report's outcome is typed. Raises: `EnrolmentError` (unknown runner or

@@ -205,7 +205,7 @@ class Farm:
         return run_of(_json(self._send("POST", f"/runs/{run_id}/cancel")))
 
     def report(self, run_id: str) -> Json:
-        """What the device measured: the fields of `device_agents.protocol.Report`."""
+        """What the device measured: the fields of `device_agents.wire.Report`."""
         return part(self._get(f"/runs/{run_id}/report"), "report")
 
     def weights(self, run_id: str) -> bytes:

@@ -41,7 +41,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a measuring run found (`device_agents.protocol.Report`), and how many decisions were kept."""
+    """What a measuring run found (`device_agents.wire.Report`), and how many decisions were kept."""
 
     report: Mapping[str, Any]
     kept: int
@@ -214,7 +214,7 @@ def execute(bundle: Path, options: ExecOptions, *, progress: Callable[[str], Non
     """
     from device_agents.errors import AgentError
     from device_agents.execute import run_bundle
-    from device_agents.protocol import to_json
+    from device_agents.wire import to_json
 
     def notify(kind: str, **fields: object) -> None:
         line = _progress_line(kind, fields)

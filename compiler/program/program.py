@@ -64,7 +64,10 @@ class StateTensor:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Kernel calls in execution order over values; `aliases` maps a value to the storage that it shares."""
+    """Kernel calls in order (of the graph, then of execution) over values.
+
+    `aliases` maps a value to the storage that it shares. What must hold is in `compiler.program.verify`.
+    """
 
     name: ProgramName
     calls: tuple[KernelCall, ...]
@@ -74,6 +77,18 @@ class Program:
     outputs: tuple[str, ...]
     """train: the loss, then the logits; forward: the logits."""
     aliases: Aliases = field(default_factory=dict)
+    updates: tuple[str, ...] = ()
+    """What parameters and optimizer state become, in the storage of what they replace."""
+    state: tuple[str, ...] = ()
+    """What calls read or write that was there before: parameters, constants, optimizer state."""
+
+    ordered: bool = True
+    """Whether calls stand in an order in which they can run; if not, it is for `schedule` to find one."""
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """Root values that must be in memory at the end."""
+        return frozenset(map(self.root, (*self.outputs, *self.updates)))
 
     def root(self, value: str) -> str:
         """The value that owns the storage of `value`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from device_agents.protocol import (
+from device_agents.wire import (
     BUNDLE_PATH,
     DATASET_PATH,
     EMULATION_TIME_FACTOR,

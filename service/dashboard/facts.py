@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from device_agents.protocol import Report
+from device_agents.wire import Report
 from service.dashboard import format as fmt
 
 LAST_LOSSES = 10

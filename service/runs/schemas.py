@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from device_agents.protocol import MAX_STEPS, MAX_TUNE_S
+from device_agents.wire import MAX_STEPS, MAX_TUNE_S
 from service.database.models import Attempt, Bundle, Run
 from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
 

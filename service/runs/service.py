@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
@@ -17,6 +16,7 @@ from service.datasets import service as datasets
 from service.devices import service as devices
 from service.events import service as events
 from service.problems import Conflict, Invalid, NotFound, TooMany
+from service.runs.filter import RunFilter
 from service.runs.schemas import RunCreate
 from service.settings import Settings
 from service.storage import Storage
@@ -24,30 +24,6 @@ from service.storage import Storage
 RETRY_AFTER_S = 30
 TUNE_SHARE = 0.8
 """Of a run's time, at most: measuring ends after the rounds that have begun."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    """Which runs to list; None: any."""
-
-    state: str | None = None
-    mode: str | None = None
-    bundle: str | None = None
-    target: str | None = None
-    device: str | None = None
-    measurement_class: str | None = None
-    verdict: str | None = None
-    model: str | None = None
-    plan: str | None = None
-
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """Over `Run` joined with `Bundle`."""
-        columns = {
-            Run.state: self.state, Run.mode: self.mode, Run.bundle_digest: self.bundle, Run.target: self.target,
-            Run.device_id: self.device, Run.measurement_class: self.measurement_class, Run.verdict: self.verdict,
-            Bundle.model_name: self.model, Bundle.plan_name: self.plan,
-        }  # fmt: skip
-        return [column == value for column, value in columns.items() if value is not None]
 
 
 def create(session: Session, body: RunCreate, *, api_key_id: str, settings: Settings, storage: Storage) -> Run:

@@ -7,7 +7,7 @@ import time
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from device_agents.protocol import KernelTuning, Report
+from device_agents.wire import KernelTuning, Report
 from service.bundles.manifest import trial_choices
 from service.database.models import Bundle, Run, Tuning
 

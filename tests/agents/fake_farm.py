@@ -13,9 +13,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from device_agents import protocol as p
-from device_agents.state import public_key_text, seal
-from device_agents.trust import verify
+from device_agents import wire as p
+from device_agents.farm.state import public_key_text, seal
+from device_agents.farm.trust import verify
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 
 from device_agents.errors import EnrolmentError
 from device_agents.execute import run_bundle
-from device_agents.job import block_steps
+from device_agents.job.execution import block_steps
 from tests.agents.conftest import npz
 from tests.agents.fake_step import bundle
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from device_agents.execute import run_bundle
-from device_agents.sandbox import Sandbox
+from device_agents.job.sandbox import Sandbox
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle, script

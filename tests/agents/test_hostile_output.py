@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from device_agents.execute import run_bundle
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm

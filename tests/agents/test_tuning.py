@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from device_agents.execute import run_bundle
-from device_agents.protocol import Report, VariantTime, dumps, loads
-from device_agents.tuning import winner
+from device_agents.measure.tuning import winner
+from device_agents.wire import Report, VariantTime, dumps, loads
 from tests.agents.fake_step import bundle
 
 TRIALS = [

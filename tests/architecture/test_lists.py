@@ -19,7 +19,7 @@ from compiler.ops.record import Operator
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES
 from compiler.rewriting.passes import each_of, name_of
 from device_agents.devices import DEVICE_KINDS, DeviceKind
-from device_agents.step_events import EVENTS
+from device_agents.job.step_events import EVENTS
 from examples.models import MODELS
 from pockfarm import cli
 from pockfarm.commands import farm, local, machine, tune

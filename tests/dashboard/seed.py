@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from device_agents.protocol import Report, to_json
+from device_agents.wire import Report, to_json
 from service.database.models import (
     ApiKey,
     Attempt,

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.dashboard import queries, render
+from service.dashboard import render
 from service.dashboard.comparison import (
     comparable,
     dominated_flags,
@@ -21,6 +21,7 @@ from service.dashboard.comparison import (
 from service.dashboard.facts import RunFacts
 from service.dashboard.pages.benchmarks import benchmarks_page, grouped, newest_of_each, ranked_axes, tradeoff_points
 from service.database.models import Bundle
+from service.runs.filter import RunFilter
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.layers import small_layers, training_step
 from tests.dashboard.markup import check_page
@@ -166,7 +167,7 @@ def test_the_benchmarks_page_hides_and_counts_what_is_not_valid(seeded: SeededFa
 
 def test_a_benchmarks_page_whose_runs_are_all_hidden_says_so(seeded: SeededFarm) -> None:
     with seeded.farm.database.read() as session:
-        page = benchmarks_page(session, queries.RunFilter(model="small_cnn", plan="none"), all_verdicts=False, sort="")
+        page = benchmarks_page(session, RunFilter(model="small_cnn", plan="none"), all_verdicts=False, sort="")
     assert page.groups == page.hidden == ()
     hidden = replace(page, hidden=(("noisy", 2),))
     text = check_page(

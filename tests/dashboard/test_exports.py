@@ -13,9 +13,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event, insert, update
 
 from service.dashboard.exports import BATCH_ROWS, runs_file
-from service.dashboard.queries import MAX_MEASURED_RUNS, RunFilter
+from service.dashboard.queries import MAX_MEASURED_RUNS
 from service.dashboard.tables import csv_text
 from service.database.models import Device, DeviceEvent, Event, Job, Run
+from service.runs.filter import RunFilter
 from tests.dashboard.conftest import SeededFarm, make_farm
 
 MANY = MAX_MEASURED_RUNS + 2 * BATCH_ROWS + 7

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from device_agents import protocol as p
+from device_agents import wire as p
 
 
 def description(name: str = "board", **changes: Any) -> p.DeviceDescription:

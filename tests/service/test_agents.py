@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select, update
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from service.agents import leasing
 from service.agents.enrolment import Agent
 from service.database.models import Attempt, Device, Result, Run

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from compiler.tuning.table import TuningTable
-from device_agents import protocol as p
+from device_agents import wire as p
 from tests.service.board import Board
 from tests.service.farms import TestFarm
 

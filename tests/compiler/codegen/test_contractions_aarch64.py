@@ -7,7 +7,7 @@ import re
 import pytest
 
 from compiler.codegen.choice import DEFAULT, choose
-from compiler.codegen.conv.conv import method_of
+from compiler.codegen.conv.plan import method_of
 from compiler.codegen.family import emit_kernel
 from compiler.codegen.tir.compile import assembly
 from compiler.kernels.spec import MatmulSpec

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from compiler.codegen.choice import choose
-from compiler.codegen.conv.conv import plan
+from compiler.codegen.conv.plan import plan
 from compiler.codegen.testing import native_target
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import ConvSpec

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from compiler.codegen.choice import choose
-from compiler.codegen.matmul.gemm_plan import MatmulPlan
-from compiler.codegen.matmul.matmul import choices, folded, plan
+from compiler.codegen.matmul.plan import MatmulPlan, choices, folded, plan
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine

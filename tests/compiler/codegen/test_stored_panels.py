@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.codegen.matmul.matmul import panel_width, workspace_bytes
+from compiler.codegen.matmul.plan import panel_width, workspace_bytes
 from compiler.codegen.testing import native_target, run_kernel
 from compiler.kernels.expressions import Binary, Const, Ref
 from compiler.kernels.spec import MatmulSpec

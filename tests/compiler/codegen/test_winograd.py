@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from compiler.codegen.choice import DEFAULT, choose
-from compiler.codegen.conv import conv as direct
+from compiler.codegen.conv import plan as direct
 from compiler.codegen.family import choices_of
 from compiler.codegen.testing import Kernel, native_target
-from compiler.codegen.winograd import winograd
-from compiler.codegen.winograd.winograd_points import SIZES
-from compiler.codegen.winograd.winograd_points import winograd as matrices
+from compiler.codegen.winograd import plan as winograd
+from compiler.codegen.winograd.points import SIZES
+from compiler.codegen.winograd.points import winograd as matrices
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import ConvSpec
 from compiler.targets import Target, load
