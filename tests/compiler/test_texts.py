@@ -32,8 +32,12 @@ from tests.compiler.ops.test_records import CASES
 TARGET = load("raspberry-pi-4")
 RATIO = SparsePlan.parse("{update: [{parameters: ['*.weight'], ratio: 0.4}, {parameters: ['*'], kind: bias}]}")
 ADAMW = TrainingSpec.parse({"batch": 4, "optimizer": {"kind": "adamw"}})
-SMALL = {"mobilenet_v2": {"resolution": 64, "width": 0.35}, "mcunet": {"resolution": 64}, "resnet18": {"resolution": 32},
-         "resnet50": {"resolution": 32, "width": 8}}  # fmt: skip
+SMALL = {
+    "mobilenet_v2": {"resolution": 64, "width": 0.35},
+    "mcunet": {"resolution": 64},
+    "resnet18": {"resolution": 32},
+    "resnet50": {"resolution": 32, "width": 8},
+}
 
 
 def assert_same_graph(found: Graph, graph: Graph) -> None:
