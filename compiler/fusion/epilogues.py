@@ -83,7 +83,7 @@ def fuse_epilogue(
         return NO_EPILOGUE
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents) or uses_position(spec.exprs[0]):
         return NOT_POINTWISE
-    if spec.outputs[0].type.dtype != "f32":
+    if not spec.outputs[0].type.element.is_real:
         return NOT_POINTWISE
     if any(not is_identity(spec.inputs[position], spec.extents) for position in reads):
         return NOT_POINTWISE

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from compiler.element_types import DType
+from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.access import Access, axis, broadcast, identity
@@ -359,7 +359,7 @@ def _scatter_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxN
     shape, along = ints(node.attrs, "shape"), integer(node.attrs, "axis")
     outer, rows, inner = prod(shape[:along]), shape[along], prod(shape[along + 1 :])
     count = types[node.inputs[0]].size
-    index = out.add("Cast", node.inputs[0], to=7)
+    index = out.add("Cast", node.inputs[0], to=ELEMENT_TYPES["i64"].onnx)
     index = out.add("Expand", out.add("Reshape", index, out.ints(1, count, 1)), out.ints(outer, count, inner))
     updates = out.add("Reshape", node.inputs[1], out.ints(outer, count, inner))
     zeros = out.add("Expand", out.scalar(0.0), out.ints(outer, rows, inner))

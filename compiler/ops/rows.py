@@ -19,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.access import per_row, row_matrix
@@ -379,7 +380,7 @@ def _cross_entropy_grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> Ro
 
 def _onnx_one_hot(out: OnnxWriter, labels: str, width: int) -> str:
     last = out.add("Unsqueeze", labels, out.ints(-1))
-    return out.add("Cast", out.add("Equal", last, out.ints(*range(width))), to=1)
+    return out.add("Cast", out.add("Equal", last, out.ints(*range(width))), to=ELEMENT_TYPES["f32"].onnx)
 
 
 def _cross_entropy_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:

@@ -91,7 +91,7 @@ def pack_weights(program: Program, *, packing: Packing) -> PassResult[Program]:
 
 
 def _never_changes(tensor: StateTensor) -> bool:
-    return tensor.role != "optimizer" and not tensor.trained and tensor.type.dtype == "f32"
+    return tensor.role != "optimizer" and not tensor.trained and tensor.type.element.is_real
 
 
 def _order(program: Program, call: KernelCall, frozen: Mapping[str, StateTensor]) -> Order | None:
@@ -137,7 +137,7 @@ def packed_state(tensor: StateTensor, spec: MatmulSpec, transposed: bool, width:
     panels, steps = ([axis + (axis > last) for axis in axes] for axes in (columns, rows))
     perm = (*panels, *steps, last + 1)
     shape = tuple(view[axis] for axis in perm)
-    return replace(tensor, type=TensorType("f32", shape), view_shape=tuple(view), perm=perm, packed=True)
+    return replace(tensor, type=TensorType(tensor.type.dtype, shape), view_shape=tuple(view), perm=perm, packed=True)
 
 
 def _stored(

@@ -162,4 +162,5 @@ def load_local() -> ModuleType:
     try:
         return importlib.import_module("pockfarm.local")
     except ModuleNotFoundError as problem:
-        raise UsageError(f"this needs the compiler ({problem}): pip install 'pockfarm[worker,agent]'") from None
+        advice = "in a checkout of the repository: python -m pip install -c constraints.txt '.[worker,agent]'"
+        raise UsageError(f"this needs the compiler ({problem}); {advice}") from None

@@ -13,7 +13,8 @@ import pytest
 from compiler import identity
 from compiler.codegen.api import cache_key
 from compiler.identity import KERNEL_ROOMS, KERNEL_TOOLS, LINKER, NO_KERNELS, ROOT, compiler_identity, kernel_identity
-from compiler.kernels.spec import Binary, MapSpec, Ref
+from compiler.kernels.expressions import Binary, Ref
+from compiler.kernels.spec import MapSpec
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from service.jobs.request import CompileRequest, compiler_version

@@ -32,7 +32,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     words = shlex.split(command)
     assert words[0] in ("pytest", "ruff", "mypy", "pockfarm"), command
     start = {"pockfarm": ["-m", "pockfarm.cli"]}.get(words[0], ["-m", words[0]])
-    more = ["-p", "no:cacheprovider"] if words[0] == "pytest" else []
+    more = ["-p", "no:cacheprovider", "--basetemp", str(folder.parent / "nested")] if words[0] == "pytest" else []
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     environment.pop("PYTEST_ADDOPTS", None)
     return subprocess.run(

@@ -68,19 +68,19 @@ def _part(block: Block, size: int, first: Value, extent: int) -> Value | int:
 def fill(block: Block, band: Band, image: Image, unit: Unit, workspace: Buffer, base: Value, lanes: int) -> Source:
     """Copy the unit's rows to `base` of the workspace if the band is a copy; say where to read them."""
     width = band.width * band.channels
-    row_floats = image.width * band.channels
+    row_elements = image.width * band.channels
     start = unit.first * band.row_step + band.top
     if not band.copied:
-        at = block.let((unit.image * image.height + start) * row_floats + band.left * band.channels, "source")
-        return Source(image.buffer, at, image.height * row_floats, row_floats)
+        at = block.let((unit.image * image.height + start) * row_elements + band.left * band.channels, "source")
+        return Source(image.buffer, at, image.height * row_elements, row_elements)
     low, high = max(0, -band.left), min(band.width, image.width - band.left)
 
     def row(body: Block, picture: Value, number: Value) -> None:
-        place = body.let(base + picture * band.image_floats + number * width, "band_row")
+        place = body.let(base + picture * band.image_elements + number * width, "band_row")
         source = body.let(start + number, "source_row")
 
         def copy(inner: Block) -> None:
-            picked = ((unit.image + picture) * image.height + source) * row_floats
+            picked = ((unit.image + picture) * image.height + source) * row_elements
             zero_run(inner, workspace, place, low * band.channels, lanes)
             first = inner.let(picked + (low + band.left) * band.channels, "source")
             run = (high - low) * band.channels
@@ -91,4 +91,4 @@ def fill(block: Block, band: Band, image: Image, unit: Unit, workspace: Buffer, 
         body.when(inside, copy, lambda inner: zero_run(inner, workspace, place, width, lanes))
 
     block.loop(unit.images, lambda b, i: b.loop(band.rows, lambda c, r: row(c, i, r), name="band_row"), name="image")
-    return Source(workspace, base, band.image_floats, width)
+    return Source(workspace, base, band.image_elements, width)

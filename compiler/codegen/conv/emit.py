@@ -22,9 +22,9 @@ def emit(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = N
     if outputs:
         cut = winograd.plan(spec, target, threads, outputs)
         kernel = WinogradWeights if spec.kind == "weight_grad" else WinogradData
-        kernel(spec, cut, operands, target.lanes).emit(body)
+        kernel(spec, cut, operands).emit(body)
         return finish(spec, operands, body)
     chosen = plan(spec, target, threads)
     direct = ConvWeights if spec.kind == "weight_grad" else ConvTaps
-    direct(spec, chosen, operands, target.lanes).emit(body)
+    direct(spec, chosen, operands).emit(body)
     return finish(spec, operands, body)

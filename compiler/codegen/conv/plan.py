@@ -12,6 +12,7 @@ from typing import Literal
 
 from compiler.codegen.choice import DEFAULT, Choice, choose
 from compiler.codegen.conv.phases import AxisPhase, axis_phases, forward_axis
+from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold, tile_shape
 from compiler.codegen.winograd import plan as winograd
 from compiler.codegen.winograd.points import SIZES
@@ -43,20 +44,21 @@ class Band:
     channels: int
 
     @property
-    def image_floats(self) -> int:
+    def image_elements(self) -> int:
         """One image's rows."""
         return self.rows * self.width * self.channels
 
     @property
-    def floats(self) -> int:
+    def elements(self) -> int:
         """Scratch elements of one thread."""
-        return self.images * self.image_floats if self.copied else 0
+        return self.images * self.image_elements if self.copied else 0
 
 
 @dataclass(frozen=True, slots=True)
 class ConvPlan:
     """Sizes of one convolution kernel. `direct`: weights are read where they lie, not packed."""
 
+    precision: Precision
     slots: int
     rows: int
     columns: Columns
@@ -66,8 +68,8 @@ class ConvPlan:
     """Weight gradient: threads share out images and rows (each with its own sums), or parts of the weights."""
     sums: int
     """Sets of partial sums in the workspace (0: they are added up in the output itself)."""
-    sum_floats: int
-    """Elements of one such set: the weights', and behind them (threads that share out units) the sums of d_y."""
+    sum_count: int
+    """Sums of one such set: the weights', and behind them (threads that share out units) the sums of d_y."""
 
 
 def out_rows(phases: tuple[AxisPhase, ...]) -> int:
@@ -75,8 +77,9 @@ def out_rows(phases: tuple[AxisPhase, ...]) -> int:
     return phases[0].count
 
 
-def _band(spec: ConvSpec, target: Target, slots: int, rows: tuple[AxisPhase, ...], cols: tuple[AxisPhase, ...],
+def _band(spec: ConvSpec, budget: int, slots: int, rows: tuple[AxisPhase, ...], cols: tuple[AxisPhase, ...],
           channels: int, most_rows: int) -> Band:  # fmt: skip
+    """The band of a unit whose rows hold at most `budget` elements (one row may hold more)."""
     top = min(phase.first_input for phase in rows)
     last = max(max((offset for _, offset in phase.taps), default=0) for phase in rows)
     left = min(phase.first_input for phase in cols)
@@ -89,7 +92,6 @@ def _band(spec: ConvSpec, target: Target, slots: int, rows: tuple[AxisPhase, ...
     def rows_in(outputs: int) -> int:
         return (outputs - 1) * step + last - top + 1
 
-    budget = target.l2_bytes // 8  # floats in half of the cache
     pieces = -(-slots // spec.n)
     most = min(-(-count // pieces), most_rows)
     while most > 1 and rows_in(most) * width * channels > budget:
@@ -101,21 +103,27 @@ def _band(spec: ConvSpec, target: Target, slots: int, rows: tuple[AxisPhase, ...
     return Band(images, most, rows_in(most), width, top, left, step, copied, channels)
 
 
+def _band_budget(target: Target, precision: Precision) -> int:
+    """Elements in half of the second-level cache."""
+    return target.l2_bytes // (2 * precision.item_bytes)
+
+
 def plan(spec: ConvSpec, target: Target, threads: int) -> ConvPlan:
     """The plan from the target's figures."""
     flops = 2.0 * spec.n * spec.oh * spec.ow * spec.c * spec.k * spec.kernel[0] * spec.kernel[1]
     slots = slots_of(flops, threads)
     if spec.kind == "weight_grad":
         return _weights_plan(spec, target, slots)
+    precision = Precision.of(spec.dtype, target)
     rows, cols = axis_phases(spec, 0), axis_phases(spec, 1)
     channels, count = (spec.c, spec.k) if spec.kind == "forward" else (spec.k, spec.c)
     height, vectors = tile_shape(
-        target, rows=cols[0].count, count=count, steps=channels * spec.kernel[0] * spec.kernel[1]
+        target, precision, rows=cols[0].count, count=count, steps=channels * spec.kernel[0] * spec.kernel[1]
     )
-    direct = spec.kind == "forward" and count % target.lanes == 0 and count <= vectors * target.lanes
-    cut = columns(count, vectors, target.lanes, padded=True)
-    band = _band(spec, target, slots, rows, cols, channels, out_rows(rows))
-    return ConvPlan(slots, height, cut, band, direct, "units", 0, 0)
+    direct = spec.kind == "forward" and count % precision.lanes == 0 and count <= vectors * precision.lanes
+    cut = columns(count, vectors, precision.lanes, padded=True)
+    band = _band(spec, _band_budget(target, precision), slots, rows, cols, channels, out_rows(rows))
+    return ConvPlan(precision, slots, height, cut, band, direct, "units", 0, 0)
 
 
 def weight_rows(spec: ConvSpec) -> int:
@@ -124,23 +132,26 @@ def weight_rows(spec: ConvSpec) -> int:
 
 
 def _weights_plan(spec: ConvSpec, target: Target, slots: int) -> ConvPlan:
+    precision = Precision.of(spec.dtype, target)
     rows, cols = (forward_axis(spec, 0),), (forward_axis(spec, 1),)
-    height, vectors = tile_shape(target, rows=weight_rows(spec), count=spec.k, steps=spec.oh * spec.ow)
-    cut = columns(spec.k, vectors, target.lanes, padded=False)
-    many = 4 * spec.kernel[0] * spec.kernel[1] * spec.c * spec.k * slots > target.l2_bytes
+    height, vectors = tile_shape(target, precision, rows=weight_rows(spec), count=spec.k, steps=spec.oh * spec.ow)
+    cut = columns(spec.k, vectors, precision.lanes, padded=False)
+    many = precision.sum_bytes * weight_elements(spec) * slots > target.l2_bytes
     split: Literal["units", "weights"] = "weights" if many and weight_rows(spec) >= 8 * slots * height else "units"
-    band = _band(spec, target, 1 if split == "weights" else slots, rows, cols, spec.c, -(-_SUM_STEPS // spec.ow))
-    sums = slots if split == "units" else 0 if spec.epilogue == Ref(0) else 1
-    sum_floats = weight_floats(spec) + (spec.k if spec.sums and split == "units" else 0)
-    return ConvPlan(slots, height, cut, band, True, split, sums, sum_floats)
+    sharing, most_rows = 1 if split == "weights" else slots, -(-_SUM_STEPS // spec.ow)
+    band = _band(spec, _band_budget(target, precision), sharing, rows, cols, spec.c, most_rows)
+    in_place = spec.epilogue == Ref(0) and precision.sum_size == 1
+    sums = slots if split == "units" else 0 if in_place else 1
+    sum_count = weight_elements(spec) + (spec.k if spec.sums and split == "units" else 0)
+    return ConvPlan(precision, slots, height, cut, band, True, split, sums, sum_count)
 
 
-def weight_floats(spec: ConvSpec) -> int:
+def weight_elements(spec: ConvSpec) -> int:
     """Elements of the weights."""
     return spec.kernel[0] * spec.kernel[1] * spec.c * spec.k
 
 
-def panel_floats(spec: ConvSpec, chosen: ConvPlan) -> int:
+def panel_elements(spec: ConvSpec, chosen: ConvPlan) -> int:
     """Elements of the packed weights."""
     if chosen.direct:
         return 0
@@ -151,12 +162,12 @@ def method_of(spec: ConvSpec, target: Target, choice: Choice | None) -> int:
     """Outputs of a Winograd tile along one axis; 0: direct."""
     if choice is not None and choice.parameters:
         return choice.integer("winograd", 0)
-    return winograd.default_outputs(spec, target.lanes)
+    return winograd.default_outputs(spec, Precision.of(spec.dtype, target))
 
 
 def choices(spec: ConvSpec, target: Target, threads: int) -> tuple[Choice, ...]:
     """Direct and Winograd with each size of tile, where the latter applies."""
-    if not winograd.applies(spec):
+    if not winograd.applies(spec, Precision.of(spec.dtype, target)):
         return (DEFAULT,)
     return (DEFAULT, *(choose(winograd=size) for size in (0, *SIZES)))
 
@@ -165,9 +176,10 @@ def workspace_bytes(spec: ConvSpec, target: Target, threads: int, choice: Choice
     """Packed weights, partial sums, and one band for each thread."""
     outputs = method_of(spec, target, choice)
     if outputs:
-        return 4 * winograd.layout(spec, winograd.plan(spec, target, threads, outputs)).floats
+        return winograd.workspace_bytes(spec, winograd.plan(spec, target, threads, outputs))
     chosen = plan(spec, target, threads)
-    return 4 * (panel_floats(spec, chosen) + chosen.sums * chosen.sum_floats + chosen.slots * chosen.band.floats)
+    copies = panel_elements(spec, chosen) + chosen.slots * chosen.band.elements
+    return chosen.precision.item_bytes * copies + chosen.precision.sum_bytes * chosen.sums * chosen.sum_count
 
 
 def can_hold(spec: ConvSpec, expr: Expr, target: Target) -> bool:

@@ -6,7 +6,7 @@ from tvm import tirx
 
 from compiler.codegen.conv.band import Image, Source, Unit, fill, unit_of, units
 from compiler.codegen.conv.phases import AxisPhase, TapRun, axis_phases, tap_run
-from compiler.codegen.conv.plan import ConvPlan, out_rows, panel_floats
+from compiler.codegen.conv.plan import ConvPlan, out_rows, panel_elements
 from compiler.codegen.tile.packing import Matrix, pack_panel
 from compiler.codegen.tile.register_tile import SUM_BLOCK, Epilogue, Place, RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.share import share_out
@@ -18,8 +18,8 @@ from compiler.kernels.spec import ConvSpec
 class ConvTaps:
     """One kernel."""
 
-    def __init__(self, spec: ConvSpec, plan: ConvPlan, operands: Operands, lanes: int) -> None:
-        self.spec, self.plan, self.lanes = spec, plan, lanes
+    def __init__(self, spec: ConvSpec, plan: ConvPlan, operands: Operands) -> None:
+        self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
         x, self.w, *extra = operands.inputs
         self.y, self.workspace = operands.outputs[0], operands.workspace
         self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 4)
@@ -52,7 +52,7 @@ class ConvTaps:
 
         def unit(body: Block, slot: Value, number: Value) -> None:
             one = unit_of(body, band, number, self.spec.n, rows)
-            base = body.let(slot * band.floats + panel_floats(self.spec, self.plan), "band")
+            base = body.let(slot * band.elements + panel_elements(self.spec, self.plan), "band")
             source = fill(body, band, self.image, one, self.workspace, base, self.lanes)
             self._unit(body, one, source)
 
@@ -66,7 +66,7 @@ class ConvTaps:
     def _pack(self, block: Block) -> None:
         """Panels of every column tile: for each phase, row tap, column tap (in the order they are read), channels."""
         cut = self.plan.columns
-        channels, tap_floats = self.channels, self.spec.c * self.spec.k
+        channels, weights = self.channels, self.spec.c * self.spec.k
 
         def phase_panel(
             body: Block, tile: ColumnTile, number: Value, row: AxisPhase, column: AxisPhase, step: int
@@ -76,7 +76,7 @@ class ConvTaps:
 
             def tap_panel(b: Block, i: Value, j: Value) -> None:
                 tap = (rows.tap + i * rows.tap_step) * self.spec.kernel[1] + cols.tap + j * cols.tap_step
-                source = Matrix(self.w, b.let(tap * tap_floats, "tap"), *self.w_strides).at(0, number * cut.tile.width)
+                source = Matrix(self.w, b.let(tap * weights, "tap"), *self.w_strides).at(0, number * cut.tile.width)
                 place = base + (i * cols.count + j) * (channels * tile.width)
                 pack_panel(b, source, self.workspace, place, steps=channels, tile=tile, lanes=self.lanes)
 

@@ -13,7 +13,7 @@ from tvm import tirx
 
 from compiler.codegen.conv.band import Image, Source, Unit, fill, unit_of, units
 from compiler.codegen.conv.phases import forward_axis, tap_run
-from compiler.codegen.conv.plan import ConvPlan, weight_floats, weight_rows
+from compiler.codegen.conv.plan import ConvPlan, weight_elements, weight_rows
 from compiler.codegen.tile.packing import Matrix, zero_run
 from compiler.codegen.tile.register_tile import Epilogue, RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.share import share_out
@@ -26,8 +26,8 @@ from compiler.kernels.spec import ConvSpec
 class ConvWeights:
     """One kernel."""
 
-    def __init__(self, spec: ConvSpec, plan: ConvPlan, operands: Operands, lanes: int) -> None:
-        self.spec, self.plan, self.lanes = spec, plan, lanes
+    def __init__(self, spec: ConvSpec, plan: ConvPlan, operands: Operands) -> None:
+        self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
         x, self.d_y, *extra = operands.inputs
         self.d_w, *sums = operands.outputs
         self.d_bias, self.workspace = (sums[0] if sums else None), operands.workspace
@@ -35,7 +35,7 @@ class ConvWeights:
         self.image = Image(x, spec.h, spec.w)
         self.row_taps, self.column_taps = tap_run(forward_axis(spec, 0)), tap_run(forward_axis(spec, 1))
         self.m = weight_rows(spec)
-        self.floats = weight_floats(spec)
+        self.elements = weight_elements(spec)
         self.sums_buffer = self.workspace if plan.sums else self.d_w
 
     def emit(self, block: Block) -> None:
@@ -52,8 +52,8 @@ class ConvWeights:
         full = self.m // self.plan.rows
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
-            sums = body.let(slot * self.plan.sum_floats, "sums")
-            zero_run(body, self.sums_buffer, sums, self.plan.sum_floats, self.lanes)
+            sums = body.let(slot * self.plan.sum_count, "sums")
+            zero_run(body, self.sums_buffer, sums, self.plan.sum_count, self.lanes)
             body.loop(
                 end - first,
                 lambda b, i: self._unit(b, slot, b.let(first + i, "unit"), sums, index(0), index(full), tail=None),
@@ -77,7 +77,7 @@ class ConvWeights:
                 name="row",
             )
 
-        share_out(block, self.plan.slots, self.floats // self.spec.k, zeros)
+        share_out(block, self.plan.slots, self.elements // self.spec.k, zeros)
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             last = tirx.EQ(slot, index(self.plan.slots - 1))
@@ -132,10 +132,10 @@ class ConvWeights:
         """One unit's part of the row tiles [first, end), and of the last, lower one (`tail`: only if that holds)."""
         band = self.plan.band
         unit = unit_of(block, band, number, self.spec.n, self.spec.oh)
-        base = block.let(slot * band.floats + self.plan.sums * self.plan.sum_floats, "band")
+        base = block.let(slot * band.elements + self.plan.sums * self.plan.sum_count, "band")
         source = fill(block, band, self.image, unit, self.workspace, base, self.lanes)
         if self.d_bias is not None and self.plan.split == "units":
-            self._sum_unit(block, unit, sums + self.floats)
+            self._sum_unit(block, unit, sums + self.elements)
         cut = self.plan.columns
         full, rest = divmod(self.m, self.plan.rows)
 
@@ -197,7 +197,7 @@ class ConvWeights:
 
         def total(row: Value, k: Value, width: int) -> Value:
             parts = [
-                load(self.workspace, row * spec.k + k + number * self.plan.sum_floats, width)
+                load(self.workspace, row * spec.k + k + number * self.plan.sum_count, width)
                 for number in range(self.plan.sums)
             ]
             return sum(parts[1:], parts[0])
@@ -217,9 +217,9 @@ class ConvWeights:
         def slot_body(body: Block, _slot: Value, first: Value, end: Value) -> None:
             body.loop(end - first, lambda b, i: one_row(b, b.let(first + i, "row")), name="row")
 
-        share_out(block, self.plan.slots, self.floats // spec.k, slot_body)
+        share_out(block, self.plan.slots, self.elements // spec.k, slot_body)
         if self.d_bias is not None and self.plan.split == "units":
-            last = index(self.floats // spec.k)
+            last = index(self.elements // spec.k)
             self._along_channels(block, lambda b, k, width: b.store(self.d_bias, k, total(last, k, width)))
 
     def _along_channels(self, block: Block, piece: Callable[[Block, Value, int], None]) -> None:

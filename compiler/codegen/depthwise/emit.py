@@ -17,7 +17,7 @@ def emit(spec: DepthwiseSpec, target: Target, threads: int, choice: Choice | Non
     body = Block()
     plan = plan_of(spec, target, threads, choice)
     if spec.kind == "weight_grad":
-        DepthwiseWeights(spec, operands, target, plan).emit(body)
+        DepthwiseWeights(spec, operands, plan).emit(body)
     else:
         DepthwiseRows(spec, operands, plan).emit(body)
     return finish(spec, operands, body)

@@ -17,7 +17,6 @@ from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import divisor_near, vector_pieces
 from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, Value, index, literal, load
 from compiler.kernels.spec import DepthwiseSpec
-from compiler.targets import Target
 
 _FEWEST_COLUMNS = 3
 Taps = tuple[tuple[int, int], ...]
@@ -30,7 +29,7 @@ _D_Y = (-1, -1)
 class DepthwiseWeights:
     """One kernel."""
 
-    def __init__(self, spec: DepthwiseSpec, operands: Operands, target: Target, plan: DepthwisePlan) -> None:
+    def __init__(self, spec: DepthwiseSpec, operands: Operands, plan: DepthwisePlan) -> None:
         self.spec, self.plan, self.slots, self.lanes = spec, plan, plan.slots, plan.lanes
         self.x, self.d_y, *extra = operands.inputs
         self.d_w, *self.d_bias = operands.outputs
@@ -38,7 +37,6 @@ class DepthwiseWeights:
         self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 3)
         self.rows, self.columns = forward_axis(spec, 0), forward_axis(spec, 1)
         self.sums = sums_of(spec)
-        self.all_rows_at_once = len(self.sums) <= target.vector_registers - 5
 
     def emit(self, block: Block) -> None:
         """Both phases."""
@@ -58,7 +56,7 @@ class DepthwiseWeights:
 
         def channels(body: Block, c: Value, lanes: int) -> None:
             accumulators = {key: body.local(lanes, name="acc") for key in self.sums}
-            if self.all_rows_at_once:
+            if self.plan.all_taps:
                 self._in_registers(body, image, q, c, lanes, accumulators, sums)
             else:
                 self._row_by_row(body, image, q, c, lanes, accumulators, sums)

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from compiler.codegen.matmul.candidate import Candidate, PanelPlace
+from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, divisor_near, slots_of
+from compiler.element_types import DType
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
 
@@ -45,14 +47,13 @@ _LINE = 1.5
 _PHASE = 5000.0
 """Meeting of the threads between two phases."""
 _MOST_CHOICES = 8
-_LINE_FLOATS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The figures of a target that the estimate uses."""
+    """The figures of a target that the estimate uses, for products of one element type."""
 
-    lanes: int
+    precision: Precision
     vector_registers: int
     l1_bytes: int
     l2_bytes: int
@@ -63,10 +64,21 @@ class Core:
     """Farthest row of A that a load reaches from the first one's address."""
 
     @staticmethod
-    def of(target: Target) -> Core:
+    def of(target: Target, dtype: DType) -> Core:
         """One core of a target."""
         spare, reach_bytes = (3, 65520) if target.architecture == "aarch64" else (1, 1 << 31)
-        return Core(target.lanes, target.vector_registers, target.l1_bytes, target.l2_bytes, spare, reach_bytes)
+        precision = Precision.of(dtype, target)
+        return Core(precision, target.vector_registers, target.l1_bytes, target.l2_bytes, spare, reach_bytes)
+
+    @property
+    def lanes(self) -> int:
+        """Elements in one vector register."""
+        return self.precision.lanes
+
+    @property
+    def item_bytes(self) -> int:
+        """Of one element of an operand."""
+        return self.precision.item_bytes
 
 
 @lru_cache(maxsize=4096)
@@ -107,11 +119,12 @@ def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
     if spec.batch >= 2 * slots and spec.batch > 1:
         yield from (Candidate(0, 0, "batch", "columns", panels, k_block) for panels in (*in_place, *packed))
         return
-    b_stays = 4 * spec.k * spec.n <= core.l2_bytes // 2
+    b_stays = core.item_bytes * spec.k * spec.n <= core.l2_bytes // 2
     flat = spec.m <= _FLAT_ROWS and not spec.b_transposed and not b_stays
     if spec.batch == 1 and (spec.k >= LONG or flat):
         # With one row tile B is used once, so it is read in the order in which it lies.
-        fits = core.l1_bytes // (4 * spec.n) if flat else core.l2_bytes // (8 * (spec.m + spec.n))
+        row_bytes = core.item_bytes * spec.n
+        fits = core.l1_bytes // row_bytes if flat else core.l2_bytes // (2 * core.item_bytes * (spec.m + spec.n))
         most = max(16, min(BLOCK_STEPS, fits))
         steps = divisor_near(spec.k, most // 2, most)
         yield from (Candidate(0, 0, "split", "columns", panels, steps) for panels in (*in_place, *packed))
@@ -128,10 +141,10 @@ def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:
     registers = core.vector_registers - core.spare_registers
     vectors = -(-spec.n // core.lanes)
     widths = [spec.b_panel // core.lanes] if spec.b_panel else range(1, min(_MOST_VECTORS, vectors) + 1)
-    reached = _MOST_ROWS if spec.a_transposed else 1 + core.reach_bytes // (4 * spec.k)
+    reached = _MOST_ROWS if spec.a_transposed else 1 + core.reach_bytes // (core.item_bytes * spec.k)
     most_rows = min(_MOST_ROWS, spec.m, max(reached, _FAR_ROWS))
     for width in widths:
-        for height in range(1, min(most_rows, (registers - width) // width) + 1):
+        for height in range(1, min(most_rows, (registers - width) // (width * core.precision.sum_size)) + 1):
             yield replace(way, rows=height, vectors=width)
 
 
@@ -152,12 +165,13 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     steps = -(-blocks // shares) * candidate.k_block if shares > 1 else spec.k
     rows, wide = _largest_share(spec, slots, candidate, cut)
     batch = -(-spec.batch // slots) if candidate.strategy == "batch" else spec.batch
-    streams = _WRITE_STREAMS if 4 * spec.m * spec.n > core.l2_bytes and candidate.strategy != "split" else 0.0
+    far = core.item_bytes * spec.m * spec.n > core.l2_bytes
+    streams = _WRITE_STREAMS if far and candidate.strategy != "split" else 0.0
     work = sum(
         row_tiles
         * column_tiles
         * (
-            steps * _step(height, width)
+            steps * _step(core, height, width)
             + (blocks / shares) * (_TILE + _STORE * height * width)
             + streams * height * height
         )
@@ -179,7 +193,8 @@ def _lines_of_step(spec: MatmulSpec, core: Core, slots: int, candidate: Candidat
 
     Lines come in pairs: a slot that reads less than a pair of each row of an operand, and skips the rest, wastes some.
     """
-    a, b = height / _LINE_FLOATS, vectors * core.lanes / _LINE_FLOATS
+    line = core.precision.line
+    a, b = height / line, vectors * core.lanes / line
     if slots > 1 and candidate.strategy == "rows" and spec.a_transposed:
         a = max(a, 2.0)
     if slots > 1 and candidate.strategy == "columns" and not spec.b_transposed and not spec.b_panel:
@@ -187,9 +202,9 @@ def _lines_of_step(spec: MatmulSpec, core: Core, slots: int, candidate: Candidat
     return a + b
 
 
-def _step(height: int, width: int) -> float:
+def _step(core: Core, height: int, width: int) -> float:
     """Cycles of one step of a tile."""
-    return max(height * width, _LATENCY, 0.5 * height + width) + _LOAD * (height + width)
+    return max(height * width * core.precision.sum_size, _LATENCY, 0.5 * height + width) + _LOAD * (height + width)
 
 
 def _panels(
@@ -203,14 +218,14 @@ def _panels(
     if candidate.panels == "private":
         blocks = -(-spec.m // row_block(core, candidate, spec.m)) if candidate.strategy != "split" else 1
         return each * steps * vectors * blocks
-    if 8 * spec.k * spec.n <= core.l1_bytes:
+    if 2 * core.item_bytes * spec.k * spec.n <= core.l1_bytes:
         return 0.0
-    return (_CONFLICT if _few_sets(spec.n) else _IN_PLACE) * steps * vectors * row_tiles
+    return (_CONFLICT if _few_sets(spec.n, core.precision.line) else _IN_PLACE) * steps * vectors * row_tiles
 
 
-def _few_sets(floats: int) -> bool:
+def _few_sets(elements: int, line: int) -> bool:
     """Whether rows that far apart meet in one or two of a cache's (at least 64) sets."""
-    lines, rest = divmod(floats, 16)
+    lines, rest = divmod(elements, line)
     return rest == 0 and 64 // math.gcd(lines, 64) <= 2
 
 
@@ -239,7 +254,7 @@ def _busiest(full: int, size: int, rest: int, slots: int) -> dict[int, int]:
 
 def row_block(core: Core, candidate: Candidate, m: int) -> int:
     """Rows of A that stay in half of the second-level cache, in whole tiles."""
-    most = core.l2_bytes // (8 * candidate.k_block)
+    most = core.l2_bytes // (2 * core.item_bytes * candidate.k_block)
     if m <= most:
         return -(-m // candidate.rows) * candidate.rows
     blocks = -(-m // most)

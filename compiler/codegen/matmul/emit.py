@@ -12,7 +12,6 @@ from compiler.codegen.matmul.panels import Panels, Steps
 from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, workspace_bytes
 from compiler.codegen.matmul.sums import SplitSums
 from compiler.codegen.tile.register_tile import (
-    LINE_FLOATS,
     Epilogue,
     Place,
     RegisterTile,
@@ -35,7 +34,7 @@ def emit(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
     operands = declare(spec, workspace_bytes(spec, target, threads, choice))
     body = Block()
     shape = folded(spec)
-    Gemm(shape, plan(shape, target, threads, choice), operands, target.lanes).emit(body)
+    Gemm(shape, plan(shape, target, threads, choice), operands).emit(body)
     return finish(spec, operands, body)
 
 
@@ -51,12 +50,12 @@ class Span:
 class Gemm:
     """One product, or a batch of them."""
 
-    def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands, lanes: int) -> None:
-        self.spec, self.plan, self.operands, self.lanes = spec, plan, operands, lanes
+    def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands) -> None:
+        self.spec, self.plan, self.operands = spec, plan, operands
         self.c = operands.outputs[0]
         extra = tuple(zip(spec.extra_outputs, operands.outputs[1:], strict=False))
         self.epilogue = Epilogue.of(spec.epilogue, operands.inputs[2:], spec.epilogue_inputs, 3, extra)
-        self.panels = Panels(spec, plan, operands, lanes)
+        self.panels = Panels(spec, plan, operands)
         self.all_rows = Span(index(0), index(plan.row_tiles), whole=True)
         self.all_columns = Span(index(0), index(plan.column_tiles), whole=True)
 
@@ -94,7 +93,7 @@ class Gemm:
         share_out(block, self.plan.slots, self.plan.column_tiles, slot_body)
 
     def _split(self, block: Block) -> None:
-        sums = SplitSums(self.spec, self.plan, self.operands, self.epilogue, self.lanes)
+        sums = SplitSums(self.spec, self.plan, self.operands, self.epilogue)
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             sums.clear(body, slot)
@@ -267,8 +266,8 @@ class Gemm:
         """Ask for the lines that the tile is going to write."""
         base = block.let(wide(place.base), "c")
         for row in range(height):
-            for line in range(-(-tile.valid // LINE_FLOATS)):
-                prefetch(block, self.c, base + wide(row * place.row_stride + line * LINE_FLOATS), write=True)
+            for start in range(0, tile.valid, self.plan.precision.line):
+                prefetch(block, self.c, base + wide(row * place.row_stride + start), write=True)
 
     def _beside_c(self) -> list[tuple[Buffer, int]]:
         """What the epilogue reads in the layout of C: buffers, and how many elements further than in C."""
@@ -308,7 +307,7 @@ class Gemm:
         spec = self.spec
         n = number * self.plan.columns.tile.width
         base = block.let((batch * spec.m + m + rows) * spec.n + n, "next")
-        lines = -(-tile.valid // LINE_FLOATS)
+        lines = -(-tile.valid // self.plan.precision.line)
         whole = Stream(self.c, base, rows * lines, write=True, run_lines=lines, run_stride=spec.n)
         updates = bool(spec.extra_outputs)  # what an update reads, it writes: C is among it
         others = [replace(whole, buffer=buffer, base=base + offset, write=updates) for buffer, offset in beside]

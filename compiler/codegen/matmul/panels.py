@@ -8,7 +8,7 @@ from tvm import tirx
 
 from compiler.codegen.matmul.plan import MatmulPlan
 from compiler.codegen.tile.packing import Matrix, copy_some, pack_panel
-from compiler.codegen.tile.register_tile import LINE_FLOATS, Scalars, Vectors, prefetch
+from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile
 from compiler.codegen.tir.tir import Block, Operands, Value, index
@@ -26,13 +26,13 @@ class Steps:
 class Panels:
     """Operands of one product, and the workspace: shared panels, then for each slot its scratch, then waiting sums."""
 
-    def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands, lanes: int) -> None:
-        self.spec, self.plan, self.lanes = spec, plan, lanes
+    def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands) -> None:
+        self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
         self.a, self.b, self.workspace = operands.inputs[0], operands.inputs[1], operands.workspace
         self.a_strides = (1, spec.m) if spec.a_transposed else (spec.k, 1)
         self.b_strides = (1, spec.k) if spec.b_transposed else (spec.n, 1)
-        self.slots_base = plan.shared_panel_floats * (spec.batch if spec.b_batched else 1)
-        self.waiting_base = self.slots_base + plan.slots * plan.slot_floats
+        self.slots_base = plan.shared_panel_elements * (spec.batch if spec.b_batched else 1)
+        self.waiting_base = self.slots_base + plan.slots * plan.slot_elements
 
     # ------------------------------------------------------------------------------------------------------------ A
 
@@ -72,11 +72,11 @@ class Panels:
     def _copy_strides(self) -> tuple[int, int]:
         """(row, step) in the copy; an odd number of cache lines apart, so that neighbours fall into different sets."""
         if self.spec.a_transposed:
-            return 1, odd_lines(min(self.plan.m_block, self.plan.m))
-        return odd_lines(self.plan.k_block), 1
+            return 1, self.plan.precision.odd_lines(min(self.plan.m_block, self.plan.m))
+        return self.plan.precision.odd_lines(self.plan.k_block), 1
 
     def _copy_base(self, slot: Value) -> Value:
-        return slot * self.plan.slot_floats + (self.slots_base + self.plan.private_panel_floats)
+        return slot * self.plan.slot_elements + (self.slots_base + self.plan.private_panel_elements)
 
     # ------------------------------------------------------------------------------------------------------------ B
 
@@ -96,7 +96,7 @@ class Panels:
             source = self.b_at(batch, steps.first, n)
             return Vectors(self.b, block.let(source.base, "panel"), source.step_stride)
         if self.plan.panels == "shared":
-            whole = batch * self.plan.shared_panel_floats if self.spec.b_batched else index(0)
+            whole = batch * self.plan.shared_panel_elements if self.spec.b_batched else index(0)
             place = whole + n * self.plan.k + steps.first * tile.width
             return Vectors(self.workspace, block.let(place, "panel"), tile.width)
         place = block.let(self._private_base(slot), "panel")
@@ -112,7 +112,7 @@ class Panels:
         return Vectors(self.workspace, block.let(place, "panel"), tile.width)
 
     def _private_base(self, slot: Value) -> Value:
-        return slot * self.plan.slot_floats + self.slots_base
+        return slot * self.plan.slot_elements + self.slots_base
 
     def fetch_next(
         self, block: Block, batch: Value, steps: Steps, tile: ColumnTile, number: Value, first_tile: Value, m: Value
@@ -130,8 +130,8 @@ class Panels:
         base = block.let(tirx.Cast("int64", source.base + part * (each * stride)), "next")
 
         def one(body: Block, i: Value) -> None:
-            for line in range(-(-length // LINE_FLOATS)):
-                place = base + tirx.Cast("int64", i * stride + line * LINE_FLOATS)
+            for start in range(0, length, plan.precision.line):
+                place = base + tirx.Cast("int64", i * stride + start)
                 prefetch(body, self.b, place, near=False)
 
         block.loop(each, one, name="ahead")
@@ -165,7 +165,7 @@ class Panels:
 
         def panel(body: Block, batch: Value, tile: ColumnTile, number: Value) -> None:
             n = number * cut.tile.width
-            place = body.let(batch * self.plan.shared_panel_floats + n * self.plan.k, "panel")
+            place = body.let(batch * self.plan.shared_panel_elements + n * self.plan.k, "panel")
             source = self.b_at(batch, index(0), n)
             pack_panel(body, source, self.workspace, place, steps=self.plan.k, tile=tile, lanes=self.lanes)
 
@@ -188,8 +188,3 @@ class Panels:
             body.loop(end - first, lambda b, i: unit(b, b.let(first + i, "unit")), name="unit")
 
         share_out(block, self.plan.slots, tiles * products, slot_body)
-
-
-def odd_lines(floats: int) -> int:
-    """The floats of the next odd number of cache lines."""
-    return (-(-floats // LINE_FLOATS) | 1) * LINE_FLOATS

@@ -17,6 +17,7 @@ from typing import Literal
 from compiler.codegen.choice import Choice
 from compiler.codegen.matmul.candidate import Candidate, Order, PanelPlace, Strategy, candidate_of
 from compiler.codegen.matmul.cost import Core, cost, panel_widths, ranked, row_block
+from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
 from compiler.kernels.expressions import Expr, Ref
@@ -39,9 +40,10 @@ class MatmulPlan:
     `strategy` says what threads share out: whole products, row tiles, column tiles, or steps of the reduction (whose
     partial sums a second phase adds). `panels`: B is read where it lies, packed whole by all threads first, or
     packed by each thread just before use. `k_block` steps are done for all tiles before the next; meanwhile the sums
-    are `waiting` in C or in the workspace. `m_block` is in rows.
+    are `waiting` in C or in the workspace. `m_block` is in rows. Sizes in the workspace are in stored elements.
     """
 
+    precision: Precision
     batch: int
     m: int
     n: int
@@ -78,12 +80,12 @@ class MatmulPlan:
         return -(-self.k // self.k_block)
 
     @property
-    def shared_panel_floats(self) -> int:
+    def shared_panel_elements(self) -> int:
         """One product's B, packed whole."""
         return self.k * self.columns.padded if self.panels == "shared" else 0
 
     @property
-    def private_panel_floats(self) -> int:
+    def private_panel_elements(self) -> int:
         """One thread's packed part of B."""
         if self.panels != "private":
             return 0
@@ -95,24 +97,29 @@ class MatmulPlan:
         return self.columns.tail.width if self.columns.tail else 0
 
     @property
-    def a_block_floats(self) -> int:
+    def a_block_elements(self) -> int:
         """One thread's copied block of A: each row (or, transposed, each step) a cache line longer than needed."""
-        return (min(self.m_block, self.m) + 16) * (self.k_block + 16) if self.copies_a else 0
+        if not self.copies_a:
+            return 0
+        line = self.precision.line
+        return self.precision.aligned((min(self.m_block, self.m) + line) * (self.k_block + line))
 
     @property
-    def sums_floats(self) -> int:
+    def sums_elements(self) -> int:
         """One thread's partial sums of a split reduction, and of B's columns behind them."""
-        return (self.m + 1) * self.columns.padded if self.strategy == "split" else 0
+        if self.strategy != "split":
+            return 0
+        return (self.m + 1) * self.columns.padded * self.precision.sum_size
 
     @property
-    def slot_floats(self) -> int:
+    def slot_elements(self) -> int:
         """One thread's scratch."""
-        return self.private_panel_floats + self.a_block_floats + self.sums_floats
+        return self.private_panel_elements + self.a_block_elements + self.sums_elements
 
     @property
-    def waiting_floats(self) -> int:
+    def waiting_elements(self) -> int:
         """Scratch of all threads for sums that wait between blocks."""
-        return self.batch * self.m * self.n if self.waiting == "workspace" else 0
+        return self.batch * self.m * self.n * self.precision.sum_size if self.waiting == "workspace" else 0
 
 
 def choices(spec: MatmulSpec, target: Target, threads: int) -> tuple[Choice, ...]:
@@ -139,8 +146,9 @@ def _ranked(spec: MatmulSpec, target: Target, threads: int) -> tuple[Candidate, 
     Sums that cannot wait in C stay in registers where the reduction is short: waiting elsewhere costs memory traffic.
     """
     product = replace(spec, epilogue=Ref(0), epilogue_inputs=(), extra_outputs=(), sums=False)
-    found = ranked(product, Core.of(target), threads)
-    if spec.k > WHOLE_STEPS or _waiting(spec) == "output":
+    core = Core.of(target, spec.dtype)
+    found = ranked(product, core, threads)
+    if spec.k > WHOLE_STEPS or _waiting(spec, core.precision) == "output":
         return found
     whole = (one if one.strategy == "split" else replace(one, k_block=spec.k) for one in found)
     return tuple(dict.fromkeys(whole))
@@ -148,38 +156,40 @@ def _ranked(spec: MatmulSpec, target: Target, threads: int) -> tuple[Candidate, 
 
 def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> MatmulPlan:
     """The plan for a (folded) spec: the analytic default, or what `choice` says. Raises: ValueError for nonsense."""
-    default = _ranked(spec, target, threads)[0]
+    default, core = _ranked(spec, target, threads)[0], Core.of(target, spec.dtype)
+    precision = core.precision
     chosen = candidate_of(choice, default) if choice else default
     by_rows = chosen.order == "rows"
-    vectors = min(chosen.vectors, -(-spec.n // target.lanes))
+    vectors = min(chosen.vectors, -(-spec.n // precision.lanes))
     one_pass = by_rows or chosen.strategy == "split"
     k_block = spec.k if by_rows else min(chosen.k_block, spec.k)
     short = by_rows and spec.k <= _STREAM_STEPS
     far = target.l2_bytes // 2
     return MatmulPlan(
+        precision=precision,
         batch=spec.batch,
         m=spec.m,
         n=spec.n,
         k=spec.k,
         rows=min(chosen.rows, spec.m),
-        columns=columns(spec.n, vectors, target.lanes, padded=chosen.panels != "direct"),
+        columns=columns(spec.n, vectors, precision.lanes, padded=chosen.panels != "direct"),
         slots=slots_of(2.0 * spec.batch * spec.m * spec.n * spec.k, threads),
         strategy=chosen.strategy,
         order=chosen.order,
         panels=chosen.panels,
         k_block=k_block,
-        m_block=row_block(Core.of(target), chosen, spec.m),
-        waiting="registers" if one_pass or k_block == spec.k else _waiting(spec),
+        m_block=row_block(core, chosen, spec.m),
+        waiting="registers" if one_pass or k_block == spec.k else _waiting(spec, precision),
         copies_a=chosen.copies_a and not one_pass,
-        streams_a=short and not spec.a_transposed and 4 * spec.m * spec.k > target.l2_bytes,
-        streams_b=not one_pass and 4 * spec.k * spec.n > far // 2,
-        streams_c=(short or not one_pass) and 4 * spec.m * spec.n > far,
+        streams_a=short and not spec.a_transposed and precision.item_bytes * spec.m * spec.k > target.l2_bytes,
+        streams_b=not one_pass and precision.item_bytes * spec.k * spec.n > far // 2,
+        streams_c=(short or not one_pass) and precision.item_bytes * spec.m * spec.n > far,
     )
 
 
 def panel_width(spec: MatmulSpec, target: Target, threads: int) -> int:
     """Columns of the panels in which a B that never changes is stored best; 0: as it is."""
-    core = Core.of(target)
+    core = Core.of(target, spec.dtype)
     product = replace(folded(spec), epilogue=Ref(0), epilogue_inputs=(), extra_outputs=(), sums=False)
     if spec.sums or spec.b_panel or (product.b_batched and product.batch > 1):
         return 0
@@ -192,8 +202,10 @@ def panel_width(spec: MatmulSpec, target: Target, threads: int) -> int:
     return best if costs[best] < _WORTH_STORING * costs[0] else 0
 
 
-def _waiting(spec: MatmulSpec) -> Waiting:
-    """Sums may wait in C unless the epilogue reads something that may share its storage."""
+def _waiting(spec: MatmulSpec, precision: Precision) -> Waiting:
+    """Sums may wait in C, if it holds them exactly, unless the epilogue reads something that may share its storage."""
+    if precision.sum_size > 1:
+        return "workspace"
     own = spec.batch * spec.m * spec.n
     return "workspace" if any(access.type.size >= own for access in spec.epilogue_inputs) else "output"
 
@@ -202,8 +214,8 @@ def workspace_bytes(spec: MatmulSpec, target: Target, threads: int, choice: Choi
     """Scratch for packed panels, copies and partial sums."""
     spec = folded(spec)
     chosen = plan(spec, target, threads, choice)
-    shared = chosen.shared_panel_floats * (spec.batch if spec.b_batched else 1)
-    return 4 * (shared + chosen.slots * chosen.slot_floats + chosen.waiting_floats)
+    shared = chosen.shared_panel_elements * (spec.batch if spec.b_batched else 1)
+    return chosen.precision.item_bytes * (shared + chosen.slots * chosen.slot_elements + chosen.waiting_elements)
 
 
 def can_hold(spec: MatmulSpec, expr: Expr, target: Target) -> bool:

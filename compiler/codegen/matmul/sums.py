@@ -20,18 +20,19 @@ Finish = Callable[[Block, Value, Value, int, Value], None]
 class SplitSums:
     """Each slot's partial sums of C, and behind them, as one more row, those of B's columns."""
 
-    def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands, epilogue: Epilogue, lanes: int) -> None:
-        self.spec, self.plan, self.operands, self.epilogue, self.lanes = spec, plan, operands, epilogue, lanes
+    def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands, epilogue: Epilogue) -> None:
+        self.spec, self.plan, self.operands, self.epilogue = spec, plan, operands, epilogue
+        self.lanes = plan.precision.lanes
         self.workspace = operands.workspace
         self.stride = plan.columns.padded
 
     def _base(self, slot: Value) -> Value:
-        before = self.plan.private_panel_floats + self.plan.a_block_floats
-        return slot * self.plan.slot_floats + before
+        before = self.plan.private_panel_elements + self.plan.a_block_elements
+        return slot * self.plan.slot_elements + before
 
     def clear(self, block: Block, slot: Value) -> None:
         """Set a slot's sums to zero."""
-        zero_run(block, self.workspace, block.let(self._base(slot), "sums"), self.plan.sums_floats, self.lanes)
+        zero_run(block, self.workspace, block.let(self._base(slot), "sums"), self.plan.sums_elements, self.lanes)
 
     def add_tile(self, block: Block, slot: Value, m: Value, number: Value, tile: RegisterTile) -> None:
         """Add a tile at row m and column tile `number`."""

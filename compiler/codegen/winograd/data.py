@@ -35,8 +35,8 @@ from compiler.kernels.spec import ConvSpec
 class WinogradData:
     """One kernel."""
 
-    def __init__(self, spec: ConvSpec, plan: WinogradPlan, operands: Operands, lanes: int) -> None:
-        self.spec, self.plan, self.lanes = spec, plan, lanes
+    def __init__(self, spec: ConvSpec, plan: WinogradPlan, operands: Operands) -> None:
+        self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
         x, self.w, *extra = operands.inputs
         self.y, self.workspace = operands.outputs[0], operands.workspace
         self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 4)

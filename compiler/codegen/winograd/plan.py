@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_shape
 from compiler.codegen.winograd.points import TAPS, Winograd, winograd
 from compiler.kernels.expressions import Ref
@@ -20,8 +21,7 @@ from compiler.kernels.spec import ConvSpec
 from compiler.targets import Target
 
 CHANNELS = 16
-"""Channel counts must be multiples of this."""
-_LINE_FLOATS = 16
+"""Channel counts must be multiples of this, and of a vector."""
 SUM_STEPS = 64
 """Products that one accumulator sums before they are added up: keeps the error near that of direct convolution."""
 _ACCURATE = (2, 4)
@@ -56,8 +56,9 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class WinogradPlan:
-    """Sizes of one kernel, in elements. `block` tiles are transformed at a time, `blocks` times."""
+    """Sizes of one kernel, in stored elements. `block` tiles are transformed at a time, `blocks` times."""
 
+    precision: Precision
     slots: int
     outputs: int
     geometry: Geometry
@@ -90,24 +91,25 @@ class WinogradPlan:
         return -(-self.block // self.part)
 
 
-def odd_lines(floats: int) -> int:
-    """At least `floats`, as an odd number of cache lines: rows that far apart do not fall on the same cache set."""
-    lines = -(-floats // _LINE_FLOATS)
-    return (lines | 1) * _LINE_FLOATS
+def _unit(precision: Precision) -> int:
+    """What channel counts must be multiples of: a power of two, as vectors are."""
+    return max(CHANNELS, precision.lanes)
 
 
-def applies(spec: ConvSpec) -> bool:
+def applies(spec: ConvSpec, precision: Precision) -> bool:
     """Whether there may be such a kernel at all."""
     if spec.direct:
         return False
     plain = spec.kernel == (TAPS, TAPS) and spec.strides == (1, 1) and spec.dilations == (1, 1)
-    return plain and spec.c % CHANNELS == 0 and spec.k % CHANNELS == 0 and max(spec.pads) < TAPS
+    unit = _unit(precision)
+    return plain and spec.c % unit == 0 and spec.k % unit == 0 and max(spec.pads) < TAPS
 
 
-def default_outputs(spec: ConvSpec, lanes: int) -> int:
+def default_outputs(spec: ConvSpec, precision: Precision) -> int:
     """Outputs of a tile along one axis that take the least time, or 0 where direct convolution is as good."""
-    if not applies(spec) or min(spec.c, spec.k) < _LEAST_CHANNELS:
+    if not applies(spec, precision) or min(spec.c, spec.k) < _LEAST_CHANNELS:
         return 0
+    lanes = precision.lanes
     multiplies = spec.n * spec.oh * spec.ow * spec.c * spec.k * TAPS**2 / lanes
     costs = {size: _cost(spec, lanes, size) for size in _ACCURATE}
     best = min(costs, key=costs.__getitem__)
@@ -134,18 +136,18 @@ def geometry_of(spec: ConvSpec) -> Geometry:
 def plan(spec: ConvSpec, target: Target, threads: int, outputs: int) -> WinogradPlan:
     """The plan from the target's figures, for tiles of `outputs` x `outputs`."""
     flops = 2.0 * spec.n * spec.oh * spec.ow * spec.c * spec.k * TAPS**2 / outputs
-    slots = slots_of(flops, threads)
+    slots, precision = slots_of(flops, threads), Precision.of(spec.dtype, target)
     geometry = geometry_of(spec)
     down, across = -(-geometry.rows // outputs), -(-geometry.columns // outputs)
     products, tiles = (outputs + TAPS - 1) ** 2, spec.n * down * across
     weights = spec.kind == "weight_grad"
-    split = _split(spec, target, tiles, slots)
+    split = _split(spec, target, precision, tiles, slots)
     shares = slots if split == "tiles" else 1
-    tile_floats = products * (spec.c + spec.k if weights else geometry.channels)
-    budget = max(target.l3_bytes // 4, target.l2_bytes // 2) // 4 // shares
-    blocks = -(-tiles // max(budget // tile_floats, 16))
+    tile_elements = products * (spec.c + spec.k if weights else geometry.channels)
+    budget = max(target.l3_bytes // 4, target.l2_bytes // 2) // precision.item_bytes // shares
+    blocks = -(-tiles // max(budget // tile_elements, 16))
     count = spec.c if spec.kind == "input_grad" else spec.k
-    steps = _divisor(geometry.channels, 2 * SUM_STEPS if weights else SUM_STEPS)
+    steps = _divisor(geometry.channels, 2 * SUM_STEPS if weights else SUM_STEPS, _unit(precision))
     many = not weights and geometry.channels > 2 * steps
     if many:
         blocks = max(blocks, -(-tiles // (2 * _TILES)))
@@ -154,28 +156,29 @@ def plan(spec: ConvSpec, target: Target, threads: int, outputs: int) -> Winograd
     part = block if weights or many else -(-block // -(-block // _TILES))
     reach = -(-count // (slots // shares))
     if weights:
-        rows, vectors = tile_shape(target, rows=steps, count=reach, steps=block)
+        rows, vectors = tile_shape(target, precision, rows=steps, count=reach, steps=block)
     else:
-        rows, vectors = tile_shape(target, rows=part, count=reach, steps=steps)
-    cut = columns(count, vectors, target.lanes, padded=False)
-    return WinogradPlan(slots, outputs, geometry, down, across, blocks, block, split, part, steps, rows, cut)
+        rows, vectors = tile_shape(target, precision, rows=part, count=reach, steps=steps)
+    cut = columns(count, vectors, precision.lanes, padded=False)
+    return WinogradPlan(precision, slots, outputs, geometry, down, across, blocks, block, split, part, steps, rows, cut)
 
 
-def _split(spec: ConvSpec, target: Target, tiles: int, slots: int) -> Literal["tiles", "columns"]:
+def _split(spec: ConvSpec, target: Target, precision: Precision, tiles: int, slots: int) -> Literal["tiles", "columns"]:
     """Threads that share nothing transform the same weights; that pays where each has many tiles."""
     many = slots > 1 and 2 * tiles >= _TILES * slots
-    sums_bytes = 4 * TAPS**2 * spec.c * spec.k if spec.kind == "weight_grad" else 0
+    sums_bytes = precision.sum_bytes * TAPS**2 * spec.c * spec.k if spec.kind == "weight_grad" else 0
     return "tiles" if many and sums_bytes <= target.l2_bytes else "columns"
 
 
-def _divisor(extent: int, high: int) -> int:
-    """The largest divisor of `extent`, at most `high`, that is a multiple of `CHANNELS` (as `extent` is)."""
-    return max(size for size in range(CHANNELS, high + 1, CHANNELS) if extent % size == 0)
+def _divisor(extent: int, high: int, unit: int) -> int:
+    """The largest divisor of `extent`, at most `high`, that is a multiple of `unit` (as `extent` is)."""
+    return max(size for size in range(unit, high + 1, unit) if extent % size == 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things lie in the workspace, in elements.
+    """Where things lie in the workspace, in stored elements. What is transformed is stored as the images are; sums and
+    results of products as they are accumulated.
 
     inputs [product, tile of the block, channel]; gradients the same of d_y (weight gradient only); sums [kh, kw, c, k]
     (weight gradient in several blocks); then for each thread: panel [product, step, column], results [product, tile or
@@ -199,12 +202,13 @@ class Layout:
     results: int
     result_plane: int
     patch: int
-    floats: int
+    elements: int
 
 
 def layout(spec: ConvSpec, chosen: WinogradPlan) -> Layout:
     """The workspace of a kernel."""
     products, width = chosen.matrices.products, chosen.columns.tile.width
+    odd_lines, sum_size = chosen.precision.odd_lines, chosen.precision.sum_size
     weights = spec.kind == "weight_grad"
     row = odd_lines(chosen.geometry.channels)
     plane = odd_lines(row * chosen.block)
@@ -212,24 +216,30 @@ def layout(spec: ConvSpec, chosen: WinogradPlan) -> Layout:
     gradient_plane = odd_lines(gradient_row * chosen.block) if weights else 0
     gradients = products * plane
     sums = gradients + products * gradient_plane
-    private = sums + (TAPS * TAPS * spec.c * spec.k if weights and needs_sums(spec, chosen) else 0)
+    private = sums + (TAPS * TAPS * spec.c * spec.k * sum_size if weights and needs_sums(spec, chosen) else 0)
     panel_plane = 0 if weights else odd_lines(chosen.steps * width)
     panel_part = products * panel_plane
     kept = 1 if chosen.parts == 1 else chosen.geometry.channels // chosen.steps
     results = panel_part * kept
-    result_plane = odd_lines((chosen.steps if weights else chosen.part) * width)
+    result_plane = odd_lines((chosen.steps if weights else chosen.part) * width * sum_size)
     patch = results + products * result_plane
     channels = max(chosen.geometry.channels, spec.k) if weights else chosen.geometry.channels
     taps = patch + products * channels
     tap_plane = 0 if weights else odd_lines(chosen.steps * width)
     d_y_sums = taps + TAPS * TAPS * tap_plane
-    own = odd_lines(d_y_sums + (2 * spec.k if spec.sums else 0))
+    own = odd_lines(d_y_sums + (2 * spec.k * sum_size if spec.sums else 0))
     stride = own if chosen.split == "columns" else private + own
-    floats = private + own + (chosen.slots - 1) * stride
+    elements = private + own + (chosen.slots - 1) * stride
     return Layout(row, plane, gradients, gradient_row, gradient_plane, sums, private, d_y_sums, stride, taps, tap_plane,
-                  panel_plane, panel_part, results, result_plane, patch, floats)  # fmt: skip
+                  panel_plane, panel_part, results, result_plane, patch, elements)  # fmt: skip
+
+
+def workspace_bytes(spec: ConvSpec, chosen: WinogradPlan) -> int:
+    """All scratch of a kernel."""
+    return chosen.precision.item_bytes * layout(spec, chosen).elements
 
 
 def needs_sums(spec: ConvSpec, chosen: WinogradPlan) -> bool:
     """Weight gradient: whether blocks are added up in the workspace (not in the output, nor all in one block)."""
-    return chosen.split == "tiles" or (chosen.blocks > 1 and spec.epilogue != Ref(0))
+    in_place = spec.epilogue == Ref(0) and chosen.precision.sum_size == 1
+    return chosen.split == "tiles" or (chosen.blocks > 1 and not in_place)

@@ -33,8 +33,8 @@ from compiler.kernels.spec import ConvSpec
 class WinogradWeights:
     """One kernel: products of transformed x [tile, c] and transformed d_y [tile, k], summed over tiles."""
 
-    def __init__(self, spec: ConvSpec, plan: WinogradPlan, operands: Operands, lanes: int) -> None:
-        self.spec, self.plan, self.lanes = spec, plan, lanes
+    def __init__(self, spec: ConvSpec, plan: WinogradPlan, operands: Operands) -> None:
+        self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
         x, d_y, *extra = operands.inputs
         self.d_w, *sums = operands.outputs
         self.d_bias, self.workspace = (sums[0] if sums else None), operands.workspace

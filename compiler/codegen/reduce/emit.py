@@ -8,162 +8,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tvm import tirx
+
+from compiler.codegen.reduce.plan import COLUMN_VECTORS, ReducePlan, element_dtype, plan, workspace_bytes
+from compiler.codegen.tir import tir
+from compiler.codegen.tir.accumulate import Accumulators, combined, fold_lanes
+from compiler.codegen.tir.expressions import Evaluator, spec_point
 from compiler.codegen.tir.iteration import (
-    FlatAccess,
-    Space,
     chunks,
-    expression_dtype,
-    indexed_axes,
-    merge,
-    reorder,
-    space_of,
 )
-from compiler.element_types import ELEMENT_TYPES, DType
+from compiler.codegen.tir.tir import Block, Operands, Point, PrimFunc, Value
+from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.spec import ReduceSpec
 from compiler.targets import Target
 
-if TYPE_CHECKING:
-    from compiler.codegen.tir.accumulate import Accumulators
-    from compiler.codegen.tir.tir import Block, Operands, Point, PrimFunc, Value
-
-PARALLEL_ELEMENTS = 16384
-_COLUMN_VECTORS = 4
-"""Vectors of results that one pass over the reduced axes forms side by side."""
 _ACCUMULATORS = 4
 """Independent additions in flight, to hide their latency."""
-_TASKS_PER_THREAD = 2
-_LEAST_SPLIT = 32
-"""Fewest steps along the main reduced axis that make a part of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a reduction is run. Axes of `space` are the kept ones, then the reduced ones.
-
-    `vector` is the axis that vectors run along; `main` the reduced axis that is blocked and split into `parts`
-    (it is `vector` itself for row sums). `width` is the extent of the vector axis if it is kept, else 1.
-    """
-
-    space: Space
-    kept: int
-    vector: int
-    main: int
-    parts: int
-
-    @property
-    def columns(self) -> bool:
-        """True if vectors hold different results (the vector axis is kept)."""
-        return self.vector < self.kept
-
-    @property
-    def width(self) -> int:
-        """Results along the vector axis."""
-        return self.space.extents[self.vector] if self.columns else 1
-
-    @property
-    def outer(self) -> tuple[int, ...]:
-        """Kept axes other than the vector axis."""
-        return tuple(axis for axis in range(self.kept) if axis != self.vector)
-
-    @property
-    def rest(self) -> tuple[int, ...]:
-        """Reduced axes other than the main one."""
-        return tuple(axis for axis in range(self.kept, len(self.space.extents)) if axis != self.main)
-
-    def rows(self) -> int:
-        """Points of the outer axes."""
-        return math.prod(self.space.extents[axis] for axis in self.outer)
-
-
-def plan(spec: ReduceSpec, target: Target, threads: int) -> Plan:
-    """Arrange the axes and decide along which to vectorise and how many parts to sum apart."""
-    space, kept = _arrange(spec)
-    vector = _vector_axis(space, kept, _largest(space, spec))
-    reduced = range(kept, len(space.extents))
-    main = vector if vector >= kept else max(reduced, key=lambda axis: (space.extents[axis], axis))
-    arranged = Plan(space, kept, vector, main, 1)
-    return Plan(space, kept, vector, main, _parts(spec, arranged, target, threads))
-
-
-def _arrange(spec: ReduceSpec) -> tuple[Space, int]:
-    """Axes sorted (kept ones as the output lies, reduced ones as the largest input does) and merged; the kept count."""
-    space = space_of(spec.extents, (*spec.inputs, spec.output, *spec.epilogue_inputs))
-    pinned = indexed_axes(spec.expr, spec.epilogue)
-    output = space.accesses[len(spec.inputs)].strides
-    reading = _largest(space, spec).strides
-    live = [axis for axis in range(len(spec.extents)) if spec.extents[axis] > 1 or axis in pinned]
-    kept = sorted((axis for axis in live if output[axis]), key=lambda axis: -abs(output[axis]))
-    reduced = sorted((axis for axis in live if not output[axis]), key=lambda axis: -abs(reading[axis]))
-    if not reduced:  # nothing left to add up: keep one axis of one turn
-        reduced = [axis for axis in spec.reduced if axis not in live][:1]
-    merged = merge(reorder(space, kept + reduced), pinned)
-    return merged, sum(1 for stride in merged.accesses[len(spec.inputs)].strides if stride)
-
-
-def _largest(space: Space, spec: ReduceSpec) -> FlatAccess:
-    """The input with most elements: its layout decides."""
-    return max(space.accesses[: len(spec.inputs)] or space.accesses, key=lambda access: access.type.size)
-
-
-def _vector_axis(space: Space, kept: int, reading: FlatAccess) -> int:
-    """The axis along which the largest input is contiguous; else the longest kept one, else the longest of all."""
-    axes = range(len(space.extents))
-    for axis in axes:
-        if reading.strides[axis] == 1 and space.extents[axis] > 1:
-            return axis
-    return max(range(kept) or axes, key=lambda axis: space.extents[axis])
-
-
-def _parts(spec: ReduceSpec, arranged: Plan, target: Target, threads: int) -> int:
-    """Into how many parts the main reduced axis is split, so that each thread has work."""
-    space, lanes = arranged.space, target.lanes
-    if threads == 1 or space.size < PARALLEL_ELEMENTS or element_dtype(spec) != "f32":
-        return 1
-    columns = -(-arranged.width // (lanes * _COLUMN_VECTORS)) if arranged.columns else 1
-    tasks = arranged.rows() * columns
-    if tasks >= _TASKS_PER_THREAD * threads:
-        return 1
-    steps = space.extents[arranged.main] // (1 if arranged.columns else lanes)
-    wanted = -(-2 * _TASKS_PER_THREAD * threads // tasks)
-    return max(1, min(wanted, steps // _LEAST_SPLIT))
-
-
-def element_dtype(spec: ReduceSpec) -> DType:
-    """The type in which terms are combined."""
-    return expression_dtype(spec.expr, [access.type.dtype for access in spec.inputs]) or "f32"
-
-
-def workspace_bytes(spec: ReduceSpec, target: Target, threads: int) -> int:
-    """Partial results of all parts; 0 if the reduction is not split."""
-    arranged = plan(spec, target, threads)
-    return (
-        ELEMENT_TYPES["f32"].item_bytes * arranged.parts * arranged.rows() * arranged.width if arranged.parts > 1 else 0
-    )
 
 
 def emit(spec: ReduceSpec, target: Target, threads: int) -> PrimFunc:
     """TIR of a reduction."""
-    from compiler.codegen.tir import tir
-
     body = tir.Block()
     operands = tir.declare(spec, workspace_bytes(spec, target, threads))
-    _Reduction(spec, operands, plan(spec, target, threads), target, threads).emit(body)
+    _Reduction(spec, operands, plan(spec, target, threads)).emit(body)
     return tir.finish(spec, operands, body)
 
 
 class _Reduction:
     """Writes the loops of one plan."""
 
-    def __init__(self, spec: ReduceSpec, operands: Operands, arranged: Plan, target: Target, threads: int) -> None:
-        from compiler.codegen.tir import tir
-
-        self.spec, self.operands, self.plan, self.lanes = spec, operands, arranged, target.lanes
+    def __init__(self, spec: ReduceSpec, operands: Operands, arranged: ReducePlan) -> None:
+        self.spec, self.operands, self.plan, self.lanes = spec, operands, arranged, arranged.lanes
         self.space = arranged.space
-        self.element = tir.STORAGE[element_dtype(spec)]
-        self.parallel = threads > 1 and self.space.size >= PARALLEL_ELEMENTS
+        self.element = ELEMENT_TYPES[element_dtype(spec)].sum.tir
         self.origin = tir.Point(tuple(tir.index(0) for _ in self.space.extents))
 
     def emit(self, body: Block) -> None:
@@ -171,9 +49,9 @@ class _Reduction:
         if not self.plan.columns:
             self._piece(body, start=0, blocks=1, vectors=1, width=1)
         else:
-            block_width = self.lanes * _COLUMN_VECTORS
+            block_width = self.lanes * COLUMN_VECTORS
             blocks, rest = divmod(self.plan.width, block_width)
-            self._piece(body, start=0, blocks=blocks, vectors=_COLUMN_VECTORS, width=self.lanes)
+            self._piece(body, start=0, blocks=blocks, vectors=COLUMN_VECTORS, width=self.lanes)
             full = rest // self.lanes
             self._piece(body, start=blocks * block_width, blocks=1, vectors=full, width=self.lanes)
             for start, width in chunks(self.plan.width, self.lanes):
@@ -183,8 +61,6 @@ class _Reduction:
 
     def _piece(self, body: Block, *, start: int, blocks: int, vectors: int, width: int) -> None:
         """`blocks` blocks of `vectors` vectors of results from column `start`, for every outer point and part."""
-        from compiler.codegen.tir import tir
-
         if not blocks or not vectors:
             return
         rows, parts = self.plan.rows(), self.plan.parts
@@ -200,12 +76,10 @@ class _Reduction:
             for place, value in enumerate(sums):
                 self._deliver(block, point, row, part, place * width, value)
 
-        kind = "parallel" if self.parallel and rows * blocks * parts > 1 else "serial"
+        kind = "parallel" if self.plan.parallel and rows * blocks * parts > 1 else "serial"
         body.loop(rows * blocks * parts, task, kind=kind, name="task")
 
     def _outer_point(self, block: Block, row: Value) -> Point:
-        from compiler.codegen.tir import tir
-
         point = self.origin
         for axis in reversed(self.plan.outer):
             row, place = tir.divide(block, row, self.space.extents[axis])
@@ -216,8 +90,6 @@ class _Reduction:
 
     def _sum(self, block: Block, point: Point, part: Value, vectors: int, width: int) -> list[Value]:
         """The terms of one part at `point`, combined: one value per vector (columns), or a single scalar."""
-        from compiler.codegen.tir.accumulate import Accumulators, combined, fold_lanes
-
         lanes = width if self.plan.columns else self.lanes
         totals = Accumulators(block, self.spec.combine, self.element, vectors, lanes)
         ragged = [] if self.plan.columns else chunks(self.space.extents[self.plan.main], self.lanes)
@@ -250,10 +122,6 @@ class _Reduction:
 
     def _main_axis(self, block: Block, point: Point, part: Value, totals: Accumulators) -> None:
         """The part's steps along the main axis, in blocks whose sums are formed apart and added to `totals`."""
-        from tvm import tirx
-
-        from compiler.codegen.tir.accumulate import Accumulators
-
         step = 1 if self.plan.columns else self.lanes
         steps = self.space.extents[self.plan.main] // step
         if not steps:
@@ -288,8 +156,6 @@ class _Reduction:
 
     def _flush(self, block: Block, sums: Accumulators, totals: Accumulators) -> None:
         """Add the block's sums to the totals and clear them."""
-        from compiler.codegen.tir.accumulate import combined
-
         for number in range(totals.count):
             chained = [block.let(sums.get(i), "s") for i in range(number, sums.count, totals.count)]
             value = chained[0]
@@ -307,8 +173,6 @@ class _Reduction:
 
     def _tail(self, block: Block, point: Point, part: Value, start: int, width: int, tail: Accumulators) -> None:
         """What is left of a row after full vectors: the first part adds it."""
-        from tvm import tirx
-
         at = point.at(self.plan.main, start).vector(self.plan.main, width)
         if self.plan.parts == 1:
             tail.add(block, 0, self._term(block, at))
@@ -316,9 +180,6 @@ class _Reduction:
             block.when(tirx.EQ(part, 0), lambda inner: tail.add(inner, 0, self._term(inner, at)))
 
     def _term(self, block: Block, point: Point) -> Value:
-        from compiler.codegen.tir import tir
-        from compiler.codegen.tir.expressions import Evaluator, spec_point
-
         refs = [
             tir.read(block, buffer, access, point)
             for buffer, access in zip(self.operands.inputs, self.space.accesses[: len(self.spec.inputs)], strict=False)
@@ -330,8 +191,6 @@ class _Reduction:
 
     def _deliver(self, block: Block, point: Point, row: Value, part: Value, offset: int, value: Value) -> None:
         """A finished value to the output, or a part's value to the workspace."""
-        from compiler.codegen.tir import tir
-
         at = self._result_point(point, offset, tir.lanes_of(value))
         if self.plan.parts == 1:
             self._finish(block, at, value)
@@ -348,24 +207,18 @@ class _Reduction:
         return moved.vector(axis, lanes)
 
     def _finish(self, block: Block, point: Point, value: Value) -> None:
-        from compiler.codegen.tir import tir
-        from compiler.codegen.tir.expressions import Evaluator, spec_point
-
         count = len(self.spec.inputs)
         refs = [block.let(value, "acc")]
         buffers = self.operands.inputs[count:]
         for buffer, access in zip(buffers, self.space.accesses[count + 1 :], strict=True):
             refs.append(tir.read(block, buffer, access, point))
         at = spec_point(self.space, len(self.spec.extents), point)
-        element = tir.STORAGE[self.spec.output.type.dtype]
+        element = ELEMENT_TYPES[self.spec.output.type.dtype].tir
         result = Evaluator(block, refs, point=at).value(self.spec.epilogue, element)
         tir.write(block, self.operands.outputs[0], self.space.accesses[count], point, result)
 
     def _combine(self, body: Block) -> None:
         """Add up the parts of every result, in order."""
-        from compiler.codegen.tir import tir
-        from compiler.codegen.tir.accumulate import combined
-
         rows, width = self.plan.rows(), self.plan.width
 
         def result(block: Block, row: Value, column: Value | int, lanes: int) -> None:

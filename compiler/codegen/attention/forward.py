@@ -6,8 +6,8 @@ import math
 
 from tvm import tirx
 
-from compiler.codegen.attention.attention import AttentionPlan, Layout
-from compiler.codegen.attention.attention_head import Head, Rows, mask_row
+from compiler.codegen.attention.head import Head, Rows, mask_row
+from compiler.codegen.attention.plan import AttentionPlan, Layout
 from compiler.codegen.tile.register_tile import RegisterTile, Scalars
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import vector_pieces

@@ -4,60 +4,46 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from compiler.codegen.tir.iteration import FlatAccess, chunks, expression_dtype, flatten_access
-from compiler.element_types import DType
-from compiler.kernels.access import Affine
-from compiler.kernels.expressions import Binary, Expr, Ref, Select, Unary
+from compiler.codegen.row.plan import RowPlan, dtype_in_row, operands_of, plan
+from compiler.codegen.tir import tir
+from compiler.codegen.tir.accumulate import Accumulators, combined, fold_lanes
+from compiler.codegen.tir.expressions import Evaluator
+from compiler.codegen.tir.iteration import FlatAccess, chunks, flatten_access
+from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, PrimFunc, Value
+from compiler.element_types import ELEMENT_TYPES, SCRATCH, DType
+from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import RowSpec
 from compiler.targets import Target
 
-if TYPE_CHECKING:
-    from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, PrimFunc, Value
-
-PARALLEL_ELEMENTS = 8192
-"""Lower than for maps: a row's stages do more work per element."""
 _ACCUMULATORS = 4
-_KEPT_ELEMENTS = 4096
-"""Widest row whose intermediate values are kept on the stack (16 KB)."""
-_COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
-
-
-def workspace_bytes(spec: RowSpec, target: Target, threads: int) -> int:
-    """None is needed."""
-    return 0
 
 
 def emit(spec: RowSpec, target: Target, threads: int) -> PrimFunc:
     """TIR of a row-wise kernel."""
-    from compiler.codegen.tir import tir
-
     operands = tir.declare(spec)
     body = tir.Block()
-    kernel = _Rows(spec, operands, target)
-    parallel = threads > 1 and spec.rows * spec.width >= PARALLEL_ELEMENTS
-    body.loop(spec.rows, kernel.row, kind="parallel" if parallel else "serial", name="row")
+    chosen = plan(spec, target, threads)
+    kernel = _Rows(spec, operands, chosen)
+    body.loop(spec.rows, kernel.row, kind="parallel" if chosen.parallel else "serial", name="row")
     return tir.finish(spec, operands, body)
 
 
 class _Rows:
     """Writes the body of the loop over rows."""
 
-    def __init__(self, spec: RowSpec, operands: Operands, target: Target) -> None:
+    def __init__(self, spec: RowSpec, operands: Operands, plan: RowPlan) -> None:
         extents = (spec.rows, spec.width)
-        self.spec, self.operands, self.lanes = spec, operands, target.lanes
+        self.spec, self.operands, self.lanes = spec, operands, plan.precision.sum_lanes
         self.inputs = tuple(flatten_access(access, extents) for access in spec.inputs)
         self.outputs = tuple(flatten_access(access, extents) for access in spec.outputs)
-        self.kept = _worth_keeping(spec) if spec.width <= _KEPT_ELEMENTS else {}
+        self.kept = plan.kept
 
     def row(self, block: Block, row: Value) -> None:
         """Every stage, then every output, of one row."""
-        from compiler.codegen.tir import tir
-
         point = tir.Point((row, tir.index(0)))
         fixed = self._per_row(block, point)
-        stores = {stage: block.local(self.spec.width, "float32", "kept") for stage in self.kept.values()}
+        stores = {stage: block.local(self.spec.width, SCRATCH.tir, "kept") for stage in self.kept.values()}
         stats: list[Value] = []
         for stage in range(len(self.spec.stages)):
             stats.append(self._stage(block, point, fixed, stats, stage, stores))
@@ -66,8 +52,6 @@ class _Rows:
 
     def _per_row(self, block: Block, point: Point) -> dict[int, Value]:
         """Inputs that do not move along the row, read once."""
-        from compiler.codegen.tir import tir
-
         return {
             number: tir.read(block, self.operands.inputs[number], access, point)
             for number, access in enumerate(self.inputs)
@@ -84,11 +68,8 @@ class _Rows:
         stores: dict[int, Buffer],
     ) -> Value:
         """The stage's statistic: terms in vector accumulators, folded at the end of the row."""
-        from compiler.codegen.tir import tir
-        from compiler.codegen.tir.accumulate import Accumulators, combined, fold_lanes
-
         combine, expr = self.spec.stages[stage]
-        element = tir.STORAGE[_dtype(expr, self.spec)]
+        element = ELEMENT_TYPES[dtype_in_row(expr, self.spec)].sum.tir
         vectors = self.spec.width // self.lanes
         chains = max(1, min(_ACCUMULATORS, vectors))
         sums = Accumulators(block, combine, element, chains, self.lanes) if vectors else None
@@ -128,10 +109,7 @@ class _Rows:
         stores: dict[int, Buffer],
     ) -> Value:
         """An expression at a point (or vector of points) of the row."""
-        from compiler.codegen.tir import tir
-        from compiler.codegen.tir.expressions import Evaluator
-
-        used = _operands(expr, self._known(stats))
+        used = operands_of(expr, self._known(stats))
         refs = [
             (fixed[n] if n in fixed else tir.read(block, self.operands.inputs[n], access, point)) if n in used else None
             for n, access in enumerate(self.inputs)
@@ -149,8 +127,6 @@ class _Rows:
         self, block: Block, point: Point, fixed: dict[int, Value], stats: Sequence[Value], stores: dict[int, Buffer]
     ) -> None:
         """Outputs along the row: all expressions at a point before any write."""
-        from compiler.codegen.tir import tir
-
         moving = [n for n, access in enumerate(self.outputs) if not _is_per_row(access)]
         if not moving:
             return
@@ -171,9 +147,6 @@ class _Rows:
 
     def _write_once(self, block: Block, point: Point, fixed: dict[int, Value], stats: Sequence[Value]) -> None:
         """Outputs with one element per row."""
-        from compiler.codegen.tir import tir
-        from compiler.codegen.tir.expressions import Evaluator
-
         for n, access in enumerate(self.outputs):
             if not _is_per_row(access):
                 continue
@@ -187,55 +160,5 @@ def _is_per_row(access: FlatAccess) -> bool:
     return not access.strides[1] and not any(axis == 1 for guard in access.guards for axis, _ in guard.terms)
 
 
-def _dtype(expr: Expr, spec: RowSpec) -> DType:
-    return expression_dtype(expr, [access.type.dtype for access in spec.inputs]) or "f32"
-
-
 def _element(dtype: DType) -> str:
-    from compiler.codegen.tir import tir
-
-    return "bool" if dtype == "bool" else tir.STORAGE[dtype]
-
-
-def _children(expr: Expr) -> tuple[Expr, ...]:
-    match expr:
-        case Unary(_, x):
-            return (x,)
-        case Binary(_, x, y):
-            return (x, y)
-        case Select(cond, then, other):
-            return (cond, then, other)
-    return ()
-
-
-def _operands(expr: Expr, known: dict[Expr, int]) -> set[int]:
-    """The inputs that an expression reads, apart from what is `known` already."""
-    if expr in known:
-        return set()
-    if isinstance(expr, Ref):
-        return {expr.operand}
-    return {operand for child in _children(expr) for operand in _operands(child, known)}
-
-
-def _worth_keeping(spec: RowSpec) -> dict[Expr, int]:
-    """Stage expressions that cost much and come again in a later stage or output, with the stage that makes them."""
-    kept: dict[Expr, int] = {}
-    for stage, (_, expr) in enumerate(spec.stages):
-        later = [other for _, other in spec.stages[stage + 1 :]] + [
-            expr for expr, access in zip(spec.exprs, spec.outputs, strict=True) if _uses_axis(access.index, 1)
-        ]
-        if _dtype(expr, spec) == "f32" and _is_costly(expr) and any(_contains(other, expr) for other in later):
-            kept[expr] = stage
-    return kept
-
-
-def _uses_axis(index: Sequence[Affine], axis: int) -> bool:
-    return any(a == axis for dimension in index for a, _ in dimension.terms)
-
-
-def _is_costly(expr: Expr) -> bool:
-    return getattr(expr, "op", "") in _COSTLY or any(_is_costly(child) for child in _children(expr))
-
-
-def _contains(expr: Expr, part: Expr) -> bool:
-    return expr == part or any(_contains(child, part) for child in _children(expr))
+    return "bool" if dtype == "bool" else ELEMENT_TYPES[dtype].tir

@@ -7,51 +7,34 @@ never touches memory that is not its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from tvm import tirx
+
+from compiler.codegen.gather.plan import GatherPlan, plan, workspace_bytes
+from compiler.codegen.tile.register_tile import Epilogue
+from compiler.codegen.tile.share import share_out
+from compiler.codegen.tir import tir
 from compiler.codegen.tir.iteration import chunks
+from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import InternalError
 from compiler.kernels.spec import GatherSpec
 from compiler.targets import Target
 
-if TYPE_CHECKING:
-    from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value
-
-PARALLEL_ELEMENTS = 16384
-MOST_POSITIONS = 1 << 24
-"""Most indices that an update counts: it does so in f32."""
-
-
-def workspace_bytes(spec: GatherSpec, target: Target, threads: int) -> int:
-    """Positions sorted by row, and where each row's end, for an update."""
-    return 4 * (spec.rows + spec.count) if spec.epilogue_inputs else 0
-
-
-def can_update(spec: GatherSpec, target: Target) -> bool:
-    """Whether the gradient of a table may become the table's update itself."""
-    plain = spec.kind == "scatter_add" and spec.outer == 1 and spec.dtype == "f32" and not spec.epilogue_inputs
-    return plain and spec.count <= MOST_POSITIONS
-
 
 def emit(spec: GatherSpec, target: Target, threads: int) -> PrimFunc:
     """TIR of a gather or scatter-add."""
-    from compiler.codegen.tir import tir
-
     operands = tir.declare(spec, workspace_bytes(spec, target, threads))
     body = tir.Block()
     emitters = {"gather": _gather, "scatter_add": _update if spec.epilogue_inputs else _scatter_add}
     if spec.kind not in emitters:
         raise InternalError(f"no gather kernel of kind {spec.kind!r}")
-    emitters[spec.kind](body, spec, operands, target, threads)
+    emitters[spec.kind](body, spec, operands, plan(spec, target, threads))
     return tir.finish(spec, operands, body)
 
 
 def _row(block: Block, spec: GatherSpec, index_buffer: Buffer, place: Value, lanes: int = 1) -> Value:
     """The table rows that `lanes` indices from `place` name, as int32 within the table."""
-    from tvm import tirx
-
-    from compiler.codegen.tir import tir
-
     raw = block.let(tir.load(index_buffer, place, lanes), "raw")
     element = tir.base(raw)
 
@@ -65,20 +48,13 @@ def _row(block: Block, spec: GatherSpec, index_buffer: Buffer, place: Value, lan
 
 def _vectors(body: Block, extent: int, lanes: int, each: Callable[[Block, Value, int], None]) -> None:
     """`each(block, start, width)` for the full vectors of `extent` and what is left of it."""
-    from compiler.codegen.tir import tir
-
     body.loop(extent // lanes, lambda block, v: each(block, v * lanes, lanes), name="v")
     for start, width in chunks(extent, lanes):
         each(body, tir.index(start), width)
 
 
-def _gather(body: Block, spec: GatherSpec, operands: Operands, target: Target, threads: int) -> None:
-    from tvm import tirx
-
-    from compiler.codegen.tir import tir
-
+def _gather(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan) -> None:
     (table, index_buffer), (output,) = operands.inputs, operands.outputs
-    parallel = threads > 1 and spec.outer * spec.count * spec.inner >= PARALLEL_ELEMENTS
 
     def one_row(block: Block, turn: Value) -> None:
         outer = block.let(tirx.truncdiv(turn, tir.index(spec.count)), "outer")
@@ -88,7 +64,7 @@ def _gather(body: Block, spec: GatherSpec, operands: Operands, target: Target, t
         def copy(inner: Block, place: Value, width: int) -> None:
             inner.store(output, turn * spec.inner + place, tir.load(table, start + place, width))
 
-        _vectors(block, spec.inner, target.lanes, copy)
+        _vectors(block, spec.inner, plan.lanes, copy)
 
     def one_outer(block: Block, outer: Value) -> None:
         def pick(inner: Block, place: Value, width: int) -> None:
@@ -96,26 +72,21 @@ def _gather(body: Block, spec: GatherSpec, operands: Operands, target: Target, t
             flat = inner.let(rows + tir.broadcast(outer * spec.rows, width), "flat")
             inner.store(output, outer * spec.count + place, tirx.BufferLoad(table, [flat]))
 
-        _vectors(block, spec.count, target.lanes, pick)
+        _vectors(block, spec.count, plan.lanes, pick)
 
-    kind = "parallel" if parallel else "serial"
+    kind = "parallel" if plan.parallel else "serial"
     if spec.inner == 1:
         body.loop(spec.outer, one_outer, kind=kind, name="outer")
     else:
         body.loop(spec.outer * spec.count, one_row, kind=kind, name="turn")
 
 
-def _scatter_add(body: Block, spec: GatherSpec, operands: Operands, target: Target, threads: int) -> None:
+def _scatter_add(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan) -> None:
     """Zero the table, then add rows in order of the indices; threads own disjoint columns, so sums are repeatable."""
-    from tvm import tirx
-
-    from compiler.codegen.tir import tir
-
     (index_buffer, gradient), (table,) = operands.inputs, operands.outputs
-    element, lanes = tir.STORAGE[spec.dtype], target.lanes
-    _zero(body, table, spec.outer * spec.rows * spec.inner, element, target, threads)
+    lanes, parts = plan.lanes, plan.parts
+    _zero(body, table, spec.outer * spec.rows * spec.inner, ELEMENT_TYPES[spec.dtype].tir, plan)
     vectors = spec.inner // lanes
-    parts = min(threads, vectors) if spec.outer < threads and vectors else 1
     share = -(-vectors // parts)
 
     def task(block: Block, number: Value) -> None:
@@ -142,50 +113,41 @@ def _scatter_add(body: Block, spec: GatherSpec, operands: Operands, target: Targ
 
         block.loop(spec.count, one_index, name="j")
 
-    work = spec.outer * spec.count * spec.inner
-    kind = "parallel" if threads > 1 and work >= PARALLEL_ELEMENTS else "serial"
+    kind = "parallel" if plan.parallel else "serial"
     body.loop(spec.outer * parts, task, kind=kind, name="task")
 
 
-def _zero(body: Block, table: Buffer, size: int, element: str, target: Target, threads: int) -> None:
+def _zero(body: Block, table: Buffer, size: int, element: str, plan: GatherPlan) -> None:
     """Fill a whole buffer with zeros, in parallel blocks if it is large."""
-    from compiler.codegen.tir import tir
-
-    lanes = target.lanes
+    lanes, tasks = plan.lanes, plan.clearing_tasks
 
     def clear(block: Block, place: Value, width: int) -> None:
         block.store(table, place, tir.literal(0, element, width))
 
     done = 0
-    if threads > 1 and size >= PARALLEL_ELEMENTS:
-        share = size // (4 * threads * lanes)
+    if tasks:
+        share = size // (tasks * lanes)
 
         def one_share(block: Block, number: Value) -> None:
             block.loop(share, lambda inner, v: clear(inner, (number * share + v) * lanes, lanes), name="v")
 
-        body.loop(4 * threads, one_share, kind="parallel", name="share")
-        done = 4 * threads * share * lanes
+        body.loop(tasks, one_share, kind="parallel", name="share")
+        done = tasks * share * lanes
     _vectors(body, size - done, lanes, lambda block, place, width: clear(block, place + done, width))
 
 
-def _update(body: Block, spec: GatherSpec, operands: Operands, target: Target, threads: int) -> None:
+def _update(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan) -> None:
     """Rows one after the other, each with the sum of its gradients: the table's gradient is never written.
 
     Threads own disjoint rows and add in order of the indices, so sums are repeatable.
     """
-    from tvm import tirx
-
-    from compiler.codegen.tile.register_tile import Epilogue
-    from compiler.codegen.tile.share import share_out
-    from compiler.codegen.tir import tir
-
     (index_buffer, gradient, *extra), (table, *others) = operands.inputs, operands.outputs
     epilogue = Epilogue.of(
         spec.epilogue, extra, spec.epilogue_inputs, 2, tuple(zip(spec.extra_outputs, others, strict=True))
     )
     workspace = operands.workspace
     assert workspace is not None
-    _sort_by_row(body, spec, index_buffer, workspace, target)
+    _sort_by_row(body, spec, index_buffer, workspace, plan.lanes)
 
     def one_row(block: Block, row: Value) -> None:
         end = block.let(tirx.Cast("int32", tir.load(workspace, row)), "end")
@@ -207,7 +169,7 @@ def _update(body: Block, spec: GatherSpec, operands: Operands, target: Target, t
             epilogue.finish(inner, tir.load(total, 0, width), point, table, row * spec.inner + place)
 
         def every_vector(inner: Block) -> None:
-            _vectors(inner, spec.inner, target.lanes, finish)
+            _vectors(inner, spec.inner, plan.lanes, finish)
 
         if spec.skips:
             block.when(tirx.LT(first, end), every_vector)
@@ -217,19 +179,14 @@ def _update(body: Block, spec: GatherSpec, operands: Operands, target: Target, t
     def slot_body(block: Block, slot: Value, first: Value, end: Value) -> None:
         block.loop(end - first, lambda b, i: one_row(b, b.let(first + i, "row")), name="row")
 
-    busy = spec.count if spec.skips else spec.rows
-    slots = min(threads, spec.rows) if busy * spec.inner >= PARALLEL_ELEMENTS else 1
-    share_out(body, slots, spec.rows, slot_body)
+    share_out(body, plan.slots, spec.rows, slot_body)
 
 
-def _sort_by_row(body: Block, spec: GatherSpec, index_buffer: Buffer, workspace: Buffer, target: Target) -> None:
+def _sort_by_row(body: Block, spec: GatherSpec, index_buffer: Buffer, workspace: Buffer, lanes: int) -> None:
     """Counting sort: element `row` becomes the end of the row's positions, which lie sorted behind all ends.
 
-    Positions are kept as f32, which holds them exactly (see `compiler.fusion.updates`).
+    Positions are kept as f32, which holds them exactly (see `MOST_POSITIONS`).
     """
-    from tvm import tirx
-
-    from compiler.codegen.tir import tir
 
     def clear(block: Block, place: Value, width: int) -> None:
         block.store(workspace, place, tir.literal(0.0, "float32", width))
@@ -249,7 +206,7 @@ def _sort_by_row(body: Block, spec: GatherSpec, index_buffer: Buffer, workspace:
         block.store(workspace, tirx.Cast("int32", place) + spec.rows, tirx.Cast("float32", j))
         block.store(workspace, row, place + tir.literal(1.0, "float32"))
 
-    _vectors(body, spec.rows, target.lanes, clear)
+    _vectors(body, spec.rows, lanes, clear)
     body.loop(spec.count, count, name="j")
     running = body.local(1, name="running")
     body.store(running, 0, tir.literal(0.0, "float32"))

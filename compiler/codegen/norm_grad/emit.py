@@ -6,50 +6,37 @@ Four rows together make four independent chains of every sum, and read and write
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from tvm import tirx
+
+from compiler.codegen.norm_grad.plan import NormGradPlan, plan, workspace_bytes
+from compiler.codegen.tile.packing import zero_run
+from compiler.codegen.tile.register_tile import Epilogue
+from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import vector_pieces
+from compiler.codegen.tir import tir
+from compiler.codegen.tir.accumulate import fold_lanes
+from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, PrimFunc, Value, broadcast, index, literal, load
+from compiler.element_types import SCRATCH
 from compiler.kernels.spec import NormGradSpec
 from compiler.targets import Target
 
-if TYPE_CHECKING:
-    from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value
-
-PARALLEL_ELEMENTS = 8192
 _ROWS = 4
-
-
-def _slots(spec: NormGradSpec, threads: int) -> int:
-    return threads if spec.rows * spec.width >= PARALLEL_ELEMENTS else 1
-
-
-def _sum_floats(spec: NormGradSpec) -> int:
-    """One thread's sums over its rows: a line of columns for d_weight and for d_bias."""
-    return -(-spec.width // 16) * 16
-
-
-def workspace_bytes(spec: NormGradSpec, target: Target, threads: int) -> int:
-    """Every thread's sums over its rows."""
-    return 4 * 2 * _slots(spec, threads) * _sum_floats(spec) if any(spec.wanted[1:]) else 0
 
 
 def emit(spec: NormGradSpec, target: Target, threads: int) -> PrimFunc:
     """TIR of the gradient."""
-    from compiler.codegen.tir import tir
-
     operands = tir.declare(spec, workspace_bytes(spec, target, threads))
     body = tir.Block()
-    _Gradient(spec, operands, target.lanes, _slots(spec, threads)).emit(body)
+    _Gradient(spec, operands, plan(spec, target, threads)).emit(body)
     return tir.finish(spec, operands, body)
 
 
 class _Gradient:
     """Writes the loop over rows, and the addition of the threads' sums."""
 
-    def __init__(self, spec: NormGradSpec, operands: Operands, lanes: int, slots: int) -> None:
-        from compiler.codegen.tile.register_tile import Epilogue
-
-        self.spec, self.lanes, self.slots = spec, lanes, slots
+    def __init__(self, spec: NormGradSpec, operands: Operands, plan: NormGradPlan) -> None:
+        self.spec, self.plan, self.lanes, self.slots = spec, plan, plan.precision.sum_lanes, plan.slots
         self.x, self.weight, self.d_y, *extra = operands.inputs
         outputs = iter(operands.outputs)
         self.d_x, self.d_weight, self.d_bias = (next(outputs) if wanted else None for wanted in spec.wanted)
@@ -58,18 +45,12 @@ class _Gradient:
 
     def emit(self, block: Block) -> None:
         """Rows in parallel, then the sums of all threads."""
-        from tvm import tirx
-
-        from compiler.codegen.tile.packing import zero_run
-        from compiler.codegen.tile.share import share_out
-        from compiler.codegen.tir.tir import index
-
         groups, rest = divmod(self.spec.rows, _ROWS)
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             if self.workspace is not None:
                 base = body.let(self._sums(slot, 0), "sums")
-                zero_run(body, self.workspace, base, 2 * _sum_floats(self.spec), self.lanes)
+                zero_run(body, self.workspace, base, 2 * self.plan.line_of_sums, self.lanes)
             body.loop(end - first, lambda b, i: self._rows(b, slot, b.let((first + i) * _ROWS, "row"), _ROWS))
             if rest:
                 last = tirx.EQ(slot, index(self.slots - 1))
@@ -82,11 +63,9 @@ class _Gradient:
 
     def _sums(self, slot: Value, number: int) -> Value:
         """Where a thread's sums for d_weight (0) or d_bias (1) begin."""
-        return (slot * 2 + number) * _sum_floats(self.spec)
+        return (slot * 2 + number) * self.plan.line_of_sums
 
     def _combine(self, block: Block, number: int, output: Buffer) -> None:
-        from compiler.codegen.tir.tir import index, load
-
         def piece(body: Block, column: Value, width: int) -> None:
             parts = [load(self.workspace, self._sums(index(s), number) + column, width) for s in range(self.slots)]
             total = parts[0]
@@ -98,8 +77,6 @@ class _Gradient:
 
     def _each_vector(self, block: Block, body: Callable[[Block, Value, int], None]) -> None:
         """`body(block, first column, width)` along a row."""
-        from compiler.codegen.tir.tir import index
-
         whole = self.spec.width // self.lanes
         block.loop(whole, lambda b, v: body(b, b.let(v * self.lanes, "column"), self.lanes), name="v")
         for start, width in vector_pieces(self.spec.width % self.lanes, self.lanes):
@@ -109,8 +86,6 @@ class _Gradient:
 
     def _rows(self, block: Block, slot: Value, first: Value, count: int) -> None:
         """`count` rows from `first` on."""
-        from compiler.codegen.tir.tir import load
-
         bases = [block.let((first + i) * self.spec.width, "base") for i in range(count)]
         share = 1.0 / self.spec.width
         means: Sequence[Value] = [None] * count
@@ -135,27 +110,19 @@ class _Gradient:
         return self._folded(block, totals)
 
     def _zeros(self, block: Block, count: int) -> list[Buffer]:
-        from compiler.codegen.tir.tir import literal
-
         totals = [block.local(self.lanes, name="total") for _ in range(count)]
         for total in totals:
-            block.store(total, 0, literal(0.0, "float32", self.lanes))
+            block.store(total, 0, literal(0.0, SCRATCH.tir, self.lanes))
         return totals
 
     def _add(self, block: Block, total: Buffer, value: Value, width: int) -> None:
-        from compiler.codegen.tir.tir import load
-
         block.store(total, 0, load(total, 0, width) + value)
 
     def _folded(self, block: Block, totals: Sequence[Buffer]) -> list[Value]:
-        from compiler.codegen.tir.accumulate import fold_lanes
-        from compiler.codegen.tir.tir import load
-
         return [fold_lanes(block, "sum", block.let(load(total, 0, self.lanes), "total")) for total in totals]
 
     def _scales(self, block: Block, bases: Sequence[Value], means: Sequence[Value]) -> list[Value]:
         """1 / sqrt(variance + epsilon) of each row."""
-        from tvm import tirx
 
         def square(body: Block, i: int, column: Value, width: int) -> Value:
             value = body.let(self._centred(bases[i], means[i], column, width), "x")
@@ -166,8 +133,6 @@ class _Gradient:
         return [block.let(1.0 / tirx.sqrt(total * share + self.spec.epsilon), "scale") for total in sums]
 
     def _centred(self, base: Value, mean: Value, column: Value, width: int) -> Value:
-        from compiler.codegen.tir.tir import broadcast, load
-
         x = load(self.x, base + column, width)
         return x if mean is None else x - broadcast(mean, width)
 
@@ -180,8 +145,6 @@ class _Gradient:
         scales: Sequence[Value],
     ) -> tuple[list[Value], list[Value]]:
         """Per row the means of g n and (if centred) of g; meanwhile the columns' sums grow."""
-        from compiler.codegen.tir.tir import broadcast, load
-
         count = len(bases)
         of_rows = self.d_x is not None
         along, offsets = (self._zeros(block, count if of_rows else 0) for _ in range(2))
@@ -212,8 +175,6 @@ class _Gradient:
 
     def _grow(self, block: Block, slot: Value, number: int, column: Value, width: int, terms: Sequence[Value]) -> None:
         """Add a few rows' terms to a thread's sums."""
-        from compiler.codegen.tir.tir import load
-
         place = block.let(self._sums(slot, number) + column, "place")
         total = terms[0]
         for term in terms[1:]:
@@ -230,7 +191,6 @@ class _Gradient:
         along: tuple[list[Value], list[Value]],
     ) -> None:
         """d_x = scale (g - mean(g) - n mean(g n)), with the epilogue."""
-        from compiler.codegen.tir.tir import Point, broadcast, load
 
         def step(body: Block, column: Value, width: int) -> None:
             weight = body.let(load(self.weight, column, width), "weight")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from compiler.codegen.attention.attention import AttentionPlan, Layout, Tiling
+from compiler.codegen.attention.plan import AttentionPlan, Layout, Tiling
 from compiler.codegen.tile.packing import Matrix, copy_run, pack_panel
 from compiler.codegen.tile.register_tile import RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.tiling import Columns, ColumnTile, vector_pieces
@@ -236,7 +236,7 @@ class Head:
         if shape is None:
             return None
         terms = tuple(Affine(((axis, 1),) if extent > 1 else ()) for axis, extent in enumerate(shape))
-        return flatten_access(Access(TensorType("f32", shape), terms), shape)
+        return flatten_access(Access(TensorType(self.spec.dtype, shape), terms), shape)
 
     def each_vector(
         self, block: Block, limit: Value | None, spare: int, body: Callable[[Block, Value, int], None]

@@ -1,20 +1,20 @@
-"""Attention kernels: how an `AttentionSpec` is cut into blocks, tiles and threads. The TIR is in `attention_*`."""
+"""How an attention kernel is cut into blocks, tiles and threads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from compiler.codegen.tile.precision import LINE_BYTES, Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_shape
+from compiler.element_types import SCRATCH
 from compiler.kernels.spec import AttentionSpec
 from compiler.targets import Target
-
-if TYPE_CHECKING:
-    from compiler.codegen.tir.tir import PrimFunc
 
 _MOST_ROWS = 64
 """Queries of a block: enough that reading the keys from the second-level cache does not show."""
 _LEAST_ROWS = 8
+_SHARE_OF_CACHE = 4
+"""A block's scores take a quarter of the second-level cache at most."""
 _LONG = 64
 """Steps that every product here is tiled for: the shape of a tile hardly depends on them."""
 
@@ -32,8 +32,8 @@ class AttentionPlan:
     """One way to compute attention.
 
     Threads share out (batch, key/value head) pairs, each cut into `chunks` interleaved sets of query blocks. A thread
-    keeps its head's packed keys and values and the scores of `block_rows` queries, `score_stride` floats apart, in
-    its part of the workspace.
+    keeps its head's packed keys and values as they are stored, and the scores of `block_rows` queries, `score_stride`
+    sums apart, in its part of the workspace.
     """
 
     slots: int
@@ -46,26 +46,31 @@ class AttentionPlan:
     """y and d_q: queries x (value) width."""
     keys_out: Tiling
     """d_k and d_v: keys x (value) width."""
-    lanes: int
+    precision: Precision
+
+    @property
+    def lanes(self) -> int:
+        """Elements in one vector register."""
+        return self.precision.lanes
 
     def columns(self, tiling: Tiling, count: int, *, padded: bool = False) -> Columns:
         """`count` columns in tiles of a product."""
         return columns(count, tiling.vectors, self.lanes, padded=padded)
 
     @property
-    def stat_floats(self) -> int:
+    def stat_sums(self) -> int:
         """One number for each query of a block, in whole vectors."""
         return -(-self.block_rows // self.lanes) * self.lanes
 
     @property
-    def score_floats(self) -> int:
+    def score_sums(self) -> int:
         """The scores of a block."""
         return self.block_rows * self.score_stride
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a thread's scratch tensors begin, in floats from its part of the workspace."""
+    """Where a thread's scratch tensors begin, in elements of the workspace (`SCRATCH`) from its part of it."""
 
     starts: dict[str, int]
     total: int
@@ -75,21 +80,32 @@ def layout(spec: AttentionSpec, plan: AttentionPlan) -> Layout:
     """The scratch of one thread."""
     keys, width, value_width = spec.keys, spec.width, spec.value_width
     padded = plan.columns(plan.scores, keys, padded=True).padded
-    sizes = {"keys_across": width * padded, "scores": plan.score_floats}
+    copies, sums = {"keys_across": width * padded}, {"scores": plan.score_sums}
     if spec.kind == "forward":
-        sizes |= {"values": keys * value_width, "highest": plan.stat_floats, "sums": plan.stat_floats}
+        copies |= {"values": keys * value_width}
+        sums |= {"highest": plan.stat_sums, "sums": plan.stat_sums}
     else:
-        sizes |= {
+        copies |= {
             "values_across": value_width * padded,
             "keys": keys * width,
-            "d_scores": plan.score_floats,
             "q": plan.block_rows * width,
             "d_y": plan.block_rows * value_width,
         }
+        sums |= {"d_scores": plan.score_sums}
+    return _laid_out(copies, sums, plan.precision)
+
+
+_ORDER = ("keys_across", "scores", "values", "highest", "sums", "values_across", "keys", "d_scores", "q", "d_y")
+
+
+def _laid_out(copies: dict[str, int], sums: dict[str, int], precision: Precision) -> Layout:
+    """Tensors one after the other, each from a cache line on: copies of operands as stored, sums as accumulated."""
+    sizes = {name: size * precision.item_bytes for name, size in copies.items()}
+    sizes |= {name: size * precision.sum_bytes for name, size in sums.items()}
     starts, total = {}, 0
-    for name, size in sizes.items():
+    for name in (name for name in _ORDER if name in sizes):
         starts[name] = total
-        total += -(-size // 16) * 16
+        total += -(-sizes[name] // LINE_BYTES) * (LINE_BYTES // SCRATCH.item_bytes)
     return Layout(starts, total)
 
 
@@ -100,10 +116,10 @@ def plan(spec: AttentionSpec, target: Target, threads: int) -> AttentionPlan:
     slots = slots_of(flops, threads)
     heads = spec.batch * spec.groups
     uneven = heads % slots and heads < 4 * slots
-    lanes, width = target.lanes, max(spec.width, spec.value_width)
-    lines = -(-spec.keys * 4 // 64) | 1  # an odd number of cache lines, so that a column of scores uses every set
-    stride = lines * 16
-    fitting = target.l2_bytes // (4 * 4 * stride)
+    precision, width = Precision.of(spec.dtype, target), max(spec.width, spec.value_width)
+    line = LINE_BYTES // precision.sum_bytes
+    stride = (-(-spec.keys // line) | 1) * line  # an odd number of lines, so that a column of scores uses every set
+    fitting = target.l2_bytes // (_SHARE_OF_CACHE * precision.sum_bytes * stride)
     most = max(_LEAST_ROWS, min(_MOST_ROWS, fitting))
     blocks = -(-spec.queries // most)
     rows = -(-spec.queries // blocks)
@@ -112,28 +128,14 @@ def plan(spec: AttentionSpec, target: Target, threads: int) -> AttentionPlan:
         slots if uneven and spec.kind == "forward" else 1,
         rows,
         stride,
-        Tiling(*tile_shape(target, rows=rows, count=spec.keys, steps=_LONG)),
-        Tiling(*tile_shape(target, rows=rows, count=width, steps=_LONG)),
-        Tiling(*tile_shape(target, rows=spec.keys, count=width, steps=_LONG)),
-        lanes,
+        Tiling(*tile_shape(target, precision, rows=rows, count=spec.keys, steps=_LONG)),
+        Tiling(*tile_shape(target, precision, rows=rows, count=width, steps=_LONG)),
+        Tiling(*tile_shape(target, precision, rows=spec.keys, count=width, steps=_LONG)),
+        precision,
     )
 
 
 def workspace_bytes(spec: AttentionSpec, target: Target, threads: int) -> int:
     """Scratch of every thread."""
     chosen = plan(spec, target, threads)
-    return 4 * chosen.slots * layout(spec, chosen).total
-
-
-def emit(spec: AttentionSpec, target: Target, threads: int) -> PrimFunc:
-    """TIR of attention or of its gradient."""
-    from compiler.codegen.attention.attention_backward import Backward
-    from compiler.codegen.attention.attention_forward import Forward
-    from compiler.codegen.tir import tir
-
-    operands = tir.declare(spec, workspace_bytes(spec, target, threads))
-    chosen = plan(spec, target, threads)
-    body = tir.Block()
-    kernel = Forward if spec.kind == "forward" else Backward
-    kernel(spec, chosen, layout(spec, chosen), operands).emit(body)
-    return tir.finish(spec, operands, body)
+    return SCRATCH.item_bytes * chosen.slots * layout(spec, chosen).total

@@ -3,95 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from compiler.codegen.map.plan import CHUNKS_PER_THREAD, PARALLEL_ELEMENTS, MapPlan, Piece, plan
+from compiler.codegen.tir import tir
+from compiler.codegen.tir.expressions import Evaluator, spec_point
 from compiler.codegen.tir.iteration import (
-    Space,
     chunks,
-    indexed_axes,
-    merge,
-    regions,
-    reorder,
-    space_of,
-    split,
-    subspace,
 )
+from compiler.codegen.tir.tir import Block, Operands, Point, PrimFunc, Value
+from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.spec import MapSpec
 from compiler.targets import Target
-
-if TYPE_CHECKING:
-    from compiler.codegen.tir.tir import Block, Operands, Point, PrimFunc, Value
-
-PARALLEL_ELEMENTS = 16384
-"""Fewer points than this are not worth waking other threads for."""
-_MOST_REGIONS = 32
-_TILE = 16
-"""Elements of one 64-byte cache line."""
-_CHUNKS_PER_THREAD = 4
-
-
-def workspace_bytes(spec: MapSpec, target: Target, threads: int) -> int:
-    """None is needed."""
-    return 0
-
-
-def arrange(space: Space, spec: MapSpec) -> Space:
-    """Axes in the order of the first output's memory, unit ones dropped, even neighbours merged."""
-    pinned = indexed_axes(*spec.exprs)
-    strides = space.accesses[len(spec.inputs)].strides
-    order = sorted(range(len(space.extents)), key=lambda axis: -abs(strides[axis]))
-    kept = [axis for axis in order if space.extents[axis] > 1 or axis in pinned]
-    return merge(reorder(space, kept or order[:1]), pinned) if order else space
-
-
-def transposed_axis(space: Space, spec: MapSpec) -> int | None:
-    """The axis along which an input is contiguous that jumps along the innermost axis; None if there is none."""
-    pinned = indexed_axes(*spec.exprs)
-    guarded = {axis for access in space.accesses for guard in access.guards for axis, _ in guard.terms}
-    inner = len(space.extents) - 1
-    for access in space.accesses[: len(spec.inputs)]:
-        if access.never or abs(access.strides[inner]) <= 1:
-            continue
-        for axis in range(inner):
-            free = axis not in guarded and space.origins[axis] not in pinned
-            if access.strides[axis] == 1 and space.extents[axis] > 1 and free:
-                return axis
-    return None
-
-
-def tiles(space: Space, spec: MapSpec) -> list[tuple[Space, bool]]:
-    """A transposing space in pieces whose last axis but one is a short piece of the input's contiguous axis.
-
-    Looping over that piece inside the vector loop uses every element of the cache lines that a vector touches. The flag
-    tells such pieces from spaces that need none of this.
-    """
-    axis = transposed_axis(space, spec) if space.extents else None
-    if axis is None:
-        return [(space, False)]
-    extent = space.extents[axis]
-    tile = min(_TILE, extent)
-    whole = extent - extent % tile
-    pieces = [(0, whole, tile)] + ([(whole, extent, extent - whole)] if whole < extent else [])
-    result = []
-    for start, stop, size in pieces:
-        bounds = [(0, other) for other in space.extents]
-        bounds[axis] = (start, stop)
-        piece = subspace(space, bounds)
-        result.append((split(piece, axis, size, len(space.extents) - 1), True))
-    return result
 
 
 def emit(spec: MapSpec, target: Target, threads: int) -> PrimFunc:
     """TIR of an element-wise kernel."""
-    from compiler.codegen.tir import tir
-
     operands = tir.declare(spec)
     body = tir.Block()
-    for region in regions(space_of(spec.extents, spec.inputs + spec.outputs), _MOST_REGIONS):
-        if not region.size:
-            continue
-        for piece, tiled in tiles(arrange(region, spec), spec):
-            _Region(spec, operands, piece, target, threads, tiled=tiled).emit(body)
+    chosen = plan(spec, target, threads)
+    for piece in chosen.pieces:
+        _Region(spec, operands, chosen, piece).emit(body)
     return tir.finish(spec, operands, body)
 
 
@@ -101,17 +32,11 @@ class _Region:
     Loops, from the outside: axes up to `last`, vectors along the innermost axis, and, if `tiled`, the axis before it.
     """
 
-    def __init__(
-        self, spec: MapSpec, operands: Operands, space: Space, target: Target, threads: int, *, tiled: bool
-    ) -> None:
-        from compiler.codegen.tir import tir
-
-        self.spec, self.operands, self.target, self.threads = spec, operands, target, threads
-        self.space = space
-        self.tiled = tiled
-        self.last = len(space.extents) - 1 - tiled
-        self.lanes = target.lanes
-        self.start = tir.Point(tuple(tir.index(0) for _ in space.extents))
+    def __init__(self, spec: MapSpec, operands: Operands, plan: MapPlan, piece: Piece) -> None:
+        self.spec, self.operands, self.threads, self.lanes = spec, operands, plan.threads, plan.lanes
+        self.space, self.tiled = piece.space, piece.tiled
+        self.last = len(self.space.extents) - 1 - self.tiled
+        self.start = tir.Point(tuple(tir.index(0) for _ in self.space.extents))
 
     def emit(self, body: Block) -> None:
         """All points of the region."""
@@ -127,10 +52,8 @@ class _Region:
 
     def _parallel_rows(self, body: Block) -> None:
         """Fuse as few outer axes as give every thread several turns, and run them in parallel."""
-        from compiler.codegen.tir import tir
-
         fused, turns = 0, 1
-        while turns < _CHUNKS_PER_THREAD * self.threads and fused < self.last:
+        while turns < CHUNKS_PER_THREAD * self.threads and fused < self.last:
             turns *= self.space.extents[fused]
             fused += 1
 
@@ -159,7 +82,7 @@ class _Region:
         axis = len(self.space.extents) - 1
         extent = self.space.extents[axis]
         vectors = extent // self.lanes
-        block_vectors = vectors // (_CHUNKS_PER_THREAD * self.threads) if parallel else 0
+        block_vectors = vectors // (CHUNKS_PER_THREAD * self.threads) if parallel else 0
 
         def vector(block: Block, number: Value, first: Value | None = None) -> None:
             place = number * self.lanes if first is None else (first * block_vectors + number) * self.lanes
@@ -189,9 +112,6 @@ class _Region:
 
     def _point(self, body: Block, point: Point) -> None:
         """Everything at one point (or vector of points): all reads, all expressions, then all writes."""
-        from compiler.codegen.tir import tir
-        from compiler.codegen.tir.expressions import Evaluator, spec_point
-
         count = len(self.spec.inputs)
         refs = [
             tir.read(body, buffer, access, point)
@@ -208,6 +128,5 @@ class _Region:
 
 
 def _element(dtype: str) -> str:
-    from compiler.codegen.tir import tir
 
-    return "bool" if dtype == "bool" else tir.STORAGE[dtype]
+    return "bool" if dtype == "bool" else ELEMENT_TYPES[dtype].tir

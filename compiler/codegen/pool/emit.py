@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from tvm import tirx
+
+from compiler.codegen.pool.plan import PoolPlan, plan
+from compiler.codegen.tir import tir
+from compiler.codegen.tir.accumulate import Accumulators
+from compiler.codegen.tir.expressions import epilogue
 from compiler.codegen.tir.iteration import chunks
+from compiler.codegen.tir.tir import Block, Operands, PrimFunc, Value
 from compiler.errors import InternalError
 from compiler.kernels.expressions import Ref
 from compiler.kernels.spec import PoolSpec
 from compiler.targets import Target
 
-if TYPE_CHECKING:
-    from compiler.codegen.tir.tir import Block, Operands, PrimFunc, Value
-
-PARALLEL_ELEMENTS = 16384
-_TASKS_PER_THREAD = 2
-
-
-def workspace_bytes(spec: PoolSpec, target: Target, threads: int) -> int:
-    """None is needed."""
-    return 0
-
 
 def emit(spec: PoolSpec, target: Target, threads: int) -> PrimFunc:
     """TIR of a pooling kernel."""
-    from compiler.codegen.tir import tir
-
     operands = tir.declare(spec)
     body = tir.Block()
-    kernel = _Pool(spec, operands, target, threads)
+    kernel = _Pool(spec, operands, plan(spec, target, threads))
     emitters = {
         "max": lambda: kernel.rows(body, spec.oh, spec.ow, kernel.window_result),
         "average": lambda: kernel.rows(body, spec.oh, spec.ow, kernel.window_result),
@@ -43,16 +36,16 @@ def emit(spec: PoolSpec, target: Target, threads: int) -> PrimFunc:
     return tir.finish(spec, operands, body)
 
 
-Channels = Callable[["Block", Callable[["Block", "Value", int], None]], None]
+Channels = Callable[[Block, Callable[[Block, Value, int], None]], None]
 """Runs a body (block, channel, width) for each vector of a task's channels."""
 
 
 class _Pool:
     """Writes the loops of one pooling kernel. Positions are int32; `width` is a vector's number of channels."""
 
-    def __init__(self, spec: PoolSpec, operands: Operands, target: Target, threads: int) -> None:
-        self.spec, self.operands, self.lanes, self.threads = spec, operands, target.lanes, threads
-        self.parallel = threads > 1 and spec.n * spec.c * max(spec.h * spec.w, spec.oh * spec.ow) >= PARALLEL_ELEMENTS
+    def __init__(self, spec: PoolSpec, operands: Operands, plan: PoolPlan) -> None:
+        self.spec, self.operands, self.plan, self.lanes = spec, operands, plan, plan.precision.lanes
+        self.kind = "parallel" if plan.parallel else "serial"
 
     # ------------------------------------------------------------------------------------------------------- loops
 
@@ -60,11 +53,8 @@ class _Pool:
         self, body: Block, height: int, width: int, each: Callable[[Block, Value, Value, Value, Value, int], None]
     ) -> None:
         """`each(block, n, row, column, channel, lanes)` for every result; tasks are rows, or channel blocks of rows."""
-        from compiler.codegen.tir import tir
-
-        tasks, vectors = self.spec.n * height, self.spec.c // self.lanes
-        split = max(1, vectors) if tasks < _TASKS_PER_THREAD * self.threads else 1
-        per_task = vectors // split
+        tasks, split = self.spec.n * height, self.plan.parts
+        per_task = self.spec.c // self.lanes // split
 
         def task(block: Block, number: Value) -> None:
             number, part = tir.divide(block, number, split)
@@ -80,14 +70,10 @@ class _Pool:
 
             block.loop(width, column, name="column")
 
-        body.loop(tasks * split, task, kind="parallel" if self.parallel else "serial", name="task")
+        body.loop(tasks * split, task, kind=self.kind, name="task")
 
     def _last_part(self, block: Block, part: Value, split: int, each: Callable[[Block, Value, int], None]) -> None:
         """Channels after the full vectors, by the last of the parts."""
-        from tvm import tirx
-
-        from compiler.codegen.tir import tir
-
         left = chunks(self.spec.c, self.lanes)
         if not left:
             return
@@ -105,11 +91,6 @@ class _Pool:
 
     def window_result(self, block: Block, n: Value, row: Value, column: Value, channel: Value, width: int) -> None:
         """One vector of outputs of max or average pooling."""
-        from tvm import tirx
-
-        from compiler.codegen.tir import tir
-        from compiler.codegen.tir.accumulate import Accumulators
-
         spec = self.spec
         sums = Accumulators(block, "max" if spec.kind == "max" else "sum", "float32", 1, width)
         top, bottom = self._window(block, row, 0)
@@ -126,8 +107,6 @@ class _Pool:
 
     def _window(self, block: Block, place: Value, dimension: int) -> tuple[Value, Value]:
         """First and end input position (in bounds) of the window of an output position."""
-        from tvm import tirx
-
         spec = self.spec
         first = block.let(place * spec.strides[dimension] - spec.pads[dimension], "first")
         low = block.let(tirx.max(first, 0), "low")
@@ -135,10 +114,6 @@ class _Pool:
 
     def _share(self, block: Block, row: Value, column: Value) -> Value:
         """1 / (number of positions that an output averages)."""
-        from tvm import tirx
-
-        from compiler.codegen.tir import tir
-
         spec = self.spec
         if spec.count_pads or not any(spec.pads):
             return tir.literal(1.0 / (spec.kernel[0] * spec.kernel[1]), "float32")
@@ -150,11 +125,6 @@ class _Pool:
 
     def average_gradient(self, block: Block, n: Value, h: Value, w: Value, channel: Value, width: int) -> None:
         """d_x at one position: the shares of all windows that cover it."""
-        from tvm import tirx
-
-        from compiler.codegen.tir import tir
-        from compiler.codegen.tir.accumulate import Accumulators
-
         sums = Accumulators(block, "sum", "float32", 1, width)
 
         def tap(inner: Block, row: Value, column: Value) -> None:
@@ -167,8 +137,6 @@ class _Pool:
 
     def _covering(self, block: Block, place: Value, dimension: int) -> tuple[Value, Value]:
         """First and end output position whose window covers an input position."""
-        from tvm import tirx
-
         spec = self.spec
         stride, extent = spec.strides[dimension], (spec.oh, spec.ow)[dimension]
         reach = block.let(place + spec.pads[dimension], "reach")
@@ -179,11 +147,8 @@ class _Pool:
 
     def planes(self, body: Block) -> None:
         """max_grad: each task owns some channels of one image, so windows may overlap without a race."""
-        from compiler.codegen.tir import tir
-
-        spec, vectors = self.spec, self.spec.c // self.lanes
-        parts = max(1, vectors) if spec.n < _TASKS_PER_THREAD * self.threads else 1
-        per_task = vectors // parts
+        spec, parts = self.spec, self.plan.parts
+        per_task = spec.c // self.lanes // parts
 
         def task(block: Block, number: Value) -> None:
             n, part = tir.divide(block, number, parts)
@@ -198,14 +163,10 @@ class _Pool:
 
             self._image(block, n, channels)
 
-        body.loop(spec.n * parts, task, kind="parallel" if self.parallel else "serial", name="task")
+        body.loop(spec.n * parts, task, kind=self.kind, name="task")
 
     def _image(self, block: Block, n: Value, channels: Channels) -> None:
         """Give every window's d_y to its first maximum, clearing rows of d_x just before the first window on them."""
-        from tvm import tirx
-
-        from compiler.codegen.tir import tir
-
         spec, d_x = self.spec, self.operands.outputs[0]
 
         def reached(inner: Block, row: Value) -> Value:
@@ -238,7 +199,6 @@ class _Pool:
 
     def _finish_image(self, block: Block, n: Value, channels: Channels) -> None:
         """The epilogue of one image's d_x, in place."""
-        from compiler.codegen.tir import tir
 
         def position(inner: Block, h: Value, w: Value) -> None:
             def vector(b: Block, channel: Value, width: int) -> None:
@@ -252,10 +212,6 @@ class _Pool:
 
     def _first_maximum(self, block: Block, n: Value, row: Value, column: Value, channel: Value, width: int) -> None:
         """The window's maxima are found here, from x itself: one computed elsewhere may differ by a rounding."""
-        from tvm import tirx
-
-        from compiler.codegen.tir import tir
-
         x, d_y = self.operands.inputs[:2]
         d_x = self.operands.outputs[0]
         rows, columns = self._window(block, row, 0), self._window(block, column, 1)
@@ -294,9 +250,6 @@ class _Pool:
 
     def _store(self, block: Block, axes: tuple[Value, Value, Value, Value], value: Value, flat: Value) -> None:
         """The epilogue of one vector of results, to the output."""
-        from compiler.codegen.tir import tir
-        from compiler.codegen.tir.expressions import epilogue
-
         count = {"max": 1, "average": 1, "average_grad": 1, "max_grad": 2}[self.spec.kind]
         point = tir.Point(axes, tir.lanes_of(value), 3)
         inputs = list(zip(self.operands.inputs[count:], self.spec.epilogue_inputs, strict=True))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from compiler.codegen.attention.attention import AttentionPlan, Layout
-from compiler.codegen.attention.attention_head import Head, Rows, Write, mask_row
+from compiler.codegen.attention.head import Head, Rows, Write, mask_row
+from compiler.codegen.attention.plan import AttentionPlan, Layout
 from compiler.codegen.tile.packing import zero_run
 from compiler.codegen.tile.register_tile import RegisterTile, Scalars
 from compiler.codegen.tile.share import share_out
