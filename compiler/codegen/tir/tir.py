@@ -17,6 +17,7 @@ from compiler.codegen.symbols import symbol_of
 from compiler.codegen.tir.iteration import FlatAccess
 from compiler.errors import InternalError
 from compiler.graph import TensorType
+from compiler.kernels.alignment import ALIGNMENT_BYTES
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
 
@@ -28,7 +29,6 @@ PrimFunc = Any
 
 STORAGE: Mapping[str, str] = {"f32": "float32", "i64": "int64", "i32": "int32", "bool": "uint8"}
 """How elements lie in memory; a bool is one byte, 0 or 1."""
-_ALIGNMENT_BYTES = 64
 _MOST_ELEMENTS = 2**31 - 1
 
 
@@ -160,7 +160,7 @@ class Block:
 
     def local(self, elements: int, element: str = "float32", name: str = "local") -> Buffer:
         """A small array on the stack (LLVM keeps it in registers if every index is constant after unrolling)."""
-        buffer = tirx.decl_buffer((elements,), element, name=name, scope="local", data_alignment=_ALIGNMENT_BYTES)
+        buffer = tirx.decl_buffer((elements,), element, name=name, scope="local", data_alignment=ALIGNMENT_BYTES)
         self.add(tirx.AllocBuffer(buffer))
         return buffer
 
@@ -226,7 +226,7 @@ def declare(spec: KernelSpec, workspace_bytes: int = 0) -> Operands:
 def _argument(name: str, tensor: TensorType) -> Buffer:
     if tensor.size > _MOST_ELEMENTS:
         raise InternalError(f"operand {name} {tensor} has more than {_MOST_ELEMENTS} elements")
-    return tirx.decl_buffer((max(tensor.size, 1),), STORAGE[tensor.dtype], name=name, data_alignment=_ALIGNMENT_BYTES)
+    return tirx.decl_buffer((max(tensor.size, 1),), STORAGE[tensor.dtype], name=name, data_alignment=ALIGNMENT_BYTES)
 
 
 def finish(spec: KernelSpec, operands: Operands, body: Block) -> PrimFunc:
