@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler import targets
+from compiler.cache_folder import cache_folder
 from compiler.errors import CompileError
 from device_agents.wire import RunSettings
 from pockfarm.errors import Failed, UsageError
@@ -130,12 +131,6 @@ def target_rows() -> Sequence[tuple[str, str, str, str, str]]:
     """Every target: name, title, architecture, cores, vector bits."""
     known = (targets.load(name) for name in targets.names())
     return [(one.name, one.title, one.architecture, str(one.cores), str(one.vector_bits)) for one in known]
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept between builds, the farm's on this machine included."""
-    named = os.environ.get("POCKFARM_CACHE_DIR")
-    return Path(named) if named else Path.home() / ".cache" / "pockfarm"
 
 
 def tuning_file() -> Path:
