@@ -77,19 +77,19 @@ def build(
     schedules (one that does not exist is empty).
     Raises: UsageError for what the caller can change; Failed for what the compiler could not do.
     """
-    from compiler.api import compile_training
+    from compiler.api import BuildSettings, compile_training
     from compiler.spec.documents import SparsePlan, TrainingSpec
 
     try:
-        bundle = compile_training(
-            read(model),
+        settings = BuildSettings(
             plan=SparsePlan.parse(plan),
             spec=TrainingSpec.parse(spec),
-            target=resolve_target(target),
+            target=_on_this_machine(target),
+            tuning=read_tuning(tuning),
             cache_dir=cache_folder(),
             progress=progress,
-            tuning=read_tuning(tuning),
         )
+        bundle = compile_training(read(model), settings)
     except CompileError as problem:
         raise _translated(problem) from None
     return Built(bundle.data, bundle.digest, bundle.manifest, tuple(warning_of(w.to_json()) for w in bundle.warnings))
@@ -110,6 +110,17 @@ def resolve_target(name: str) -> str:
     if not fitting:
         raise UsageError(f"no target fits this {platform.machine()} machine; name one with --target")
     return max(fitting, key=lambda target: (target.vector_bits, len(target.required_features), target.name)).name
+
+
+def _on_this_machine(name: str) -> targets.Target:
+    """The target; for `host` with the memory that this machine has. Raises: UsageError."""
+    target = targets.load(resolve_target(name))
+    return dataclasses.replace(target, memory_bytes=memory_bytes()) if name == "host" else target
+
+
+def memory_bytes() -> int:
+    """Main memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

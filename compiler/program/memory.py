@@ -16,6 +16,7 @@ from compiler.kernels.affine import is_identity
 from compiler.kernels.spec import MapSpec
 from compiler.program.aliases import Alias, storage_of
 from compiler.program.program import KernelCall, MemoryPlan, Placement, Program, ProgramName, StateTensor
+from compiler.targets import Target
 
 ALIGNMENT = 64
 
@@ -171,10 +172,30 @@ def _place_aliases(
 
 
 def _check_limit(plan: MemoryPlan, limit_bytes: int | None) -> None:
-    needed = plan.arena_bytes + plan.weights_bytes + plan.optimizer_bytes
-    if limit_bytes is not None and needed > limit_bytes:
-        advice = f"arena {plan.arena_bytes:,}, weights {plan.weights_bytes:,}, optimizer {plan.optimizer_bytes:,}: "
-        raise DoesNotFit(needed, limit_bytes, advice + "lower the batch, or train fewer or later layers")
+    if limit_bytes is not None and plan.needed_bytes > limit_bytes:
+        advice = f"{_parts(plan)}: lower the batch, or train fewer or later layers"
+        raise DoesNotFit(plan.needed_bytes, limit_bytes, advice)
+
+
+def check_budget(plan: MemoryPlan, target: Target) -> None:
+    """Refuses a step, planned without a limit, that the target's memory does not hold.
+
+    Raises: DoesNotFit, with the ways out.
+    """
+    budget = target.budget_bytes
+    if plan.needed_bytes <= budget:
+        return
+    advice = (
+        f"{_parts(plan)}; {target.title} has {target.memory_bytes:,} bytes, of which "
+        f"{target.memory_bytes - budget:,} are left to its system. Set the spec's memory_limit_bytes to {budget:,}, "
+        "and forward kernels are repeated rather than their results kept, as far as that helps; lower the batch; train "
+        "fewer or later layers; on a device with more memory, set memory_limit_bytes to what is free there"
+    )
+    raise DoesNotFit(plan.needed_bytes, budget, advice)
+
+
+def _parts(plan: MemoryPlan) -> str:
+    return f"arena {plan.arena_bytes:,}, weights {plan.weights_bytes:,}, optimizer {plan.optimizer_bytes:,}"
 
 
 # ---------------------------------------------------------------------------------------------------- in-place reuse

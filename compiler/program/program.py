@@ -132,6 +132,11 @@ class MemoryPlan:
     optimizer_bytes: int
     arena_bytes: int
 
+    @property
+    def needed_bytes(self) -> int:
+        """All memory that a step takes, apart from its code."""
+        return self.arena_bytes + self.weights_bytes + self.optimizer_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
