@@ -30,11 +30,12 @@ from compiler.export.training import export_training
 from compiler.graph import Array
 from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
-from compiler.pipeline import CompiledStep, compile_step
+from compiler.pipeline import compile_step
 from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Program, ProgramName
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.stages import CompiledStep
 from compiler.step.training import LABELS
 from compiler.targets import Target
 from compiler.targets import load as load_target
