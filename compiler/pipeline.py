@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal
 
 from compiler.codegen.api import build_kernels, workspace_bytes
-from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.family import choices_of, stored_panel_width
 from compiler.errors import DoesNotFit, InternalError, TuningError
