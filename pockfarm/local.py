@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler import targets
+from compiler.cache_folder import cache_folder
 from compiler.errors import CompileError
 from device_agents.wire import RunSettings
 from pockfarm.errors import Failed, UsageError
@@ -71,19 +72,19 @@ def build(
     schedules (one that does not exist is empty).
     Raises: UsageError for what the caller can change; Failed for what the compiler could not do.
     """
-    from compiler.api import compile_training
+    from compiler.api import BuildSettings, compile_training
     from compiler.spec.documents import SparsePlan, TrainingSpec
 
     try:
-        bundle = compile_training(
-            read(model),
+        settings = BuildSettings(
             plan=SparsePlan.parse(plan),
             spec=TrainingSpec.parse(spec),
-            target=resolve_target(target),
+            target=_on_this_machine(target),
+            tuning=read_tuning(tuning),
             cache_dir=cache_folder(),
             progress=progress,
-            tuning=read_tuning(tuning),
         )
+        bundle = compile_training(read(model), settings)
     except CompileError as problem:
         raise _translated(problem) from None
     return Built(bundle.data, bundle.digest, bundle.manifest, tuple(warning_of(w.to_json()) for w in bundle.warnings))
@@ -106,6 +107,17 @@ def resolve_target(name: str) -> str:
     return max(fitting, key=lambda target: (target.vector_bits, len(target.required_features), target.name)).name
 
 
+def _on_this_machine(name: str) -> targets.Target:
+    """The target; for `host` with the memory that this machine has. Raises: UsageError."""
+    target = targets.load(resolve_target(name))
+    return dataclasses.replace(target, memory_bytes=memory_bytes()) if name == "host" else target
+
+
+def memory_bytes() -> int:
+    """Main memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Feature words of this machine's CPU, as the kernel names them."""
     for line in cpuinfo.read_text().splitlines():
@@ -119,12 +131,6 @@ def target_rows() -> Sequence[tuple[str, str, str, str, str]]:
     """Every target: name, title, architecture, cores, vector bits."""
     known = (targets.load(name) for name in targets.names())
     return [(one.name, one.title, one.architecture, str(one.cores), str(one.vector_bits)) for one in known]
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept between builds, the farm's on this machine included."""
-    named = os.environ.get("POCKFARM_CACHE_DIR")
-    return Path(named) if named else Path.home() / ".cache" / "pockfarm"
 
 
 def tuning_file() -> Path:
