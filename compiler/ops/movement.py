@@ -212,6 +212,8 @@ def _pad_infer(inputs: Types, attrs: Attrs) -> Types:
 
 def _pad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     widths = list(zip(ints(attrs, "before"), ints(attrs, "after"), strict=True))
+    if not widths:
+        return (inputs[0],)  # NumPy refuses to pad a scalar by nothing
     return (np.pad(inputs[0], widths, constant_values=number(attrs, "value")),)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from compiler.graph import Parameter, Phase, TensorType
@@ -93,6 +93,19 @@ class Program:
     def root(self, value: str) -> str:
         """The value that owns the storage of `value`."""
         return root_of(self.aliases, value)
+
+    def trimmed(self) -> Program:
+        """The same without types and aliases of values that nothing touches."""
+        left = [value for call in self.calls for value in (*call.inputs, *call.outputs)]
+        left += (*self.inputs, *self.outputs, *self.updates, *self.state)
+        touched: set[str] = set()
+        while left:
+            value = left.pop()
+            if value not in touched:
+                touched.add(value)
+                left += [self.aliases[value].value] if value in self.aliases else []
+        types = {value: tensor for value, tensor in self.types.items() if value in touched}
+        return replace(self, types=types, aliases={v: alias for v, alias in self.aliases.items() if v in touched})
 
 
 @dataclass(frozen=True, slots=True)

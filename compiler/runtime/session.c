@@ -37,7 +37,7 @@ static pf_status check_program(const pf_program *program) {
         for (uint32_t k = 0; k < call->operand_count; k++) {
             const pf_operand *operand = &program->operands[call->first_operand + k];
             uint64_t bytes = (uint64_t)operand->count * pf_item_bytes(operand->dtype);
-            if (operand->offset % 64 || operand->offset > pf_image_data.total_bytes ||
+            if (operand->offset % PF_ALIGNMENT || operand->offset > pf_image_data.total_bytes ||
                 bytes > pf_image_data.total_bytes - operand->offset)
                 return pf_fail(PF_INTERNAL, "internal.plan", "operand %" PRIu32 " of kernel %" PRIu32 " (%s) lies outside the plan",
                                k, i, call->name);

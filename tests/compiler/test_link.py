@@ -15,8 +15,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from compiler import targets
+from compiler.cache_folder import cache_folder
 from compiler.codegen.api import build_kernels
-from compiler.codegen.linking.link import FLAGS, RUNTIME, cache_folder, link_binary, runtime_objects
+from compiler.codegen.linking.link import FLAGS, RUNTIME, link_binary, runtime_objects
 from compiler.codegen.linking.tables import checkpoint_name, table_source
 from compiler.errors import BuildError, CompileError, InternalError, SpecError
 from compiler.graph import TensorType

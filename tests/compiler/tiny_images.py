@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler import targets
+from compiler.cache_folder import cache_folder
 from compiler.codegen.cache import CompiledKernel
-from compiler.codegen.linking.link import RUNTIME, cache_folder, link_binary
+from compiler.codegen.linking.link import RUNTIME, link_binary
 from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Const

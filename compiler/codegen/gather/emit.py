@@ -11,7 +11,7 @@ from collections.abc import Callable
 from tvm import tirx
 
 from compiler.codegen.gather.plan import GatherPlan, plan, workspace_bytes
-from compiler.codegen.tile.register_tile import Epilogue
+from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.iteration import chunks

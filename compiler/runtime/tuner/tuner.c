@@ -21,7 +21,7 @@
 #include "stop.h"
 #include "trials.h"
 
-enum { MAX_VARIANTS = 64, MAX_ROUNDS = 40, FIRST_ROUNDS = 4, ALIGNMENT = 64 };
+enum { MAX_VARIANTS = 64, MAX_ROUNDS = 40, FIRST_ROUNDS = 4 };
 static const double SAMPLE_US = 300.0, HOPELESS = 1.25;
 
 typedef struct {
@@ -36,7 +36,7 @@ typedef struct {
     bool dropped[MAX_VARIANTS];
 } pf_bench;
 
-static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+static uint64_t aligned(uint64_t bytes) { return (bytes + PF_ALIGNMENT - 1) / PF_ALIGNMENT * PF_ALIGNMENT; }
 
 static uint64_t operand_bytes(const pf_extent *operand) { return (uint64_t)operand->count * pf_item_bytes(operand->dtype); }
 
