@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.assembly import hottest_loop, multiply_adds
+from compiler.call_passes import call_passes
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.family import choices_of, emit_kernel
 from compiler.frontend.importer import import_model
@@ -90,7 +91,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     target = load(arguments.target)
-    found = list(analyse(contractions(model_bytes(arguments.model), arguments.batch), target, arguments.variants))
+    specs = contractions(model_bytes(arguments.model), arguments.batch, target)
+    found = list(analyse(specs, target, arguments.variants))
     _print_summary(target, found)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
@@ -105,14 +107,14 @@ def model_bytes(name: str) -> bytes:
     return MODELS[name]()
 
 
-def contractions(model: bytes, batch: int) -> dict[KernelSpec, int]:
+def contractions(model: bytes, batch: int, target: Target) -> dict[KernelSpec, int]:
     """The contractions of a full training step and how often it calls each."""
     spec = TrainingSpec.parse({"batch": batch, "optimizer": {"kind": "sgd", "learning_rate": 0.01, "momentum": 0.9}})
     graph = import_model(model, input_shapes={}, batch=batch, batch_norm=spec.batch_norm, limits=DEFAULT_LIMITS)
     forward = run_passes(graph, FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, SparsePlan.parse("full")), spec)
     counts: dict[KernelSpec, int] = {}
-    for call in make_programs(forward, training)[0][0].calls:
+    for call in make_programs(forward, training, call_passes(target))[0][0].calls:
         if isinstance(call.spec, ANALYSED):
             counts[call.spec] = counts.get(call.spec, 0) + 1
     return counts

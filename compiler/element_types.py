@@ -6,12 +6,16 @@ for them, and refused by name wherever a kernel or a file would have to hold the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import BuildError
 
 DType = Literal["f32", "i64", "i32", "bool", "f16", "bf16"]
 
@@ -37,6 +41,16 @@ class ElementType:
     """Kernels, files and the runtime hold it."""
 
     @property
+    def sum(self) -> ElementType:
+        """The type that its sums are accumulated in."""
+        return ELEMENT_TYPES[self.sums_in]
+
+    @property
+    def lowest(self) -> float:
+        """What no element is below: where a maximum starts."""
+        return -math.inf if self.is_real else -(2 ** (8 * self.item_bytes - 1))
+
+    @property
     def c_name(self) -> str:
         """The runtime's enumerator (`pf_dtype` in `pockfarm_step.h`), for an emitted type."""
         return f"PF_{self.name.upper()}"
@@ -60,9 +74,19 @@ EMITTED = tuple(row for row in ELEMENT_TYPES.values() if row.is_emitted)
 REAL = tuple(row.name for row in EMITTED if row.is_real)
 NUMERIC = tuple(row.name for row in EMITTED if row.name != "bool")
 """Emitted types that can be added and compared."""
-FLOAT_HINT = f"export the model in {ELEMENT_TYPES[REAL[0]].label}"
+SCRATCH = ELEMENT_TYPES["f32"]
+"""What kernels' workspaces hold: partial sums, in the type that everything real is accumulated in."""
 
-assert tuple(ELEMENT_TYPES) == get_args(DType)
+
+def higher(x: DType, y: DType) -> DType:
+    """The type of an expression over both: real before whole before bool, then the larger."""
+    return max(x, y, key=promotion)
+
+
+def promotion(dtype: DType) -> tuple[bool, bool, int]:
+    """Grows with what a type can hold."""
+    row = ELEMENT_TYPES[dtype]
+    return row.is_real, row.name != "bool", row.item_bytes
 
 
 def emitted_of_onnx(code: int) -> ElementType | None:
@@ -70,6 +94,23 @@ def emitted_of_onnx(code: int) -> ElementType | None:
     return next((row for row in EMITTED if row.onnx == code), None)
 
 
-def emitted_of_numpy(dtype: np.dtype[np.generic]) -> ElementType | None:
+def emitted_of_numpy(dtype: np.dtype[Any]) -> ElementType | None:
     """The emitted type that arrays of `dtype` hold, or None."""
     return next((row for row in EMITTED if row.numpy == dtype), None)
+
+
+def holds_reals(array: NDArray[Any]) -> bool:
+    """True if the array's elements are of an emitted real type, as parameters are."""
+    row = emitted_of_numpy(array.dtype)
+    return row is not None and row.is_real
+
+
+def require_emitted(dtype: str, where: str = "") -> None:
+    """Raises: BuildError if kernels and files cannot hold elements of this type."""
+    if not ELEMENT_TYPES[dtype].is_emitted:
+        held = ", ".join(row.name for row in EMITTED)
+        raise BuildError(
+            f"no kernel is emitted for elements of type {dtype} ({ELEMENT_TYPES[dtype].label}); kernels hold {held}",
+            where=where,
+            hint="build the step in f32",
+        )

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Literal
 
-from compiler.codegen.api import build_kernels, workspace_bytes
+from compiler.call_passes import call_passes, run_call_passes
+from compiler.codegen.api import build_kernels
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.family import choices_of, stored_panel_width
-from compiler.errors import DoesNotFit, InternalError, TuningError
+from compiler.codegen.choice import Choice
 from compiler.frontend.importer import import_model
-from compiler.fusion.fuse import fuse
-from compiler.graph import Graph, TensorType
-from compiler.identity import compiler_identity
+from compiler.graph import Graph
 from compiler.kernels.spec import signature
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.passes.eliminate_dead import without_dead
-from compiler.placement.attempts import Attempt, attempts
-from compiler.placement.packed_weights import pack_weights
-from compiler.program.lowering import Lowered, lower
-from compiler.program.memory import check_budget, plan_memory
-from compiler.program.only_direct import only_direct
-from compiler.program.operands import check_operands
-from compiler.program.program import KernelCall, MemoryPlan, Optimizer, Program, ProgramName, StateTensor
-from compiler.program.schedule import schedule
+from compiler.placement.attempts import attempts
+from compiler.placement.place import place_programs
+from compiler.program.lowering import lower
+from compiler.program.memory import check_budget
+from compiler.program.program import MemoryPlan, Optimizer, Program, ProgramName, StateTensor
+from compiler.program.state import state_tensors
+from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings, Progress
 from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
 from compiler.step.training import LABELS, TrainingGraph, add_optimizer, attach_loss
-from compiler.targets import Target
-from compiler.tuning.table import TuningTable
 from compiler.warnings import CompileWarning
 
 
@@ -54,6 +46,8 @@ class CompiledStep:
     stage_ms: Mapping[str, float] = field(default_factory=dict)
     choices: Mapping[str, Choice] = field(default_factory=dict)
     """Kernels (by signature) that are not scheduled by default."""
+    trace: Trace = field(default_factory=Trace)
+    """Every pass that ran, and what it declined."""
     warnings: tuple[CompileWarning, ...] = ()
     """What the import, the plan and the loss had to say, in this order."""
 
@@ -98,26 +92,29 @@ def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
         limits=settings.limits,
     )
     stages.enter("optimize", 0.04)
-    forward = run_passes(graph, FORWARD_PASSES)
+    trace = Trace()
+    forward = run_passes(graph, FORWARD_PASSES, trace, "forward graph")
     stages.enter("differentiate", 0.08)
     update_plan = resolve_plan(forward, settings.plan)
     forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan))
-    training = derive_training_step(forward, update_plan, spec)
+    training = derive_training_step(forward, update_plan, spec, trace)
     stages.enter("schedule", 0.12)
-    programs, state = make_programs(forward, training)
-    if spec.convolutions == "direct":
-        programs = only_direct(programs)
+    programs, state = make_programs(forward, training, call_passes(target, direct=spec.convolutions == "direct"), trace)
     stages.enter("memory", 0.16)
-    ways = attempts(programs, _batch(training), target)
-    placed, stored, memory, choices = place_programs(
-        ways, state, tuning=settings.tuning, target=target, threads=threads, limit_bytes=spec.memory_limit_bytes
+    placed = place_programs(
+        programs,
+        state,
+        attempts(programs, _batch(training), target),
+        tuning=settings.tuning,
+        target=target,
+        threads=threads,
+        limit_bytes=spec.memory_limit_bytes,
+        trace=trace,
     )
     if spec.memory_limit_bytes is None:
-        check_budget(memory, target)
-    for program in placed:
-        check_operands(program)
+        check_budget(placed.memory, target)
     stages.enter("kernels", 0.2)
-    specs = [call.spec for program in placed for call in program.calls]
+    specs = [call.spec for program in placed.programs for call in program.calls]
     kernels = build_kernels(
         specs,
         target,
@@ -125,60 +122,24 @@ def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
         cache_dir=settings.cache_dir,
         jobs=settings.jobs,
         progress=lambda done, total: stages.within(0.2 + 0.7 * done / max(total, 1)),
-        choices=choices,
+        choices=placed.choices,
     )
     stages.enter("link", 0.9)
     return CompiledStep(
         forward=forward,
         training=training,
         plan=update_plan,
-        programs={program.name: program for program in placed},
-        memory=memory,
-        state=stored,
+        programs={program.name: program for program in placed.programs},
+        memory=placed.memory,
+        state=placed.state,
         kernels=kernels,
         optimizer=_optimizer(spec.optimizer),
         threads=threads,
         stage_ms=stages.ms,
-        choices=choices,
+        choices=placed.choices,
+        trace=trace,
         warnings=tuple(dict.fromkeys(training.graph.warnings)),
     )
-
-
-def place_programs(
-    ways: Iterable[Attempt],
-    state: tuple[StateTensor, ...],
-    *,
-    tuning: TuningTable,
-    target: Target,
-    threads: int,
-    limit_bytes: int | None,
-) -> tuple[tuple[Program, ...], tuple[StateTensor, ...], MemoryPlan, Mapping[str, Choice]]:
-    """Memory and schedules of the first of several equivalent sets of programs that fits in `limit_bytes`.
-
-    Its frozen weights are packed; a limit on memory leaves no room for copies of them.
-
-    Raises: DoesNotFit, of the attempt that needs least, if none fits; TuningError as `measured_choices`.
-    """
-    refusals: list[tuple[DoesNotFit, str]] = []
-    panel_width = partial(stored_panel_width, target=target, threads=threads)
-    for way in ways:
-        programs, stored = pack_weights(way.programs, state, panel_width, may_copy=limit_bytes is None)
-        choices = measured_choices(programs, tuning, target, threads)
-
-        def scratch_bytes(call: KernelCall, choices: Mapping[str, Choice] = choices) -> int:
-            return workspace_bytes(call.spec, target, threads, choices.get(signature(call.spec), DEFAULT))
-
-        try:
-            placed, memory = plan_memory(programs, stored, scratch_bytes, limit_bytes)
-        except DoesNotFit as refusal:
-            refusals.append((refusal, way.how))
-        else:
-            return placed, stored, memory, choices
-    if not refusals:
-        raise InternalError("there are no programs to place", where="memory")
-    least, how = min(refusals, key=lambda refused: refused[0].needed_bytes)
-    advice = f"{least.hint} ({len(refusals)} ways were tried; this is the smallest, with {how})"
-    raise DoesNotFit(least.needed_bytes, least.limit_bytes, advice)
 
 
 def _batch(training: TrainingGraph) -> int:
@@ -187,87 +148,28 @@ def _batch(training: TrainingGraph) -> int:
     return shape[0] if shape else 1
 
 
-def measured_choices(
-    programs: Iterable[Program], tuning: TuningTable, target: Target, threads: int
-) -> Mapping[str, Choice]:
-    """The schedules that measurements chose for kernels of these programs, by signature.
-
-    Raises: TuningError if a kernel cannot be scheduled as the table says.
-    """
-    decided = tuning.choices(target=target.name, version=compiler_identity(), threads=threads)
-    specs = {signature(call.spec): call.spec for program in programs for call in program.calls} if decided else {}
-    chosen = {name: decided[name] for name in specs if name in decided}
-    for name, choice in chosen.items():
-        if choice not in choices_of(specs[name], target, threads):
-            raise TuningError(
-                f"kernel {name[:16]} has no schedule {choice.text!r}", where="tuning", hint="measure again"
-            )
-    return chosen
-
-
-def derive_training_step(forward: Graph, plan: UpdatePlan, spec: TrainingSpec) -> TrainingGraph:
+def derive_training_step(
+    forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace: Trace | None = None
+) -> TrainingGraph:
     """Loss, gradients, updates, then the passes over the whole training graph."""
     step = attach_loss(forward, spec.loss)
     step = differentiate(step, plan)
     step = add_optimizer(step, spec.optimizer, {name: (part.axis, part.start) for name, part in plan.items()})
-    return step.with_graph(run_passes(step.graph, TRAINING_PASSES))
+    return step.with_graph(run_passes(step.graph, TRAINING_PASSES, trace, "training graph"))
 
 
-def make_programs(forward: Graph, training: TrainingGraph) -> tuple[tuple[Program, ...], tuple[StateTensor, ...]]:
-    """The train and forward programs, and the state both share."""
-    train = note_gradients(schedule_graph(training.graph))
-    infer = schedule_graph(_only_logits(forward, training.logits))
+def make_programs(
+    forward: Graph, training: TrainingGraph, passes: Passes[Program], trace: Trace | None = None
+) -> tuple[tuple[Program, ...], tuple[StateTensor, ...]]:
+    """The train and forward programs after call passes, and the state both share."""
     inputs = (*training.data_inputs, LABELS, *training.hyper)
-    programs = (
-        Program("train", train.calls, train.types, inputs, (training.loss, training.logits), train.aliases),
-        Program("forward", infer.calls, infer.types, training.data_inputs, (training.logits,), infer.aliases),
+    inference = without_dead(replace(forward, outputs=(training.logits,)))
+    lowered = (
+        lower(training.graph, "train", inputs=inputs, outputs=(training.loss, training.logits)),
+        lower(inference, "forward", inputs=training.data_inputs, outputs=(training.logits,)),
     )
+    programs = tuple(run_call_passes(program, passes, trace) for program in lowered)
     return programs, state_tensors(forward, training, programs)
-
-
-def schedule_graph(graph: Graph) -> Lowered:
-    """Kernel calls of a graph, fused and in execution order."""
-    return schedule(fuse(lower(graph), graph.outputs), graph.outputs)
-
-
-def note_gradients(lowered: Lowered) -> Lowered:
-    """Note at each call whose first output is a parameter's gradient which parameter that is."""
-    makers = {lowered.root(call.outputs[0]): i for i, call in enumerate(lowered.calls)}
-    calls = list(lowered.calls)
-    for call in lowered.calls:
-        if call.phase != "update":
-            continue
-        maker = makers.get(lowered.root(call.inputs[1]))
-        if maker is not None and calls[maker].phase == "backward":
-            calls[maker] = replace(calls[maker], parameter=call.parameter)
-    return replace(lowered, calls=tuple(calls))
-
-
-def _only_logits(forward: Graph, logits: str) -> Graph:
-    return without_dead(replace(forward, outputs=(logits,)))
-
-
-def state_tensors(forward: Graph, training: TrainingGraph, programs: tuple[Program, ...]) -> tuple[StateTensor, ...]:
-    """Every parameter of the model, optimizer state, and the constants that some call reads."""
-    read = {program.root(name) for program in programs for call in program.calls for name in call.inputs}
-    tensors = [
-        StateTensor(
-            name, forward.types[name], "parameter", own.file_shape, own.view_shape, own.perm, name in training.updates
-        )
-        for name, own in forward.parameters.items()
-    ]
-    arrays = {**forward.arrays, **training.graph.arrays}
-    types = {**forward.types, **training.graph.types}
-    for name in arrays:
-        if name in read and name not in forward.parameters:
-            tensors.append(_plain_state(name, types[name], "constant"))
-    tensors += [_plain_state(name, types[name], "optimizer") for name in training.optimizer_state]
-    return tuple(tensors)
-
-
-def _plain_state(name: str, tensor: TensorType, role: Literal["constant", "optimizer"]) -> StateTensor:
-    axes = tuple(range(len(tensor.shape)))
-    return StateTensor(name, tensor, role, tensor.shape, tensor.shape, axes, role == "optimizer")
 
 
 def _optimizer(spec: OptimizerSpec) -> Optimizer:

@@ -58,14 +58,18 @@ def operand_types(spec: KernelSpec) -> OperandTypes:
     raise InternalError(f"no operand rule for {type(spec).__name__}")
 
 
-def check_operands(program: Program) -> None:
-    """Raises: InternalError if a kernel takes an operand to be of another size or type than its value is."""
+def find_mismatch(program: Program) -> str:
+    """Where a kernel takes another number of operands, or one of another size or type than its value; else empty."""
     for call in program.calls:
         types = operand_types(call.spec)
+        if (len(call.inputs), len(call.outputs)) != (len(types.inputs), len(types.outputs)):
+            taken = f"the kernel takes {len(types.inputs)} inputs and {len(types.outputs)} outputs"
+            return f"{label_of(call)}: {taken}, the call has {len(call.inputs)} and {len(call.outputs)}"
         for value, expected in zip((*call.inputs, *call.outputs), types.inputs + types.outputs, strict=True):
             given = program.types[value]
             if (given.dtype, given.size) != (expected.dtype, expected.size):
-                raise InternalError(f"the kernel takes {value!r}, {given}, as {expected}", where=label_of(call))
+                return f"{label_of(call)}: the kernel takes {value!r}, {given}, as {expected}"
+    return ""
 
 
 def _types(accesses: tuple[Access, ...]) -> tuple[TensorType, ...]:

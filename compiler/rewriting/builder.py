@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from compiler.errors import CompileError
+from compiler.element_types import emitted_of_numpy
+from compiler.errors import CompileError, InternalError
 from compiler.graph import Array, AttrValue, Graph, Node, Phase, TensorType
 from compiler.ops import OPERATORS
 
@@ -64,10 +65,11 @@ class GraphBuilder:
         """A constant; a plain number becomes an f32 scalar."""
         array = np.asarray(value, np.float32) if isinstance(value, float | int) else value
         label = name or self.fresh("constant")
-        kinds = {"f": "f32", "b": "bool"}
-        dtype = kinds.get(array.dtype.kind) or ("i32" if array.dtype == np.int32 else "i64")
+        element = emitted_of_numpy(array.dtype)
+        if element is None:
+            raise InternalError(f"a constant of type {array.dtype}", where=label)
         self.arrays[label] = np.ascontiguousarray(array).reshape(array.shape)
-        self.types[label] = TensorType(dtype, array.shape)  # type: ignore[arg-type]
+        self.types[label] = TensorType(element.name, array.shape)
         return label
 
     def shape(self, value: str) -> tuple[int, ...]:

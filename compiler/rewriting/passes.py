@@ -34,6 +34,18 @@ class Declined:
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a rule does not fire, wherever that is: its code, and what it would have needed."""
+
+    code: str
+    needs: str
+
+    def at(self, where: str) -> Declined:
+        """The reason, at one place."""
+        return Declined(self.code, where, self.needs)
+
+
+@dataclass(frozen=True, slots=True)
 class PassResult(Generic[Subject]):
     """What a pass made, whether that is any other than what it was given, and where it left things as they were."""
 

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "backend.h"
 #include "checkpoint.h"
@@ -30,12 +29,6 @@ const pf_tensor *pf_logits_tensor(void) { return &pf_image_data.logits; }
 pf_sizes pf_planned_sizes(void) { return pf_image_data.sizes; }
 int64_t pf_steps_done(const pf_step *step) { return step->steps_done; }
 void pf_set_learning_rate(pf_step *step, double learning_rate) { step->learning_rate = learning_rate; }
-
-double pf_now_us(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
 
 /* Every operand lies inside the mapping: what the compiler planned is what this process may touch. */
 static pf_status check_program(const pf_program *program) {

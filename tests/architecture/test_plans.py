@@ -12,9 +12,6 @@ import pytest
 from compiler.codegen.family import FAMILIES
 from tests.architecture.sources import ROOT, imports, python_files
 
-STILL_MIXED = ("compiler.codegen.attention.", "compiler.codegen.loops.", "compiler.codegen.rows.")
-"""Rooms whose modules still plan and emit in one, with TVM imported in functions. This list only becomes shorter."""
-
 
 def modules() -> dict[str, Path]:
     return {".".join(path.with_suffix("").parts): path for path in python_files("compiler")}
@@ -32,14 +29,13 @@ def tvm_below(start: str) -> list[str]:
         imported = imports(files[name])
         if any(one.split(".")[0] in ("tvm", "tvm_ffi") for one in imported):
             found.append(name)
-        waiting.extend(one for one in imported if not one.startswith(STILL_MIXED))
+        waiting.extend(imported)
     return sorted(found)
 
 
 @pytest.mark.parametrize("name", sorted({family.plan.__name__ for family in FAMILIES.values()}))  # type: ignore[attr-defined]
 def test_a_plan_stands_on_nothing_that_imports_tvm(name: str) -> None:
-    if not name.startswith(STILL_MIXED):
-        assert tvm_below(name) == []
+    assert tvm_below(name) == []
 
 
 def test_an_emitter_does() -> None:
@@ -57,7 +53,7 @@ def test_a_family_imports_at_the_top_of_its_files() -> None:
     late = {
         path.as_posix()
         for name, path in modules().items()
-        if name.startswith("compiler.codegen.") and name.count(".") > 2 and not name.startswith(STILL_MIXED)
+        if name.startswith("compiler.codegen.") and name.count(".") > 2
         for function in ast.walk(ast.parse((ROOT / path).read_text()))
         if isinstance(function, ast.FunctionDef)
         if any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(function))

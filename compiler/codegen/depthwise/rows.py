@@ -22,8 +22,7 @@ from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
 from compiler.codegen.tir.tir import Block, Operands, Value, index
 from compiler.kernels.spec import DepthwiseSpec
 
-LINE_FLOATS = 16
-AHEAD_FLOATS = 4096
+_AHEAD_ELEMENTS = 4096
 """How far ahead, in the order of memory, rows are fetched that come from beyond the caches."""
 Taps = tuple[tuple[int, int], ...]
 
@@ -197,9 +196,9 @@ class DepthwiseRows:
                 self._fetch_share(block, buffer, pixel, tile.width * step, corner.c)
 
     def _fetch_share(self, block: Block, buffer: Value, pixel: Value, pixels: int, c: Value) -> None:
-        start = block.let(wide(pixel * self.spec.c + c * pixels + AHEAD_FLOATS), "ahead")
-        for line in range(-(-pixels * self.plan.lanes // LINE_FLOATS)):
-            prefetch(block, buffer, start + wide(line * LINE_FLOATS))
+        start = block.let(wide(pixel * self.spec.c + c * pixels + _AHEAD_ELEMENTS), "ahead")
+        for line in range(0, pixels * self.plan.lanes, self.plan.precision.line):
+            prefetch(block, buffer, start + wide(line))
 
 
 def tiles_of(columns: tuple[AxisPhase, ...], most: int) -> Iterator[Tile]:

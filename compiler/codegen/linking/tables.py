@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from compiler.codegen.artefacts import CompiledKernel
+from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
 from compiler.kernels.alignment import ALIGNMENT_BYTES, aligned
@@ -130,7 +131,7 @@ class _Tables:
 
     def _operands(self, program: Program, index: int, call: KernelCall) -> list[str]:
         rows = [
-            f"{{{self._place(program, value)}u, {program.types[value].size}, {_dtype(program.types[value])}}}"
+            f"{{{self._place(program, value)}u, {program.types[value].size}, {program.types[value].element.c_name}}}"
             for value in (*call.inputs, *call.outputs)
         ]
         workspace_bytes = self._kernel(call).workspace_bytes
@@ -138,7 +139,8 @@ class _Tables:
             place, label = self.image.plan.workspaces.get((program.name, index)), label_of(call)
             if place is None:
                 raise InternalError(f"no workspace of {workspace_bytes} bytes is planned", where=label)
-            rows.append(f"{{{self._absolute(place, workspace_bytes, label)}u, {workspace_bytes // 4}, PF_F32}}")
+            elements = workspace_bytes // SCRATCH.item_bytes
+            rows.append(f"{{{self._absolute(place, workspace_bytes, label)}u, {elements}, {SCRATCH.c_name}}}")
         return rows
 
     def _program(self, program: Program) -> str:
@@ -162,7 +164,7 @@ class _Tables:
     def _states(self) -> str:
         """Widest elements first, so that every tensor of a checkpoint is aligned to its element."""
         order = sorted(
-            self.image.state, key=lambda state: (-_item_bytes(state.type), checkpoint_name(state), state.name)
+            self.image.state, key=lambda state: (-state.type.element.item_bytes, checkpoint_name(state), state.name)
         )
         return _array("pf_state", "states", [self._state(state) for state in order])
 
@@ -176,7 +178,7 @@ class _Tables:
         fields = {
             "file_name": _text(checkpoint_name(state)),
             "role": f"PF_{state.role.upper()}",
-            "dtype": _dtype(state.type),
+            "dtype": state.type.element.c_name,
             "trained": str(state.trained).lower(),
             "permuted": str(moved != sorted(moved)).lower(),
             "copy": str(state.copy_of is not None).lower(),
@@ -242,7 +244,7 @@ class _Tables:
         shape = _with_batch(tensor.shape, batch, name)
         fields = {
             "name": _text(name),
-            "dtype": _dtype(tensor),
+            "dtype": tensor.element.c_name,
             "rank": str(len(shape)),
             "shape": _list(shape, name),
             "count": str(tensor.size),
@@ -316,14 +318,6 @@ def _with_batch(shape: tuple[int, ...], batch: int, name: str) -> tuple[int, ...
     if shape and shape[0] and shape[0] % batch == 0:
         return (batch, shape[0] // batch, *shape[1:])
     raise SpecError(f"shape {shape} does not begin with the batch ({batch})", where=name)
-
-
-def _item_bytes(tensor: TensorType) -> int:
-    return TensorType(tensor.dtype, ()).size_bytes
-
-
-def _dtype(tensor: TensorType) -> str:
-    return f"PF_{tensor.dtype.upper()}"
 
 
 def _list(values: tuple[int, ...], where: str) -> str:

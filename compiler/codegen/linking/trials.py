@@ -76,4 +76,4 @@ def _trial_row(index: int, trial: Trial) -> str:
 
 
 def _extent(tensor: TensorType) -> str:
-    return f"{{{tensor.size}, PF_{tensor.dtype.upper()}}}"
+    return f"{{{tensor.size}, {tensor.element.c_name}}}"

@@ -12,7 +12,6 @@ from compiler.codegen.matmul.panels import Panels, Steps
 from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, workspace_bytes
 from compiler.codegen.matmul.sums import SplitSums
 from compiler.codegen.tile.register_tile import (
-    LINE_FLOATS,
     Epilogue,
     Place,
     RegisterTile,
@@ -267,8 +266,8 @@ class Gemm:
         """Ask for the lines that the tile is going to write."""
         base = block.let(wide(place.base), "c")
         for row in range(height):
-            for line in range(-(-tile.valid // LINE_FLOATS)):
-                prefetch(block, self.c, base + wide(row * place.row_stride + line * LINE_FLOATS), write=True)
+            for start in range(0, tile.valid, self.plan.precision.line):
+                prefetch(block, self.c, base + wide(row * place.row_stride + start), write=True)
 
     def _beside_c(self) -> list[tuple[Buffer, int]]:
         """What the epilogue reads in the layout of C: buffers, and how many elements further than in C."""
@@ -308,7 +307,7 @@ class Gemm:
         spec = self.spec
         n = number * self.plan.columns.tile.width
         base = block.let((batch * spec.m + m + rows) * spec.n + n, "next")
-        lines = -(-tile.valid // LINE_FLOATS)
+        lines = -(-tile.valid // self.plan.precision.line)
         whole = Stream(self.c, base, rows * lines, write=True, run_lines=lines, run_stride=spec.n)
         updates = bool(spec.extra_outputs)  # what an update reads, it writes: C is among it
         others = [replace(whole, buffer=buffer, base=base + offset, write=updates) for buffer, offset in beside]

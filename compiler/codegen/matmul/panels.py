@@ -8,7 +8,7 @@ from tvm import tirx
 
 from compiler.codegen.matmul.plan import MatmulPlan
 from compiler.codegen.tile.packing import Matrix, copy_some, pack_panel
-from compiler.codegen.tile.register_tile import LINE_FLOATS, Scalars, Vectors, prefetch
+from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile
 from compiler.codegen.tir.tir import Block, Operands, Value, index
@@ -130,8 +130,8 @@ class Panels:
         base = block.let(tirx.Cast("int64", source.base + part * (each * stride)), "next")
 
         def one(body: Block, i: Value) -> None:
-            for line in range(-(-length // LINE_FLOATS)):
-                place = base + tirx.Cast("int64", i * stride + line * LINE_FLOATS)
+            for start in range(0, length, plan.precision.line):
+                place = base + tirx.Cast("int64", i * stride + start)
                 prefetch(body, self.b, place, near=False)
 
         block.loop(each, one, name="ahead")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.element_types import ELEMENT_TYPES, DType
@@ -21,17 +22,24 @@ class Precision:
     item_bytes: int
     sum_bytes: int
     vector_bytes: int
+    line_bytes: int
 
     @staticmethod
     def of(dtype: DType, target: Target) -> Precision:
         """Of tensors of `dtype` on a target."""
         row = ELEMENT_TYPES[dtype]
-        return Precision(row.item_bytes, ELEMENT_TYPES[row.sums_in].item_bytes, target.vector_bits // 8)
+        sum_bytes = ELEMENT_TYPES[row.sums_in].item_bytes
+        return Precision(row.item_bytes, sum_bytes, target.vector_bits // 8, LINE_BYTES)
 
     @property
     def lanes(self) -> int:
         """Stored elements in one vector register."""
         return self.vector_bytes // self.item_bytes
+
+    @property
+    def sum_lanes(self) -> int:
+        """Sums in one vector register."""
+        return self.vector_bytes // self.sum_bytes
 
     @property
     def sum_size(self) -> int:
@@ -41,7 +49,7 @@ class Precision:
     @property
     def line(self) -> int:
         """Stored elements in a cache line."""
-        return LINE_BYTES // self.item_bytes
+        return self.line_bytes // self.item_bytes
 
     def odd_lines(self, count: int) -> int:
         """At least `count`, as an odd number of cache lines: rows that far apart do not fall on the same cache set."""
@@ -50,3 +58,12 @@ class Precision:
     def aligned(self, count: int) -> int:
         """At least `count`, so that sums may begin behind them."""
         return -(-count // self.sum_size) * self.sum_size
+
+
+def loop_precision(dtypes: Iterable[DType], target: Target) -> Precision:
+    """How a loop without reuse holds its operands: as the widest real type among them, else as f32.
+
+    Whole numbers and bools come along, as many at a time.
+    """
+    real = [dtype for dtype in dtypes if ELEMENT_TYPES[dtype].is_real]
+    return Precision.of(max(real, key=lambda dtype: ELEMENT_TYPES[dtype].item_bytes, default="f32"), target)

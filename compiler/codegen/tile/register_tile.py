@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tvm import tirx
 
+from compiler.codegen.tile.precision import LINE_BYTES
 from compiler.codegen.tile.tiling import ColumnTile, unroll_of, vector_pieces
 from compiler.codegen.tir.expressions import Evaluator
 from compiler.codegen.tir.iteration import FlatAccess, flatten_access
@@ -22,10 +23,6 @@ from compiler.kernels.expressions import Expr, Ref
 
 SUM_BLOCK = 256
 """Longest run of products that one accumulator sums; longer ones are summed block by block, for accuracy."""
-
-
-LINE_FLOATS = 16
-"""Elements in a cache line of 64 bytes."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +86,27 @@ class Stream:
     run_stride: int = 0
 
     @staticmethod
-    def part(buffer: Buffer, base: Value, floats: int, share: tuple[Value, int], *, write: bool = False) -> Stream:
-        """Part `share[0]` of `share[1]` of the `floats` elements from `base` on."""
-        number, parts = share
-        lines = -(-floats // (LINE_FLOATS * parts))
-        return Stream(buffer, base + number * (lines * LINE_FLOATS), lines, write)
+    def part(buffer: Buffer, base: Value, elements: int, share: tuple[Value, int], *, write: bool = False) -> Stream:
+        """Part `share[0]` of `share[1]` of the `elements` elements from `base` on."""
+        (number, parts), line = share, line_of(buffer)
+        lines = -(-elements // (line * parts))
+        return Stream(buffer, base + number * (lines * line), lines, write)
 
     def fetch(self, block: Block, turn: Value, turns: int) -> None:
         """Ask for the lines that fall to one of `turns` turns of a loop (`turn` is an int64)."""
-        each = -(-self.lines // turns)
+        each, size = -(-self.lines // turns), line_of(self.buffer)
         for line in range(each):
             number = turn * wide(each) + wide(line)
-            flat = wide(self.base) + number * wide(LINE_FLOATS)
+            flat = wide(self.base) + number * wide(size)
             if self.run_lines:
                 run = block.let(tirx.truncdiv(number, wide(self.run_lines)), "run")
-                flat += run * wide(self.run_stride - self.run_lines * LINE_FLOATS)
+                flat += run * wide(self.run_stride - self.run_lines * size)
             prefetch(block, self.buffer, flat, write=self.write)
+
+
+def line_of(buffer: Buffer) -> int:
+    """Elements of a buffer in a cache line."""
+    return LINE_BYTES * 8 // int(buffer.dtype.bits)
 
 
 def prefetch(block: Block, buffer: Buffer, flat: Value, *, write: bool = False, near: bool = True) -> None:

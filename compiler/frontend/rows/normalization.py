@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Operand
 
 
 def _softmax(op: str) -> Rule:
     def rule(call: Call) -> Operand:
-        call.require_dtype(0, ("f32",))
+        call.require_dtype(0, REAL)
         axis = call.axis(call.attributes.integer("axis", -1), call.rank(0))
         return call.from_last(call.emit(op, call.to_last(call.value(0), axis)), axis)
 
@@ -25,7 +26,7 @@ def _trailing(op: str, default_epsilon: float) -> Rule:
     """
 
     def rule(call: Call) -> Operand:
-        call.require_dtype(0, ("f32",))
+        call.require_dtype(0, REAL)
         call.only_outputs(1)
         call.attributes.ignore("stash_type")
         shape = call.shape(0)
@@ -42,7 +43,7 @@ def _trailing(op: str, default_epsilon: float) -> Rule:
 
 def _instance_norm(call: Call) -> Operand:
     """Each channel of each image on its own: [N, C, ...] seen as [N, C, rest]."""
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     shape = call.shape(0)
     if len(shape) < 3:
         call.fail(f"needs a tensor [N, C, ...], has rank {len(shape)}")
@@ -56,7 +57,7 @@ def _group_norm(call: Call) -> Operand:
 
     Source: ONNX GroupNormalization, opset 21 (opset 18 has scale and bias per group, which few exporters wrote).
     """
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     call.attributes.ignore("stash_type")
     shape, groups = call.shape(0), call.attributes.integer("num_groups", 1)
     if len(shape) < 3 or groups < 1 or shape[1] % groups:

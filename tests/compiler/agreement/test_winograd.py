@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from compiler.api import BuildSettings, compile_training
+from compiler.call_passes import call_passes
 from compiler.codegen.conv.plan import method_of
 from compiler.frontend.importer import import_model
 from compiler.kernels.spec import ConvSpec
@@ -66,7 +67,7 @@ def winograd_kinds(case: Case, target: str) -> list[str]:
     graph = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm)
     forward = run_passes(graph, FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, case.plan), case.spec)
-    train = make_programs(forward, training)[0][0]
+    train = make_programs(forward, training, call_passes(load(target)))[0][0]
     specs = [call.spec for call in train.calls if isinstance(call.spec, ConvSpec)]
     return [spec.kind for spec in specs if method_of(spec, load(target), None)]
 

@@ -9,16 +9,21 @@ import pytest
 
 from compiler.codegen.choice import DEFAULT, choose
 from compiler.codegen.conv import plan as conv_plan
+from compiler.codegen.conv.plan import ConvPlan
 from compiler.codegen.depthwise import plan as depthwise_plan
 from compiler.codegen.family import choices_of, emit_kernel, workspace_bytes_of
 from compiler.codegen.matmul import plan as matmul_plan
+from compiler.codegen.matmul.candidate import candidate_of
+from compiler.codegen.matmul.cost import Core, cost, ranked
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.winograd import plan as winograd_plan
+from compiler.codegen.winograd.plan import WinogradPlan
 from compiler.element_types import DType
 from compiler.errors import BuildError
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
 from compiler.targets import Target, load
 from tests.compiler.codegen.contractions import Contraction, Kind, conv, depthwise
+from tests.compiler.codegen.test_plans_scale import IMAGES, Image
 
 Spec = TypeVar("Spec", MatmulSpec, ConvSpec, DepthwiseSpec)
 V4, V3, A72 = load("x86-64-v4"), load("x86-64-v3"), load("raspberry-pi-4")
@@ -55,6 +60,40 @@ def test_a_products_tile_fits_in_the_registers(target: Target, spec: MatmulSpec)
         plan = matmul_plan.plan(spec, target, 2, choice)
         vectors = len(plan.columns.tile.widths)
         assert plan.columns.tile.width == vectors * lanes
+        assert plan.rows * vectors * 2 + vectors + 1 <= target.vector_registers
+
+
+def test_a_vector_of_half_precision_costs_two_multiply_adds() -> None:
+    """The same tile in vectors: twice the columns, twice the cycles."""
+    way = choose(rows=4, vectors=2, strategy="rows", order="rows", panels="direct", k_block=10_000)
+
+    def cycles(dtype: DType, columns: int) -> float:
+        spec, core = matmul(4, columns, 10_000, dtype), Core.of(V4, dtype)
+        return cost(spec, core, 1, candidate_of(way, ranked(spec, core, 1)[0]))
+
+    assert 1.5 < cycles("f16", 64) / cycles("f32", 32) <= 2
+
+
+def test_a_row_that_a_load_reaches_is_counted_in_bytes() -> None:
+    """Rows of A 6000 bytes apart: 65520 reach ten of them; at 12000 bytes only five, and then the least there is."""
+
+    def most_rows(dtype: DType) -> int:
+        spec = matmul(160, 8, 3000, dtype)
+        return max(matmul_plan.plan(spec, A72, 1, choice).rows for choice in choices_of(spec, A72, 1))
+
+    assert (most_rows("f16"), most_rows("f32")) == (11, 8)
+
+
+@pytest.mark.parametrize("target", [V4, V3, A72])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("image", IMAGES, ids=str)
+def test_a_convolutions_tile_fits_in_the_registers(kind: Kind, image: Image, target: Target) -> None:
+    spec = half(conv(kind, *image, (3, 3), (1, 1), PADS))
+    plans: list[ConvPlan | WinogradPlan] = [conv_plan.plan(spec, target, 2)]
+    if winograd_plan.applies(spec, plans[0].precision):
+        plans.append(winograd_plan.plan(spec, target, 2, 4))
+    for plan in plans:
+        vectors = -(-plan.columns.tile.width // (target.vector_bits // 16))
         assert plan.rows * vectors * 2 + vectors + 1 <= target.vector_registers
 
 

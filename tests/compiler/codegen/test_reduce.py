@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.codegen.rows.reduce import plan
+from compiler.codegen.reduce.plan import plan
 from compiler.codegen.testing import build_object, native_target, run_kernel
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, Affine

@@ -159,7 +159,7 @@ def test_extremes_pass_nan_on_from_either_side(op: str) -> None:
 
 @pytest.mark.parametrize("target", [native_target(), "raspberry-pi-4"])
 def test_functions_stay_vectorised(target: str) -> None:
-    from compiler.codegen.loops import map as map_kernels
+    from compiler.codegen.map import emit as map_kernels
     from compiler.codegen.tir.compile import assembly
 
     for op in ("exp", "log", "tanh", "sigmoid", "erf", "sin", "cos"):

@@ -10,8 +10,7 @@ from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Const, Ref
 from compiler.kernels.spec import KernelSpec, MatmulSpec, ReduceSpec
 from compiler.program.aliases import Alias
-from compiler.program.lowering import Lowered
-from compiler.program.program import KernelCall
+from compiler.program.program import KernelCall, Program
 
 POSITIONS, CHANNELS = 24, 8
 WEIGHT = MatmulSpec(1, 5, CHANNELS, POSITIONS, a_transposed=True, dtype="f32")
@@ -27,7 +26,13 @@ def call(spec: KernelSpec, inputs: tuple[str, ...], output: str) -> KernelCall:
 
 def merged(bias: KernelSpec, weight: KernelSpec = WEIGHT, gradient: str = "d_y") -> tuple[KernelCall, ...]:
     calls = (call(bias, (gradient,), "d_b"), call(weight, ("x", "d_y"), "d_w"))
-    return merge_sums(Lowered(calls, {}, {"view": Alias("d_y")})).calls
+    return program_of(*calls, view=Alias("d_y"))
+
+
+def program_of(*calls: KernelCall, **aliases: Alias) -> tuple[KernelCall, ...]:
+    result = merge_sums(Program("train", calls, {}, (), (), aliases))
+    assert result.modified == (len(result.subject.calls) < len(calls)) != result.subject.ordered
+    return result.subject.calls
 
 
 def test_one_call_makes_both() -> None:
@@ -51,4 +56,4 @@ def test_other_sums_stay() -> None:
 
 def test_a_second_sum_of_the_same_gradient_stays() -> None:
     calls = (call(BIAS, ("d_y",), "d_b"), call(BIAS, ("d_y",), "d_c"), call(WEIGHT, ("x", "d_y"), "d_w"))
-    assert [made.outputs for made in merge_sums(Lowered(calls, {}, {})).calls] == [("d_c",), ("d_w", "d_b")]
+    assert [made.outputs for made in program_of(*calls)] == [("d_c",), ("d_w", "d_b")]

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from compiler.api import BuildSettings, compile_training
+from compiler.call_passes import call_passes
 from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.frontend.importer import import_model
@@ -27,6 +28,7 @@ from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 
+PASSES = call_passes(load("x86-64-v4"))
 BATCH = 4
 SPEC = TrainingSpec.parse({"batch": BATCH, "optimizer": {"kind": "sgd", "momentum": 0.9}, "threads": 2})
 FULL = SparsePlan.of_preset("full")
@@ -38,7 +40,7 @@ def _train_program(resolution: int) -> Program:
     model = MODELS["mcunet"](resolution=resolution)
     graph = import_model(model, input_shapes={}, batch=BATCH, batch_norm="fold")
     forward = run_passes(graph, FORWARD_PASSES)
-    return make_programs(forward, derive_training_step(forward, resolve_plan(forward, FULL), SPEC))[0][0]
+    return make_programs(forward, derive_training_step(forward, resolve_plan(forward, FULL), SPEC), PASSES)[0][0]
 
 
 def test_high_resolution_is_cut_and_late_layers_stay_whole() -> None:
