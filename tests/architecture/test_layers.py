@@ -27,7 +27,7 @@ LAYERS: dict[str, Layers] = {
         "agent",
     ),
     "compiler.codegen": (
-        "choice",  # one way to schedule a kernel
+        ("artefacts", "choice"),  # what building a kernel gives; one way to schedule it
         ("cache", "symbols"),
         "tir",  # writing and compiling TIR
         "tile",  # what contractions share
