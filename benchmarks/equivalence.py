@@ -33,8 +33,9 @@ from benchmarks.sides import data_arguments, native_target
 from compiler.api import BuildSettings, compile_training, load_target
 from compiler.bundle.archive import Bundle
 from compiler.kernels.spec import signature
-from compiler.pipeline import CompiledStep, compile_step
+from compiler.pipeline import compile_step
 from compiler.spec.documents import TrainingSpec
+from compiler.stages import CompiledStep
 
 STEPS = 5
 
@@ -94,7 +95,7 @@ def _calls(step: CompiledStep) -> Iterator[list[object]]:
             yield [
                 name,
                 type(call.spec).__name__,
-                code_digest(kernel.object_bytes),
+                code_digest(kernel.artefacts[0].content),
                 [f"{place.region}+{place.offset_bytes}:{place.size_bytes}" for place in places],
                 workspace.offset_bytes if workspace is not None else None,
             ]
