@@ -33,8 +33,9 @@ from benchmarks.sides import data_arguments, native_target
 from compiler.api import BuildSettings, compile_training, load_target
 from compiler.bundle.archive import Bundle
 from compiler.kernels.spec import signature
-from compiler.pipeline import CompiledStep, compile_step
+from compiler.pipeline import compile_step
 from compiler.spec.documents import TrainingSpec
+from compiler.stages import CompiledStep
 
 STEPS = 5
 

@@ -45,9 +45,8 @@ def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterato
         }
         repeated = [repeat_calls(program, positions[program.name]) for program in programs]
         for finer in FINER:
-            groups = {
-                program.name: choose_groups(program, batch, machine.with_cache_over(finer)) for program in repeated
-            }
+            finer_machine = machine.with_cache_over(finer)
+            groups = {program.name: choose_groups(program, batch, finer_machine) for program in repeated}
             count, runs = sum(map(len, positions.values())), sum(map(len, groups.values()))
             yield Attempt(
                 f"{count} forward kernels repeated in the backward pass, {runs} runs cut by the batch",
