@@ -36,13 +36,13 @@ def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
     return last.made
 
 
-def walk(model: bytes, settings: BuildSettings) -> Iterator[Stage]:
-    """The stages of a compile in the order of `STAGES`, each done when it is taken.
+def walk(model: bytes, settings: BuildSettings, trace: Trace | None = None) -> Iterator[Stage]:
+    """The stages of a compile in the order of `STAGES`, each done when it is taken; `trace` hears of every pass.
 
     Raises: as `compile_step`.
     """
     spec, target = settings.spec, settings.target
-    clock, trace = Clock(settings.progress), Trace()
+    clock, trace = Clock(settings.progress), trace if trace is not None else Trace()
     clock.enter("import", 0.0)
     imported = _imported(model, settings)
     yield Stage("import", imported)
