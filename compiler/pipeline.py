@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from compiler.call_passes import fusion_passes, order_passes, run_call_passes
 from compiler.codegen.api import build_kernels
-from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes

@@ -65,4 +65,5 @@ def _kernel_lines(step: CompiledStep) -> Iterator[str]:
     for name, kernel in step.kernels.items():
         choice = step.choices.get(name)
         schedule = f" scheduled by {choice.text}" if choice is not None else ""
-        yield f"{name[:16]}: {len(kernel.object_bytes)} bytes{schedule} of {show(specs[name])}"
+        size_bytes = sum(len(artefact.content) for artefact in kernel.artefacts)
+        yield f"{name[:16]}: {size_bytes} bytes{schedule} of {show(specs[name])}"

@@ -13,7 +13,7 @@ from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.access import Access, axis, broadcast, identity
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select
 from compiler.kernels.spec import GatherSpec, MapSpec
-from compiler.ops.elementwise import sum_to
+from compiler.ops.broadcasting import sum_to
 from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Cost,
@@ -212,6 +212,8 @@ def _pad_infer(inputs: Types, attrs: Attrs) -> Types:
 
 def _pad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     widths = list(zip(ints(attrs, "before"), ints(attrs, "after"), strict=True))
+    if not widths:
+        return (inputs[0],)  # NumPy refuses to pad a scalar by nothing
     return (np.pad(inputs[0], widths, constant_values=number(attrs, "value")),)
 
 

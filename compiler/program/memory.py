@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import DoesNotFit
 from compiler.kernels.affine import is_identity
+from compiler.kernels.alignment import aligned
 from compiler.kernels.spec import MapSpec
 from compiler.program.aliases import Alias, storage_of
 from compiler.program.program import KernelCall, MemoryPlan, Placement, Program, ProgramName, StateTensor
 from compiler.targets import Target
-
-ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def peak_bytes(blocks: Sequence[Block]) -> int:
 
 
 def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
-    """Offsets (multiples of 64) such that blocks alive together do not overlap, and the bytes used."""
+    """Offsets (of aligned blocks: aligned) such that blocks alive together do not overlap, and the bytes used."""
     orders: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda i: (-blocks[i].size_bytes, blocks[i].first),
         lambda i: (-blocks[i].size_bytes * (blocks[i].last - blocks[i].first + 1), blocks[i].first),
@@ -118,8 +117,9 @@ def _first_fit(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int]
     return offsets, used
 
 
-def _aligned(size_bytes: int) -> int:
-    return -(-max(size_bytes, 1) // ALIGNMENT) * ALIGNMENT
+def _stored_bytes(size_bytes: int) -> int:
+    """Of a value, an empty one too: each has a place of its own."""
+    return aligned(max(size_bytes, 1))
 
 
 def _stack(state: Sequence[StateTensor], roles: tuple[str, ...]) -> tuple[dict[str, tuple[int, int]], int]:
@@ -129,7 +129,7 @@ def _stack(state: Sequence[StateTensor], roles: tuple[str, ...]) -> tuple[dict[s
     for tensor in state:
         if tensor.role in roles:
             places[tensor.name] = (offset, tensor.type.size_bytes)
-            offset += _aligned(tensor.type.size_bytes)
+            offset += _stored_bytes(tensor.type.size_bytes)
     return places, offset
 
 
@@ -146,14 +146,14 @@ def _blocks(
         root = program.root(name)
         spans[root] = (spans[root][0], len(program.calls))
     blocks = [
-        Block((program.name, root), _aligned(program.types[root].size_bytes), first, last)
+        Block((program.name, root), _stored_bytes(program.types[root].size_bytes), first, last)
         for root, (first, last) in spans.items()
         if root not in fixed
     ]
     for position, call in enumerate(program.calls):
         needed = workspace_bytes(call)
         if needed:
-            blocks.append(Block((program.name, position), _aligned(needed), position, position))
+            blocks.append(Block((program.name, position), _stored_bytes(needed), position, position))
     return blocks
 
 
