@@ -20,7 +20,7 @@ ENDING = {"cause": "model", "code": "model.invalid", "message": "truncated", "wh
 
 
 @pytest.fixture
-def server() -> Iterator[FakeFarm]:
+def server(loopback: None) -> Iterator[FakeFarm]:
     with fake_farm() as farm:
         yield farm
 
