@@ -164,7 +164,7 @@ def tune_step(prepared: Prepared, plan: str, threads: int, budget_s: float) -> s
     """
     own = plan_of(prepared.workload.model, plan)
     folder, _ = build_step(prepared, own, threads, prepared.workload.batch)
-    settings = RunSettings("tune", threads=threads, tune_s=budget_s)
+    settings = RunSettings("tune", tune_s=budget_s, threads=threads)
     found = tune(folder / BUNDLE, settings, table=TUNING, progress=lambda stage, share: None)
     return f"{found.kept} kernels decided"
 

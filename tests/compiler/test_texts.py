@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ from tests.compiler.ops.test_records import CASES
 TARGET = load("raspberry-pi-4")
 RATIO = SparsePlan.parse("{update: [{parameters: ['*.weight'], ratio: 0.4}, {parameters: ['*'], kind: bias}]}")
 ADAMW = TrainingSpec.parse({"batch": 4, "optimizer": {"kind": "adamw"}})
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "mobilenet_v2": {"resolution": 64, "width": 0.35},
     "mcunet": {"resolution": 64},
     "resnet18": {"resolution": 32},
@@ -99,13 +100,17 @@ def test_every_operators_example_survives(record: Operator, example: Example) ->
 def test_any_numbers_and_names_survive(numbers: list[float], layer: str, name: str) -> None:
     tensor = TensorType("f32", (len(numbers),))
     node = Node("identity", (name,), (name + "'",), layer=layer)
-    types, arrays = {name: tensor, name + "'": tensor}, {name: np.asarray(numbers, np.float32)}
+    types, arrays = {name: tensor, name + "'": tensor}, {name: np.array(numbers, np.float32)}
     check_graph(Graph((node,), (), (name,), types, arrays))
 
 
 def test_small_constants_are_written_out_and_weights_are_not() -> None:
     types = {"c": TensorType("f32", (2,)), "w": TensorType("f32", (9,)), "n": TensorType("f32", ())}
-    arrays = {"c": np.float32([0.1, -np.inf]), "w": np.ones(9, np.float32), "n": np.float32(np.nan).reshape(())}
+    arrays: dict[str, Array] = {
+        "c": np.array([0.1, -np.inf], np.float32),
+        "w": np.ones(9, np.float32),
+        "n": np.array(np.nan, np.float32),
+    }
     text = graph_text(Graph((), (), ("c",), types, arrays))
     assert "constant %c: f32[2] = (0.1, -inf)\n" in text
     assert 'constant %w: f32[9] = "sha256:' in text

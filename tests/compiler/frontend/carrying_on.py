@@ -28,12 +28,12 @@ from compiler.pipeline import derive_training_step, make_programs
 from compiler.placement.attempts import attempts
 from compiler.placement.place import place_programs
 from compiler.rewriting.evaluate import evaluate_graph
+from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import UpdatePlan, resolve_plan
 from compiler.step.training import LABELS, TrainingGraph, attach_loss
 from compiler.targets import load
-from compiler.tuning.table import NO_TUNING
 from tests.compiler.frontend.mutations import SEEDS, SMALL, disturb, exported
 from tests.compiler.frontend.operator_cases import CASES
 
@@ -66,9 +66,7 @@ def carry_on(model: bytes, plan: SparsePlan, spec: TrainingSpec) -> str:
         training = derive_training_step(forward, update_plan, spec)
         programs, state = make_programs(forward, training, call_passes(target))
         ways = attempts(programs, BATCH, target)
-        place_programs(
-            programs, state, ways, tuning=NO_TUNING, target=target, threads=2, limit_bytes=spec.memory_limit_bytes
-        )
+        place_programs(programs, state, ways, BuildSettings(plan, spec, target))
         check_gradients(graph, forward, update_plan, spec)
     except InternalError:
         raise
