@@ -23,6 +23,7 @@ from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.passes.eliminate_dead import eliminate_dead
 from compiler.placement.attempts import Attempt, attempts
 from compiler.placement.packed_weights import pack_weights
+from compiler.program.checkpoint_names import CheckpointNames
 from compiler.program.lowering import Lowered, lower
 from compiler.program.memory import plan_memory
 from compiler.program.only_direct import only_direct
@@ -32,9 +33,10 @@ from compiler.program.schedule import schedule
 from compiler.spec.documents import OptimizerSpec, SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
-from compiler.step.training import LABELS, TrainingGraph, add_optimizer, attach_loss
+from compiler.step.training import TrainingGraph, add_optimizer, attach_loss
 from compiler.targets import Target
 from compiler.tuning.table import NO_TUNING, TuningTable
+from compiler.values import Value
 from compiler.warnings import CompileWarning
 
 Progress = Callable[[str, float], None]
@@ -229,10 +231,11 @@ def make_programs(forward: Graph, training: TrainingGraph) -> tuple[tuple[Progra
     """The train and forward programs, and the state both share."""
     train = note_gradients(schedule_graph(training.graph))
     infer = schedule_graph(_only_logits(forward, training.logits))
-    inputs = (*training.data_inputs, LABELS, *training.hyper)
+    inputs = (*training.data_inputs, training.labels, *training.hyper)
+    names = forward.names
     programs = (
-        Program("train", train.calls, train.types, inputs, (training.loss, training.logits), train.aliases),
-        Program("forward", infer.calls, infer.types, training.data_inputs, (training.logits,), infer.aliases),
+        Program("train", train.calls, train.types, inputs, (training.loss, training.logits), train.aliases, names),
+        Program("forward", infer.calls, infer.types, training.data_inputs, (training.logits,), infer.aliases, names),
     )
     return programs, state_tensors(forward, training, programs)
 
@@ -255,31 +258,35 @@ def note_gradients(lowered: Lowered) -> Lowered:
     return replace(lowered, calls=tuple(calls))
 
 
-def _only_logits(forward: Graph, logits: str) -> Graph:
+def _only_logits(forward: Graph, logits: Value) -> Graph:
     return eliminate_dead(replace(forward, outputs=(logits,)))
 
 
 def state_tensors(forward: Graph, training: TrainingGraph, programs: tuple[Program, ...]) -> tuple[StateTensor, ...]:
     """Every parameter of the model, optimizer state, and the constants that some call reads."""
-    read = {program.root(name) for program in programs for call in program.calls for name in call.inputs}
+    names = CheckpointNames([parameter.name for parameter in forward.parameters.values()])
     tensors = [
         StateTensor(
-            name, forward.types[name], "parameter", own.file_shape, own.view_shape, own.perm, name in training.updates
+            value, own.name, forward.types[value], "parameter", own.file_shape, own.view_shape, own.perm,
+            value in training.updates,
         )
-        for name, own in forward.parameters.items()
-    ]
+        for value, own in forward.parameters.items()
+    ]  # fmt: skip
     arrays = {**forward.arrays, **training.graph.arrays}
     types = {**forward.types, **training.graph.types}
-    for name in arrays:
-        if name in read and name not in forward.parameters:
-            tensors.append(_plain_state(name, types[name], "constant"))
-    tensors += [_plain_state(name, types[name], "optimizer") for name in training.optimizer_state]
+    read = {program.root(value) for program in programs for call in program.calls for value in call.inputs}
+    for value in arrays:
+        if value in read and value not in forward.parameters:
+            tensors.append(_plain_state(value, names.constant(arrays[value]), types[value], "constant"))
+    for value, parameter in training.optimizer_state.items():
+        name = names.state(value.kind, forward.parameters[parameter].name)
+        tensors.append(_plain_state(value, name, types[value], "optimizer"))
     return tuple(tensors)
 
 
-def _plain_state(name: str, tensor: TensorType, role: Literal["constant", "optimizer"]) -> StateTensor:
+def _plain_state(value: Value, name: str, tensor: TensorType, role: Literal["constant", "optimizer"]) -> StateTensor:
     axes = tuple(range(len(tensor.shape)))
-    return StateTensor(name, tensor, role, tensor.shape, tensor.shape, axes, role == "optimizer")
+    return StateTensor(value, name, tensor, role, tensor.shape, tensor.shape, axes, role == "optimizer")
 
 
 def _optimizer(spec: OptimizerSpec) -> Optimizer:

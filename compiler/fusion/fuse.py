@@ -19,6 +19,7 @@ from compiler.kernels.spec import MapSpec, ReduceSpec, Ref, RowSpec
 from compiler.kernels.substitution import compared_with_stats, work
 from compiler.program.lowering import Lowered
 from compiler.program.program import KernelCall
+from compiler.values import Value
 
 MAX_RECOMPUTED_WORK = 40
 MAX_READERS_RECOMPUTED = 4
@@ -30,13 +31,13 @@ class CallGraph:
     """Calls with who makes and who reads each root value; rebuilt after a sweep of fusions."""
 
     lowered: Lowered
-    kept: frozenset[str]
+    kept: frozenset[Value]
     calls: list[KernelCall | None]
-    makers: dict[str, int]
-    readers: dict[str, list[int]]
+    makers: dict[Value, int]
+    readers: dict[Value, list[int]]
 
     @classmethod
-    def of(cls, lowered: Lowered, kept: Collection[str]) -> CallGraph:
+    def of(cls, lowered: Lowered, kept: Collection[Value]) -> CallGraph:
         """Index the calls; values in `kept` must stay in memory."""
         roots = frozenset(lowered.root(value) for value in kept)
         graph = cls(lowered, roots, list(lowered.calls), {}, {})
@@ -48,16 +49,16 @@ class CallGraph:
                 graph.readers.setdefault(root, []).append(position)
         return graph
 
-    def reads_of(self, call: KernelCall, root: str) -> frozenset[int]:
+    def reads_of(self, call: KernelCall, root: Value) -> frozenset[int]:
         """Operand positions of a call that read a root value."""
         return frozenset(i for i, name in enumerate(call.inputs) if self.lowered.root(name) == root)
 
-    def is_private(self, root: str) -> bool:
+    def is_private(self, root: Value) -> bool:
         """True if nothing outside the calls needs the value."""
         return root not in self.kept
 
 
-def fuse(lowered: Lowered, kept: Collection[str]) -> Lowered:
+def fuse(lowered: Lowered, kept: Collection[Value]) -> Lowered:
     """The calls after all fusions; `kept` are values that something outside reads (outputs, state)."""
     for fusion in (_fuse_readers, _fuse_epilogues, _fuse_readers, _fuse_epilogues):
         while True:
@@ -68,7 +69,7 @@ def fuse(lowered: Lowered, kept: Collection[str]) -> Lowered:
     return fuse_updates(merge_sums(lowered), kept)
 
 
-def _drop_dead(calls: tuple[KernelCall, ...], lowered: Lowered, kept: Collection[str]) -> tuple[KernelCall, ...]:
+def _drop_dead(calls: tuple[KernelCall, ...], lowered: Lowered, kept: Collection[Value]) -> tuple[KernelCall, ...]:
     needed = {lowered.root(value) for value in kept}
     alive = []
     for call in reversed(calls):
@@ -95,7 +96,7 @@ def _fuse_readers(graph: CallGraph) -> tuple[KernelCall, ...]:
     return tuple(call for call in graph.calls if call is not None)
 
 
-def _mergeable_producer(graph: CallGraph, root: str) -> KernelCall | None:
+def _mergeable_producer(graph: CallGraph, root: Value) -> KernelCall | None:
     """The map that makes a value, if all its readers may recompute it instead of reading it."""
     producer = graph.calls[graph.makers[root]] if root in graph.makers else None
     if producer is None or not graph.is_private(root) or not isinstance(producer.spec, MapSpec):
@@ -114,7 +115,7 @@ def _mergeable_producer(graph: CallGraph, root: str) -> KernelCall | None:
     return producer if fusible and cheap and len(readers) <= MAX_READERS_RECOMPUTED else None
 
 
-def _compares(graph: CallGraph, reader: KernelCall | None, root: str) -> bool:
+def _compares(graph: CallGraph, reader: KernelCall | None, root: Value) -> bool:
     """Whether a reader compares the value with a statistic of it: computed twice, the two may differ by a rounding."""
     if reader is None or not isinstance(reader.spec, RowSpec):
         return False
@@ -168,7 +169,7 @@ def _fuse_epilogues(graph: CallGraph) -> tuple[KernelCall, ...]:
     return tuple(call for call in graph.calls if call is not None)
 
 
-def _feeds_only(graph: CallGraph, root: str, position: int, producer: KernelCall) -> bool:
+def _feeds_only(graph: CallGraph, root: Value, position: int, producer: KernelCall) -> bool:
     """True if the call at `position` alone reads `root`, and the producer (with all it makes) may move there."""
     if graph.readers.get(root, []) != [position] or not graph.is_private(root) or producer.outputs[0] != root:
         return False

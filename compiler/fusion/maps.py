@@ -8,6 +8,7 @@ from compiler.kernels.affine import is_streaming, linear_form, unflatten
 from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, Index, MapSpec, ReduceSpec, Ref, RowSpec
 from compiler.kernels.substitution import substitute
 from compiler.program.program import KernelCall
+from compiler.values import Value
 
 MAX_OPERANDS = 12
 SMALL_ELEMENTS = 4096
@@ -19,10 +20,10 @@ class Operands:
     """Collects the operands of a fused kernel, one entry per distinct (value, access)."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
+        self.names: list[Value] = []
         self.accesses: list[Access] = []
 
-    def add(self, name: str, access: Access) -> int:
+    def add(self, name: Value, access: Access) -> int:
         """Position of the operand, new or found."""
         for position, known in enumerate(zip(self.names, self.accesses, strict=True)):
             if known == (name, access):

@@ -21,6 +21,7 @@ from compiler.kernels.spec import Binary, Expr, GatherSpec, MapSpec, MatmulSpec,
 from compiler.kernels.substitution import substitute_refs, uses_position
 from compiler.program.lowering import Lowered
 from compiler.program.program import KernelCall
+from compiler.values import Value
 
 MOST_STEPS = 512
 """Longest reduction (samples times positions) of a product that takes an update: its sums stay in registers; the
@@ -33,10 +34,10 @@ _GRADIENT = 1
 """The operand of an update that is the gradient (see `compiler.ops.optimizer`)."""
 
 
-def fuse_updates(lowered: Lowered, kept: Collection[str]) -> Lowered:
+def fuse_updates(lowered: Lowered, kept: Collection[Value]) -> Lowered:
     """The calls with updates inside the products that make their gradients; values in `kept` must stay in memory."""
     reads = Counter(lowered.root(name) for name in kept)
-    makers: dict[str, int] = {}
+    makers: dict[Value, int] = {}
     for position, call in enumerate(lowered.calls):
         reads.update(lowered.root(name) for name in call.inputs)
         if _takes_update(call):

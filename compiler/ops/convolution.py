@@ -17,8 +17,9 @@ import numpy as np
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
-from compiler.ops.emitter import Emitter, GradRule, Grads, Value
-from compiler.ops.record import Cost, Example, OnnxNode, OnnxWriter, Operator, Types, ints
+from compiler.ops.emitter import Emitter, GradRule, Grads
+from compiler.ops.record import Cost, Example, NamedNode, OnnxNode, OnnxWriter, Operator, Types, ints
+from compiler.values import Value
 
 GEOMETRY = ("strides", "pads", "dilations")
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -153,7 +154,7 @@ def _conv_cost(x: TensorType, w: TensorType, y: TensorType, written: TensorType)
     return Cost(2 * y.size * taps, total - written.size_bytes, written.size_bytes)
 
 
-def _conv_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _conv_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
     w = out.add("Transpose", node.inputs[1], perm=(3, 2, 0, 1))
@@ -173,7 +174,7 @@ def _output_padding(x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], 
 
 
 def _transposed_conv(
-    out: OnnxWriter, d_y: str, w: str, node: Node, types: Mapping[str, TensorType], group: int
+    out: OnnxWriter, d_y: str, w: str, node: NamedNode, types: Mapping[str, TensorType], group: int
 ) -> None:
     d_x_shape, w_shape, d_y_shape = ints(node.attrs, "shape"), types[node.inputs[1]].shape, types[node.inputs[0]].shape
     rest = _output_padding(d_x_shape, w_shape, d_y_shape, node.attrs)
@@ -190,7 +191,7 @@ def _transposed_conv(
     out.add("Transpose", cropped, output=node.output, perm=TO_NHWC)
 
 
-def _conv_input_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _conv_input_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     d_y = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
     w = out.add("Transpose", node.inputs[1], perm=(3, 2, 0, 1))
@@ -198,7 +199,7 @@ def _conv_input_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequen
     return out.nodes
 
 
-def _swapped_geometry(node: Node) -> dict[str, Any]:
+def _swapped_geometry(node: NamedNode) -> dict[str, Any]:
     """A weight-gradient is a convolution whose window is d_y: strides and dilations change places."""
     return {
         "strides": ints(node.attrs, "dilations"),
@@ -207,7 +208,7 @@ def _swapped_geometry(node: Node) -> dict[str, Any]:
     }
 
 
-def _conv_weight_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _conv_weight_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     kh, kw = ints(node.attrs, "shape")[:2]
     x = out.add("Transpose", node.inputs[0], perm=(3, 0, 1, 2))
@@ -346,7 +347,7 @@ def _depthwise_weight_nchw(out: OnnxWriter, w: str, shape: tuple[int, ...]) -> s
     return out.add("Reshape", out.add("Transpose", w, perm=(2, 0, 1)), out.ints(c, 1, kh, kw))
 
 
-def _depthwise_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _depthwise_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     shape = types[node.inputs[1]].shape
     x = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
@@ -356,7 +357,7 @@ def _depthwise_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[Onn
     return out.nodes
 
 
-def _depthwise_input_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _depthwise_input_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     shape = types[node.inputs[1]].shape
     d_y = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
@@ -364,7 +365,7 @@ def _depthwise_input_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> S
     return out.nodes
 
 
-def _depthwise_weight_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _depthwise_weight_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     # One group per (sample, channel): each sample's window is its own d_y; then samples are summed.
     out = OnnxWriter(node.output)
     (n, h, w, c), (_, oh, ow, _) = types[node.inputs[0]].shape, types[node.inputs[1]].shape

@@ -10,9 +10,10 @@ from compiler.errors import InternalError
 from compiler.graph import NUMPY_DTYPE, Array, Attrs, DType, Node, TensorType
 from compiler.kernels.spec import Binary, Const, Expr, MapSpec, Ref, Select, Unary
 from compiler.ops.access import broadcast, identity
-from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
     Example,
+    NamedNode,
     NotDifferentiable,
     OnnxNode,
     OnnxWriter,
@@ -23,6 +24,7 @@ from compiler.ops.record import (
     number,
     text,
 )
+from compiler.values import Value
 
 Gradient = Callable[[Emitter, Value, Value, Value], Value]
 Evaluate = Callable[[Array], Array]
@@ -79,7 +81,7 @@ def _unary(
             raise InternalError(f"{name} has no gradient")
         return (grad(b, node.inputs[0], node.output, d_output),)
 
-    def to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+    def to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
         out = OnnxWriter(node.output)
         if isinstance(onnx, str):
             out.add(onnx, node.inputs[0], output=node.output)
@@ -199,7 +201,7 @@ def _clip_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]
     return (d_x,)
 
 
-def _clip_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _clip_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     low, high = number(node.attrs, "low"), number(node.attrs, "high")
     bounds = ["" if np.isinf(bound) else out.scalar(bound) for bound in (low, high)]

@@ -18,10 +18,11 @@ from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import Access, Expr, NormGradSpec, Ref, RowSpec
 from compiler.ops.access import axis, row_matrix
-from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
     Cost,
     Example,
+    NamedNode,
     NotDifferentiable,
     OnnxNode,
     OnnxWriter,
@@ -33,6 +34,7 @@ from compiler.ops.record import (
     reading_cost,
 )
 from compiler.ops.rows import add, moments, mul, norm_onnx, norm_stages
+from compiler.values import Value
 
 _T = TypeVar("_T")
 _GRADIENT_FLOPS = 18
@@ -58,16 +60,16 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
 
 def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     wanted = (*wanted, False)[:3]
-    names = [b.fresh() if want else None for want in wanted]
+    made = [b.fresh() if want else None for want in wanted]
     b.emit_many(
         "layer_norm_grad",
         (*node.inputs[:2], d_output),
-        names=tuple(name for name in names if name),
+        outputs=tuple(value for value in made if value),
         epsilon=number(node.attrs, "epsilon"),
         centred=flag(node.attrs, "centred"),
         wanted=tuple(int(want) for want in wanted),
     )
-    return names[: len(node.inputs)]
+    return made[: len(node.inputs)]
 
 
 def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
@@ -81,7 +83,7 @@ def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     )
 
 
-def _to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x, weight, *bias = node.inputs
     y, _ = norm_onnx(out, x, number(node.attrs, "epsilon"), flag(node.attrs, "centred"))
@@ -124,7 +126,7 @@ def _grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> NormGradSpec:
     return NormGradSpec(inputs[0].size // width, width, epsilon, centred, (d_x, d_weight, d_bias))
 
 
-def _grad_to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _grad_to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.outputs[0])
     x, weight, d_y = node.inputs
     centred = flag(node.attrs, "centred")

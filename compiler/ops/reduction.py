@@ -19,9 +19,10 @@ from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import Access, Binary, Const, Expr, ReduceSpec, Ref, RowSpec, Select, Stat, Unary
 from compiler.ops.access import axis, identity, per_row, row_matrix
-from compiler.ops.emitter import Emitter, GradRule, Grads, Value
+from compiler.ops.emitter import Emitter, GradRule, Grads
 from compiler.ops.record import (
     Example,
+    NamedNode,
     NotDifferentiable,
     OnnxNode,
     OnnxWriter,
@@ -31,6 +32,7 @@ from compiler.ops.record import (
     ints,
     reading_cost,
 )
+from compiler.values import Value
 
 _CUBE = TensorType("f32", (2, 3, 4))
 _EXAMPLES = (
@@ -87,7 +89,7 @@ def _reduction(
         target = Access(result, tuple(axis(i) for i in kept))
         return ReduceSpec(shape, axes, combine, (identity(inputs[0]),), Ref(0), target, epilogue)
 
-    def to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+    def to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
         out = OnnxWriter(node.output)
         axes, keep = ints(node.attrs, "axes"), int(flag(node.attrs, "keepdims"))
         out.add(onnx, node.inputs[0], out.ints(*axes), output=node.output, keepdims=keep)
@@ -151,7 +153,7 @@ def _max_grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     )
 
 
-def _max_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _max_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x, d_y = node.inputs
     last = out.ints(-1)
@@ -200,7 +202,7 @@ def _log_sum_exp_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     return RowSpec(y.size, x.shape[-1], reads, (("max", Ref(0)), ("sum", terms)), (per_row(y),), (result,))
 
 
-def _log_sum_exp_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _log_sum_exp_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     out.add("ReduceLogSumExp", node.inputs[0], out.ints(-1), output=node.output, keepdims=0)
     return out.nodes

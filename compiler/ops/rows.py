@@ -23,9 +23,10 @@ from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import Binary, Const, Expr, Index, Ref, RowSpec, Select, Stat, Unary
 from compiler.ops.access import per_row, row_matrix
-from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
     Example,
+    NamedNode,
     NotDifferentiable,
     OnnxNode,
     OnnxWriter,
@@ -34,6 +35,7 @@ from compiler.ops.record import (
     number,
     reading_cost,
 )
+from compiler.values import Value
 
 Stage = tuple[Literal["sum", "max"], Expr]
 _X = TensorType("f32", (2, 3, 5))
@@ -93,7 +95,7 @@ def _softmax_grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     return _rows(inputs, outputs[0], (("sum", term),), Select(Binary("eq", rest, zero), zero, mul(Ref(0), rest)))
 
 
-def _softmax_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _softmax_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     (y, d_y), zero = node.inputs, out.scalar(0.0)
     term = out.add("Where", out.add("Equal", d_y, zero), zero, out.add("Mul", y, d_y))
@@ -130,7 +132,7 @@ def _safe_softmax_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     return _rows(inputs, outputs[0], (("max", Ref(0)), ("sum", shifted)), weights)
 
 
-def _safe_softmax_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _safe_softmax_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     top = out.add("Max", out.add("ReduceMax", node.inputs[0], out.ints(-1), keepdims=1), out.scalar(LOWEST))
     shifted = out.add("Exp", out.add("Sub", node.inputs[0], top))
@@ -182,7 +184,7 @@ def _log_softmax_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[A
     return (d_y - np.exp(y) * d_y.sum(axis=-1, keepdims=True),)
 
 
-def _log_softmax_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _log_softmax_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     y, d_y = node.inputs
     total = out.add("ReduceSum", d_y, out.ints(-1), keepdims=1)
@@ -269,14 +271,14 @@ def norm_onnx(out: OnnxWriter, x: str, epsilon: float, centred: bool) -> tuple[s
     return out.add("Mul", value, scale), scale
 
 
-def _norm_forward_onnx(node: Node, centred: bool) -> Sequence[OnnxNode]:
+def _norm_forward_onnx(node: NamedNode, centred: bool) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     y, _ = norm_onnx(out, node.inputs[0], number(node.attrs, "epsilon"), centred)
     out.add("Identity", y, output=node.output)
     return out.nodes
 
 
-def _norm_grad_onnx(node: Node, centred: bool) -> Sequence[OnnxNode]:
+def _norm_grad_onnx(node: NamedNode, centred: bool) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x, d_y = node.inputs
     y, scale = norm_onnx(out, x, number(node.attrs, "epsilon"), centred)
@@ -381,7 +383,7 @@ def _onnx_one_hot(out: OnnxWriter, labels: str, width: int) -> str:
     return out.add("Cast", out.add("Equal", last, out.ints(*range(width))), to=1)
 
 
-def _cross_entropy_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _cross_entropy_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     logits, labels = node.inputs
     hot = _onnx_one_hot(out, labels, types[logits].shape[-1])
@@ -390,7 +392,7 @@ def _cross_entropy_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence
     return out.nodes
 
 
-def _cross_entropy_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _cross_entropy_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     logits, labels, d_loss = node.inputs
     hot = _onnx_one_hot(out, labels, types[logits].shape[-1])

@@ -17,6 +17,7 @@ from compiler.graph import Graph, Node
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.record import flag, integer, ints
 from compiler.rewriting.builder import GraphBuilder
+from compiler.values import Value
 
 ELEMENTWISE_NAMES = frozenset(record.name for record in ELEMENTWISE)
 
@@ -25,7 +26,7 @@ ELEMENTWISE_NAMES = frozenset(record.name for record in ELEMENTWISE)
 class Lazy:
     """A value that equals `transpose(base, perm)` and has not been written as such."""
 
-    base: str
+    base: Value
     perm: tuple[int, ...]
 
 
@@ -33,13 +34,11 @@ class Sinker(GraphBuilder):
     """Replays a graph, keeping transposes lazy for as long as operators can work on their base."""
 
     def __init__(self, graph: Graph) -> None:
-        super().__init__(prefix="t")
-        self.types.update(graph.types)
-        self.arrays.update(graph.arrays)
-        self.lazy: dict[str, Lazy] = {}
-        self.plain: dict[str, str] = {}
+        super().__init__(graph, keep_nodes=False)
+        self.lazy: dict[Value, Lazy] = {}
+        self.plain: dict[Value, Value] = {}
 
-    def name(self, value: str) -> str:
+    def name(self, value: Value) -> Value:
         """A plain value equal to `value`, writing its pending transpose if there is one."""
         if value in self.plain:
             return self.plain[value]
@@ -49,14 +48,14 @@ class Sinker(GraphBuilder):
         self.plain[value] = self.emit("transpose", pending.base, perm=pending.perm)
         return self.plain[value]
 
-    def defer(self, output: str, base: str, perm: tuple[int, ...]) -> None:
+    def defer(self, output: Value, base: Value, perm: tuple[int, ...]) -> None:
         """Let `output` stand for `transpose(base, perm)`."""
         if perm == tuple(range(len(perm))):
             self.plain[output] = base
         else:
             self.lazy[output] = Lazy(base, perm)
 
-    def pending(self, value: str) -> Lazy | None:
+    def pending(self, value: Value) -> Lazy | None:
         """The pending transpose of a value."""
         return self.lazy.get(value)
 
@@ -77,8 +76,8 @@ def sink_transposes(graph: Graph) -> Graph:
         b.nodes.append(replace(node, inputs=inputs))
     for output in graph.outputs:
         if b.name(output) != output:
-            b.emit("identity", b.name(output), name=output)
-    return replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays)
+            b.emit("identity", b.name(output), output=output)
+    return b.graph_of(graph)
 
 
 def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
@@ -110,7 +109,7 @@ def _elementwise(b: Sinker, node: Node) -> bool:
     return True
 
 
-def _in_base(b: Sinker, name: str, perm: tuple[int, ...]) -> str:
+def _in_base(b: Sinker, name: Value, perm: tuple[int, ...]) -> Value:
     """The operand as it broadcasts against values that are stored before the transpose."""
     lazy = b.pending(name)
     if lazy is not None and lazy.perm == perm:

@@ -21,6 +21,7 @@ from compiler.graph import TensorType
 from compiler.kernels.spec import MatmulSpec
 from compiler.program.aliases import storage_of
 from compiler.program.program import KernelCall, Program, StateTensor
+from compiler.values import Value
 
 PanelWidth = Callable[[MatmulSpec], int]
 """Columns of the panels in which a product reads a B that never changes best; 0: as it is."""
@@ -31,7 +32,7 @@ MAX_RANK = 8
 class Order:
     """How a product reads a weight: the weight's axes are (k, n), or (n, k) if `transposed`."""
 
-    weight: str
+    weight: Value
     transposed: bool
 
 
@@ -43,7 +44,7 @@ def pack_weights(
     programs: Sequence[Program], state: Sequence[StateTensor], panel_width: PanelWidth, *, may_copy: bool
 ) -> tuple[tuple[Program, ...], tuple[StateTensor, ...]]:
     """Programs that read packed weights, and the state that holds them; copies only if `may_copy`."""
-    frozen = {tensor.name: tensor for tensor in state if _never_changes(tensor)}
+    frozen = {tensor.value: tensor for tensor in state if _never_changes(tensor)}
     wanted = {
         order: packed
         for order, spec in _costliest(programs, frozen).items()
@@ -51,7 +52,7 @@ def pack_weights(
         and (packed := packed_state(frozen[order.weight], spec, order.transposed, width)) is not None
     }
     stored, replaced = _stored(programs, frozen, wanted, may_copy=may_copy)
-    kept = [tensor for tensor in state if tensor.name not in replaced]
+    kept = [tensor for tensor in state if tensor.value not in replaced]
     return tuple(_rewritten(program, frozen, stored) for program in programs), (*kept, *stored.values())
 
 
@@ -59,7 +60,7 @@ def _never_changes(tensor: StateTensor) -> bool:
     return tensor.role != "optimizer" and not tensor.trained and tensor.type.dtype == "f32"
 
 
-def _order(program: Program, call: KernelCall, frozen: Mapping[str, StateTensor]) -> Order | None:
+def _order(program: Program, call: KernelCall, frozen: Mapping[Value, StateTensor]) -> Order | None:
     """How a call reads a frozen weight as its B; None if it does not, or not the whole weight."""
     spec = call.spec
     if not isinstance(spec, MatmulSpec) or spec.b_panel or (spec.b_batched and spec.batch > 1):
@@ -68,10 +69,10 @@ def _order(program: Program, call: KernelCall, frozen: Mapping[str, StateTensor]
     tensor = frozen.get(home.value)
     if tensor is None or home.offset_bytes or tensor.type.size != spec.k * spec.n:
         return None
-    return Order(tensor.name, spec.b_transposed)
+    return Order(tensor.value, spec.b_transposed)
 
 
-def _costliest(programs: Sequence[Program], frozen: Mapping[str, StateTensor]) -> dict[Order, MatmulSpec]:
+def _costliest(programs: Sequence[Program], frozen: Mapping[Value, StateTensor]) -> dict[Order, MatmulSpec]:
     """The product that decides each order's panels: of the first program that has one, the largest."""
     found: dict[Order, MatmulSpec] = {}
     for program in programs:
@@ -106,24 +107,24 @@ def packed_state(tensor: StateTensor, spec: MatmulSpec, transposed: bool, width:
 
 
 def _stored(
-    programs: Sequence[Program], frozen: Mapping[str, StateTensor], wanted: Stored, *, may_copy: bool
-) -> tuple[Stored, set[str]]:
+    programs: Sequence[Program], frozen: Mapping[Value, StateTensor], wanted: Stored, *, may_copy: bool
+) -> tuple[Stored, set[Value]]:
     """The packed tensors to keep, by order, and the weights whose place they take."""
     plain = set(_read_plainly(programs, frozen, wanted))
     orders = Counter(order.weight for order in wanted)
     stored: dict[Order, StateTensor] = {}
-    replaced: set[str] = set()
+    replaced: set[Value] = set()
     for order, packed in wanted.items():
         if order.weight not in plain | replaced and (may_copy or orders[order.weight] == 1):
             stored[order] = packed
             replaced.add(order.weight)
         elif may_copy:
-            name = f"{order.weight} [packed{' transposed' if order.transposed else ''}]"
-            stored[order] = replace(packed, name=name, copy_of=order.weight)
+            value = order.weight.packed(transposed=order.transposed)
+            stored[order] = replace(packed, value=value, copy_of=order.weight)
     return stored, replaced
 
 
-def _read_plainly(programs: Sequence[Program], frozen: Mapping[str, StateTensor], wanted: Stored) -> Iterator[str]:
+def _read_plainly(programs: Sequence[Program], frozen: Mapping[Value, StateTensor], wanted: Stored) -> Iterator[Value]:
     """Frozen weights that something reads as they are: another kernel, or an operand other than B."""
     for program in programs:
         yield from (program.root(name) for name in program.outputs if program.root(name) in frozen)
@@ -134,7 +135,7 @@ def _read_plainly(programs: Sequence[Program], frozen: Mapping[str, StateTensor]
                     yield program.root(name)
 
 
-def _rewritten(program: Program, frozen: Mapping[str, StateTensor], stored: Stored) -> Program:
+def _rewritten(program: Program, frozen: Mapping[Value, StateTensor], stored: Stored) -> Program:
     """The program with packed operands, and their types."""
     calls = []
     for call in program.calls:
@@ -143,7 +144,7 @@ def _rewritten(program: Program, frozen: Mapping[str, StateTensor], stored: Stor
         if packed is not None and isinstance(call.spec, MatmulSpec):
             width = packed.type.shape[-1]
             spec = replace(call.spec, b_transposed=False, b_batched=False, b_panel=width)
-            call = replace(call, spec=spec, inputs=(call.inputs[0], packed.name, *call.inputs[2:]))
+            call = replace(call, spec=spec, inputs=(call.inputs[0], packed.value, *call.inputs[2:]))
         calls.append(call)
-    types = {tensor.name: tensor.type for tensor in stored.values()}
+    types = {tensor.value: tensor.type for tensor in stored.values()}
     return replace(program, calls=tuple(calls), types={**program.types, **types})

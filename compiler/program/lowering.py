@@ -13,6 +13,7 @@ from compiler.ops import OPERATORS
 from compiler.ops.record import View
 from compiler.program.aliases import Alias, Aliases, root_of
 from compiler.program.program import KernelCall
+from compiler.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,10 @@ class Lowered:
     """Kernel calls in graph order. `aliases[v]` is the storage that v shares (views, in-place updates)."""
 
     calls: tuple[KernelCall, ...]
-    types: Mapping[str, TensorType]
+    types: Mapping[Value, TensorType]
     aliases: Aliases
 
-    def root(self, value: str) -> str:
+    def root(self, value: Value) -> Value:
         """The value that owns the storage of `value`."""
         return root_of(self.aliases, value)
 
@@ -35,7 +36,7 @@ def lower(graph: Graph) -> Lowered:
     """
     scalars = {name: array for name, array in graph.arrays.items() if array.size == 1 and name not in graph.parameters}
     calls: list[KernelCall] = []
-    aliases: dict[str, Alias] = {}
+    aliases: dict[Value, Alias] = {}
     for node in graph.nodes:
         record = OPERATORS[node.op]
         inputs = tuple(graph.types[name] for name in node.inputs)
@@ -59,7 +60,7 @@ def _call(
     spec: KernelSpec,
     inputs: tuple[TensorType, ...],
     outputs: tuple[TensorType, ...],
-    scalars: Mapping[str, Array],
+    scalars: Mapping[Value, Array],
 ) -> KernelCall:
     cost = OPERATORS[node.op].cost(inputs, outputs, node.attrs)
     names = node.inputs
@@ -82,8 +83,8 @@ Inlinable = MapSpec | ReduceSpec | RowSpec
 
 
 def inline_scalars(
-    spec: Inlinable, names: tuple[str, ...], scalars: Mapping[str, Array]
-) -> tuple[Inlinable, tuple[str, ...]]:
+    spec: Inlinable, names: tuple[Value, ...], scalars: Mapping[Value, Array]
+) -> tuple[Inlinable, tuple[Value, ...]]:
     """Turn operands that are one-element constants into literals."""
     kept = [position for position, name in enumerate(names) if name not in scalars]
     if len(kept) == len(names):

@@ -63,7 +63,9 @@ def check_operands(program: Program) -> None:
         for value, expected in zip((*call.inputs, *call.outputs), types.inputs + types.outputs, strict=True):
             given = program.types[value]
             if (given.dtype, given.size) != (expected.dtype, expected.size):
-                raise InternalError(f"the kernel takes {value!r}, {given}, as {expected}", where=label_of(call))
+                raise InternalError(
+                    f"the kernel takes {program.name_of(value)!r}, {given}, as {expected}", where=label_of(call)
+                )
 
 
 def _types(accesses: tuple[Access, ...]) -> tuple[TensorType, ...]:

@@ -14,11 +14,12 @@ from dataclasses import replace
 from compiler.errors import InternalError
 from compiler.program.lowering import Lowered
 from compiler.program.program import KernelCall
+from compiler.values import Value
 
 Edges = list[set[int]]
 
 
-def schedule(lowered: Lowered, kept: Collection[str]) -> Lowered:
+def schedule(lowered: Lowered, kept: Collection[Value]) -> Lowered:
     """The calls in execution order; values in `kept` never count as freed.
 
     Raises: InternalError if the dependencies have a cycle.
@@ -45,8 +46,8 @@ def schedule(lowered: Lowered, kept: Collection[str]) -> Lowered:
 
 def dependencies(lowered: Lowered) -> Edges:
     """For each call, the calls that must run before it."""
-    makers: dict[str, int] = {}
-    readers: dict[str, set[int]] = {}
+    makers: dict[Value, int] = {}
+    readers: dict[Value, set[int]] = {}
     for position, call in enumerate(lowered.calls):
         for name in call.outputs:
             makers[name] = position
@@ -64,7 +65,7 @@ def dependencies(lowered: Lowered) -> Edges:
     return needs
 
 
-def _maker_name(lowered: Lowered, makers: dict[str, int], name: str) -> str:
+def _maker_name(lowered: Lowered, makers: dict[Value, int], name: Value) -> Value:
     """The value along a chain of views that a call wrote."""
     while name not in makers and name in lowered.aliases:
         name = lowered.aliases[name].value
@@ -82,15 +83,15 @@ def _followers(needs: Edges) -> list[list[int]]:
 class _Live:
     """How much memory running a call would add: what it writes less what nobody reads after it."""
 
-    def __init__(self, lowered: Lowered, kept: Collection[str]) -> None:
+    def __init__(self, lowered: Lowered, kept: Collection[Value]) -> None:
         self._lowered = lowered
         self._kept = {lowered.root(value) for value in kept}
-        self._left: dict[str, int] = {}
+        self._left: dict[Value, int] = {}
         for call in lowered.calls:
             for root in self._inputs(call):
                 self._left[root] = self._left.get(root, 0) + 1
 
-    def _inputs(self, call: KernelCall) -> set[str]:
+    def _inputs(self, call: KernelCall) -> set[Value]:
         return {self._lowered.root(name) for name in call.inputs}
 
     def growth_bytes(self, position: int) -> int:
@@ -99,7 +100,7 @@ class _Live:
         freed = sum(self._size(root) for root in self._inputs(call) if self._left[root] == 1 and root not in self._kept)
         return taken - freed
 
-    def _size(self, name: str) -> int:
+    def _size(self, name: Value) -> int:
         return self._lowered.types[name].size_bytes
 
     def run(self, position: int) -> None:

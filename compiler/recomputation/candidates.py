@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compiler.program.program import Program
+from compiler.values import Value
 
 
 def repeatable(program: Program) -> tuple[int, ...]:
@@ -28,18 +29,18 @@ def repeatable(program: Program) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def first_reads_after_forward(program: Program) -> dict[str, int]:
+def first_reads_after_forward(program: Program) -> dict[Value, int]:
     """Root values that calls after the forward pass read, and the first of these calls."""
-    reads: dict[str, int] = {}
+    reads: dict[Value, int] = {}
     for position, call in enumerate(program.calls):
         for name in call.inputs if call.phase != "forward" else ():
             reads.setdefault(program.root(name), position)
     return reads
 
 
-def _first_overwrites(program: Program) -> dict[str, int]:
+def _first_overwrites(program: Program) -> dict[Value, int]:
     """Root values that calls write in place, and the first of these calls."""
-    writes: dict[str, int] = {}
+    writes: dict[Value, int] = {}
     for position, call in enumerate(program.calls):
         for name in call.outputs:
             if name in program.aliases:

@@ -10,6 +10,7 @@ from compiler.kernels.spec import Access, Affine, Const, KernelSpec, MatmulSpec,
 from compiler.program.aliases import Alias
 from compiler.program.lowering import Lowered
 from compiler.program.program import KernelCall
+from tests.compiler.named import all_named, named
 
 POSITIONS, CHANNELS = 24, 8
 WEIGHT = MatmulSpec(1, 5, CHANNELS, POSITIONS, a_transposed=True)
@@ -20,18 +21,18 @@ BIAS = ReduceSpec(
 
 
 def call(spec: KernelSpec, inputs: tuple[str, ...], output: str) -> KernelCall:
-    return KernelCall(spec, inputs, (output,), "layer", "backward", 1, 1, 1)
+    return KernelCall(spec, all_named(*inputs), all_named(output), "layer", "backward", 1, 1, 1)
 
 
 def merged(bias: KernelSpec, weight: KernelSpec = WEIGHT, gradient: str = "d_y") -> tuple[KernelCall, ...]:
     calls = (call(bias, (gradient,), "d_b"), call(weight, ("x", "d_y"), "d_w"))
-    return merge_sums(Lowered(calls, {}, {"view": Alias("d_y")})).calls
+    return merge_sums(Lowered(calls, {}, {named("view"): Alias(named("d_y"))})).calls
 
 
 def test_one_call_makes_both() -> None:
     (both,) = merged(BIAS)
     assert both.spec == replace(WEIGHT, sums=True)
-    assert both.outputs == ("d_w", "d_b")
+    assert both.outputs == all_named("d_w", "d_b")
 
 
 def test_a_view_of_the_same_gradient_counts() -> None:
@@ -49,4 +50,5 @@ def test_other_sums_stay() -> None:
 
 def test_a_second_sum_of_the_same_gradient_stays() -> None:
     calls = (call(BIAS, ("d_y",), "d_b"), call(BIAS, ("d_y",), "d_c"), call(WEIGHT, ("x", "d_y"), "d_w"))
-    assert [made.outputs for made in merge_sums(Lowered(calls, {}, {})).calls] == [("d_c",), ("d_w", "d_b")]
+    outputs = [made.outputs for made in merge_sums(Lowered(calls, {}, {})).calls]
+    assert outputs == [all_named("d_c"), all_named("d_w", "d_b")]

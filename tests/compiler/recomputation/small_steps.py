@@ -12,6 +12,7 @@ from compiler.pipeline import derive_training_step, make_programs
 from compiler.program.program import Program, StateTensor
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
+from compiler.values import Value
 from examples.models import MODELS
 
 BATCH = 4
@@ -31,7 +32,7 @@ class SmallStep:
 
     train: Program
     state: tuple[StateTensor, ...]
-    arrays: Mapping[str, Array]
+    arrays: Mapping[Value, Array]
 
 
 def small_step(case: str) -> SmallStep:
