@@ -31,16 +31,19 @@ _ENOUGH_S = 0.25
 def pointwise(positions: int, c_in: int, c_out: int) -> Iterator[Row]:
     """A 1x1 convolution (or a classifier) as three matrix products."""
     name = f"{positions}x{c_in}->{c_out}"
-    yield f"pointwise forward {name}", MatmulSpec(1, positions, c_out, c_in)
-    yield f"pointwise input_grad {name}", MatmulSpec(1, positions, c_in, c_out, b_transposed=True)
-    yield f"pointwise weight_grad {name}", MatmulSpec(1, c_in, c_out, positions, a_transposed=True)
+    yield f"pointwise forward {name}", MatmulSpec(1, positions, c_out, c_in, dtype="f32")
+    yield f"pointwise input_grad {name}", MatmulSpec(1, positions, c_in, c_out, b_transposed=True, dtype="f32")
+    yield f"pointwise weight_grad {name}", MatmulSpec(1, c_in, c_out, positions, a_transposed=True, dtype="f32")
 
 
 def depthwise(batch: int, size: int, channels: int, stride: int) -> Iterator[Row]:
     """A 3x3 depth-wise convolution."""
     out = size // stride
     for kind in ("forward", "input_grad", "weight_grad"):
-        spec = DepthwiseSpec(kind, batch, size, size, channels, out, out, (3, 3), (stride,) * 2, (1, 1, 1, 1))  # type: ignore[arg-type]
+        spec = DepthwiseSpec(
+            kind, batch, size, size, channels, out, out, (3, 3), (stride,) * 2, (1, 1, 1, 1),  # type: ignore[arg-type]
+            dtype="f32",
+        )  # fmt: skip
         yield f"depthwise {kind} {size}x{size}x{channels} stride {stride}", spec
 
 
@@ -48,7 +51,9 @@ def mobilenet_v2(batch: int, size: int = 224) -> Iterator[Row]:
     """Every contraction of a full training step."""
     half = size // 2
     for kind in ("forward", "weight_grad"):
-        yield f"stem {kind}", ConvSpec(kind, batch, size, size, 3, 32, half, half, (3, 3), (2, 2), (1, 1, 1, 1))  # type: ignore[arg-type]
+        sizes = (batch, size, size, 3, 32, half, half)
+        spec = ConvSpec(kind, *sizes, (3, 3), (2, 2), (1, 1, 1, 1), dtype="f32")  # type: ignore[arg-type]
+        yield f"stem {kind}", spec
     size, c_in = half, 32
     for expansion, channels, repeats, first_stride in _BLOCKS:
         for repeat in range(repeats):
@@ -88,7 +93,7 @@ def best_seconds(kernel: Kernel, repeat: int) -> float:
 
 def peak(target: Target, threads: int) -> float:
     """GFLOP/s of independent small products, one per thread."""
-    spec = MatmulSpec(64 * threads, 54, 48, 128)
+    spec = MatmulSpec(64 * threads, 54, 48, 128, dtype="f32")
     return flops(spec) / best_seconds(Kernel(spec, target, threads), 200) / 1e9
 
 

@@ -26,12 +26,13 @@ from compiler.frontend.source import parse_model
 from compiler.graph import Graph
 from compiler.passes import CLEAN_UP, FORWARD_PASSES, run_passes
 from compiler.passes.layout import sink_transposes
+from compiler.rewriting.passes import until_stable
 from compiler.spec.documents import SparsePlan
 from compiler.step.plan import resolve_plan
 from tests.models import export
 
 BENCH = Path("build/bench")
-PLAIN_PASSES = (*CLEAN_UP, sink_transposes, *CLEAN_UP, *CLEAN_UP)
+PLAIN_PASSES = (until_stable(CLEAN_UP), sink_transposes, until_stable(CLEAN_UP))
 """Without our fusions: other frameworks get plain operators, and fuse them as they can."""
 PLANS = ("full", "sparse", "bias-only", "last-layer")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import itertools
 import tempfile
 from collections.abc import Mapping
@@ -13,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from compiler import targets
 from compiler.bundle.archive import (
     KERNELS,
     REPORT,
@@ -27,18 +24,20 @@ from compiler.bundle.archive import (
     to_json,
 )
 from compiler.bundle.checkpoint import write_checkpoint
-from compiler.codegen.api import code_version
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.linking.link import link_binary
 from compiler.export.training import export_training
-from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.graph import Array
+from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
-from compiler.pipeline import CompiledStep, Progress, compile_step
+from compiler.pipeline import compile_step
 from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Program, ProgramName
+from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.stages import CompiledStep
 from compiler.targets import Target
+from compiler.targets import load as load_target
 from compiler.tuning.build import build_tuning
 from compiler.tuning.catalogue import catalogue_of
 from compiler.tuning.table import NO_TUNING, TuningEntry, TuningTable, choices_digest
@@ -48,67 +47,39 @@ from compiler.warnings import presentable
 MAX_STEP_BYTES = 2_000_000
 
 
-def compile_training(
-    model: bytes,
-    *,
-    plan: SparsePlan,
-    spec: TrainingSpec,
-    target: str,
-    cache_dir: Path | None = None,
-    progress: Progress | None = None,
-    limits: ModelLimits = DEFAULT_LIMITS,
-    jobs: int = 2,
-    tuning: TuningTable = NO_TUNING,
-) -> Bundle:
+def compile_training(model: bytes, settings: BuildSettings) -> Bundle:
     """Derive, optimize, plan and build the training step of an ONNX model for one target.
 
-    Same model, plan, spec, target, compiler and measured schedules give the same bytes. `cache_dir` keeps kernels
-    between builds; `tuning` holds schedules that measurements chose (the others follow from the target's figures).
+    Same model, plan, spec, target, compiler and measured schedules give the same bytes.
     Raises: CompileError; its kinds say who must act, its text what and where (see `compiler.errors`).
     """
-    board = targets.load(target)
-    step = compile_step(
-        model, plan=plan, spec=spec, target=board, cache_dir=cache_dir, progress=progress, limits=limits, jobs=jobs,
-        tuning=tuning,
-    )  # fmt: skip
+    step = compile_step(model, settings)
     digests = {
         "model": f"sha256:{sha256_of(model)}",
-        "plan": plan.digest,
-        "spec": spec.digest,
-        "compiler": compiler_version(),
+        "plan": settings.plan.digest,
+        "spec": settings.spec.digest,
+        "compiler": f"sha256:{compiler_identity()}",
     }
     if step.choices:
         digests["tuning"] = choices_digest(step.choices)
+    board = settings.target
     with tempfile.TemporaryDirectory(prefix="pockfarm-link-") as folder:
-        binary = link_binary(make_image(step, digests, target), step.kernels, board, work_dir=Path(folder))
+        binary = link_binary(make_image(step, digests, board.name), step.kernels, board, work_dir=Path(folder))
     report = to_json(compile_report(step, len(binary)))
-    if progress is not None:
-        progress("bundle", 0.95)
+    settings.progress("bundle", 0.95)
     files = {
         STEP: binary,
         WEIGHTS: initial_checkpoint(step),
         TRAINING: export_training(step.training),
         REPORT: report,
         KERNELS: catalogue_of(
-            step.programs["train"].calls, board, threads=step.threads, version=code_version()
+            step.programs["train"].calls, board, threads=step.threads, version=compiler_identity()
         ).to_json(),
     }
-    bundle = replace(
-        make_bundle(_manifest(step, plan, spec, board, digests), files), warnings=presentable(step.warnings)
-    )
-    if progress is not None:
-        progress("done", 1.0)
+    manifest = _manifest(step, settings.plan, settings.spec, board, digests)
+    bundle = replace(make_bundle(manifest, files), warnings=presentable(step.warnings))
+    settings.progress("done", 1.0)
     return bundle
-
-
-@functools.cache
-def compiler_version() -> str:
-    """`sha256:<hex>` over the compiler's sources and the versions of what it calls: part of a bundle's identity."""
-    digest = hashlib.sha256(code_version().encode())
-    root = Path(__file__).parent
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.c"), *root.rglob("*.h"), *root.rglob("*.toml")]):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
-    return f"sha256:{digest.hexdigest()}"
 
 
 def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> BinaryImage:
@@ -276,6 +247,6 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
 
 
 __all__ = [
-    "MAX_STEP_BYTES", "NO_TUNING", "TuningEntry", "TuningTable", "build_tuning", "compile_report", "compile_training",
-    "compiler_version", "initial_checkpoint", "make_image",
+    "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "TuningEntry", "TuningTable", "build_tuning", "compile_report",
+    "compile_training", "initial_checkpoint", "load_target", "make_image",
 ]  # fmt: skip

@@ -9,26 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.element_types import ELEMENT_TYPES, DType, ElementType
 from compiler.values import Names, Value, name_of
 from compiler.warnings import CompileWarning
 
 Phase = Literal["forward", "backward", "update"]
-DType = Literal["f32", "i64", "i32", "bool"]
 Array = NDArray[Any]
 """Element types are checked by `TensorType`, which mypy cannot see."""
 AttrValue = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
 Attrs = Mapping[str, AttrValue]
-
-ITEM_BYTES: Mapping[str, int] = MappingProxyType({"f32": 4, "i64": 8, "i32": 4, "bool": 1})
-NUMPY_DTYPE: Mapping[str, np.dtype[np.generic]] = MappingProxyType(
-    {"f32": np.dtype("f4"), "i64": np.dtype("i8"), "i32": np.dtype("i4"), "bool": np.dtype("?")}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +31,11 @@ class TensorType:
 
     dtype: DType
     shape: tuple[int, ...]
+
+    @property
+    def element(self) -> ElementType:
+        """What its element type is."""
+        return ELEMENT_TYPES[self.dtype]
 
     @property
     def size(self) -> int:
@@ -49,7 +48,7 @@ class TensorType:
     @property
     def size_bytes(self) -> int:
         """Bytes of the contiguous tensor."""
-        return self.size * ITEM_BYTES[self.dtype]
+        return self.size * self.element.item_bytes
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

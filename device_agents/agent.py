@@ -21,16 +21,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from device_agents import retry
 from device_agents.attempt import Attempt, Station
-from device_agents.describe import describe_device
+from device_agents.devices.describe import describe_device
 from device_agents.errors import EnrolmentError, FarmError, Stale, Unreachable
-from device_agents.farm import FarmClient
-from device_agents.protocol import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest
-from device_agents.sandbox import NOBODY, probe
-from device_agents.scratch import empty
-from device_agents.spool import Spool, SpooledResult
-from device_agents.state import StateFolder
+from device_agents.farm import retry
+from device_agents.farm.client import FarmClient
+from device_agents.farm.spool import Spool, SpooledResult
+from device_agents.farm.state import StateFolder
+from device_agents.job.sandbox import NOBODY, probe
+from device_agents.job.scratch import empty
+from device_agents.wire import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest
 
 log = logging.getLogger("device_agents")
 
@@ -69,7 +69,7 @@ class Agent:
             assignment = self._lease()
             if assignment is None:
                 continue
-            log.info("run %s attempt %d: %s", assignment.run_id, assignment.attempt, assignment.mode)
+            log.info("run %s attempt %d: %s", assignment.run_id, assignment.attempt, assignment.settings.mode)
             self._attempt(assignment)
             if once:
                 break

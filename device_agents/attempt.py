@@ -15,17 +15,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from device_agents import retry
-from device_agents.bundle import Trial, UnpackedBundle, make_executable, unpack
-from device_agents.dataset import DataFiles, split_npz
-from device_agents.describe import Device
+from device_agents.devices.describe import Device
 from device_agents.errors import AttemptError, BadBundle, EnrolmentError, FarmError, Stopped
-from device_agents.events import EventSender
-from device_agents.farm import FarmClient, as_attempt_error
-from device_agents.findings import Findings
-from device_agents.heartbeat import Heartbeat
-from device_agents.job import DEFAULT_TUNE_S, Execution, Job
-from device_agents.protocol import (
+from device_agents.farm import retry
+from device_agents.farm.client import FarmClient, as_attempt_error
+from device_agents.farm.events import EventSender
+from device_agents.farm.heartbeat import Heartbeat
+from device_agents.farm.spool import Spool, SpooledResult
+from device_agents.farm.state import seal
+from device_agents.farm.trust import verify_assignment
+from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
+from device_agents.job.dataset import DataFiles, split_npz
+from device_agents.job.execution import Execution, Job
+from device_agents.job.findings import Findings
+from device_agents.job.sandbox import Sandbox
+from device_agents.job.scratch import empty
+from device_agents.measure.tuning import Trial
+from device_agents.wire import (
     HEARTBEAT_INTERVAL_S,
     MAX_REPORT_BYTES,
     REPORT_TYPE,
@@ -39,11 +45,6 @@ from device_agents.protocol import (
     dumps,
     loads,
 )
-from device_agents.sandbox import Sandbox
-from device_agents.scratch import empty
-from device_agents.spool import Spool, SpooledResult
-from device_agents.state import seal
-from device_agents.trust import verify_assignment
 
 log = logging.getLogger("device_agents")
 
@@ -216,15 +217,9 @@ class Attempt:
             self._folder,
             self._kept,
             bundle,
-            assignment.mode,
-            steps=assignment.steps,
-            warmup=assignment.warmup,
-            seed=assignment.seed,
-            learning_rate=assignment.learning_rate,
-            threads=assignment.threads,
+            assignment.settings.fitted(),
             data=data,
             weights=weights,
-            tune_s=assignment.tune_s or DEFAULT_TUNE_S,
             limits=assignment.limits,
         )
         self._trials = bundle.trials
@@ -291,7 +286,7 @@ class Attempt:
             attempt=assignment.attempt,
             device_id=identity.device_id if identity else "unknown",
             bundle_digest=assignment.bundle.digest,
-            mode=assignment.mode,
+            mode=assignment.settings.reported_mode,
             measurement_class=description.measurement_class,
             started_at=started_at,
             finished_at=time.time(),

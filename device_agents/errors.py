@@ -19,7 +19,7 @@ AgentError
 
 from __future__ import annotations
 
-from device_agents.protocol import Cause, Outcome, OutcomeState
+from device_agents.wire import Cause, Outcome, OutcomeState
 
 
 class AgentError(Exception):

@@ -24,6 +24,10 @@ LEVELS = ("farm", "dev")
 TORCH = "torch==2.13.0"
 """For the tests only, which compare with it; the farm and the demo do without."""
 PROGRESS_INTERVAL_S = 10.0
+LOCK_TIMEOUT_S = 600.0
+"""A machine that has just started may update itself for minutes."""
+LOCK_PAUSE_S = 2.0
+HELD_LOCK = "Could not get lock"
 
 
 @dataclass(frozen=True)
@@ -110,18 +114,32 @@ def install_system_packages(level: str) -> None:
 def apt(names: Sequence[str]) -> None:
     """Install Debian packages as root; failures show in what is still missing afterwards."""
     say(f"installing Debian packages: {' '.join(names)}")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *names]):
-        done = subprocess.run(
-            ["apt-get", *command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = apt_get(*command)
         if done.returncode != 0:
             say(f"apt-get {command[0]} failed: {done.stderr.strip()[-400:]}")
+
+
+def apt_get(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run apt-get to its end, after whoever holds one of its locks, for at most `LOCK_TIMEOUT_S`.
+
+    apt's own `DPkg::Lock::Timeout` does not wait for the lock of the package lists, and says nothing meanwhile.
+    """
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    command = ["apt-get", *arguments]
+    gives_up_at = time.monotonic() + LOCK_TIMEOUT_S
+    said = False
+    while True:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        held = next((line for line in done.stderr.splitlines() if HELD_LOCK in line), None)
+        if done.returncode == 0 or held is None or time.monotonic() > gives_up_at:
+            return done
+        if not said:
+            say(f"waiting for another package manager, for at most {LOCK_TIMEOUT_S:.0f} s ({held.strip()})")
+            said = True
+        time.sleep(LOCK_PAUSE_S)
 
 
 def make_venv() -> None:
@@ -140,9 +158,8 @@ def make_venv() -> None:
 
 def install_python_packages(level: str) -> None:
     say("installing Python packages (a few minutes the first time; the log is .venv/set-up.log)")
-    pip("install", "-c", "constraints.txt", "-e", f".[{level}]")
-    if level == "dev":
-        pip("install", "-c", "constraints.txt", TORCH)
+    wanted = ["-e", f".[{level}]", *([TORCH] if level == "dev" else [])]
+    pip("install", "-c", "constraints.txt", *wanted)
 
 
 def pip(*arguments: str) -> None:

@@ -27,6 +27,7 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
+from device_agents.wire import ProtocolError
 from service.disk import is_disk_full
 from service.identifiers import clean_text
 
@@ -166,6 +167,7 @@ def install(app: FastAPI) -> None:
     """Make every refusal and every failure of `app` a problem document."""
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(ProtocolError, _on_protocol_error)
     app.add_exception_handler(OperationalError, _on_database_error)
     app.add_exception_handler(OSError, _on_system_error)
     app.add_exception_handler(Exception, _on_failure)
@@ -213,6 +215,14 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
 
 def _first(errors: Sequence[Mapping[str, str]]) -> str:
     return f"{errors[0]['where']}: {errors[0]['detail']}" if errors else "the request is not valid"
+
+
+async def _on_protocol_error(request: Request, error: Exception) -> Response:
+    """What an agent sent does not follow the protocol. The only place that translates it."""
+    assert isinstance(error, ProtocolError)
+    return problem_response(
+        Invalid("protocol.invalid", str(error), where=error.where, cause="device"), shown_path(request)
+    )
 
 
 async def _on_system_error(request: Request, error: Exception) -> Response:

@@ -11,6 +11,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from compiler.cache_folder import cache_folder
+
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -59,9 +61,11 @@ class Settings(BaseSettings):
     compile_function: str = "compiler.api:compile_training"
     """`module:function` that the compile child calls."""
     compiler_version: str = ""
-    """Identity of the compiler in the key of repeated requests; empty: a digest of its source files."""
+    """Identity of the compiler in the key of repeated requests; empty: that of the compiler beside the
+    service (`compiler.identity`)."""
     cache_dir: str = ""
-    """Folder of compiled kernels and the warmed linker, shared with `pockfarm build`; empty: `~/.cache/pockfarm`."""
+    """Folder of compiled kernels and the warmed linker, shared with `pockfarm build`; empty: see
+    `compiler.cache_folder`."""
     compile_s: float = 900.0
     """Wall-clock limit of one compile."""
     compile_memory_bytes: int = 16 * GIB
@@ -117,7 +121,7 @@ class Settings(BaseSettings):
     @property
     def cache_folder(self) -> Path:
         """Where compiled kernels are kept between compiles."""
-        return Path(self.cache_dir).resolve() if self.cache_dir else Path.home() / ".cache" / "pockfarm"
+        return Path(self.cache_dir).resolve() if self.cache_dir else cache_folder()
 
     @property
     def signing_key_path(self) -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from device_agents.protocol import ASSIGNMENT_TYPE, Envelope, ServerKey, Signature, Statement, dumps, pae
+from device_agents.wire import ASSIGNMENT_TYPE, Envelope, ServerKey, Signature, Statement, dumps, pae
 
 CHALLENGE_S = 60.0
 

@@ -26,7 +26,7 @@ from service.database.models import (
     Run,
 )
 from service.farm import Farm
-from service.jobs import work
+from service.jobs import claims
 from service.outbox import ring_after_commit
 from service.queue import COMPILE_TASK
 from service.runs import attempts
@@ -92,7 +92,7 @@ def recover_jobs(farm: Farm) -> None:
     def recover(session: Session, job_id: str) -> None:
         job = session.scalar(select(Job).where(Job.id == job_id, *is_silent).with_for_update(skip_locked=True))
         if job is not None:
-            work.lose(session, job, attempts=farm.settings.compile_attempts, reason="its worker went silent")
+            claims.lose(session, job, attempts=farm.settings.compile_attempts, reason="its worker went silent")
 
     _each(farm, ids, recover)
 
@@ -106,7 +106,7 @@ def expire_jobs(farm: Farm) -> None:
     def expire(session: Session, job_id: str) -> None:
         job = session.scalar(select(Job).where(Job.id == job_id, *is_late).with_for_update(skip_locked=True))
         if job is not None:
-            work.end_with(session, job, "expired", work.Failure(
+            claims.end_with(session, job, "expired", claims.Failure(
                 "infra", "infra.queue-time", f"no worker took it within {farm.settings.queue_s:.0f} s",
                 hint="see that a worker is up, then send the request again"))  # fmt: skip
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("POCKFARM_VERIFY", "each-pass")  # of graphs and programs, in child processes too
+
 
 @pytest.fixture(scope="session")
 def kernel_cache() -> Path:

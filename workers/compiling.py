@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
-from device_agents.protocol import Cause
+from device_agents.wire import Cause
 from service.bundles.archive import BadBundle, read_bundle
 from service.database.engine import Database
-from service.jobs import work
+from service.jobs import claims
 from service.settings import Settings
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage
 from workers.compile_child import BUNDLE, SOURCE, Order
@@ -44,24 +44,24 @@ class Cancelled(Exception):
 
 @dataclass
 class Compile:
-    """One claimed job on its way. `run` leaves the job in a recorded state, or raises `work.LostClaim`."""
+    """One claimed job on its way. `run` leaves the job in a recorded state, or raises `claims.LostClaim`."""
 
     settings: Settings
     database: Database
     storage: Storage
-    claim: work.Claim
+    claim: claims.Claim
     folder: Path
     """An empty private folder, of its owner's to remove."""
     last: dict[str, Any] = field(default_factory=dict)
     """The newest line of the child."""
 
     def run(self) -> None:
-        """Compile and record. Whatever happens becomes a typed outcome. Raises: work.LostClaim."""
+        """Compile and record. Whatever happens becomes a typed outcome. Raises: claims.LostClaim."""
         try:
             self._run_in(self.folder)
         except Cancelled:
             with self.database.transaction() as session:
-                work.cancelled(session, self.claim)
+                claims.cancelled(session, self.claim)
         except (OSError, BadBundle, MissingFile, FileTooLarge, DigestMismatch) as error:
             LOG.exception("job %s", self.claim.job_id)
             self._fail(_worker_failure(error, self.folder))
@@ -159,7 +159,7 @@ class Compile:
 
     def _keep(self, stage: str = "", fraction: float | None = None) -> None:
         with self.database.transaction() as session:
-            is_cancelled = work.keep(
+            is_cancelled = claims.keep(
                 session, self.claim, lease_s=self.settings.compile_lease_s, stage=stage, fraction=fraction
             )
         if is_cancelled:
@@ -170,12 +170,12 @@ class Compile:
             content = read_bundle(Path(f"/proc/self/fd/{stream.fileno()}"))
             stored = self.storage.put(stream, limit_bytes=self.settings.bundle_limit_bytes, digest=digest)
         with self.database.transaction() as session:
-            work.succeed(session, self.claim, stored, content)
+            claims.succeed(session, self.claim, stored, content)
         LOG.info("job %s: bundle %s", self.claim.job_id, stored.digest)
 
-    def _fail(self, failure: work.Failure) -> None:
+    def _fail(self, failure: claims.Failure) -> None:
         with self.database.transaction() as session:
-            work.fail(session, self.claim, failure, attempts=self.settings.compile_attempts)
+            claims.fail(session, self.claim, failure, attempts=self.settings.compile_attempts)
 
 
 def _environment(folder: Path, settings: Settings) -> dict[str, str]:
@@ -229,24 +229,25 @@ def _tail(log: BinaryIO) -> str:
     return log.read(LOG_TAIL_BYTES).decode("utf-8", "replace")
 
 
-def failure_of(last: dict[str, Any], returncode: int, settings: Settings, *, in_time: bool) -> work.Failure:
+def failure_of(last: dict[str, Any], returncode: int, settings: Settings, *, in_time: bool) -> claims.Failure:
     """Why a child ended without a bundle: by its last line, its exit code (negative: a signal) and the clock."""
     if last.get("event") == "failed" and last.get("cause") in CAUSES:
         cause, code, message, where, hint = (str(last.get(name, "")) for name in _FAILURE_FIELDS)
-        return work.Failure(cause, code, message, where, hint)
+        return claims.Failure(cause, code, message, where, hint)
     if not in_time or returncode == -signal.SIGXCPU:
-        return work.Failure("limits", "limits.compile-time", f"the compile took more than {settings.compile_s:.0f} s",
-                            where="compile", hint="use a smaller model, or raise POCKFARM_COMPILE_S")  # fmt: skip
+        return claims.Failure("limits", "limits.compile-time", f"the compile took more than {settings.compile_s:.0f} s",
+                              where="compile", hint="use a smaller model, or raise POCKFARM_COMPILE_S")  # fmt: skip
     if returncode == -signal.SIGXFSZ:
-        return work.Failure("limits", "limits.compile-file",
-                            f"the compile wrote a file above {settings.compile_file_bytes:,} bytes", where="compile",
-                            hint="use a smaller model, or raise POCKFARM_COMPILE_FILE_BYTES")  # fmt: skip
+        return claims.Failure("limits", "limits.compile-file",
+                              f"the compile wrote a file above {settings.compile_file_bytes:,} bytes", where="compile",
+                              hint="use a smaller model, or raise POCKFARM_COMPILE_FILE_BYTES")  # fmt: skip
     if returncode in (-signal.SIGKILL, -signal.SIGTERM):
-        return work.Failure("infra", "infra.compile-killed", "the compile process was killed from outside",
-                            where="compile", hint="perhaps the machine ran out of memory; send it again",
-                            retry=True)  # fmt: skip
-    return work.Failure("compiler", "compiler.crash", f"the compile process ended unexpectedly ({_ending(returncode)})",
-                        where="compile", hint="a defect of ours: the worker's log has the details")  # fmt: skip
+        return claims.Failure("infra", "infra.compile-killed", "the compile process was killed from outside",
+                              where="compile", hint="perhaps the machine ran out of memory; send it again",
+                              retry=True)  # fmt: skip
+    return claims.Failure("compiler", "compiler.crash",
+                          f"the compile process ended unexpectedly ({_ending(returncode)})",
+                          where="compile", hint="a defect of ours: the worker's log has the details")  # fmt: skip
 
 
 def _ending(returncode: int) -> str:
@@ -256,14 +257,14 @@ def _ending(returncode: int) -> str:
     return f"signal {signal.Signals(number).name if number in set(signal.Signals) else number}"
 
 
-def _worker_failure(error: Exception, folder: Path) -> work.Failure:
+def _worker_failure(error: Exception, folder: Path) -> claims.Failure:
     if isinstance(error, MissingFile):
-        return work.Failure("infra", "infra.model-missing", "the model's file is not in the storage any more",
-                            hint="send the model again")  # fmt: skip
+        return claims.Failure("infra", "infra.model-missing", "the model's file is not in the storage any more",
+                              hint="send the model again")  # fmt: skip
     if isinstance(error, FileTooLarge):
-        return work.Failure("limits", "limits.bundle", f"the bundle has {error}", hint="use a smaller model")
+        return claims.Failure("limits", "limits.bundle", f"the bundle has {error}", hint="use a smaller model")
     if isinstance(error, (BadBundle, DigestMismatch)):
-        return work.Failure("compiler", "compiler.bad-bundle", str(error), hint="a defect of ours: please report it")
+        return claims.Failure("compiler", "compiler.bad-bundle", str(error), hint="a defect of ours: please report it")
     free_bytes = shutil.disk_usage(folder).free
-    return work.Failure("infra", "infra.worker", f"the worker could not work: {error} ({free_bytes:,} bytes free)",
-                        retry=True)  # fmt: skip
+    return claims.Failure("infra", "infra.worker", f"the worker could not work: {error} ({free_bytes:,} bytes free)",
+                          retry=True)  # fmt: skip

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from service.database.engine import Database
 from service.database.models import Job
-from service.jobs import work
+from service.jobs import claims
 from service.settings import Settings
 from workers.ownership import dead_ones, root_of
 
@@ -31,7 +31,7 @@ def take_back(settings: Settings) -> int:
                 with database.transaction() as session:
                     query = select(Job).where(Job.worker == name, Job.state == "compiling")
                     for job in session.scalars(query.with_for_update()):
-                        work.lose(session, job, attempts=settings.compile_attempts, reason="its worker process died")
+                        claims.lose(session, job, attempts=settings.compile_attempts, reason="its worker process died")
                         count += 1
         finally:
             database.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from service.database.engine import Database
-from service.jobs import work
+from service.jobs import claims
 from service.outbox import Bell
 from service.queue import CeleryQueue
 from service.settings import Settings
@@ -41,12 +41,12 @@ def compile_job(job_id: str) -> None:
     kit = tools()
     with own_folder(root_of(kit.settings.state)) as own:
         with kit.database.transaction() as session:
-            claim = work.claim(session, job_id, lease_s=kit.settings.compile_lease_s, worker=own.name)
+            claim = claims.claim(session, job_id, lease_s=kit.settings.compile_lease_s, worker=own.name)
         if claim is None:
             LOG.info("job %s is not queued: nothing to do", job_id)
             return
         LOG.info("job %s: attempt %d", job_id, claim.attempt)
         try:
             Compile(kit.settings, kit.database, kit.storage, claim, own.path).run()
-        except work.LostClaim:
+        except claims.LostClaim:
             LOG.warning("job %s was taken away; its result is dropped", job_id)

@@ -1,7 +1,10 @@
 """Code generation: `KernelSpec`s to object files for a target. The only package that imports TVM.
 
-Importing TVM takes seconds and hundreds of megabytes, so no module here imports it at load except the emitters
-(`tir`, `scalar_math`, `compile` and the kernel modules' lower halves), which only worker processes load.
+Importing TVM takes seconds and hundreds of megabytes, so only what writes TIR does (`tir`, and the emitting files of
+each family), and only worker processes load that, through `family`. A family's `plan` does without.
+
+Rooms: `tile` holds what all contractions share (register tiles, packing, cutting work for threads), then one room for
+each family or group of families; `tir` writes and compiles TIR; `linking` makes binaries.
 
 The kernel ABI (what the C runtime calls)
 -----------------------------------------

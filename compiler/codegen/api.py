@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -19,9 +17,10 @@ from typing import IO, BinaryIO, cast
 from compiler.codegen.cache import CompiledKernel, read_entry, write_entry
 from compiler.codegen.choice import DEFAULT, Choice, Variant
 from compiler.codegen.family import workspace_bytes_of
-from compiler.codegen.linking.symbols import symbol_of
+from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, receive, send
 from compiler.errors import BuildError
+from compiler.identity import kernel_identity
 from compiler.kernels.spec import KernelSpec, canonical, signature
 from compiler.targets import Target
 
@@ -29,26 +28,11 @@ Progress = Callable[[int, int], None]
 """(kernels done, kernels in all)."""
 
 _PACKAGE = Path(__file__).parent
-_NOT_IN_OBJECTS = frozenset({"api.py", "cache.py", "link.py", "tables.py", "testing.py", "trials.py", "worker.py"})
-"""Files of this package whose text does not change a kernel's object."""
 
 
 def workspace_bytes(spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT) -> int:
     """Bytes of scratch that the kernel of `spec` takes as its last operand; 0: it takes none."""
     return workspace_bytes_of(spec, target, threads, choice)
-
-
-@functools.cache
-def code_version() -> str:
-    """Digest of all but spec, choice and target that decides an object's bytes: our sources and TVM's version."""
-    digest = hashlib.sha256()
-    sources = sorted(path for path in _PACKAGE.rglob("*.py") if path.name not in _NOT_IN_OBJECTS)
-    for path in (*sources, _PACKAGE.parent / "kernels/spec.py"):
-        digest.update(f"{path.relative_to(_PACKAGE.parent)}\0".encode())
-        digest.update(path.read_bytes() + b"\0")
-    for package in ("apache-tvm", "apache-tvm-ffi"):
-        digest.update(importlib.metadata.version(package).encode() + b"\0")
-    return digest.hexdigest()
 
 
 def cache_key(spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT) -> str:
@@ -57,7 +41,7 @@ def cache_key(spec: KernelSpec, target: Target, threads: int, choice: Choice = D
         target.triple, target.cpu, target.features, target.vector_bits, target.vector_registers,
         target.l1_bytes, target.l2_bytes, target.l3_bytes, target.cores,
     )  # fmt: skip
-    text = "\0".join((code_version(), signature(spec), canonical(machine), str(threads), choice.text))
+    text = "\0".join((kernel_identity(), signature(spec), canonical(machine), str(threads), choice.text))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

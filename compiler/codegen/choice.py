@@ -1,10 +1,10 @@
 """A `Choice` names one way to schedule a kernel, among those that its family offers.
 
-A family that offers several has three functions more than the bare minimum (see `codegen.family`):
+A family that offers several says so in its plan (see `codegen.family`), and its emitter takes one:
 
-    choices(spec, target, threads) -> tuple[Choice, ...]      the first is what the family does by default
-    emit(spec, target, threads, choice=None)                  None: the default
-    workspace_bytes(spec, target, threads, choice=None)
+    plan:     choices(spec, target, threads) -> tuple[Choice, ...]      the first is what the family does by default
+              workspace_bytes(spec, target, threads, choice=None)       None: the default
+    emitter:  emit(spec, target, threads, choice=None)
 
 What a parameter means is the family's own business; outside, a choice is only compared, stored and printed.
 """

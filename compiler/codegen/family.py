@@ -12,20 +12,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
-from compiler.codegen.attention import attention
+from compiler.codegen.attention import plan as attention
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.conv import conv
-from compiler.codegen.depthwise import depthwise
-from compiler.codegen.loops import gather, pool
-from compiler.codegen.loops import map as maps
-from compiler.codegen.matmul import matmul
-from compiler.codegen.rows import normalization, reduce, row
-from compiler.errors import InternalError
+from compiler.codegen.conv import plan as conv
+from compiler.codegen.depthwise import plan as depthwise
+from compiler.codegen.gather import plan as gather
+from compiler.codegen.map import plan as maps
+from compiler.codegen.matmul import plan as matmul
+from compiler.codegen.norm_grad import plan as norm_grad
+from compiler.codegen.pool import plan as pool
+from compiler.codegen.reduce import plan as reduce
+from compiler.codegen.row import plan as row
+from compiler.element_types import REAL
+from compiler.errors import BuildError, InternalError
+from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import (
+    CONTRACTIONS,
     AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
-    Expr,
     GatherSpec,
     KernelSpec,
     MapSpec,
@@ -88,16 +93,16 @@ class Family:
 
 
 FAMILIES: Mapping[type, Family] = {
-    MapSpec: Family(maps, "compiler.codegen.loops.map"),
-    ReduceSpec: Family(reduce, "compiler.codegen.rows.reduce"),
-    RowSpec: Family(row, "compiler.codegen.rows.row"),
-    MatmulSpec: Family(matmul, "compiler.codegen.matmul.matmul"),
-    ConvSpec: Family(conv, "compiler.codegen.conv.conv"),
-    DepthwiseSpec: Family(depthwise, "compiler.codegen.depthwise.depthwise"),
-    PoolSpec: Family(pool, "compiler.codegen.loops.pool"),
-    GatherSpec: Family(gather, "compiler.codegen.loops.gather"),
-    AttentionSpec: Family(attention, "compiler.codegen.attention.attention"),
-    NormGradSpec: Family(normalization, "compiler.codegen.rows.normalization"),
+    MapSpec: Family(maps, "compiler.codegen.map.emit"),
+    ReduceSpec: Family(reduce, "compiler.codegen.reduce.emit"),
+    RowSpec: Family(row, "compiler.codegen.row.emit"),
+    MatmulSpec: Family(matmul, "compiler.codegen.matmul.emit"),
+    ConvSpec: Family(conv, "compiler.codegen.conv.emit"),
+    DepthwiseSpec: Family(depthwise, "compiler.codegen.depthwise.emit"),
+    PoolSpec: Family(pool, "compiler.codegen.pool.emit"),
+    GatherSpec: Family(gather, "compiler.codegen.gather.emit"),
+    AttentionSpec: Family(attention, "compiler.codegen.attention.emit"),
+    NormGradSpec: Family(norm_grad, "compiler.codegen.norm_grad.emit"),
 }
 
 
@@ -137,9 +142,14 @@ def can_update(spec: KernelSpec, target: Target) -> bool:
 def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> object:
     """The TIR `PrimFunc` of `spec` scheduled by `choice`; the one place that loads TVM.
 
-    Raises: InternalError if its family offers no choice.
+    Raises: InternalError if its family offers no choice; BuildError if it multiplies elements of a type that no kernel
+    is emitted for.
     """
     family = _family(spec)
+    if isinstance(spec, CONTRACTIONS) and spec.dtype not in REAL:
+        raise BuildError(
+            f"{type(spec).__name__} is emitted for {', '.join(REAL)}, not for {spec.dtype}", where=str(spec)
+        )
     emitter = cast(Emitter, importlib.import_module(family.emitter))
     if choice == DEFAULT:
         return emitter.emit(spec, target, threads)

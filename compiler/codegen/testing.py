@@ -6,19 +6,21 @@ import ctypes
 import hashlib
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import ziglang
 
+from compiler.cache_folder import cache_folder
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.linking.symbols import symbol_of
+from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, build
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import BuildError
-from compiler.graph import NUMPY_DTYPE, Array, TensorType
+from compiler.graph import Array, TensorType
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
 from compiler.targets import Target, load
@@ -77,7 +79,7 @@ class Storage:
     def view(self, tensor: TensorType) -> Array:
         """The operand as an array over this storage."""
         flat = self._raw[self._start : self._start + self._size_bytes]
-        return flat.view(NUMPY_DTYPE[tensor.dtype]).reshape(tensor.shape)
+        return flat.view(ELEMENT_TYPES[tensor.dtype].numpy).reshape(tensor.shape)
 
     def check(self, name: str) -> None:
         """Raises: AssertionError if a kernel wrote outside the operand."""
@@ -178,32 +180,44 @@ def native_target() -> str:
 
 
 def _load(object_bytes: bytes) -> ctypes.CDLL:
+    """The kernel and the launcher as a library in this process, which has the C library that both call.
+
+    The linker is called directly: zig's compiler driver takes ten times as long to start it.
+    """
     with tempfile.TemporaryDirectory(prefix="pockfarm-test-") as folder:
         path = Path(folder) / "kernel.o"
         path.write_bytes(object_bytes)
         library = Path(folder) / "kernel.so"
-        _zig("-shared", "-Wl,--gc-sections", "-o", str(library), str(path), str(_launcher_object()), "-lm")
-        return ctypes.CDLL(str(library))
+        zig("ld.lld", "-shared", "--gc-sections", "-o", str(library), str(path), str(_launcher_object()))
+        return ctypes.CDLL(str(library), mode=os.RTLD_NOW)
 
 
 @cache
 def _launcher_object() -> Path:
     """The launcher, compiled once per content into the user's temporary folder."""
-    digest = hashlib.sha256(_LAUNCHER.encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"pockfarm-launcher-{os.getuid()}-{digest}"
+    return object_of("launcher", _LAUNCHER, "-O2", "-fPIC")
+
+
+def object_of(name: str, source: str, *options: str) -> Path:
+    """C source compiled once per content and options, kept in the user's temporary folder. Raises: BuildError."""
+    digest = hashlib.sha256("\0".join((source, *options)).encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"pockfarm-{name}-{os.getuid()}-{digest}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / "launcher.o"
+    path = folder / f"{name}.o"
     if not path.exists():
-        source = folder / f"{os.getpid()}.c"
-        source.write_text(_LAUNCHER)
+        written = folder / f"{os.getpid()}.c"
+        written.write_text(source)
         partial = folder / f"{os.getpid()}.o"
-        _zig("-O2", "-fPIC", "-c", str(source), "-o", str(partial))
+        zig("cc", *options, "-c", str(written), "-o", str(partial))
         partial.replace(path)
     return path
 
 
-def _zig(*arguments: str) -> None:
-    command = [sys.executable, "-m", "ziglang", "cc", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def zig(program: str, *arguments: str) -> str:
+    """Run one of zig's programs (`cc`, `ld.lld`) and return what it said on both outputs. Raises: BuildError."""
+    environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), **os.environ}
+    command = [str(Path(ziglang.__file__).parent / "zig"), program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
-        raise BuildError(done.stderr.strip()[-2000:], where="zig cc")
+        raise BuildError(done.stderr.strip()[-2000:], where=f"zig {program}")
+    return done.stdout + done.stderr

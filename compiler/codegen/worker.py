@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.linking.symbols import symbol_of
+from compiler.codegen.symbols import symbol_of
 from compiler.kernels.spec import KernelSpec
 from compiler.targets import Target
 

@@ -15,7 +15,6 @@ from compiler.ops.record import OnnxAttribute, OnnxNode
 
 OPSET = 18
 IR_VERSION = 10
-_ELEMENT_TYPES: Mapping[str, int] = {"f32": 1, "i32": 6, "i64": 7, "bool": 9}
 
 
 def to_model_proto_bytes(
@@ -60,7 +59,7 @@ def _tensor(array: Array, label: str) -> Any:
 
 def _values(types: Mapping[str, TensorType]) -> Iterator[Any]:
     for label, tensor in types.items():
-        yield helper.make_tensor_value_info(label, _ELEMENT_TYPES[tensor.dtype], list(tensor.shape))
+        yield helper.make_tensor_value_info(label, tensor.element.onnx, list(tensor.shape))
 
 
 def _node(node: OnnxNode, index: int) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.element_types import REAL
 from compiler.frontend.call import Call
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import SourceNode
@@ -62,7 +63,7 @@ def batch_normalization(call: Call) -> Operand:
     epsilon = call.attributes.number("epsilon", 1e-5)
     if call.node.outputs[0] in call.scope.absorbed:
         return call.operand(0)
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     x = call.value(0)
     axis = 1 if call.rank(0) > 1 else 0
     channels = call.shape(0)[axis]

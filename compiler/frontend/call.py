@@ -8,10 +8,11 @@ from typing import Literal, NoReturn
 
 import numpy as np
 
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelError, ModelShapeError, UnsupportedOperator
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import AttributeValue, SourceNode
-from compiler.graph import NUMPY_DTYPE, Array, AttrValue
+from compiler.graph import Array, AttrValue
 from compiler.values import Value
 
 Result = Operand | tuple[Operand | None, ...]
@@ -180,7 +181,7 @@ class Call:
 
     def scalar(self, value: float, like: Value) -> Value:
         """A rank-0 constant with the element type of the graph value `like`."""
-        return self.constant(np.asarray(value, NUMPY_DTYPE[self.scope.builder.types[like].dtype]))
+        return self.constant(np.asarray(value, ELEMENT_TYPES[self.scope.builder.types[like].dtype].numpy))
 
     def shape_of(self, value: Value) -> tuple[int, ...]:
         """Shape of a graph value."""

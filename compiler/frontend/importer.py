@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.fold import FOLDS, cast_target, shape_vector
@@ -112,7 +113,7 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["f
     for warning in source.warnings:
         scope.warnings[warning] = None
     for name, array in source.initializers.items():
-        trainable = array.dtype == np.float32 and name not in source.constants
+        trainable = holds_reals(array) and name not in source.constants
         scope.operands[name] = Known(name, array, source=name if trainable else "")
     return scope
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from compiler.element_types import ELEMENT_TYPES, EMITTED, emitted_of_onnx
 from compiler.errors import LimitExceeded, ModelShapeError, UnsupportedOperator
 from compiler.frontend.limits import ModelLimits
 from compiler.frontend.source import SourceInput
-from compiler.graph import DType, TensorType
-
-_DTYPES: Mapping[int, DType] = {1: "f32", 6: "i32", 7: "i64", 9: "bool"}
+from compiler.graph import TensorType
 
 
 def bind_inputs(
@@ -60,9 +59,11 @@ def _bind(
     value: SourceInput, given: tuple[int, ...] | None, symbols: Mapping[str, tuple[int, str]], batch: int
 ) -> TensorType:
     where = f"input {value.name!r}"
-    if value.element_type not in _DTYPES:
+    element = emitted_of_onnx(value.element_type)
+    if element is None:
+        known = [row.label for row in ELEMENT_TYPES.values() if row.onnx == value.element_type]
         raise UnsupportedOperator(
-            f"has element type {value.element_type}; supported: float32, int64, int32, bool",
+            f"has element type {(*known, value.element_type)[0]}; supported: {', '.join(row.label for row in EMITTED)}",
             where=where,
             hint="export the model in float32",
         )
@@ -77,7 +78,7 @@ def _bind(
         _extent(extent, None if given is None else given[axis], axis, symbols, batch, where)
         for axis, extent in enumerate(declared)
     )
-    return TensorType(_DTYPES[value.element_type], shape)
+    return TensorType(element.name, shape)
 
 
 def _extent(

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from compiler.element_types import emitted_of_numpy
 from compiler.errors import LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
 from compiler.frontend.limits import ModelLimits
 from compiler.frontend.source import SourceNode
@@ -21,8 +22,6 @@ from compiler.graph import Array, AttrValue, Parameter, TensorType
 from compiler.rewriting.builder import GraphBuilder
 from compiler.values import Value
 from compiler.warnings import CompileWarning
-
-GRAPH_DTYPES = {"f4": "f32", "i8": "i64", "i4": "i32", "b1": "bool"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,8 @@ class Scope:
         """Element type of an operand: f32, i64, i32, bool, or NumPy's name for one that only folding may use."""
         if isinstance(operand, Value):
             return self.builder.types[operand].dtype
-        return GRAPH_DTYPES.get(operand.array.dtype.str[1:], operand.array.dtype.name)
+        element = emitted_of_numpy(operand.array.dtype)
+        return operand.array.dtype.name if element is None else element.name
 
     def value(self, operand: Operand) -> Value:
         """The graph value of an operand; a known one becomes a parameter or a constant now."""
@@ -146,13 +146,14 @@ class Scope:
 
     def constant(self, array: Array) -> Value:
         """A constant of the graph. Raises: UnsupportedOperator for an element type the graph has not."""
-        if array.dtype.str[1:] not in GRAPH_DTYPES:
+        element = emitted_of_numpy(array.dtype)
+        if element is None:
             raise UnsupportedOperator(
                 f"a constant of type {array.dtype} is used at run time",
                 where=self.builder.layer,
                 hint="export the model in float32",
             )
-        self._check(TensorType("f32", array.shape))
+        self._check(TensorType(element.name, array.shape))
         return self.builder.constant(array)
 
     def _replayed_value(self, operand: Known) -> Value:

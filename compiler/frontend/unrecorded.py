@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler.element_types import holds_reals
 from compiler.frontend.source import SourceModel, SourceNode
 from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.graph import Array
@@ -121,7 +122,7 @@ def _is_linear(node: SourceNode, initializers: Mapping[str, Array]) -> bool:
     """True if the node multiplies by a weight that the exporter transposed. Only dynamo tells the operator."""
     name = node.inputs[1] if node.op_type == "MatMul" and len(node.inputs) == 2 else ""
     array = initializers.get(name)
-    if array is None or array.ndim != 2 or array.dtype != np.float32 or not node.module:
+    if array is None or array.ndim != 2 or not holds_reals(array) or not node.module:
         return False
     return _FOLDED.fullmatch(name) is not None and node.torch_op in ("", "aten.linear.default")
 
@@ -132,7 +133,7 @@ def _unmerged_identities(source: SourceModel) -> SourceModel:
     nodes = []
     for node in source.nodes:
         array = initializers.get(node.operand(0)) if node.op_type == "Identity" else None
-        if array is None or array.dtype != np.float32:
+        if array is None or not holds_reals(array):
             nodes.append(node)
         else:
             initializers[node.outputs[0]] = array
@@ -176,7 +177,7 @@ def _tied_tables(source: SourceModel, untied: Collection[str]) -> SourceModel:
     prologue: list[SourceNode] = []
     for table in sorted(tables & set(source.initializers) - weights - set(untied)):
         rows = source.initializers[table]
-        if rows.dtype != np.float32 or rows.ndim != 2 or min(rows.shape) < 2 or bool((rows == rows[0, 0]).all()):
+        if not holds_reals(rows) or rows.ndim != 2 or min(rows.shape) < 2 or bool((rows == rows[0, 0]).all()):
             continue
         for name in sorted(weights & set(source.initializers) - set(untied)):
             if np.array_equal(source.initializers[name], rows):
@@ -201,7 +202,7 @@ def _reading(nodes: tuple[SourceNode, ...], renamed: Mapping[str, str]) -> tuple
 
 def _is_fill(array: Array) -> bool:
     """True for a vector (one axis longer than 1) of equal elements: a fresh bias or norm, not yet trained."""
-    vector = array.dtype == np.float32 and sum(extent > 1 for extent in array.shape) == 1
+    vector = holds_reals(array) and sum(extent > 1 for extent in array.shape) == 1
     return vector and bool((array == array.reshape(-1)[0]).all())
 
 
@@ -214,7 +215,7 @@ def _tell_of_unclear(source: SourceModel) -> SourceModel:
     trained = [
         name
         for name, array in source.initializers.items()
-        if array.dtype == np.float32 and name not in source.constants and times.get(name)
+        if holds_reals(array) and name not in source.constants and times.get(name)
     ]
     shared = [name for name in trained if times[name] > 1 and _is_fill(source.initializers[name])]
     # A convolution's weight is computed where a BatchNorm was folded into it: that is told elsewhere.

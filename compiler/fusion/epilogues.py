@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from compiler.fusion.maps import MAX_OPERANDS
+from compiler.fusion.maps import MAX_OPERANDS, TOO_MANY_OPERANDS
+from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import is_identity, regrouped
+from compiler.kernels.expressions import Expr, Ref, substitute_refs, uses_position
 from compiler.kernels.spec import (
-    Access,
-    Affine,
     AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
-    Expr,
     GatherSpec,
     KernelSpec,
     MapSpec,
@@ -20,14 +20,18 @@ from compiler.kernels.spec import (
     NormGradSpec,
     PoolSpec,
     ReduceSpec,
-    Ref,
     RowSpec,
 )
-from compiler.kernels.substitution import substitute_refs, uses_position, work
 from compiler.program.program import KernelCall
+from compiler.rewriting.passes import Reason
 
-MAX_TILE_WORK = 12
-"""A register tile is unrolled: a transcendental function in it would be copied into every vector of the tile."""
+CanHold = Callable[[KernelSpec, Expr], bool]
+"""Whether a kernel that takes epilogues may apply an expression to what it writes (`compiler.codegen.family`)."""
+
+NO_EPILOGUE = Reason("epilogue.none", "a producer that takes epilogues")
+NOT_POINTWISE = Reason("epilogue.access", "element-wise f32 work at the very points that the producer writes")
+OTHER_OPERANDS = Reason("epilogue.operands", "further operands that can be read over the producer's axes")
+TOO_MUCH_WORK = Reason("epilogue.work", "arithmetic that the producer's kernel can hold")
 
 WithEpilogue = MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | ReduceSpec | NormGradSpec
 
@@ -66,7 +70,9 @@ def _row_extents(spec: RowSpec) -> tuple[int, ...] | None:
     return (spec.rows, spec.width) if whole else None
 
 
-def fuse_epilogue(producer: KernelCall, consumer: KernelCall, reads: frozenset[int]) -> KernelCall | None:
+def fuse_epilogue(
+    producer: KernelCall, consumer: KernelCall, reads: frozenset[int], can_hold: CanHold
+) -> KernelCall | Reason:
     """The producer with the consumer's arithmetic applied to its result before it is written.
 
     `reads` are the consumer's operands that are the producer's first output; nothing else reads that output.
@@ -74,19 +80,21 @@ def fuse_epilogue(producer: KernelCall, consumer: KernelCall, reads: frozenset[i
     spec, source = consumer.spec, producer.spec
     groups = output_extents(source)
     if groups is None or isinstance(source, GatherSpec | MapSpec | AttentionSpec) or not isinstance(spec, MapSpec):
-        return None
+        return NO_EPILOGUE
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents) or uses_position(spec.exprs[0]):
-        return None
-    if spec.outputs[0].type.dtype != "f32":
-        return None
+        return NOT_POINTWISE
+    if not spec.outputs[0].type.element.is_real:
+        return NOT_POINTWISE
     if any(not is_identity(spec.inputs[position], spec.extents) for position in reads):
-        return None
+        return NOT_POINTWISE
     others = [position for position in range(len(spec.inputs)) if position not in reads]
     accesses = [regrouped(spec.inputs[position], spec.extents, groups) for position in others]
-    if any(access is None for access in accesses) or len(others) + len(producer.inputs) > MAX_OPERANDS:
-        return None
-    if isinstance(source, MatmulSpec | ConvSpec | DepthwiseSpec) and work(spec.exprs[0]) > MAX_TILE_WORK:
-        return None
+    if any(access is None for access in accesses):
+        return OTHER_OPERANDS
+    if len(others) + len(producer.inputs) > MAX_OPERANDS:
+        return TOO_MANY_OPERANDS
+    if not can_hold(source, spec.exprs[0]):
+        return TOO_MUCH_WORK
     extra = tuple(access for access in accesses if access is not None)
     fused = _append(source, spec.exprs[0], reads, others, extra)
     moved = sum(access.type.size_bytes for access in extra)

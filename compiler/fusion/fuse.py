@@ -7,112 +7,130 @@ Ensures: the same values; calls stay in dependency order. Why: traffic; the mach
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from compiler.fusion.epilogues import fuse_epilogue
+from compiler.fusion.epilogues import NO_EPILOGUE, CanHold, fuse_epilogue, output_extents
 from compiler.fusion.maps import SMALL_ELEMENTS, fuse_into_reader
-from compiler.fusion.sums import merge_sums
-from compiler.fusion.updates import fuse_updates
 from compiler.kernels.affine import is_identity
-from compiler.kernels.spec import MapSpec, ReduceSpec, Ref, RowSpec
-from compiler.kernels.substitution import compared_with_stats, work
-from compiler.program.lowering import Lowered
-from compiler.program.program import KernelCall
+from compiler.kernels.expressions import Ref, work
+from compiler.kernels.spec import MapSpec, ReduceSpec, RowSpec, compared_with_stats
+from compiler.program.program import KernelCall, Program
+from compiler.rewriting.passes import Declined, PassResult, Reason
 from compiler.values import Value
 
 MAX_RECOMPUTED_WORK = 40
 MAX_READERS_RECOMPUTED = 4
 MAX_ROW_WORK = 8
 
+KEPT = Reason("reader.kept", "a value that nothing outside the program needs")
+NOT_WHOLE = Reason("reader.not_whole", "one result, written whole and in order")
+COMPARED = Reason("reader.compared", "a value that its reader does not compare with a statistic of it")
+RECOMPUTED = Reason(
+    "reader.recomputed", f"one reader; or few that all can compute it anew, in {MAX_RECOMPUTED_WORK} operations at most"
+)
+TOO_MUCH_WORK = Reason("reader.work", "less arithmetic than computing it anew at each point of a larger reader")
+OVERWRITTEN = Reason("reader.overwrites", "a reader that does not overwrite what the value is computed from")
+SHARED = Reason(
+    "epilogue.shared", "a first result that this call alone reads, before anything else that is made with it"
+)
+
 
 @dataclass(slots=True)
 class CallGraph:
     """Calls with who makes and who reads each root value; rebuilt after a sweep of fusions."""
 
-    lowered: Lowered
+    program: Program
     kept: frozenset[Value]
+    """Root values that must stay in memory."""
     calls: list[KernelCall | None]
-    makers: dict[Value, int]
-    readers: dict[Value, list[int]]
+    makers: dict[Value, int] = field(default_factory=dict)
+    readers: dict[Value, list[int]] = field(default_factory=dict)
+    declined: list[Declined] = field(default_factory=list)
 
     @classmethod
-    def of(cls, lowered: Lowered, kept: Collection[Value]) -> CallGraph:
-        """Index the calls; values in `kept` must stay in memory."""
-        roots = frozenset(lowered.root(value) for value in kept)
-        graph = cls(lowered, roots, list(lowered.calls), {}, {})
-        for position, call in enumerate(lowered.calls):
+    def of(cls, program: Program) -> CallGraph:
+        """Index the calls."""
+        graph = cls(program, program.kept, list(program.calls))
+        for position, call in enumerate(program.calls):
             for name in call.outputs:
-                if lowered.root(name) == name:
+                if program.root(name) == name:
                     graph.makers[name] = position
-            for root in dict.fromkeys(lowered.root(name) for name in call.inputs):
+            for root in dict.fromkeys(program.root(name) for name in call.inputs):
                 graph.readers.setdefault(root, []).append(position)
         return graph
 
     def reads_of(self, call: KernelCall, root: Value) -> frozenset[int]:
         """Operand positions of a call that read a root value."""
-        return frozenset(i for i, name in enumerate(call.inputs) if self.lowered.root(name) == root)
+        return frozenset(i for i, name in enumerate(call.inputs) if self.program.root(name) == root)
 
     def is_private(self, root: Value) -> bool:
         """True if nothing outside the calls needs the value."""
         return root not in self.kept
 
-
-def fuse(lowered: Lowered, kept: Collection[Value]) -> Lowered:
-    """The calls after all fusions; `kept` are values that something outside reads (outputs, state)."""
-    for fusion in (_fuse_readers, _fuse_epilogues, _fuse_readers, _fuse_epilogues):
-        while True:
-            calls = _drop_dead(fusion(CallGraph.of(lowered, kept)), lowered, kept)
-            if calls == lowered.calls:
-                break
-            lowered = replace(lowered, calls=calls)
-    return fuse_updates(merge_sums(lowered), kept)
+    def result(self) -> PassResult[Program]:
+        """The program of the calls as they are now, less those whose results nothing needs any more."""
+        left = _without_dead(replace(self.program, calls=tuple(call for call in self.calls if call is not None)))
+        return PassResult(left, left.calls != self.program.calls, tuple(self.declined))
 
 
-def _drop_dead(calls: tuple[KernelCall, ...], lowered: Lowered, kept: Collection[Value]) -> tuple[KernelCall, ...]:
-    needed = {lowered.root(value) for value in kept}
+def _without_dead(program: Program) -> Program:
+    needed = set(program.kept)
     alive = []
-    for call in reversed(calls):
-        if any(lowered.root(name) in needed for name in call.outputs):
+    for call in reversed(program.calls):
+        if any(program.root(name) in needed for name in call.outputs):
             alive.append(call)
-            needed.update(lowered.root(name) for name in call.inputs)
-    return tuple(reversed(alive))
+            needed.update(program.root(name) for name in call.inputs)
+    return replace(program, calls=tuple(reversed(alive))).trimmed()
 
 
 # ----------------------------------------------------------------------------------------------- producer into reader
 
 
-def _fuse_readers(graph: CallGraph) -> tuple[KernelCall, ...]:
+def fuse_readers(program: Program) -> PassResult[Program]:
+    """One sweep: each map merged into the maps, reductions and row kernels that read it."""
+    graph = CallGraph.of(program)
     for position, call in enumerate(graph.calls):
         if call is None or not isinstance(call.spec, MapSpec | ReduceSpec | RowSpec):
             continue
-        for root in dict.fromkeys(graph.lowered.root(name) for name in call.inputs):
-            producer = _mergeable_producer(graph, root)
-            if producer is None or not _worthwhile(producer, call):
+        for root in dict.fromkeys(graph.program.root(name) for name in call.inputs):
+            producer = graph.calls[graph.makers[root]] if root in graph.makers else None
+            if producer is None or not isinstance(producer.spec, MapSpec):
                 continue
-            fused = fuse_into_reader(producer, call, graph.reads_of(call, root))
-            if fused is not None and not _reads_own_update(graph, producer, call):
+            fused = _merged(graph, producer, call, root)
+            if isinstance(fused, Reason):
+                graph.declined.append(fused.at(call.layer))
+            else:
                 call = graph.calls[position] = fused
-    return tuple(call for call in graph.calls if call is not None)
+    return graph.result()
 
 
-def _mergeable_producer(graph: CallGraph, root: Value) -> KernelCall | None:
-    """The map that makes a value, if all its readers may recompute it instead of reading it."""
-    producer = graph.calls[graph.makers[root]] if root in graph.makers else None
-    if producer is None or not graph.is_private(root) or not isinstance(producer.spec, MapSpec):
-        return None
+def _merged(graph: CallGraph, producer: KernelCall, call: KernelCall, root: Value) -> KernelCall | Reason:
+    """The call with the map that makes `root` inside."""
+    reason = _kept_apart(graph, producer, root)
+    if reason is None and not _worthwhile(producer, call):
+        reason = TOO_MUCH_WORK
+    if reason is None and _reads_own_update(graph, producer, call):
+        reason = OVERWRITTEN
+    return reason or fuse_into_reader(producer, call, graph.reads_of(call, root))
+
+
+def _kept_apart(graph: CallGraph, producer: KernelCall, root: Value) -> Reason | None:
+    """Why the readers of a value may not recompute it instead of reading it."""
     spec = producer.spec
+    assert isinstance(spec, MapSpec)
+    if not graph.is_private(root):
+        return KEPT
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents):
-        return None
+        return NOT_WHOLE
     readers = [graph.calls[i] for i in graph.readers.get(root, [])]
     if not isinstance(spec.exprs[0], Ref) and any(_compares(graph, reader, root) for reader in readers):
-        return None
+        return COMPARED
     if len(readers) == 1:
-        return producer
+        return None
     fusible = all(reader is not None and isinstance(reader.spec, MapSpec | ReduceSpec | RowSpec) for reader in readers)
     big = [access for access in spec.inputs if access.type.size > SMALL_ELEMENTS]
     cheap = work(spec.exprs[0]) <= MAX_RECOMPUTED_WORK and len(big) <= 1
-    return producer if fusible and cheap and len(readers) <= MAX_READERS_RECOMPUTED else None
+    return None if fusible and cheap and len(readers) <= MAX_READERS_RECOMPUTED else RECOMPUTED
 
 
 def _compares(graph: CallGraph, reader: KernelCall | None, root: Value) -> bool:
@@ -141,37 +159,42 @@ def _size(extents: tuple[int, ...]) -> int:
 
 def _reads_own_update(graph: CallGraph, producer: KernelCall, reader: KernelCall) -> bool:
     """An in-place update may read what it overwrites only at the very point it writes."""
-    written = {graph.lowered.root(name) for name in reader.outputs if graph.lowered.root(name) != name}
-    return any(graph.lowered.root(name) in written for name in producer.inputs)
+    written = {graph.program.root(name) for name in reader.outputs if graph.program.root(name) != name}
+    return any(graph.program.root(name) in written for name in producer.inputs)
 
 
 # -------------------------------------------------------------------------------------------- consumer into epilogue
 
 
-def _fuse_epilogues(graph: CallGraph) -> tuple[KernelCall, ...]:
+def fuse_epilogues(program: Program, *, can_hold: CanHold) -> PassResult[Program]:
+    """One sweep: what is left of element-wise work becomes the epilogue of the kernel that makes its operand."""
+    graph = CallGraph.of(program)
     taken: set[int] = set()
     for position, call in enumerate(graph.calls):
         if call is None or not isinstance(call.spec, MapSpec) or position in taken:
             continue
-        if any(graph.lowered.root(name) != name for name in call.outputs):
+        if any(graph.program.root(name) != name for name in call.outputs):
             continue
-        roots = {graph.lowered.root(name) for name in call.inputs}
+        roots = {graph.program.root(name) for name in call.inputs}
         makers = sorted((graph.makers[root], root) for root in roots if root in graph.makers)
         for maker, root in reversed(makers):
             producer = graph.calls[maker]
-            if producer is None or maker in taken or not _feeds_only(graph, root, position, producer):
+            if producer is None or maker in taken:
                 continue
-            fused = fuse_epilogue(producer, call, graph.reads_of(call, root))
-            if fused is not None:
+            alone = _feeds_only(graph, root, position, producer)
+            fused = fuse_epilogue(producer, call, graph.reads_of(call, root), can_hold) if alone else SHARED
+            if isinstance(fused, KernelCall):
                 graph.calls[position], graph.calls[maker] = fused, None
                 taken |= {position, maker}
                 break
-    return tuple(call for call in graph.calls if call is not None)
+            if fused != NO_EPILOGUE and output_extents(producer.spec) is not None:
+                graph.declined.append(fused.at(call.layer))
+    return graph.result()
 
 
 def _feeds_only(graph: CallGraph, root: Value, position: int, producer: KernelCall) -> bool:
     """True if the call at `position` alone reads `root`, and the producer (with all it makes) may move there."""
     if graph.readers.get(root, []) != [position] or not graph.is_private(root) or producer.outputs[0] != root:
         return False
-    others = (graph.lowered.root(name) for name in producer.outputs[1:])
+    others = (graph.program.root(name) for name in producer.outputs[1:])
     return all(reader > position for name in others for reader in graph.readers.get(name, []))

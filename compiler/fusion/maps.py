@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import is_streaming, linear_form, unflatten
-from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, Index, MapSpec, ReduceSpec, Ref, RowSpec
-from compiler.kernels.substitution import substitute
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, substitute
+from compiler.kernels.spec import MapSpec, ReduceSpec, RowSpec
 from compiler.program.program import KernelCall
+from compiler.rewriting.passes import Reason
 from compiler.values import Value
 
 MAX_OPERANDS = 12
 SMALL_ELEMENTS = 4096
+
+NO_MAP = Reason("reader.no_map", "element-wise work before a map, a reduction or a row kernel")
+NOT_COMPOSED = Reason("reader.access", "reads whose index maps compose")
+OUT_OF_ORDER = Reason("reader.order", "reads that walk large operands in the order of their memory")
+TOO_MANY_OPERANDS = Reason("fusion.operands", f"at most {MAX_OPERANDS} operands together")
 
 Reader = MapSpec | ReduceSpec | RowSpec
 
@@ -38,14 +45,14 @@ def extents_of(spec: Reader) -> tuple[int, ...]:
     return (spec.rows, spec.width) if isinstance(spec, RowSpec) else spec.extents
 
 
-def fuse_into_reader(producer: KernelCall, consumer: KernelCall, reads: frozenset[int]) -> KernelCall | None:
+def fuse_into_reader(producer: KernelCall, consumer: KernelCall, reads: frozenset[int]) -> KernelCall | Reason:
     """The consumer with operands `reads` (all of them the producer's output) replaced by the producer's expression.
 
-    Returns None where the index maps do not compose, or the fused kernel would read memory out of order.
+    Returns the reason where the index maps do not compose, or the fused kernel would read memory out of order.
     """
     source, spec = producer.spec, consumer.spec
     if not isinstance(source, MapSpec) or not isinstance(spec, MapSpec | ReduceSpec | RowSpec):
-        return None
+        return NO_MAP
     extents = extents_of(spec)
     operands = Operands()
     table: dict[int, Expr] = {}
@@ -54,11 +61,11 @@ def fuse_into_reader(producer: KernelCall, consumer: KernelCall, reads: frozense
             table[position] = Ref(operands.add(name, access))
             continue
         moved = _moved_expression(producer, source, access, extents, operands)
-        if moved is None:
-            return None
+        if isinstance(moved, Reason):
+            return moved
         table[position] = moved
     if len(operands.names) > MAX_OPERANDS:
-        return None
+        return TOO_MANY_OPERANDS
     size = sum(access.type.size_bytes for access in operands.accesses)
     return replace(
         consumer,
@@ -71,15 +78,15 @@ def fuse_into_reader(producer: KernelCall, consumer: KernelCall, reads: frozense
 
 def _moved_expression(
     producer: KernelCall, source: MapSpec, access: Access, extents: tuple[int, ...], operands: Operands
-) -> Expr | None:
+) -> Expr | Reason:
     form = linear_form(access, len(extents))
     index = unflatten(form, extents, source.extents) if form is not None else None
     if index is None:
-        return None
+        return NOT_COMPOSED
     moved = [Access(a.type, tuple(_compose(affine, index) for affine in a.index), a.fill) for a in source.inputs]
     for own in moved:
         if own.type.size > SMALL_ELEMENTS and not is_streaming(own, extents):
-            return None
+            return OUT_OF_ORDER
     numbers = [operands.add(name, own) for name, own in zip(producer.inputs, moved, strict=True)]
 
     def leaf(part: Expr) -> Expr:

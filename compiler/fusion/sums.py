@@ -11,29 +11,38 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.kernels.affine import Linear, is_identity, linear_form
-from compiler.kernels.spec import ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec, ReduceSpec, Ref
+from compiler.kernels.expressions import Ref
+from compiler.kernels.spec import ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec, ReduceSpec
 from compiler.program.aliases import Alias, storage_of
-from compiler.program.lowering import Lowered
-from compiler.program.program import KernelCall
+from compiler.program.program import KernelCall, Program
+from compiler.rewriting.passes import Declined, PassResult, Reason
 
 FAMILIES = (MatmulSpec, ConvSpec, DepthwiseSpec)
 """Families whose weight gradients can sum d_y as well."""
 
 WeightGradient = MatmulSpec | ConvSpec | DepthwiseSpec
 
+NO_WEIGHT_GRADIENT = Reason("sums.no_weight_gradient", "a weight gradient that reads the same d_y and sums nothing yet")
 
-def merge_sums(lowered: Lowered) -> Lowered:
+
+def merge_sums(program: Program) -> PassResult[Program]:
     """The calls with each bias gradient made by the weight gradient of the same d_y, where there is one."""
     makers: dict[Alias, list[int]] = {}
-    for position, call in enumerate(lowered.calls):
+    for position, call in enumerate(program.calls):
         if _weight_gradient(call.spec) is not None:
-            makers.setdefault(storage_of(lowered.aliases, call.inputs[1]), []).append(position)
-    calls: list[KernelCall | None] = list(lowered.calls)
-    for position, call in enumerate(lowered.calls):
-        maker = _maker(lowered, makers, calls, call)
+            makers.setdefault(storage_of(program.aliases, call.inputs[1]), []).append(position)
+    calls: list[KernelCall | None] = list(program.calls)
+    declined: list[Declined] = []
+    for position, call in enumerate(program.calls):
+        maker = _maker(program, makers, calls, call)
         if maker is not None:
             calls[position], calls[maker] = None, _merged(calls[maker], call)
-    return replace(lowered, calls=tuple(call for call in calls if call is not None))
+        elif call.phase == "backward" and _summed_channels(call.spec) is not None:
+            declined.append(NO_WEIGHT_GRADIENT.at(call.layer))
+    merged = tuple(call for call in calls if call is not None)
+    if len(merged) == len(calls):
+        return PassResult(program, False, tuple(declined))
+    return PassResult(replace(program, calls=merged, ordered=False), True, tuple(declined))
 
 
 def _weight_gradient(spec: KernelSpec) -> WeightGradient | None:
@@ -46,13 +55,13 @@ def _weight_gradient(spec: KernelSpec) -> WeightGradient | None:
 
 
 def _maker(
-    lowered: Lowered, makers: Mapping[Alias, list[int]], calls: list[KernelCall | None], reduction: KernelCall
+    program: Program, makers: Mapping[Alias, list[int]], calls: list[KernelCall | None], reduction: KernelCall
 ) -> int | None:
     """The weight gradient that can make what a reduction makes."""
     channels = _summed_channels(reduction.spec)
-    if channels is None or any(name in lowered.aliases for name in reduction.outputs):
+    if channels is None or any(name in program.aliases for name in reduction.outputs):
         return None
-    for position in makers.get(storage_of(lowered.aliases, reduction.inputs[0]), []):
+    for position in makers.get(storage_of(program.aliases, reduction.inputs[0]), []):
         call = calls[position]
         spec = _weight_gradient(call.spec) if call is not None else None
         if spec is not None and channels == _output_channels(spec):

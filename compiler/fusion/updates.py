@@ -12,78 +12,91 @@ hides behind arithmetic. A gradient that anything else reads stays as it is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import replace
 
-from compiler.fusion.maps import MAX_OPERANDS
+from compiler.fusion.maps import MAX_OPERANDS, TOO_MANY_OPERANDS
 from compiler.kernels.affine import is_identity, regrouped
-from compiler.kernels.spec import Binary, Expr, GatherSpec, MapSpec, MatmulSpec, Ref
-from compiler.kernels.substitution import substitute_refs, uses_position
-from compiler.program.lowering import Lowered
-from compiler.program.program import KernelCall
+from compiler.kernels.expressions import Binary, Expr, Ref, substitute_refs, uses_position
+from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, MatmulSpec
+from compiler.program.program import KernelCall, Program
+from compiler.rewriting.passes import Declined, PassResult, Reason
 from compiler.values import Value
 
-MOST_STEPS = 512
-"""Longest reduction (samples times positions) of a product that takes an update: its sums stay in registers; the
-sums of longer ones would wait in memory, as the gradient does, and their arithmetic outweighs the update anyway."""
+CanUpdate = Callable[[KernelSpec], bool]
+"""Whether the kernel of a gradient may apply an update to it instead of writing it (`compiler.codegen.family`)."""
 
-MOST_POSITIONS = 1 << 24
-"""Most indices into a table that takes an update: the kernel counts them in f32."""
+NO_PRODUCT = Reason("update.no_product", "a gradient that a matrix product makes in one piece, or a scatter-add")
+GRADIENT_IS_READ = Reason("update.gradient_is_read", "a gradient that nothing but the update reads")
+KERNEL_CANNOT = Reason("update.kernel", "a kernel that keeps its sums in registers until they are done")
+OPERANDS_OUTWEIGH = Reason("update.operands", "operands no larger than two gradients, since they live longer")
+OTHER_POINTS = Reason("update.points", "an update of the whole weight, point by point")
 
 _GRADIENT = 1
 """The operand of an update that is the gradient (see `compiler.ops.optimizer`)."""
 
 
-def fuse_updates(lowered: Lowered, kept: Collection[Value]) -> Lowered:
-    """The calls with updates inside the products that make their gradients; values in `kept` must stay in memory."""
-    reads = Counter(lowered.root(name) for name in kept)
+def fuse_updates(program: Program, *, can_update: CanUpdate) -> PassResult[Program]:
+    """The calls with updates inside the products that make their gradients."""
+    reads = Counter(program.kept)
     makers: dict[Value, int] = {}
-    for position, call in enumerate(lowered.calls):
-        reads.update(lowered.root(name) for name in call.inputs)
-        if _takes_update(call):
+    for position, call in enumerate(program.calls):
+        reads.update(program.root(name) for name in call.inputs)
+        if isinstance(call.spec, MatmulSpec | GatherSpec):
             makers[call.outputs[0]] = position
-    calls: list[KernelCall | None] = list(lowered.calls)
-    for position, update in enumerate(lowered.calls):
+    calls: list[KernelCall | None] = list(program.calls)
+    declined: list[Declined] = []
+    for position, update in enumerate(program.calls):
         if update.phase != "update" or len(update.inputs) <= _GRADIENT:
             continue
-        gradient = lowered.root(update.inputs[_GRADIENT])
+        gradient = program.root(update.inputs[_GRADIENT])
         maker = calls[makers[gradient]] if gradient in makers else None
-        fused = _fused(maker, update) if maker is not None and reads[gradient] == 1 else None
-        if fused is not None:
+        fused = NO_PRODUCT if maker is None else _fused(maker, update, can_update)
+        if not isinstance(fused, Reason) and reads[gradient] != 1:
+            fused = GRADIENT_IS_READ
+        if isinstance(fused, Reason):
+            declined.append(fused.at(update.parameter or update.layer))
+        else:
             calls[position], calls[makers[gradient]] = None, fused
-    return replace(lowered, calls=tuple(call for call in calls if call is not None))
+    if None not in calls:
+        return PassResult(program, False, tuple(declined))
+    left = tuple(call for call in calls if call is not None)
+    return PassResult(replace(program, calls=left, ordered=False).trimmed(), True, tuple(declined))
 
 
-def _takes_update(call: KernelCall) -> bool:
-    """Whether a call is a weight gradient whose update saves more than it costs.
+def _unfit(spec: MatmulSpec | GatherSpec, can_update: CanUpdate) -> Reason | None:
+    """Why a call is no weight gradient whose update saves more than it costs.
 
     The product must wait for the other readers of the weight, and its operands live so much longer: in all, that is
     worth it only where two gradients (the one that is not written, written and read) outweigh the operands.
     """
-    spec = call.spec
-    if isinstance(spec, GatherSpec):
-        scatter = spec.kind == "scatter_add" and spec.outer == 1 and spec.dtype == "f32"
-        return scatter and spec.count <= MOST_POSITIONS and not spec.epilogue_inputs
-    if not isinstance(spec, MatmulSpec) or spec.batch != 1 or not spec.a_transposed or spec.extra_outputs:
-        return False
-    return spec.k <= MOST_STEPS and spec.k * (spec.m + spec.n) <= 2 * spec.m * spec.n
+    if not can_update(spec):
+        return KERNEL_CANNOT
+    if isinstance(spec, MatmulSpec) and spec.k * (spec.m + spec.n) > 2 * spec.m * spec.n:
+        return OPERANDS_OUTWEIGH
+    return None
 
 
-def _fused(maker: KernelCall, update: KernelCall) -> KernelCall | None:
-    """The call with the update as its epilogue; None if the update's points are not the gradient's."""
+def _fused(maker: KernelCall, update: KernelCall, can_update: CanUpdate) -> KernelCall | Reason:
+    """The call with the update as its epilogue; the reason if the update's points are not the gradient's."""
     product, spec = maker.spec, update.spec
     if not isinstance(product, MatmulSpec | GatherSpec) or not isinstance(spec, MapSpec):
-        return None
+        return NO_PRODUCT
+    unfit = _unfit(product, can_update)
+    if unfit is not None:
+        return unfit
     if any(map(uses_position, spec.exprs)):
-        return None
+        return OTHER_POINTS
     if not all(is_identity(access, spec.extents) for access in (spec.inputs[_GRADIENT], *spec.outputs)):
-        return None
+        return OTHER_POINTS
     others = [position for position in range(len(spec.inputs)) if position != _GRADIENT]
     extents = (product.rows, product.inner) if isinstance(product, GatherSpec) else (1, product.m, product.n)
     accesses = [regrouped(spec.inputs[position], spec.extents, extents) for position in others]
     extra = tuple(access for access in accesses if access is not None)
-    if len(extra) != len(accesses) or len(maker.inputs) + len(others) > MAX_OPERANDS:
-        return None
+    if len(extra) != len(accesses):
+        return OTHER_POINTS
+    if len(maker.inputs) + len(others) > MAX_OPERANDS:
+        return TOO_MANY_OPERANDS
     first = 1 + len(product.epilogue_inputs)
 
     def operand(number: int) -> Expr:

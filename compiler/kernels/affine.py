@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine
+from compiler.kernels.access import Access, Affine
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,8 @@ def unflatten(form: Linear, extents: tuple[int, ...], shape: tuple[int, ...]) ->
     offsets, rest = [0] * len(shape), form.offset
     for dimension, step in enumerate(steps):
         offsets[dimension], rest = divmod(rest, step)
+    if rest:
+        return None  # a scalar has no dimension to take it
     for axis, (stride, extent) in enumerate(zip(form.strides, extents, strict=True)):
         if stride == 0 or extent == 1:
             continue

@@ -4,7 +4,9 @@ A `KernelSpec` says nothing of schedules, vectors or threads. `compiler.codegen`
 the same kernel, so a spec's digest is the cache key.
 
 Operand convention, for every family: `inputs` first, then `outputs`, then (if code generation asks for it) one
-workspace. Every operand is a contiguous tensor whose `TensorType` is stated; its storage is 64-byte aligned.
+workspace. Every operand is a contiguous tensor whose `TensorType` is stated; its storage is 64-byte aligned. `dtype` is
+the element type of a family's tensors (of a table, not of its indices); sums are accumulated as
+`compiler.element_types` says.
 
 Scalar expressions read `Ref(k)`. In a `MapSpec`, `Ref(k)` is input k at that point. In a contraction's epilogue
 `Ref(0)` is the accumulated value and `Ref(k)`, k >= 1, is `epilogue_inputs[k - 1]` at the output point.
@@ -13,99 +15,12 @@ Scalar expressions read `Ref(k)`. In a `MapSpec`, `Ref(k)` is input k at that po
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal
 
-from compiler.graph import TensorType
-
-# ---------------------------------------------------------------------------------------------- scalar expressions
-
-UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "floor", "sign",
-         "sin", "cos", "not", "to_f32", "to_i64", "to_i32", "to_bool", "is_nan")  # fmt: skip
-BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "lt", "le", "eq", "and", "or")
-
-
-@dataclass(frozen=True, slots=True)
-class Const:
-    """A literal of the expression's type (f32 unless used in an integer context)."""
-
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """The value of one operand at the current point."""
-
-    operand: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """The result of an earlier stage of a `RowSpec`."""
-
-    stage: int
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """The current position along one iteration axis, as i64."""
-
-    axis: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unary:
-    """`op` in `UNARY`; comparisons and `not` work on bool."""
-
-    op: str
-    x: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """`op` in `BINARY`; `lt`, `le`, `eq` give bool."""
-
-    op: str
-    x: Expr
-    y: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Select:
-    """`then` where `cond` (bool) holds, else `other`; both sides may be evaluated."""
-
-    cond: Expr
-    then: Expr
-    other: Expr
-
-
-Expr = Const | Ref | Stat | Index | Unary | Binary | Select
-
-# ---------------------------------------------------------------------------------------------------------- accesses
-
-
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """`offset + sum(coefficient * axis)` over iteration axes; `terms` holds (axis, coefficient), coefficient != 0."""
-
-    terms: tuple[tuple[int, int], ...] = ()
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How an operand is read (or written) at an iteration point: one `Affine` per dimension of `type.shape`.
-
-    `fill`: None means every index is in bounds by construction; a number means that a point outside the tensor reads
-    that number (padding, concatenation). Writes are never filled.
-    """
-
-    type: TensorType
-    index: tuple[Affine, ...]
-    fill: float | None = None
-
-
-# ---------------------------------------------------------------------------------------------------------- families
+from compiler.element_types import DType
+from compiler.kernels.access import Access
+from compiler.kernels.expressions import ACCUMULATED, Binary, Expr, Stat, refs, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +52,7 @@ class ReduceSpec:
     inputs: tuple[Access, ...]
     expr: Expr
     output: Access
-    epilogue: Expr = Ref(0)
+    epilogue: Expr = ACCUMULATED
     epilogue_inputs: tuple[Access, ...] = ()
 
 
@@ -179,11 +94,12 @@ class MatmulSpec:
     m: int
     n: int
     k: int
+    dtype: DType = field(kw_only=True)
     a_transposed: bool = False
     b_transposed: bool = False
     a_batched: bool = True
     b_batched: bool = True
-    epilogue: Expr = Ref(0)
+    epilogue: Expr = ACCUMULATED
     epilogue_inputs: tuple[Access, ...] = ()
     extra_outputs: tuple[Expr, ...] = ()
     sums: bool = False
@@ -203,6 +119,7 @@ class ConvSpec:
     """
 
     kind: Literal["forward", "input_grad", "weight_grad"]
+    dtype: DType = field(kw_only=True)
     n: int
     h: int
     w: int
@@ -214,7 +131,7 @@ class ConvSpec:
     strides: tuple[int, int]
     pads: tuple[int, int, int, int]
     dilations: tuple[int, int] = (1, 1)
-    epilogue: Expr = Ref(0)
+    epilogue: Expr = ACCUMULATED
     epilogue_inputs: tuple[Access, ...] = ()
     sums: bool = False
     direct: bool = False
@@ -229,6 +146,7 @@ class DepthwiseSpec:
     """
 
     kind: Literal["forward", "input_grad", "weight_grad"]
+    dtype: DType = field(kw_only=True)
     n: int
     h: int
     w: int
@@ -239,7 +157,7 @@ class DepthwiseSpec:
     strides: tuple[int, int]
     pads: tuple[int, int, int, int]
     dilations: tuple[int, int] = (1, 1)
-    epilogue: Expr = Ref(0)
+    epilogue: Expr = ACCUMULATED
     epilogue_inputs: tuple[Access, ...] = ()
     sums: bool = False
 
@@ -254,6 +172,7 @@ class PoolSpec:
     """
 
     kind: Literal["max", "max_grad", "average", "average_grad"]
+    dtype: DType = field(kw_only=True)
     n: int
     h: int
     w: int
@@ -264,7 +183,7 @@ class PoolSpec:
     strides: tuple[int, int]
     pads: tuple[int, int, int, int]
     count_pads: bool = False
-    epilogue: Expr = Ref(0)
+    epilogue: Expr = ACCUMULATED
     epilogue_inputs: tuple[Access, ...] = ()
 
 
@@ -280,13 +199,13 @@ class GatherSpec:
     """
 
     kind: Literal["gather", "scatter_add"]
+    dtype: DType = field(kw_only=True)
     outer: int
     rows: int
     inner: int
     count: int
     index_dtype: Literal["i64", "i32"] = "i64"
-    dtype: Literal["f32", "i64", "i32", "bool"] = "f32"
-    epilogue: Expr = Ref(0)
+    epilogue: Expr = ACCUMULATED
     epilogue_inputs: tuple[Access, ...] = ()
     extra_outputs: tuple[Expr, ...] = ()
     skips: bool = False
@@ -307,6 +226,7 @@ class AttentionSpec:
     """
 
     kind: Literal["forward", "backward"]
+    dtype: DType = field(kw_only=True)
     batch: int
     heads: int
     groups: int
@@ -332,8 +252,9 @@ class NormGradSpec:
     width: int
     epsilon: float
     centred: bool
+    dtype: DType = field(kw_only=True)
     wanted: tuple[bool, bool, bool] = (True, True, True)
-    epilogue: Expr = Ref(0)
+    epilogue: Expr = ACCUMULATED
     epilogue_inputs: tuple[Access, ...] = ()
 
 
@@ -350,6 +271,14 @@ KernelSpec = (
     | NormGradSpec
 )
 CONTRACTIONS = (MatmulSpec, ConvSpec, DepthwiseSpec)
+
+
+def compared_with_stats(spec: RowSpec) -> frozenset[int]:
+    """Operands of a row kernel in a comparison for equality with a statistic: what hits must be found exactly."""
+    parts = [part for expr in (*(term for _, term in spec.stages), *spec.exprs) for part in walk(expr)]
+    equalities = [part for part in parts if isinstance(part, Binary) and part.op == "eq"]
+    found = [refs(part) for part in equalities if isinstance(part.x, Stat) or isinstance(part.y, Stat)]
+    return frozenset(operand for operands in found for operand in operands)
 
 
 def canonical(value: object) -> str:

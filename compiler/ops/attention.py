@@ -77,7 +77,7 @@ def sizes_of(operands: Types) -> Sizes:
 
 def _infer(inputs: Types, attrs: Attrs) -> Types:
     s, dtype = sizes_of(inputs), inputs[0].dtype
-    stats = TensorType(dtype, (s.batch, s.heads, 2, s.queries))
+    stats = TensorType(inputs[0].element.sums_in, (s.batch, s.heads, 2, s.queries))
     return (TensorType(dtype, (s.batch, s.queries, s.heads, s.value_width)), stats)
 
 
@@ -205,7 +205,7 @@ def _spec(kind: str, operands: Types, mask: Types, attrs: Attrs) -> AttentionSpe
     return AttentionSpec(
         "backward" if kind == "backward" else "forward",
         s.batch, s.heads, s.groups, s.queries, s.keys, s.width, s.value_width,
-        number(attrs, "scale"), flag(attrs, "causal"), shape, (d_q, d_k, d_v),
+        number(attrs, "scale"), flag(attrs, "causal"), shape, (d_q, d_k, d_v), dtype=operands[0].dtype,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import MatmulSpec
-from compiler.ops.elementwise import sum_to
+from compiler.ops.broadcasting import sum_to
 from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import Cost, Example, NamedNode, OnnxNode, OnnxWriter, Operator, Types, broadcast_shape, flag
 from compiler.values import Value
@@ -82,8 +82,8 @@ def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> MatmulSpec:
             )
     m, k, n = left[-2], left[-1], right[-1]
     if a_batched and not b_batched and not ta:  # a shared right operand: the batch is only more rows
-        return MatmulSpec(1, batch * m, n, k, False, tb, False, False)
-    return MatmulSpec(batch, m, n, k, ta, tb, a_batched, b_batched)
+        return MatmulSpec(1, batch * m, n, k, False, tb, False, False, dtype=a.dtype)
+    return MatmulSpec(batch, m, n, k, ta, tb, a_batched, b_batched, dtype=a.dtype)
 
 
 def _to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:

@@ -7,11 +7,13 @@ from math import prod
 
 import numpy as np
 
+from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.errors import ModelShapeError
-from compiler.graph import Array, Attrs, DType, Node, TensorType
-from compiler.kernels.spec import Access, Binary, Const, Expr, GatherSpec, Index, MapSpec, Ref, Select
-from compiler.ops.access import axis, broadcast, identity
-from compiler.ops.elementwise import sum_to
+from compiler.graph import Array, Attrs, Node, TensorType
+from compiler.kernels.access import Access, axis, broadcast, identity
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select
+from compiler.kernels.spec import GatherSpec, MapSpec
+from compiler.ops.broadcasting import sum_to
 from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
     Cost,
@@ -212,6 +214,8 @@ def _pad_infer(inputs: Types, attrs: Attrs) -> Types:
 
 def _pad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     widths = list(zip(ints(attrs, "before"), ints(attrs, "after"), strict=True))
+    if not widths:
+        return (inputs[0],)  # NumPy refuses to pad a scalar by nothing
     return (np.pad(inputs[0], widths, constant_values=number(attrs, "value")),)
 
 
@@ -359,7 +363,7 @@ def _scatter_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[
     shape, along = ints(node.attrs, "shape"), integer(node.attrs, "axis")
     outer, rows, inner = prod(shape[:along]), shape[along], prod(shape[along + 1 :])
     count = types[node.inputs[0]].size
-    index = out.add("Cast", node.inputs[0], to=7)
+    index = out.add("Cast", node.inputs[0], to=ELEMENT_TYPES["i64"].onnx)
     index = out.add("Expand", out.add("Reshape", index, out.ints(1, count, 1)), out.ints(outer, count, inner))
     updates = out.add("Reshape", node.inputs[1], out.ints(outer, count, inner))
     zeros = out.add("Expand", out.scalar(0.0), out.ints(outer, rows, inner))

@@ -16,9 +16,11 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernels.spec import Access, Expr, NormGradSpec, Ref, RowSpec
-from compiler.ops.access import axis, row_matrix
+from compiler.kernels.access import Access, axis, row_matrix
+from compiler.kernels.expressions import Expr, Ref, add, mul
+from compiler.kernels.spec import NormGradSpec, RowSpec
 from compiler.ops.emitter import Emitter, Grads
+from compiler.ops.normalize import moments, norm_onnx, norm_stages
 from compiler.ops.record import (
     Cost,
     Example,
@@ -33,7 +35,6 @@ from compiler.ops.record import (
     number,
     reading_cost,
 )
-from compiler.ops.rows import add, moments, mul, norm_onnx, norm_stages
 from compiler.values import Value
 
 _T = TypeVar("_T")
@@ -123,7 +124,8 @@ def _grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> NormGradSpec:
     width = inputs[0].shape[-1]
     d_x, d_weight, d_bias = (bool(want) for want in ints(attrs, "wanted"))
     epsilon, centred = number(attrs, "epsilon"), flag(attrs, "centred")
-    return NormGradSpec(inputs[0].size // width, width, epsilon, centred, (d_x, d_weight, d_bias))
+    wanted, rows = (d_x, d_weight, d_bias), inputs[0].size // width
+    return NormGradSpec(rows, width, epsilon, centred, wanted, dtype=inputs[0].dtype)
 
 
 def _grad_to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:

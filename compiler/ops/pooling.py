@@ -10,7 +10,6 @@ import numpy as np
 
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import PoolSpec
-from compiler.ops.convolution import TO_NCHW, TO_NHWC, output_size
 from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
     Example,
@@ -24,6 +23,7 @@ from compiler.ops.record import (
     ints,
     reading_cost,
 )
+from compiler.ops.windows import TO_NCHW, TO_NHWC, output_size
 from compiler.values import Value
 
 Kind = Literal["max", "max_grad", "average", "average_grad"]
@@ -40,10 +40,11 @@ def _infer(inputs: Types, attrs: Attrs) -> Types:
     return (TensorType(inputs[0].dtype, (n, *output_size(h, w, ints(attrs, "kernel"), attrs), c)),)
 
 
-def _spec(kind: Kind, x: tuple[int, ...], y: tuple[int, ...], attrs: Attrs) -> PoolSpec:
+def _spec(kind: Kind, images: TensorType, results: TensorType, attrs: Attrs) -> PoolSpec:
+    x, y = images.shape, results.shape
     kernel, strides, pads = (ints(attrs, name) for name in WINDOW)
     return PoolSpec(
-        kind=kind, n=x[0], h=x[1], w=x[2], c=x[3], oh=y[1], ow=y[2],
+        kind=kind, dtype=images.dtype, n=x[0], h=x[1], w=x[2], c=x[3], oh=y[1], ow=y[2],
         kernel=(kernel[0], kernel[1]), strides=(strides[0], strides[1]), pads=(pads[0], pads[1], pads[2], pads[3]),
         count_pads=flag(attrs, "count_pads") if "count_pads" in attrs else False,
     )  # fmt: skip
@@ -182,7 +183,7 @@ POOLING = (
         evaluate=_max_evaluate,
         grad=_max_grad,
         cost=reading_cost(1),
-        lower=lambda inputs, outputs, attrs: _spec("max", inputs[0].shape, outputs[0].shape, attrs),
+        lower=lambda inputs, outputs, attrs: _spec("max", inputs[0], outputs[0], attrs),
         to_onnx=_max_onnx,
         examples=(Example((_X,), _ATTRS, ("apart",)),),
     ),
@@ -193,7 +194,7 @@ POOLING = (
         evaluate=_max_grad_evaluate,
         grad=_SECOND,
         cost=reading_cost(2),
-        lower=lambda inputs, outputs, attrs: _spec("max_grad", inputs[0].shape, inputs[1].shape, attrs),
+        lower=lambda inputs, outputs, attrs: _spec("max_grad", inputs[0], inputs[1], attrs),
         to_onnx=_max_grad_onnx,
         examples=(Example((_X, _Y), _ATTRS, ("apart",)),),
     ),
@@ -204,7 +205,7 @@ POOLING = (
         evaluate=_average_evaluate,
         grad=_average_grad,
         cost=reading_cost(1),
-        lower=lambda inputs, outputs, attrs: _spec("average", inputs[0].shape, outputs[0].shape, attrs),
+        lower=lambda inputs, outputs, attrs: _spec("average", inputs[0], outputs[0], attrs),
         to_onnx=_average_onnx,
         examples=(Example((_X,), _COUNTED), Example((_X,), _UNCOUNTED)),
     ),
@@ -215,7 +216,7 @@ POOLING = (
         evaluate=_average_grad_evaluate,
         grad=_SECOND,
         cost=reading_cost(1),
-        lower=lambda inputs, outputs, attrs: _spec("average_grad", outputs[0].shape, inputs[0].shape, attrs),
+        lower=lambda inputs, outputs, attrs: _spec("average_grad", outputs[0], inputs[0], attrs),
         to_onnx=_average_grad_onnx,
         examples=(
             Example((_Y,), {**_COUNTED, "shape": _X.shape}),

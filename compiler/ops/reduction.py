@@ -17,8 +17,9 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernels.spec import Access, Binary, Const, Expr, ReduceSpec, Ref, RowSpec, Select, Stat, Unary
-from compiler.ops.access import axis, identity, per_row, row_matrix
+from compiler.kernels.access import Access, axis, identity, per_row, row_matrix
+from compiler.kernels.expressions import Binary, Const, Expr, Ref, Select, Stat, Unary
+from compiler.kernels.spec import ReduceSpec, RowSpec
 from compiler.ops.emitter import Emitter, GradRule, Grads
 from compiler.ops.record import (
     Example,

@@ -1,12 +1,11 @@
-"""Graph passes: pure functions from `Graph` to `Graph`, in the order they run. Adding one: a file and a line here."""
+"""Graph passes in the order they run. A pass is a pure function from `Graph` to `PassResult[Graph]`.
+
+Adding one: a file here, and a line in a list below that says why it stands where it stands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from compiler.errors import InternalError
 from compiler.graph import Graph
-from compiler.ops import OPERATORS
 from compiler.passes.attention import fuse_attention
 from compiler.passes.eliminate_common import eliminate_common
 from compiler.passes.eliminate_dead import eliminate_dead
@@ -16,56 +15,38 @@ from compiler.passes.layout import sink_transposes
 from compiler.passes.narrow_gradients import narrow_gradients
 from compiler.passes.normalization import join_norms
 from compiler.passes.simplify import simplify
+from compiler.rewriting.passes import Pass, Passes, Trace, run, until_stable
+from compiler.rewriting.verify import find_problem
 
-Pass = Callable[[Graph], Graph]
-
-CLEAN_UP: tuple[Pass, ...] = (fold_constants, simplify, eliminate_common, eliminate_dead)
-FORWARD_PASSES: tuple[Pass, ...] = (
-    *CLEAN_UP,
-    sink_transposes,
-    *CLEAN_UP,
-    *CLEAN_UP,
-    unguard_softmax,
-    *CLEAN_UP,
-    fuse_attention,
-    join_norms,
-    *CLEAN_UP,
-    *CLEAN_UP,
+CLEAN_UP: tuple[Pass[Graph], ...] = (
+    fold_constants,  # first: what is constant needs no rule of its own
+    simplify,  # then equal things look equal
+    eliminate_common,  # before the dead ones go: their inputs were read twice
+    eliminate_dead,  # last: everything above leaves some behind
 )
-TRAINING_PASSES: tuple[Pass, ...] = (*CLEAN_UP, narrow_gradients, *CLEAN_UP, *CLEAN_UP)
+FORWARD_PASSES: Passes[Graph] = (
+    until_stable(CLEAN_UP),  # importers write plainly and rely on this
+    sink_transposes,  # on few shapes of the same thing, and before patterns are looked for between transposes
+    until_stable(CLEAN_UP),  # what sank now cancels
+    unguard_softmax,  # before attention: a guard between softmax and product would hide it
+    until_stable(CLEAN_UP),  # guards and masks that nothing reads any more would count as readers
+    fuse_attention,  # before norms: it reads its scaling off products that a norm's spelling resembles
+    join_norms,  # on the forward graph, so that the backward pass has one gradient for all
+    until_stable(CLEAN_UP),  # attention's own transposes cancel against the model's
+)
+TRAINING_PASSES: Passes[Graph] = (
+    until_stable(CLEAN_UP),  # gradient rules recompute freely; a slice must lie right behind the gradient that it cuts
+    narrow_gradients,  # only now is there a gradient to narrow
+    until_stable(CLEAN_UP),  # whole gradients that were narrowed are dead
+)
 
 
-def run_passes(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
-    """Apply passes in order, checking after each that the graph is still valid.
+def run_passes(graph: Graph, passes: Passes[Graph], trace: Trace | None = None, of: str = "graph") -> Graph:
+    """Apply passes in order, with a check that the graph stays valid.
 
     Raises: InternalError naming the pass that broke it and those that ran before.
     """
-    done: list[str] = []
-    for step in passes:
-        graph = step(graph)
-        problem = find_problem(graph)
-        if problem:
-            raise InternalError(f"{problem}; passes run before: {', '.join(done) or 'none'}", where=step.__name__)
-        done.append(step.__name__)
-    return graph
-
-
-def find_problem(graph: Graph) -> str:
-    """What is wrong with a graph: an undefined or doubly defined value, or a type that `infer` contradicts."""
-    known = set(graph.inputs) | set(graph.arrays)
-    for node in graph.nodes:
-        missing = [name for name in node.inputs if name not in known]
-        if missing:
-            return f"{node.op} ({node.layer}) reads undefined {missing[0]}"
-        twice = [name for name in node.outputs if name in known]
-        if twice:
-            return f"{node.op} ({node.layer}) defines {twice[0]} again"
-        types = OPERATORS[node.op].infer(tuple(graph.types[name] for name in node.inputs), node.attrs)
-        if types != tuple(graph.types[name] for name in node.outputs):
-            return f"{node.op} ({node.layer}) has outputs of other types than it infers"
-        known.update(node.outputs)
-    lost = [name for name in graph.outputs if name not in known]
-    return f"output {lost[0]} is not defined" if lost else ""
+    return run(graph, passes, find_problem, trace, of)
 
 
 __all__ = ["CLEAN_UP", "FORWARD_PASSES", "TRAINING_PASSES", "find_problem", "run_passes"]

@@ -21,21 +21,25 @@ from compiler.graph import Graph
 from compiler.passes.attention_mask import later_keys
 from compiler.passes.attention_match import Finder, Match, Source, mask_shape
 from compiler.rewriting.builder import GraphBuilder
+from compiler.rewriting.passes import Declined, PassResult, rewritten
 from compiler.values import Value
 
 
-def fuse_attention(graph: Graph) -> Graph:
+def fuse_attention(graph: Graph) -> PassResult[Graph]:
     """The graph with every attention that is recognised as one node."""
     finder = Finder(graph)
     b = GraphBuilder(graph, keep_nodes=False)
+    declined: list[Declined] = []
     for node in graph.nodes:
         match = finder.match(node)
         b.stand_for(node)
-        if match is None:
-            b.nodes.append(node)
-        else:
+        if isinstance(match, Match):
             _write(b, finder, match, node.output)
-    return b.graph_of(graph)
+            continue
+        b.nodes.append(node)
+        if match is not None:
+            declined.append(match)
+    return rewritten(graph, b.graph_of(graph), declined)
 
 
 def _write(b: GraphBuilder, finder: Finder, match: Match, output: Value) -> None:

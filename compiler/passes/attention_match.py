@@ -9,6 +9,7 @@ import numpy as np
 from compiler.graph import Array, Graph, Node
 from compiler.ops.record import flag, ints
 from compiler.passes.attention_mask import HIDDEN, Known, MaskPart, is_exact, weightless
+from compiler.rewriting.passes import Declined
 from compiler.values import Value
 
 
@@ -65,31 +66,44 @@ class Finder:
         """Shape of a value."""
         return self.graph.types[name].shape
 
-    def match(self, node: Node) -> Match | None:
-        """The attention that ends in `node`."""
-        if node.op != "matmul" or flag(node.attrs, "transpose_a") or len(self.shape(node.output)) not in (4, 5):
+    def match(self, node: Node) -> Match | Declined | None:
+        """The attention that ends in `node`, or why what ends there is none; None if nothing hints at one."""
+        softmax = self.maker(node.inputs[0], "softmax", "safe_softmax") if node.op == "matmul" else None
+        if softmax is None:
             return None
-        softmax = self._softmax(node.inputs[0])
-        found = self._scores(softmax.inputs[0]) if softmax is not None else None
+        where = node.layer or node.op
+        if flag(node.attrs, "transpose_a") or len(self.shape(node.output)) not in (4, 5):
+            return Declined("attention.axes", where, "weights [batch, heads, queries, keys], or with an axis of groups")
+        if not self._private(softmax.output):
+            return Declined("attention.weights_are_read", where, "weights that nothing but the product with v reads")
+        found = self._scores(softmax.inputs[0])
         if found is None:
-            return None
+            return Declined(
+                "attention.scores", where, "scores of one product, scaled and masked, that nothing else reads"
+            )
         product, scale, mask = found
         q = self._source(product.inputs[0], flag(product.attrs, "transpose_a"))
         k = self._source(product.inputs[1], not flag(product.attrs, "transpose_b"))
         v = self._source(node.inputs[1], flag(node.attrs, "transpose_b"))
         whole = self._whole(q, k, v)
-        parts = self._known(mask, whole) if whole is not None and v.scale == 1.0 else None
-        if whole is None or parts is None:
-            return None
+        if whole is None or v.scale != 1.0:
+            return Declined(
+                "attention.operands", where, "unscaled values, and keys that broadcast over groups of heads"
+            )
+        parts = self._known(mask, whole)
+        if parts is None:
+            return Declined(
+                "attention.mask_shape", where, "a mask over [batch, heads, queries, keys] or parts of these"
+            )
         hidden = weightless(parts, *whole[-2:])
-        return Match(q, k, v, scale * q.scale * k.scale, parts, hidden) if is_exact(parts, hidden) else None
+        if not is_exact(parts, hidden):
+            return Declined(
+                "attention.mask_number", where, "-inf where a mask takes the place of scores that may weigh"
+            )
+        return Match(q, k, v, scale * q.scale * k.scale, parts, hidden)
 
     def _private(self, name: Value) -> bool:
         return len(self.readers.get(name, ())) == 1 and name not in self.graph.outputs
-
-    def _softmax(self, weights: Value) -> Node | None:
-        """The softmax that makes the weights."""
-        return self.maker(weights, "softmax", "safe_softmax") if self._private(weights) else None
 
     def _scores(self, scores: Value) -> tuple[Node, float, tuple[MaskPart, ...]] | None:
         """(product of q and k, its scale, masks) behind the softmax's operand; masks come after scaling."""

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from compiler.graph import Array, Graph
 from compiler.ops import OPERATORS
+from compiler.rewriting.passes import PassResult, rewritten
 from compiler.values import Value
 
 MAX_CONSTANT_BYTES = 1 << 16
 
 
-def eliminate_common(graph: Graph) -> Graph:
+def eliminate_common(graph: Graph) -> PassResult[Graph]:
     """The graph with common subexpressions merged; graph outputs stay."""
     merged = _equal_constants(graph)
     seen: dict[object, tuple[Value, ...]] = {}
@@ -31,7 +32,7 @@ def eliminate_common(graph: Graph) -> Graph:
             continue
         seen.setdefault(key, node.outputs)
         nodes.append(node)
-    return graph.with_nodes(nodes)
+    return rewritten(graph, graph.with_nodes(nodes))
 
 
 def _equal_constants(graph: Graph) -> dict[Value, Value]:

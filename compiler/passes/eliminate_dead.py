@@ -9,10 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.graph import Graph
+from compiler.rewriting.passes import PassResult, rewritten
 
 
-def eliminate_dead(graph: Graph) -> Graph:
+def eliminate_dead(graph: Graph) -> PassResult[Graph]:
     """The graph without dead nodes and constants; parameters and inputs stay."""
+    return rewritten(graph, without_dead(graph))
+
+
+def without_dead(graph: Graph) -> Graph:
+    """The graph without what none of its outputs needs."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):

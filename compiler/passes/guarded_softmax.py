@@ -14,27 +14,30 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.graph import Array, Graph, Node
-from compiler.ops.rows import LOWEST
+from compiler.ops.softmax import LOWEST
 from compiler.rewriting.builder import GraphBuilder
+from compiler.rewriting.passes import Declined, PassResult, rewritten
 from compiler.values import Value
 
 
-def unguard_softmax(graph: Graph) -> Graph:
+def unguard_softmax(graph: Graph) -> PassResult[Graph]:
     """The graph with every guarded softmax as one that needs no guard."""
     makers = graph.producers()
     b = GraphBuilder(graph, keep_nodes=False)
+    declined: list[Declined] = []
     for node in graph.nodes:
         softmax = _guarded(graph, makers, node)
-        if softmax is None:
+        if not isinstance(softmax, Node):
             b.nodes.append(node)
+            declined += [softmax] if softmax is not None else []
             continue
         b.stand_for(node)
         b.emit("safe_softmax", _masked_by_infinity(b, graph, makers, softmax.inputs[0]), output=node.output)
-    return b.graph_of(graph)
+    return rewritten(graph, b.graph_of(graph), declined)
 
 
-def _guarded(graph: Graph, makers: Mapping[Value, Node], node: Node) -> Node | None:
-    """The softmax behind a guard."""
+def _guarded(graph: Graph, makers: Mapping[Value, Node], node: Node) -> Node | Declined | None:
+    """The softmax behind a guard, or why what is guarded is none; None for what is no guard."""
     if node.op != "where":
         return None
     condition, replacement, kept = node.inputs
@@ -42,7 +45,9 @@ def _guarded(graph: Graph, makers: Mapping[Value, Node], node: Node) -> Node | N
     if test is None or test.op != "is_nan" or test.inputs != (kept,) or zero is None or zero.any():
         return None
     same = graph.types[kept] == graph.types[node.output]
-    return softmax if softmax is not None and softmax.op == "softmax" and same else None
+    if softmax is None or softmax.op != "softmax" or not same:
+        return Declined("softmax.guards_another", node.layer or node.op, "a softmax of the same shape behind the guard")
+    return softmax
 
 
 def _masked_by_infinity(b: GraphBuilder, graph: Graph, makers: Mapping[Value, Node], scores: Value) -> Value:

@@ -17,6 +17,7 @@ from compiler.graph import Graph, Node
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.record import flag, integer, ints
 from compiler.rewriting.builder import GraphBuilder
+from compiler.rewriting.passes import Declined, PassResult, rewritten
 from compiler.values import Value
 
 ELEMENTWISE_NAMES = frozenset(record.name for record in ELEMENTWISE)
@@ -37,6 +38,10 @@ class Sinker(GraphBuilder):
         super().__init__(graph, keep_nodes=False)
         self.lazy: dict[Value, Lazy] = {}
         self.plain: dict[Value, Value] = {}
+        self.written: list[Declined] = []
+        """Transposes that came to no end, and before what they had to be written."""
+        self.reader = self.before = ""
+        """The node that is being replayed, and its operator."""
 
     def name(self, value: Value) -> Value:
         """A plain value equal to `value`, writing its pending transpose if there is one."""
@@ -46,6 +51,8 @@ class Sinker(GraphBuilder):
         if pending is None:
             return value
         self.plain[value] = self.emit("transpose", pending.base, perm=pending.perm)
+        needs = "an operator that works on any order of axes, or the other operands in the same order"
+        self.written.append(Declined("layout.axes_are_fixed", self.reader, f"{needs}, not {self.before}"))
         return self.plain[value]
 
     def defer(self, output: Value, base: Value, perm: tuple[int, ...]) -> None:
@@ -64,20 +71,22 @@ Rule = Callable[[Sinker, Node], bool]
 """Handles a node by deferring its output; False means that it needs plain operands."""
 
 
-def sink_transposes(graph: Graph) -> Graph:
+def sink_transposes(graph: Graph) -> PassResult[Graph]:
     """The graph with transposes moved towards its outputs, most of them cancelled."""
     b = Sinker(graph)
     for node in graph.nodes:
         b.stand_for(node)
+        b.before, b.reader = node.op, node.layer or node.op
         rule = _elementwise if node.op in ELEMENTWISE_NAMES else RULES.get(node.op)
         if rule is not None and rule(b, node):
             continue
         inputs = tuple(b.name(name) for name in node.inputs)
         b.nodes.append(replace(node, inputs=inputs))
+    b.before, b.reader = "an output", "outputs"
     for output in graph.outputs:
         if b.name(output) != output:
             b.emit("identity", b.name(output), output=output)
-    return b.graph_of(graph)
+    return rewritten(graph, b.graph_of(graph), b.written)
 
 
 def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,15 +15,22 @@ from typing import Any
 from compiler.graph import Graph, Node
 from compiler.ops.record import flag, ints
 from compiler.passes.simplify import Rewriter
+from compiler.rewriting.passes import Declined, PassResult, rewritten
 from compiler.values import Value
 
 
-def narrow_gradients(graph: Graph) -> Graph:
+def narrow_gradients(graph: Graph) -> PassResult[Graph]:
     """The graph with slices of weight-gradients pushed into their operands."""
     b = Rewriter(graph)
+    declined: list[Declined] = []
     for node in graph.nodes:
-        b.replay(node, _narrow if node.op == "slice" and node.phase == "backward" else None)
-    return b.graph_of(graph)
+        slices = node.op == "slice" and node.phase == "backward"
+        if not b.replay(node, _narrow if slices else None) and slices:
+            needs = (
+                f"the gradient of a product or a convolution, cut along one axis of its own ({', '.join(NARROWING)})"
+            )
+            declined.append(Declined("narrow.source", node.layer or node.op, needs))
+    return rewritten(graph, b.replayed(), declined)
 
 
 def _narrow(b: Rewriter, node: Node) -> Value | None:

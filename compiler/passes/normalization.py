@@ -13,17 +13,22 @@ from dataclasses import dataclass
 from compiler.graph import Graph, Node
 from compiler.ops.record import flag, ints, number
 from compiler.passes.simplify import Rewriter
+from compiler.rewriting.passes import Declined, PassResult, rewritten
 from compiler.values import Value
 
 
-def join_norms(graph: Graph) -> Graph:
+def join_norms(graph: Graph) -> PassResult[Graph]:
     """The graph with every norm that is recognised as one node."""
     readers = {name: len(nodes) for name, nodes in graph.consumers().items()}
     b = Rewriter(graph)
     joiner = _Joiner(b, {name for name, count in readers.items() if count == 1} - set(graph.outputs))
     for node in graph.nodes:
         b.replay(node, joiner.rule if node.op in ("mul", "add") else None)
-    return b.graph_of(graph)
+    joined = b.replayed()
+    read = {name for node in joined.nodes for name in node.inputs}.union(joined.outputs)
+    left = [node for node in joined.nodes if node.op in ("normalize", "rms_normalize") and node.output in read]
+    needs = "a weight as wide as a row to scale it, and no other reader"
+    return rewritten(graph, joined, [Declined("norm.not_scaled", node.layer or node.op, needs) for node in left])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from compiler.graph import Graph, Node
 from compiler.ops.record import flag, ints, number, text
 from compiler.rewriting.builder import GraphBuilder
+from compiler.rewriting.passes import PassResult, rewritten
 from compiler.values import Value
 
 Rule = Callable[["Rewriter", Node], Value | None]
@@ -39,8 +40,12 @@ class Rewriter(GraphBuilder):
         node = self.made.get(name)
         return node if node is not None and node.op == op else None
 
-    def replay(self, node: Node, rule: Rule | None) -> None:
-        """Append the node, or what its rule puts in its place."""
+    def replayed(self) -> Graph:
+        """What has become of the graph, once all its nodes were replayed."""
+        return replace(self.graph, nodes=tuple(self.nodes), types=self.types, arrays=self.arrays)
+
+    def replay(self, node: Node, rule: Rule | None) -> bool:
+        """Append the node, or what its rule puts in its place; whether there is anything else in its place."""
         node = replace(node, inputs=tuple(self.renamed.get(name, name) for name in node.inputs))
         self.stand_for(node)
         before = len(self.nodes)
@@ -52,16 +57,18 @@ class Rewriter(GraphBuilder):
             self.nodes.append(node)
             for name in node.outputs:
                 self.made[name] = node
-        elif result != node.output:
+            return False
+        if result != node.output:
             self.renamed[node.output] = result
+        return True
 
 
-def simplify(graph: Graph) -> Graph:
+def simplify(graph: Graph) -> PassResult[Graph]:
     """The graph after one sweep of all rules."""
     b = Rewriter(graph)
     for node in graph.nodes:
         b.replay(node, RULES.get(node.op))
-    return b.graph_of(graph)
+    return rewritten(graph, b.replayed())
 
 
 def _identity(b: Rewriter, node: Node) -> Value | None:

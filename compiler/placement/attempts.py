@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, takewhile
 
-from compiler.program.cost import cache_bytes
+from compiler.program.cost import Machine
 from compiler.program.program import Program
 from compiler.recomputation.choose import Repeat, lowering, rank_repeats
-from compiler.recomputation.rewrite import repeat_calls
+from compiler.recomputation.rewrite import repeat_calls, repeat_forward
+from compiler.rewriting.passes import Passes
 from compiler.slicing.choose import choose_groups
-from compiler.slicing.rewrite import slice_program
+from compiler.slicing.rewrite import slice_batch
 from compiler.targets import Target
 
 FINER = (1, 4, 16)
@@ -22,28 +24,37 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Programs that compute the same as all other attempts' do, and what is special about them, for a message."""
+    """A way to run the programs: passes whose results compute the same as all other attempts' do.
 
-    programs: tuple[Program, ...]
-    how: str
+    `name` says what is special about it, for a message.
+    """
+
+    name: str
+    passes: Passes[Program]
 
 
 def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterator[Attempt]:
     """The fastest way for `target`, then ever more repeated calls and finer slices of the batch."""
-    capacity_bytes = cache_bytes(target)
-    ranked = [rank_repeats(program, capacity_bytes) for program in programs]
+    machine = Machine.of(target)
+    ranked = [rank_repeats(program, machine) for program in programs]
     for share in (0.0, *SHARES):
         chosen = [lowering(program, _taken(repeats, share)) for program, repeats in zip(programs, ranked, strict=True)]
-        repeated = [
-            repeat_calls(program, [repeat.position for repeat in repeats])
+        positions = {
+            program.name: tuple(repeat.position for repeat in repeats)
             for program, repeats in zip(programs, chosen, strict=True)
-        ]
-        count = sum(map(len, chosen))
+        }
+        repeated = [repeat_calls(program, positions[program.name]) for program in programs]
         for finer in FINER:
-            groups = [choose_groups(program, batch, capacity_bytes // finer) for program in repeated]
-            cut = tuple(slice_program(program, own) for program, own in zip(repeated, groups, strict=True))
-            runs = sum(map(len, groups))
-            yield Attempt(cut, f"{count} forward kernels repeated in the backward pass, {runs} runs cut by the batch")
+            finer_machine = machine.with_cache_over(finer)
+            groups = {program.name: choose_groups(program, batch, finer_machine) for program in repeated}
+            count, runs = sum(map(len, positions.values())), sum(map(len, groups.values()))
+            yield Attempt(
+                f"{count} forward kernels repeated in the backward pass, {runs} runs cut by the batch",
+                (
+                    partial(repeat_forward, positions=positions),  # whole calls, so that repeats are cut too
+                    partial(slice_batch, groups=groups),
+                ),
+            )
 
 
 def _taken(repeats: Sequence[Repeat], share: float) -> Sequence[Repeat]:

@@ -21,7 +21,12 @@ from compiler.graph import TensorType
 from compiler.kernels.spec import MatmulSpec
 from compiler.program.aliases import storage_of
 from compiler.program.program import KernelCall, Program, StateTensor
+from compiler.rewriting.passes import Declined, PassResult, Reason
 from compiler.values import Value
+
+AS_IT_IS = Reason(
+    "packing.as_it_is", "a weight that divides into panels, is faster so, and has room for a copy if others read it too"
+)
 
 PanelWidth = Callable[[MatmulSpec], int]
 """Columns of the panels in which a product reads a B that never changes best; 0: as it is."""
@@ -40,10 +45,20 @@ Stored = Mapping[Order, StateTensor]
 """The packed tensor of each order that has one."""
 
 
-def pack_weights(
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Which weights are stored packed, decided for all programs of a binary at once."""
+
+    frozen: Mapping[Value, StateTensor]
+    stored: Stored
+    state: tuple[StateTensor, ...]
+    """All state, with packed weights beside or in place of the others."""
+
+
+def plan_packing(
     programs: Sequence[Program], state: Sequence[StateTensor], panel_width: PanelWidth, *, may_copy: bool
-) -> tuple[tuple[Program, ...], tuple[StateTensor, ...]]:
-    """Programs that read packed weights, and the state that holds them; copies only if `may_copy`."""
+) -> Packing:
+    """The packed weights that pay, and the state that holds them; copies only if `may_copy`."""
     frozen = {tensor.value: tensor for tensor in state if _never_changes(tensor)}
     wanted = {
         order: packed
@@ -53,11 +68,31 @@ def pack_weights(
     }
     stored, replaced = _stored(programs, frozen, wanted, may_copy=may_copy)
     kept = [tensor for tensor in state if tensor.value not in replaced]
-    return tuple(_rewritten(program, frozen, stored) for program in programs), (*kept, *stored.values())
+    return Packing(frozen, stored, (*kept, *stored.values()))
+
+
+def pack_weights(program: Program, *, packing: Packing) -> PassResult[Program]:
+    """The program with packed operands, and their types."""
+    calls: list[KernelCall] = []
+    declined: list[Declined] = []
+    for call in program.calls:
+        order = _order(program, call, packing.frozen)
+        packed = packing.stored.get(order) if order is not None else None
+        if packed is not None and isinstance(call.spec, MatmulSpec):
+            width = packed.type.shape[-1]
+            spec = replace(call.spec, b_transposed=False, b_batched=False, b_panel=width)
+            call = replace(call, spec=spec, inputs=(call.inputs[0], packed.value, *call.inputs[2:]))
+        elif order is not None:
+            declined.append(AS_IT_IS.at(call.layer))
+        calls.append(call)
+    types = {tensor.value: tensor.type for tensor in packing.stored.values()}
+    state = tuple(dict.fromkeys((*program.state, *types)))
+    made = replace(program, calls=tuple(calls), types={**program.types, **types}, state=state)
+    return PassResult(made, made.calls != program.calls, tuple(declined))
 
 
 def _never_changes(tensor: StateTensor) -> bool:
-    return tensor.role != "optimizer" and not tensor.trained and tensor.type.dtype == "f32"
+    return tensor.role != "optimizer" and not tensor.trained and tensor.type.element.is_real
 
 
 def _order(program: Program, call: KernelCall, frozen: Mapping[Value, StateTensor]) -> Order | None:
@@ -103,7 +138,7 @@ def packed_state(tensor: StateTensor, spec: MatmulSpec, transposed: bool, width:
     panels, steps = ([axis + (axis > last) for axis in axes] for axes in (columns, rows))
     perm = (*panels, *steps, last + 1)
     shape = tuple(view[axis] for axis in perm)
-    return replace(tensor, type=TensorType("f32", shape), view_shape=tuple(view), perm=perm, packed=True)
+    return replace(tensor, type=TensorType(tensor.type.dtype, shape), view_shape=tuple(view), perm=perm, packed=True)
 
 
 def _stored(
@@ -133,18 +168,3 @@ def _read_plainly(programs: Sequence[Program], frozen: Mapping[Value, StateTenso
             for position, name in enumerate(call.inputs):
                 if program.root(name) in frozen and not (position == 1 and order in wanted):
                     yield program.root(name)
-
-
-def _rewritten(program: Program, frozen: Mapping[Value, StateTensor], stored: Stored) -> Program:
-    """The program with packed operands, and their types."""
-    calls = []
-    for call in program.calls:
-        order = _order(program, call, frozen)
-        packed = stored.get(order) if order is not None else None
-        if packed is not None and isinstance(call.spec, MatmulSpec):
-            width = packed.type.shape[-1]
-            spec = replace(call.spec, b_transposed=False, b_batched=False, b_panel=width)
-            call = replace(call, spec=spec, inputs=(call.inputs[0], packed.value, *call.inputs[2:]))
-        calls.append(call)
-    types = {tensor.value: tensor.type for tensor in stored.values()}
-    return replace(program, calls=tuple(calls), types={**program.types, **types})

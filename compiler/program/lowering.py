@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from compiler.errors import CompileError
 from compiler.graph import Array, Graph, Node, TensorType
-from compiler.kernels.spec import Const, Expr, KernelSpec, MapSpec, ReduceSpec, Ref, RowSpec
-from compiler.kernels.substitution import substitute_refs
+from compiler.kernels.expressions import Const, Expr, Ref, substitute_refs
+from compiler.kernels.spec import KernelSpec, MapSpec, ReduceSpec, RowSpec
 from compiler.ops import OPERATORS
 from compiler.ops.record import View
-from compiler.program.aliases import Alias, Aliases, root_of
-from compiler.program.program import KernelCall
+from compiler.program.aliases import Alias
+from compiler.program.program import KernelCall, Program, ProgramName
 from compiler.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """Kernel calls in graph order. `aliases[v]` is the storage that v shares (views, in-place updates)."""
-
-    calls: tuple[KernelCall, ...]
-    types: Mapping[Value, TensorType]
-    aliases: Aliases
-
-    def root(self, value: Value) -> Value:
-        """The value that owns the storage of `value`."""
-        return root_of(self.aliases, value)
-
-
-def lower(graph: Graph) -> Lowered:
-    """Kernel calls for every node.
+def lower(graph: Graph, name: ProgramName, *, inputs: tuple[Value, ...], outputs: tuple[Value, ...]) -> Program:
+    """Kernel calls for every node, in graph order; graph outputs beyond `outputs` are updates of state.
 
     Raises: CompileError naming the node whose operator has no kernel for these shapes.
     """
@@ -39,10 +26,10 @@ def lower(graph: Graph) -> Lowered:
     aliases: dict[Value, Alias] = {}
     for node in graph.nodes:
         record = OPERATORS[node.op]
-        inputs = tuple(graph.types[name] for name in node.inputs)
-        outputs = tuple(graph.types[name] for name in node.outputs)
+        taken = tuple(graph.types[value] for value in node.inputs)
+        made = tuple(graph.types[value] for value in node.outputs)
         try:
-            spec = record.lower(inputs, outputs, node.attrs)
+            spec = record.lower(taken, made, node.attrs)
         except CompileError as problem:
             problem.where = problem.where or node.layer or node.op
             raise
@@ -51,8 +38,17 @@ def lower(graph: Graph) -> Lowered:
             continue
         in_place = {o: i for o, i in record.in_place.items() if o < len(node.outputs)}
         aliases.update({node.outputs[o]: Alias(node.inputs[i]) for o, i in in_place.items()})
-        calls.append(_call(node, spec, inputs, outputs, scalars))
-    return Lowered(tuple(calls), graph.types, aliases)
+        calls.append(_call(node, spec, taken, made, scalars))
+    updates = tuple(value for value in graph.outputs if value not in outputs)
+    program = Program(name, tuple(calls), graph.types, inputs, outputs, aliases, updates, names=graph.names)
+    return replace(program, state=_state(graph, program)).trimmed()
+
+
+def _state(graph: Graph, program: Program) -> tuple[Value, ...]:
+    """Arrays and inputs of the graph that calls touch, and that are not fed to every run."""
+    touched = {program.root(value) for call in program.calls for value in (*call.inputs, *call.outputs)}
+    touched.update(map(program.root, program.outputs))
+    return tuple(value for value in (*graph.arrays, *graph.inputs) if value in touched and value not in program.inputs)
 
 
 def _call(

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from compiler.kernels.spec import ConvSpec
 from compiler.program.program import KernelCall, Program
+from compiler.rewriting.passes import PassResult
 
 
-def only_direct(programs: tuple[Program, ...]) -> tuple[Program, ...]:
-    """The same programs with every dense convolution marked `direct`: no schedule of theirs uses Winograd."""
-    return tuple(replace(program, calls=tuple(map(_direct, program.calls))) for program in programs)
+def only_direct(program: Program) -> PassResult[Program]:
+    """The program with every dense convolution marked `direct`: no schedule of theirs uses Winograd."""
+    calls = tuple(map(_direct, program.calls))
+    return PassResult(replace(program, calls=calls), modified=calls != program.calls)
 
 
 def _direct(call: KernelCall) -> KernelCall:

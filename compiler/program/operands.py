@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.errors import InternalError
 from compiler.graph import TensorType
+from compiler.kernels.access import Access
 from compiler.kernels.spec import (
-    Access,
     AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
@@ -56,56 +58,64 @@ def operand_types(spec: KernelSpec) -> OperandTypes:
     raise InternalError(f"no operand rule for {type(spec).__name__}")
 
 
-def check_operands(program: Program) -> None:
-    """Raises: InternalError if a kernel takes an operand to be of another size or type than its value is."""
+def find_mismatch(program: Program) -> str:
+    """Where a kernel takes another number of operands, or one of another size or type than its value; else empty."""
     for call in program.calls:
         types = operand_types(call.spec)
+        if (len(call.inputs), len(call.outputs)) != (len(types.inputs), len(types.outputs)):
+            taken = f"the kernel takes {len(types.inputs)} inputs and {len(types.outputs)} outputs"
+            return f"{label_of(call)}: {taken}, the call has {len(call.inputs)} and {len(call.outputs)}"
         for value, expected in zip((*call.inputs, *call.outputs), types.inputs + types.outputs, strict=True):
             given = program.types[value]
             if (given.dtype, given.size) != (expected.dtype, expected.size):
-                raise InternalError(
-                    f"the kernel takes {program.name_of(value)!r}, {given}, as {expected}", where=label_of(call)
-                )
+                return f"{label_of(call)}: the kernel takes {program.name_of(value)!r}, {given}, as {expected}"
+    return ""
 
 
 def _types(accesses: tuple[Access, ...]) -> tuple[TensorType, ...]:
     return tuple(access.type for access in accesses)
 
 
-def _f32(*shape: int) -> TensorType:
-    return TensorType("f32", shape)
+def _types_of(dtype: DType) -> Callable[..., TensorType]:
+    """Shape -> the type of a tensor of the kernel's own element type."""
+    return lambda *shape: TensorType(dtype, shape)
 
 
 def _matmul(spec: MatmulSpec) -> OperandTypes:
+    of = _types_of(spec.dtype)
     a = (spec.k, spec.m) if spec.a_transposed else (spec.m, spec.k)
     b: tuple[int, ...] = (spec.n, spec.k) if spec.b_transposed else (spec.k, spec.n)
     if spec.b_panel:
         b = (spec.n // spec.b_panel, spec.k, spec.b_panel)
-    a_type = _f32(*((spec.batch, *a) if spec.a_batched else a))
-    b_type = _f32(*((spec.batch, *b) if spec.b_batched else b))
-    outputs = (_f32(spec.batch, spec.m, spec.n),) * (1 + len(spec.extra_outputs))
-    sums = (_f32(spec.n),) if spec.sums else ()
+    a_type = of(*((spec.batch, *a) if spec.a_batched else a))
+    b_type = of(*((spec.batch, *b) if spec.b_batched else b))
+    outputs = (of(spec.batch, spec.m, spec.n),) * (1 + len(spec.extra_outputs))
+    sums = (of(spec.n),) if spec.sums else ()
     return OperandTypes((a_type, b_type, *_types(spec.epilogue_inputs)), outputs + sums)
 
 
 def _conv(spec: ConvSpec) -> OperandTypes:
-    x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.k)
-    return _image_operands(spec, x, y, _f32(*spec.kernel, spec.c, spec.k))
+    of = _types_of(spec.dtype)
+    x, y = of(spec.n, spec.h, spec.w, spec.c), of(spec.n, spec.oh, spec.ow, spec.k)
+    return _image_operands(spec, x, y, of(*spec.kernel, spec.c, spec.k))
 
 
 def _depthwise(spec: DepthwiseSpec) -> OperandTypes:
-    x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.c)
-    return _image_operands(spec, x, y, _f32(*spec.kernel, spec.c))
+    of = _types_of(spec.dtype)
+    x, y = of(spec.n, spec.h, spec.w, spec.c), of(spec.n, spec.oh, spec.ow, spec.c)
+    return _image_operands(spec, x, y, of(*spec.kernel, spec.c))
 
 
 def _image_operands(spec: ConvSpec | DepthwiseSpec, x: TensorType, y: TensorType, w: TensorType) -> OperandTypes:
+    of = _types_of(spec.dtype)
     inputs, output = {"forward": ((x, w), y), "input_grad": ((y, w), x), "weight_grad": ((x, y), w)}[spec.kind]
-    sums = (_f32(y.shape[-1]),) if spec.sums else ()
+    sums = (of(y.shape[-1]),) if spec.sums else ()
     return OperandTypes(inputs + _types(spec.epilogue_inputs), (output, *sums))
 
 
 def _pool(spec: PoolSpec) -> OperandTypes:
-    x, y = _f32(spec.n, spec.h, spec.w, spec.c), _f32(spec.n, spec.oh, spec.ow, spec.c)
+    of = _types_of(spec.dtype)
+    x, y = of(spec.n, spec.h, spec.w, spec.c), of(spec.n, spec.oh, spec.ow, spec.c)
     operands = {
         "max": ((x,), y),
         "max_grad": ((x, y), x),
@@ -126,12 +136,13 @@ def _gather(spec: GatherSpec) -> OperandTypes:
 
 
 def _attention(spec: AttentionSpec) -> OperandTypes:
-    q = _f32(spec.batch, spec.queries, spec.heads, spec.width)
-    k = _f32(spec.batch, spec.keys, spec.groups, spec.width)
-    v = _f32(spec.batch, spec.keys, spec.groups, spec.value_width)
-    y = _f32(spec.batch, spec.queries, spec.heads, spec.value_width)
-    stats = _f32(spec.batch, spec.heads, 2, spec.queries)
-    mask = () if spec.mask is None else (_f32(*spec.mask),)
+    of = _types_of(spec.dtype)
+    q = of(spec.batch, spec.queries, spec.heads, spec.width)
+    k = of(spec.batch, spec.keys, spec.groups, spec.width)
+    v = of(spec.batch, spec.keys, spec.groups, spec.value_width)
+    y = of(spec.batch, spec.queries, spec.heads, spec.value_width)
+    stats = TensorType(ELEMENT_TYPES[spec.dtype].sums_in, (spec.batch, spec.heads, 2, spec.queries))
+    mask = () if spec.mask is None else (of(*spec.mask),)
     if spec.kind == "forward":
         return OperandTypes((q, k, v, *mask), (y, stats))
     outputs = tuple(operand for operand, wanted in zip((q, k, v), spec.wanted, strict=True) if wanted)
@@ -139,6 +150,7 @@ def _attention(spec: AttentionSpec) -> OperandTypes:
 
 
 def _norm_grad(spec: NormGradSpec) -> OperandTypes:
-    x, weight = _f32(spec.rows, spec.width), _f32(spec.width)
+    of = _types_of(spec.dtype)
+    x, weight = of(spec.rows, spec.width), of(spec.width)
     outputs = tuple(operand for operand, wanted in zip((x, weight, weight), spec.wanted, strict=True) if wanted)
     return OperandTypes((x, weight, x, *_types(spec.epilogue_inputs)), outputs)

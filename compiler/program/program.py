@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from compiler.graph import Parameter, Phase, TensorType
@@ -67,7 +67,10 @@ class StateTensor:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Kernel calls in execution order over values; `aliases` maps a value to the storage that it shares."""
+    """Kernel calls in order (of the graph, then of execution) over values.
+
+    `aliases` maps a value to the storage that it shares. What must hold is in `compiler.program.verify`.
+    """
 
     name: ProgramName
     calls: tuple[KernelCall, ...]
@@ -77,8 +80,20 @@ class Program:
     outputs: tuple[Value, ...]
     """train: the loss, then the logits; forward: the logits."""
     aliases: Aliases = field(default_factory=dict)
+    updates: tuple[Value, ...] = ()
+    """What parameters and optimizer state become, in the storage of what they replace."""
+    state: tuple[Value, ...] = ()
+    """What calls read or write that was there before: parameters, constants, optimizer state."""
+
+    ordered: bool = True
+    """Whether calls stand in an order in which they can run; if not, it is for `schedule` to find one."""
     names: Names = field(default_factory=dict)
     """What the model calls its values."""
+
+    @property
+    def kept(self) -> frozenset[Value]:
+        """Root values that must be in memory at the end."""
+        return frozenset(map(self.root, (*self.outputs, *self.updates)))
 
     def root(self, value: Value) -> Value:
         """The value that owns the storage of `value`."""
@@ -87,6 +102,19 @@ class Program:
     def name_of(self, value: Value) -> str:
         """What people read where the value is meant."""
         return name_of(value, self.names)
+
+    def trimmed(self) -> Program:
+        """The same without types and aliases of values that nothing touches."""
+        left = [value for call in self.calls for value in (*call.inputs, *call.outputs)]
+        left += (*self.inputs, *self.outputs, *self.updates, *self.state)
+        touched: set[Value] = set()
+        while left:
+            value = left.pop()
+            if value not in touched:
+                touched.add(value)
+                left += [self.aliases[value].value] if value in self.aliases else []
+        types = {value: tensor for value, tensor in self.types.items() if value in touched}
+        return replace(self, types=types, aliases={v: alias for v, alias in self.aliases.items() if v in touched})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +140,11 @@ class MemoryPlan:
     weights_bytes: int
     optimizer_bytes: int
     arena_bytes: int
+
+    @property
+    def needed_bytes(self) -> int:
+        """All memory that a step takes, apart from its code."""
+        return self.arena_bytes + self.weights_bytes + self.optimizer_bytes
 
 
 @dataclass(frozen=True, slots=True)

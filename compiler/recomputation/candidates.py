@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from compiler.program.program import Program
+from compiler.rewriting.passes import Declined, Reason
 from compiler.values import Value
+
+NOT_REPEATABLE = Reason("repeat.overwritten", "results of its own, and operands that are as they were until then")
 
 
 def repeatable(program: Program) -> tuple[int, ...]:
@@ -27,6 +30,18 @@ def repeatable(program: Program) -> tuple[int, ...]:
             for root in roots:
                 needs.setdefault(root, min(needed))
     return tuple(reversed(found))
+
+
+def not_repeatable(program: Program) -> tuple[Declined, ...]:
+    """Forward calls whose results the backward pass reads, and that cannot be repeated there."""
+    needs, found = first_reads_after_forward(program), set(repeatable(program))
+    return tuple(
+        NOT_REPEATABLE.at(call.layer)
+        for position, call in enumerate(program.calls)
+        if call.phase == "forward"
+        and position not in found
+        and any(program.root(name) in needs for name in call.outputs)
+    )
 
 
 def first_reads_after_forward(program: Program) -> dict[Value, int]:

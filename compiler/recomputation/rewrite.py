@@ -8,13 +8,21 @@ the backward pass, and a repeated one is fresh in the cache when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from compiler.graph import TensorType
 from compiler.program.aliases import Alias
-from compiler.program.program import KernelCall, Program
+from compiler.program.program import KernelCall, Program, ProgramName
+from compiler.recomputation.candidates import not_repeatable
+from compiler.rewriting.passes import PassResult
 from compiler.values import Value
+
+
+def repeat_forward(program: Program, *, positions: Mapping[ProgramName, Collection[int]]) -> PassResult[Program]:
+    """The program with those of its forward calls repeated in its backward pass."""
+    own = positions[program.name]
+    return PassResult(repeat_calls(program, own), bool(own), not_repeatable(program))
 
 
 def repeat_calls(program: Program, positions: Collection[int]) -> Program:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.errors import CompileError
+from compiler.element_types import emitted_of_numpy
+from compiler.errors import CompileError, InternalError
 from compiler.graph import Array, AttrValue, Graph, Node, Phase, TensorType
 from compiler.ops import OPERATORS
 from compiler.values import Role, Value
@@ -70,10 +71,12 @@ class GraphBuilder:
     def constant(self, value: Array | float) -> Value:
         """A constant (or parameter) with the given elements; a plain number becomes an f32 scalar."""
         array = np.asarray(value, np.float32) if isinstance(value, float | int) else value
-        held, kinds = self.fresh(), {"f": "f32", "b": "bool"}
-        dtype = kinds.get(array.dtype.kind) or ("i32" if array.dtype == np.int32 else "i64")
+        element = emitted_of_numpy(array.dtype)
+        if element is None:
+            raise InternalError(f"a constant of type {array.dtype}", where=self.layer)
+        held = self.fresh()
         self.arrays[held] = np.ascontiguousarray(array).reshape(array.shape)
-        self.types[held] = TensorType(dtype, array.shape)  # type: ignore[arg-type]
+        self.types[held] = TensorType(element.name, array.shape)
         return held
 
     def shape(self, value: Value) -> tuple[int, ...]:

@@ -10,28 +10,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from compiler.element_types import DType
 from compiler.fusion.epilogues import output_extents
 from compiler.graph import TensorType
+from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import Linear, is_identity, linear_form
+from compiler.kernels.expressions import Binary, Expr, Index, Ref, substitute_refs, uses_position, walk
 from compiler.kernels.spec import (
-    Access,
-    Affine,
     AttentionSpec,
-    Binary,
     ConvSpec,
     DepthwiseSpec,
-    Expr,
     GatherSpec,
-    Index,
     KernelSpec,
     MapSpec,
     MatmulSpec,
     PoolSpec,
     ReduceSpec,
-    Ref,
     RowSpec,
 )
-from compiler.kernels.substitution import substitute_refs, uses_position, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,17 +253,17 @@ def _summed_output(
     extents = output_extents(spec)
     assert extents is not None
     epilogue = (spec.epilogue, spec.epilogue_inputs)
-    totals = [_total(extents, _whole(extents), parts, "sum", epilogue)]
+    totals = [_total(extents, _whole(extents, spec.dtype), parts, "sum", epilogue)]
     if column_sums is not None:
-        totals.append(_total(column_sums, _whole(column_sums), parts, "sum", (Ref(0), ())))
+        totals.append(_total(column_sums, _whole(column_sums, spec.dtype), parts, "sum", (Ref(0), ())))
     sums = tuple(total for total in totals if total is not None)
     if len(sums) != len(totals):
         return None
     return Part(replace(part, epilogue=Ref(0), epilogue_inputs=()), (True, True), sums)
 
 
-def _whole(extents: tuple[int, ...]) -> Access:
-    return Access(TensorType("f32", extents), tuple(Affine(((axis, 1),)) for axis in range(len(extents))))
+def _whole(extents: tuple[int, ...], dtype: DType) -> Access:
+    return Access(TensorType(dtype, extents), tuple(Affine(((axis, 1),)) for axis in range(len(extents))))
 
 
 def _total(
@@ -275,7 +271,7 @@ def _total(
 ) -> MapSpec | None:
     """A map that adds (or maximises) all parts' terms, then applies what the whole call did to its result."""
     expr, extra = epilogue
-    if output.type.dtype != "f32" or uses_position(expr):
+    if not output.type.element.is_real or uses_position(expr):
         return None
     operation = {"sum": "add", "max": "max"}[combine]
     terms: Expr = Ref(0)
@@ -295,7 +291,7 @@ def _gather(spec: GatherSpec, parts: int) -> Part | None:
     if spec.kind == "gather":
         return Part(part, (False, True))
     extents = (spec.rows, spec.inner)
-    total = _total(extents, Access(TensorType(spec.dtype, extents), _whole(extents).index), parts, "sum", (Ref(0), ()))
+    total = _total(extents, _whole(extents, spec.dtype), parts, "sum", (Ref(0), ()))
     return None if total is None else Part(part, (True, True), (total,))
 
 

@@ -16,10 +16,24 @@ from compiler.fusion.maps import fuse_into_reader
 from compiler.graph import TensorType
 from compiler.kernels.spec import MapSpec
 from compiler.program.aliases import Alias
-from compiler.program.program import KernelCall, Program
+from compiler.program.program import KernelCall, Program, ProgramName
+from compiler.rewriting.passes import PassResult, Reason
 from compiler.slicing.cut import Part
 from compiler.slicing.flow import Group, cut_values, parts_of
 from compiler.values import Value
+
+WAITS = Reason(
+    "slice.waits", "a kernel that can be cut by the batch, and nothing to read that is complete only after it"
+)
+
+
+def slice_batch(program: Program, *, groups: Mapping[ProgramName, Sequence[Group]]) -> PassResult[Program]:
+    """The program with its groups of calls run part by part."""
+    own = groups[program.name]
+    cut = parts_of(program, tuple(own))
+    waiting = [position for group in own for position in range(group.first, group.end) if position not in cut]
+    declined = tuple(WAITS.at(program.calls[position].layer) for position in waiting)
+    return PassResult(slice_program(program, own), bool(own), declined)
 
 
 def slice_program(program: Program, groups: Sequence[Group]) -> Program:
@@ -79,7 +93,9 @@ class _Slicer:
         maker = next(i for i, call in enumerate(late) if total in call.outputs)
         reads = frozenset(i for i, name in enumerate(late[reader].inputs) if self.program.root(name) == root)
         fused = fuse_into_reader(late[maker], late[reader], reads)
-        return late if fused is None else [*late[:maker], *late[maker + 1 : reader], fused, *late[reader + 1 :]]
+        if not isinstance(fused, KernelCall):
+            return late
+        return [*late[:maker], *late[maker + 1 : reader], fused, *late[reader + 1 :]]
 
     def _part(self, position: int, j: int) -> KernelCall:
         call, (group, part) = self.program.calls[position], self.parts[position]

@@ -25,11 +25,12 @@ from compiler.bundle.archive import (
     to_json,
 )
 from compiler.bundle.checkpoint import write_checkpoint
-from compiler.codegen.api import build_variants, code_version
+from compiler.codegen.api import build_variants
 from compiler.codegen.family import choices_of
 from compiler.codegen.linking.link import link_tuner
-from compiler.codegen.trials import MAX_VARIANTS, Trial
+from compiler.codegen.linking.trials import MAX_VARIANTS, Trial
 from compiler.errors import TuningError
+from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
 from compiler.targets import Target
 from compiler.tuning.catalogue import Catalogue
@@ -59,7 +60,7 @@ def read_source(bundle: bytes) -> Source:
             f"not a training bundle that says what its kernels are: {problem}", where="bundle", hint="build it again"
         ) from None
     catalogue = Catalogue.parse(files[KERNELS])
-    if catalogue.version != code_version():
+    if catalogue.version != compiler_identity():
         raise TuningError(
             "the bundle is of another version of the compiler, which builds other kernels",
             where="bundle",
@@ -106,9 +107,13 @@ def build_tuning(
 def choose_trials(catalogue: Catalogue, target: Target) -> tuple[Trial, ...]:
     """The costliest kernels, each with all of its schedules."""
     kernels = catalogue.kernels[:MAX_TRIALS]
-    total = sum(kernel.cost for kernel in kernels)
+    total = sum(kernel.cost(target.costs) for kernel in kernels)
     trials = (
-        Trial(kernel.spec, choices_of(kernel.spec, target, catalogue.threads)[:MAX_VARIANTS], kernel.cost / total)
+        Trial(
+            kernel.spec,
+            choices_of(kernel.spec, target, catalogue.threads)[:MAX_VARIANTS],
+            kernel.cost(target.costs) / total,
+        )
         for kernel in kernels
     )
     return tuple(trial for trial in trials if len(trial.choices) > 1)

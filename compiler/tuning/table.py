@@ -22,8 +22,8 @@ Key = tuple[str, str, str, int]
 class TuningEntry:
     """One kernel's measured winner; `choice` is empty where the default won.
 
-    `kernel` is its signature, `version` that of the kernel generator (`codegen.api.code_version`): another version
-    builds other code, so the measurement says nothing of it. Times are medians of one call.
+    `kernel` is its signature, `version` the compiler's identity (`compiler.identity`): another compiler builds other
+    code, so the measurement says nothing of it. Times are medians of one call.
     """
 
     kernel: str

@@ -12,13 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from device_agents.wire import LOCAL_MODES, RunSettings
+from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import UsageError
 from pockfarm.summary import report_text
 from pockfarm.table import seconds, text_table
 from pockfarm.values import CompileWarning
 
 PRESETS = ("full", "bias-only", "last-layer")
-MODES = ("profile", "train", "eval", "infer")
 PRINTED_WARNINGS = 20
 
 
@@ -43,13 +44,9 @@ def add_exec(subparsers: argparse._SubParsersAction[Any]) -> None:
     text = "run a bundle on this machine"
     command = subparsers.add_parser("exec", help=text, description=text)
     command.add_argument("bundle", type=Path, metavar="BUNDLE.pfb")
-    command.add_argument("mode", choices=MODES)
+    command.add_argument("mode", choices=LOCAL_MODES)
     command.add_argument("--data", type=Path, metavar="F.npz", help="inputs by name (or x) and labels y")
-    command.add_argument("--steps", type=positive, default=20)
-    command.add_argument("--warmup", type=int, default=3, help="steps before measuring (profile)")
-    command.add_argument("--seed", type=int, default=0, help="of the order of samples")
-    command.add_argument("--learning-rate", type=float)
-    command.add_argument("--threads", type=positive)
+    add_setting_options(command, LOCAL_MODES)
     command.add_argument("--weights", type=Path, metavar="F", help="checkpoint to start from (default: the bundle's)")
     command.add_argument("--save", type=Path, metavar="F", help="write a checkpoint with the optimizer's state")
     command.add_argument("--export", type=Path, metavar="F", help="write the trained parameters alone")
@@ -89,14 +86,6 @@ def source(option: str, name: str) -> str:
     if option and ":" not in option:
         raise UsageError(f"{name} {option}: no such file")
     return option
-
-
-def positive(word: str) -> int:
-    """An integer of at least 1."""
-    value = int(word)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
-    return value
 
 
 def compile_progress(started_s: float) -> Callable[[str, float], None]:
@@ -143,8 +132,9 @@ def _build(options: argparse.Namespace) -> int:
 
 def _exec(options: argparse.Namespace) -> int:
     local = load_local()
+    settings = RunSettings(options.mode, **given_settings(options, options.mode))
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
-    chosen = local.ExecOptions(**{name: getattr(options, name) for name in names})
+    chosen = local.ExecOptions(settings, **{name: getattr(options, name) for name in names})
     report = local.execute(options.bundle, chosen, progress=lambda line: print(line, file=sys.stderr, flush=True))
     print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
     return 0
@@ -162,4 +152,5 @@ def load_local() -> ModuleType:
     try:
         return importlib.import_module("pockfarm.local")
     except ModuleNotFoundError as problem:
-        raise UsageError(f"this needs the compiler ({problem}): pip install 'pockfarm[worker,agent]'") from None
+        advice = "in a checkout of the repository: python -m pip install -c constraints.txt '.[worker,agent]'"
+        raise UsageError(f"this needs the compiler ({problem}); {advice}") from None

@@ -1,1 +1,1 @@
-"""What agents ask: enrol, renew, lease, heartbeat, events, weights, report. Types: `device_agents/protocol.py`."""
+"""What agents ask: enrol, renew, lease, heartbeat, events, weights, report. Types: `device_agents/wire/`."""

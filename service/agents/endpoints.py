@@ -1,61 +1,34 @@
-"""The agent's side of the API: `/agent/…`, as `device_agents/protocol.py` says."""
+"""The agent's side of the API: `/agent/…`, as `device_agents/wire/` says."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from device_agents import protocol
-from device_agents.protocol import ProtocolError, dumps, loads
+from device_agents import wire
 from service.access import FarmDep, bearer_token
 from service.agents import enrolment, leasing, recording
+from service.agents.bodies import Sent, described
 from service.agents.enrolment import Agent
 from service.database.models import Run
 from service.farm import Farm
 from service.files import BINARY, file_response, store_body
 from service.identifiers import DIGEST
 from service.problems import Invalid, NotFound
-from service.text import strange_character
 
-router = APIRouter(tags=["agents"])
-T = TypeVar("T")
 LEASE_POLL_S = 0.5
-FREE_TEXTS = ("phase",)
-"""Cleaned, not refused: they are for people."""
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(dumps(value), status, media_type="application/json")
 
 
 def _check_protocol(request: Request) -> None:
-    spoken = request.headers.get(protocol.PROTOCOL_HEADER)
-    if spoken != protocol.PROTOCOL:
-        raise Invalid("protocol.version", f"this farm speaks {protocol.PROTOCOL}, the request {spoken or 'nothing'}",
-                      where=protocol.PROTOCOL_HEADER, hint="update the agent")  # fmt: skip
-
-
-Speaks = Depends(_check_protocol)
-
-
-async def _read(request: Request, kind: type[T]) -> T:
-    """The body as one wire type, its own texts (ids, keys, secrets) fit to be looked up. Raises: Invalid."""
-    data = await request.body()
-    try:
-        body = await run_in_threadpool(loads, kind, data)
-    except ProtocolError as error:
-        raise Invalid("protocol.invalid", str(error), where=error.where, cause="device") from None
-    for name, value in vars(body).items():
-        strange = strange_character(value) if isinstance(value, str) else None
-        if strange is not None and name not in FREE_TEXTS:
-            raise Invalid("protocol.invalid", f"{name}: a text with the character {strange}, which is not text",
-                          where=name, cause="device")  # fmt: skip
-    return body
+    spoken = request.headers.get(wire.PROTOCOL_HEADER)
+    if spoken != wire.PROTOCOL:
+        raise Invalid("protocol.version", f"this farm speaks {wire.PROTOCOL}, the request {spoken or 'nothing'}",
+                      where=wire.PROTOCOL_HEADER, hint="update the agent")  # fmt: skip
 
 
 def _authenticate(request: Request, farm: FarmDep) -> Agent:
@@ -63,60 +36,42 @@ def _authenticate(request: Request, farm: FarmDep) -> Agent:
         return enrolment.authenticate(session, bearer_token(request))
 
 
+router = APIRouter(tags=["agents"], dependencies=[Depends(_check_protocol)], default_response_class=Response)
 AgentDep = Annotated[Agent, Depends(_authenticate)]
 
 
-def _body(kind: type) -> dict[str, Any]:
-    text = f"`{kind.__name__}` of the agent protocol (docs/protocol.md)"
-    return {"requestBody": {"required": True, "description": text, "content": {"application/json": {"schema": {
-        "type": "object", "title": kind.__name__}}}}}  # fmt: skip
+def _json(value: object, status: int = 200) -> Response:
+    return Response(wire.dumps(value), status, media_type="application/json")
 
 
-@router.post(protocol.ENROL_PATH, status_code=201, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.EnrolRequest))  # fmt: skip
-async def enrol(request: Request, farm: FarmDep) -> Response:
+@router.post(wire.ENROL_PATH, status_code=201, openapi_extra=described(wire.EnrolRequest))
+def enrol(farm: FarmDep, body: Annotated[wire.EnrolRequest, Sent(wire.EnrolRequest)]) -> Response:
     """Become a device, by a one-time token."""
-    body = await _read(request, protocol.EnrolRequest)
-
-    def act() -> protocol.EnrolResponse:
-        with farm.database.transaction() as session:
-            return enrolment.enrol(session, farm, body)
-
-    return _json(await run_in_threadpool(act), 201)
+    with farm.database.transaction() as session:
+        return _json(enrolment.enrol(session, farm, body), 201)
 
 
-@router.post(protocol.CHALLENGE_PATH, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.ChallengeRequest))  # fmt: skip
-async def challenge(request: Request, farm: FarmDep) -> Response:
+@router.post(wire.CHALLENGE_PATH, openapi_extra=described(wire.ChallengeRequest))
+def challenge(farm: FarmDep, body: Annotated[wire.ChallengeRequest, Sent(wire.ChallengeRequest)]) -> Response:
     """Something fresh to sign."""
-    body = await _read(request, protocol.ChallengeRequest)
-
-    def act() -> protocol.Challenge:
-        with farm.database.read() as session:
-            return enrolment.challenge(session, farm, body.device_id)
-
-    return _json(await run_in_threadpool(act))
+    with farm.database.read() as session:
+        return _json(enrolment.challenge(session, farm, body.device_id))
 
 
-@router.post(protocol.RENEW_PATH, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.RenewRequest))  # fmt: skip
-async def renew(request: Request, farm: FarmDep) -> Response:
+@router.post(wire.RENEW_PATH, openapi_extra=described(wire.RenewRequest))
+def renew(farm: FarmDep, body: Annotated[wire.RenewRequest, Sent(wire.RenewRequest)]) -> Response:
     """A fresh credential, by the device's signature."""
-    body = await _read(request, protocol.RenewRequest)
-
-    def act() -> protocol.Credential:
-        with farm.database.transaction() as session:
-            return enrolment.renew(session, farm, body)
-
-    return _json(await run_in_threadpool(act))
+    with farm.database.transaction() as session:
+        return _json(enrolment.renew(session, farm, body))
 
 
-@router.post(protocol.LEASE_PATH, response_class=Response, dependencies=[Speaks],
-             responses={204: {"description": "No work now"}}, openapi_extra=_body(protocol.LeaseRequest))  # fmt: skip
-async def lease(request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+@router.post(wire.LEASE_PATH, responses={204: {"description": "No work now"}},
+             openapi_extra=described(wire.LeaseRequest))  # fmt: skip
+async def lease(
+    request: Request, farm: FarmDep, agent: AgentDep, body: Annotated[wire.LeaseRequest, Sent(wire.LeaseRequest)]
+) -> Response:
     """Ask for work; held open until there is some."""
-    body = await _read(request, protocol.LeaseRequest)
-    give_up_at = time.monotonic() + max(0.0, min(protocol.MAX_LONG_POLL_S, body.wait_s))
+    give_up_at = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
     seeker = await run_in_threadpool(_seek, farm, agent, body, _clock_of(request))
     while seeker.is_welcome:
         assignment = await run_in_threadpool(_try_lease, farm, agent, seeker)
@@ -133,17 +88,17 @@ async def lease(request: Request, farm: FarmDep, agent: AgentDep) -> Response:
 def _clock_of(request: Request) -> float | None:
     """What time it is to the device; None if its agent does not say."""
     try:
-        return float(request.headers.get(protocol.CLOCK_HEADER, ""))
+        return float(request.headers.get(wire.CLOCK_HEADER, ""))
     except ValueError:
         return None
 
 
-def _seek(farm: Farm, agent: Agent, body: protocol.LeaseRequest, clock: float | None) -> leasing.Seeker:
+def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None) -> leasing.Seeker:
     with farm.database.transaction() as session:
         return leasing.seek(session, farm, agent, body, clock=clock)
 
 
-def _try_lease(farm: Farm, agent: Agent, seeker: leasing.Seeker) -> protocol.Assignment | None:
+def _try_lease(farm: Farm, agent: Agent, seeker: leasing.Seeker) -> wire.Assignment | None:
     with farm.database.read() as session:
         found = leasing.candidates(session, seeker)
     for run_id in found:
@@ -154,57 +109,43 @@ def _try_lease(farm: Farm, agent: Agent, seeker: leasing.Seeker) -> protocol.Ass
     return None
 
 
-@router.post(protocol.HEARTBEAT_PATH, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.HeartbeatRequest))  # fmt: skip
-async def heartbeat(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+@router.post(wire.HEARTBEAT_PATH, openapi_extra=described(wire.HeartbeatRequest))
+def heartbeat(
+    lease_token: str, farm: FarmDep, agent: AgentDep,
+    body: Annotated[wire.HeartbeatRequest, Sent(wire.HeartbeatRequest)],
+) -> Response:  # fmt: skip
     """Renew the lease of an attempt."""
-    body = await _read(request, protocol.HeartbeatRequest)
-
-    def act() -> protocol.HeartbeatResponse:
-        with farm.database.transaction() as session:
-            return recording.heartbeat(session, farm, agent, lease_token, body)
-
-    return _json(await run_in_threadpool(act))
+    with farm.database.transaction() as session:
+        return _json(recording.heartbeat(session, farm, agent, lease_token, body))
 
 
-@router.post(protocol.EVENTS_PATH, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.EventBatch))  # fmt: skip
-async def take_events(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+@router.post(wire.EVENTS_PATH, openapi_extra=described(wire.EventBatch))
+def take_events(
+    lease_token: str, farm: FarmDep, agent: AgentDep, body: Annotated[wire.EventBatch, Sent(wire.EventBatch)]
+) -> Response:
     """Record what happens in an attempt."""
-    body = await _read(request, protocol.EventBatch)
-
-    def act() -> protocol.EventsResponse:
-        with farm.database.transaction() as session:
-            return recording.take_events(session, agent, lease_token, body)
-
-    return _json(await run_in_threadpool(act))
+    with farm.database.transaction() as session:
+        return _json(recording.take_events(session, agent, lease_token, body))
 
 
-@router.post(protocol.REPORT_PATH, response_class=Response, dependencies=[Speaks],
-             openapi_extra=_body(protocol.Envelope))  # fmt: skip
-async def take_report(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+@router.post(wire.REPORT_PATH, openapi_extra=described(wire.Envelope))
+def take_report(
+    lease_token: str, farm: FarmDep, agent: AgentDep, body: Annotated[wire.Envelope, Sent(wire.Envelope)]
+) -> Response:
     """Record how an attempt ended."""
-    body = await _read(request, protocol.Envelope)
-
-    def act() -> protocol.ReportResponse | Invalid:
-        with farm.database.transaction() as session:
-            try:
-                return recording.take_report(session, farm, agent, lease_token, body)
-            except ProtocolError as error:
-                raise Invalid("protocol.invalid", str(error), where=error.where, cause="device") from None
-
-    answer = await run_in_threadpool(act)
+    with farm.database.transaction() as session:
+        answer = recording.take_report(session, farm, agent, lease_token, body)
     if isinstance(answer, Invalid):
         raise answer  # after the transaction: the attempt has ended
     return _json(answer)
 
 
-@router.put(protocol.WEIGHTS_PATH, status_code=201, response_class=Response, dependencies=[Speaks])
+@router.put(wire.WEIGHTS_PATH, status_code=201)
 async def put_weights(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """Upload an attempt's trained weights, before the report that names them."""
-    digest = request.headers.get(protocol.DIGEST_HEADER, "")
+    digest = request.headers.get(wire.DIGEST_HEADER, "")
     if not DIGEST.fullmatch(digest):
-        raise Invalid("upload.digest", "missing, or not sha256:<hex>", where=protocol.DIGEST_HEADER, cause="device")
+        raise Invalid("upload.digest", "missing, or not sha256:<hex>", where=wire.DIGEST_HEADER, cause="device")
     await run_in_threadpool(_attempt_run, farm, agent, lease_token, live=False)
     stored = await store_body(
         request, farm.storage, limit_bytes=farm.settings.weights_limit_bytes, what="weights", digest=digest
@@ -225,20 +166,20 @@ def _attempt_run(farm: Farm, agent: Agent, lease_token: str, *, live: bool = Tru
         return session.get_one(Run, find(session, agent, lease_token).run_id)
 
 
-@router.get(protocol.WEIGHTS_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
+@router.get(wire.WEIGHTS_PATH, responses=BINARY)  # type: ignore[arg-type]
 def get_weights(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """The attempt's starting weights."""
     digest = _attempt_run(farm, agent, lease_token).weights_digest
     return _download(request, farm, digest, "the run starts from the bundle's own weights")
 
 
-@router.get(protocol.BUNDLE_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
+@router.get(wire.BUNDLE_PATH, responses=BINARY)  # type: ignore[arg-type]
 def get_bundle(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """The attempt's bundle."""
     return _download(request, farm, _attempt_run(farm, agent, lease_token).bundle_digest, "")
 
 
-@router.get(protocol.DATASET_PATH, response_class=Response, responses=BINARY, dependencies=[Speaks])  # type: ignore[arg-type]
+@router.get(wire.DATASET_PATH, responses=BINARY)  # type: ignore[arg-type]
 def get_dataset(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
     """The attempt's data set."""
     return _download(request, farm, _attempt_run(farm, agent, lease_token).dataset_digest, "the run has no data set")

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from device_agents.protocol import (
+from device_agents.wire import (
     CHALLENGE_TYPE,
     Challenge,
     Credential,

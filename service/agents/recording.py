@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from device_agents.protocol import (
+from device_agents.wire import (
     REPORT_TYPE,
     Envelope,
     Event,

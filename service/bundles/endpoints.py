@@ -13,7 +13,7 @@ from service.bundles import service
 from service.bundles.schemas import BundleView
 from service.database.models import Bundle
 from service.files import BINARY, file_response
-from service.pages import Cursor, Limit, Page
+from service.pagination import Cursor, Limit, Page
 from service.problems import NotFound
 from service.schemas import DigestText
 

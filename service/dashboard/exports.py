@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from sqlalchemy.orm import Session
@@ -22,9 +22,10 @@ from service.dashboard.pages.jobs import COLUMNS as JOB_COLUMNS
 from service.dashboard.pages.jobs import job_row
 from service.dashboard.pages.run_table import COLUMNS as RUN_COLUMNS
 from service.dashboard.pages.run_table import run_row
-from service.dashboard.queries import JobFilter, RunFilter
 from service.dashboard.tables import Column, Row, Table, Value, WholeTable, order
 from service.database.engine import Database
+from service.jobs.filter import JobFilter
+from service.runs.filter import RunFilter
 
 BATCH_ROWS = 500
 Facts = TypeVar("Facts", RunFacts, JobFacts)
@@ -44,7 +45,7 @@ def runs_file(database: Database, chosen: RunFilter, sort: str = "") -> WholeTab
     """Every run that the filter takes, older pages too."""
 
     def before(session: Session, last: str, limit: int) -> list[RunFacts]:
-        return queries.runs(session, replace(chosen, before=last), limit)
+        return queries.runs(session, chosen, limit, last)
 
     source = Source(before, queries.runs_by_id, run_row)
     return WholeTable("runs", RUN_COLUMNS, _rows(database, source, RUN_COLUMNS, sort))
@@ -54,7 +55,7 @@ def jobs_file(database: Database, chosen: JobFilter, sort: str = "") -> WholeTab
     """Every job that the filter takes, older pages too."""
 
     def before(session: Session, last: str, limit: int) -> list[JobFacts]:
-        return queries.jobs(session, replace(chosen, before=last), limit)
+        return queries.jobs(session, chosen, limit, last)
 
     source = Source(before, queries.jobs_by_id, job_row)
     return WholeTable("jobs", JOB_COLUMNS, _rows(database, source, JOB_COLUMNS, sort))
@@ -82,7 +83,7 @@ def benchmarks_file(database: Database, chosen: RunFilter, *, all_verdicts: bool
     counted: Counter[tuple[object, ...]] = Counter()
 
     def before(session: Session, last: str, limit: int) -> list[RunFacts]:
-        return queries.measured_runs(session, replace(chosen, before=last), limit)
+        return queries.measured_runs(session, chosen, limit, last)
 
     for entry in _newest_first(database, before):
         if all_verdicts or entry.verdict == "valid":

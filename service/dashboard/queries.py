@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Row as SqlRow
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, aliased, undefer
 
-from device_agents.protocol import ProtocolError, Report, from_json
+from device_agents.wire import ProtocolError, Report, from_json
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
 from service.database.models import (
     LIVE_ATTEMPT_STATES,
-    OPEN_JOB_STATES,
-    OPEN_RUN_STATES,
     Attempt,
     Bundle,
     Dataset,
@@ -27,36 +25,11 @@ from service.database.models import (
     Result,
     Run,
 )
+from service.jobs.filter import JobFilter
+from service.runs.filter import RunFilter
 
 OFFLINE_AFTER_S = 90.0
 MAX_MEASURED_RUNS = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    """Which runs to list; empty fields do not restrict. `before` is the id that ended the page before."""
-
-    state: str = ""
-    mode: str = ""
-    model: str = ""
-    plan: str = ""
-    target: str = ""
-    device: str = ""
-    measurement_class: str = ""
-    verdict: str = ""
-    bundle: str = ""
-    before: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Which jobs to list; see `RunFilter`."""
-
-    state: str = ""
-    model: str = ""
-    plan: str = ""
-    target: str = ""
-    before: str = ""
 
 
 _RUN_DEVICE = aliased(Device)
@@ -72,24 +45,14 @@ def _run_select() -> Select[Run, Bundle, Device, str]:
     )
 
 
-def _filtered_runs(chosen: RunFilter) -> Select[Run, Bundle, Device, str]:
-    statement = _run_select()
-    for column, value in (
-        (Run.state, chosen.state), (Run.mode, chosen.mode), (Bundle.model_name, chosen.model),
-        (Bundle.plan_name, chosen.plan), (Run.target, chosen.target), (Run.device_id, chosen.device),
-        (Run.measurement_class, chosen.measurement_class), (Run.verdict, chosen.verdict),
-        (Run.bundle_digest, chosen.bundle),
-    ):  # fmt: skip
-        if value == "open" and column is Run.state:
-            statement = statement.where(Run.state.in_(OPEN_RUN_STATES))
-        elif value:
-            statement = statement.where(column == value)
-    return statement.where(Run.id < chosen.before) if chosen.before else statement
+def _filtered_runs(chosen: RunFilter, before: str) -> Select[Run, Bundle, Device, str]:
+    statement = _run_select().where(*chosen.conditions())
+    return statement.where(Run.id < before) if before else statement
 
 
-def runs(session: Session, chosen: RunFilter, limit: int) -> list[RunFacts]:
-    """Runs, newest first, without their reports."""
-    return [_run_facts(row) for row in session.execute(_filtered_runs(chosen).limit(limit))]
+def runs(session: Session, chosen: RunFilter, limit: int, before: str = "") -> list[RunFacts]:
+    """Runs, newest first, without their reports; with `before`, those older than that id."""
+    return [_run_facts(row) for row in session.execute(_filtered_runs(chosen, before).limit(limit))]
 
 
 def runs_by_id(session: Session, ids: Sequence[str]) -> list[RunFacts]:
@@ -103,9 +66,11 @@ def run(session: Session, run_id: str) -> RunFacts | None:
     return with_reports(session, [_run_facts(row)])[0] if row is not None else None
 
 
-def measured_runs(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS) -> list[RunFacts]:
+def measured_runs(
+    session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS, before: str = ""
+) -> list[RunFacts]:
     """The newest runs that brought a measurement, newest first, without their reports."""
-    statement = _filtered_runs(chosen).where(Run.state == "succeeded", Run.median_us.is_not(None))
+    statement = _filtered_runs(chosen, before).where(Run.state == "succeeded", Run.median_us.is_not(None))
     return [_run_facts(row) for row in session.execute(statement.limit(limit))]
 
 
@@ -151,19 +116,11 @@ def attempts_of_device(session: Session, device_id: str, limit: int) -> list[Att
     return [_attempt_facts(attempt, name) for attempt, name in session.execute(newest)]
 
 
-def jobs(session: Session, chosen: JobFilter, limit: int) -> list[JobFacts]:
-    """Compile jobs, newest first."""
-    statement = select(Job).order_by(Job.id.desc())
-    for column, value in (
-        (Job.state, chosen.state), (Job.model_name, chosen.model), (Job.plan_name, chosen.plan),
-        (Job.target, chosen.target),
-    ):  # fmt: skip
-        if value == "open" and column is Job.state:
-            statement = statement.where(Job.state.in_(OPEN_JOB_STATES))
-        elif value:
-            statement = statement.where(column == value)
-    if chosen.before:
-        statement = statement.where(Job.id < chosen.before)
+def jobs(session: Session, chosen: JobFilter, limit: int, before: str = "") -> list[JobFacts]:
+    """Compile jobs, newest first; with `before`, those older than that id."""
+    statement = select(Job).where(*chosen.conditions()).order_by(Job.id.desc())
+    if before:
+        statement = statement.where(Job.id < before)
     return [_job_facts(found) for found in session.scalars(statement.limit(limit))]
 
 
@@ -271,9 +228,10 @@ def _run_facts(row: SqlRow[Run, Bundle, Device, str]) -> RunFacts:
     found, built, on, dataset_name = row
     planned = _manifest_memory(built.manifest, "arena_bytes")
     return RunFacts(
-        id=found.id, state=found.state, mode=found.mode, model_name=built.model_name, model_digest=built.model_digest,
+        id=found.id, state=found.state, settings=found.settings, model_name=built.model_name,
+        model_digest=built.model_digest,
         plan_name=built.plan_name, target=found.target, bundle_digest=found.bundle_digest, created_at=found.created_at,
-        steps=found.steps, steps_done=found.steps_done, warmup=found.warmup, seed=found.seed, phase=found.phase,
+        steps_done=found.steps_done, phase=found.phase,
         attempts=found.attempts, device_id=found.device_id, device_name=on.name if on else None,
         device_class=on.device_class if on else None, wanted=found.wanted_device_id or found.wanted_device_class or "",
         dataset_digest=found.dataset_digest, dataset_name=dataset_name, start_weights_digest=found.weights_digest,
@@ -281,7 +239,7 @@ def _run_facts(row: SqlRow[Run, Bundle, Device, str]) -> RunFacts:
         bundle_bytes=built.size_bytes, started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
         code=found.code, message=found.message, hint=found.hint, measurement_class=found.measurement_class,
         verdict=found.verdict, batch=found.batch if found.batch is not None else _manifest_batch(built.manifest),
-        threads=found.threads, median_us=found.median_us,
+        threads=found.settings.threads, median_us=found.median_us,
         p90_us=found.p90_us, samples_per_second=found.samples_per_second,
         arena_bytes=found.arena_bytes if found.arena_bytes is not None else planned, rss_bytes=found.peak_rss_bytes,
         energy_mj=found.energy_per_step_mj, loss_first=found.loss_first, loss_last=found.loss_last,

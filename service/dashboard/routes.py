@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -17,8 +16,9 @@ from service.dashboard.pages.jobs import job_data, job_page, jobs_page
 from service.dashboard.pages.overview import overview_page
 from service.dashboard.pages.run import run_data, run_page
 from service.dashboard.pages.runs import runs_page
-from service.dashboard.queries import JobFilter, RunFilter
+from service.jobs.filter import JobFilter
 from service.problems import NotFound
+from service.runs.filter import RunFilter
 
 router = APIRouter(include_in_schema=False)
 private = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(require_principal)])
@@ -30,15 +30,14 @@ Ending = Literal["csv", "json"]
 def run_filter(
     state: Text = "", mode: Text = "", model: Text = "", plan: Text = "", target: Text = "", device: Text = "",
     measurement_class: Annotated[str, Query(alias="class", max_length=40)] = "", verdict: Text = "", bundle: Text = "",
-    before: Text = "",
 ) -> RunFilter:  # fmt: skip
     """The run filter of a query."""
-    return RunFilter(state, mode, model, plan, target, device, measurement_class, verdict, bundle, before)
+    return RunFilter(state, mode, bundle, target, device, measurement_class, verdict, model, plan)
 
 
-def job_filter(state: Text = "", model: Text = "", plan: Text = "", target: Text = "", before: Text = "") -> JobFilter:
+def job_filter(state: Text = "", model: Text = "", plan: Text = "", target: Text = "") -> JobFilter:
     """The job filter of a query."""
-    return JobFilter(state, model, plan, target, before)
+    return JobFilter(state, target, model, plan)
 
 
 Runs = Annotated[RunFilter, Depends(run_filter)]
@@ -69,16 +68,16 @@ def overview(farm: FarmDep) -> Response:
 
 
 @private.get("/jobs")
-def jobs(farm: FarmDep, chosen: Jobs, sort: Text = "") -> Response:
+def jobs(farm: FarmDep, chosen: Jobs, before: Text = "", sort: Text = "") -> Response:
     """Compile jobs."""
     with farm.database.read() as session:
-        return render.page("jobs.html", page=jobs_page(session, chosen, sort), section="jobs")
+        return render.page("jobs.html", page=jobs_page(session, chosen, before, sort), section="jobs")
 
 
 @private.get("/jobs.{ending}")
 def jobs_data(ending: Ending, farm: FarmDep, chosen: Jobs, sort: Text = "") -> Response:
     """Every job that the filter takes, as a file; `before`, which makes a page, is no part of it."""
-    return render.data(exports.jobs_file(farm.database, replace(chosen, before=""), sort), ending, "jobs")
+    return render.data(exports.jobs_file(farm.database, chosen, sort), ending, "jobs")
 
 
 @private.get("/jobs/{job_id}")
@@ -105,16 +104,16 @@ def one_job_data(job_id: str, name: str, ending: Ending, farm: FarmDep) -> Respo
 
 
 @private.get("/runs")
-def runs(farm: FarmDep, chosen: Runs, sort: Text = "") -> Response:
+def runs(farm: FarmDep, chosen: Runs, before: Text = "", sort: Text = "") -> Response:
     """Runs."""
     with farm.database.read() as session:
-        return render.page("runs.html", page=runs_page(session, chosen, sort), section="runs")
+        return render.page("runs.html", page=runs_page(session, chosen, before, sort), section="runs")
 
 
 @private.get("/runs.{ending}")
 def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, sort: Text = "") -> Response:
     """Every run that the filter takes, as a file; `before`, which makes a page, is no part of it."""
-    return render.data(exports.runs_file(farm.database, replace(chosen, before=""), sort), ending, "runs")
+    return render.data(exports.runs_file(farm.database, chosen, sort), ending, "runs")
 
 
 @private.get("/runs/{run_id}")

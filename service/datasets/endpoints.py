@@ -13,7 +13,7 @@ from service.datasets.inspection import InspectionLimits, inspect_confined
 from service.datasets.schemas import DatasetView
 from service.files import BINARY, file_response, store_upload
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
-from service.pages import Cursor, Limit, Page
+from service.pagination import Cursor, Limit, Page
 from service.problems import Invalid
 from service.schemas import DigestText
 from service.settings import Settings

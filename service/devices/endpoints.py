@@ -15,7 +15,7 @@ from service.devices.schemas import (
     StateChange,
 )
 from service.farm import Farm
-from service.pages import Cursor, Limit, Page
+from service.pagination import Cursor, Limit, Page
 
 router = APIRouter(prefix="/devices", tags=["devices"])
 

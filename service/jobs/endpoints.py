@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from sqlalchemy.orm import Session
 
@@ -12,10 +14,11 @@ from service.database.models import OPEN_JOB_STATES, Job
 from service.events.stream import EVENT_STREAM, After, LastEventId, respond
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.jobs import service
+from service.jobs.filter import JobFilter
 from service.jobs.form import COMPILE_BODY, CompileForm
 from service.jobs.schemas import JobView, TuneCreate, job_view
-from service.pages import Cursor, Limit, Page
-from service.watching import Wait, watch
+from service.long_poll import Wait, watch
+from service.pagination import Cursor, Limit, Page
 
 router = APIRouter(tags=["jobs"])
 
@@ -74,13 +77,11 @@ def tune_bundle(body: TuneCreate, farm: FarmDep, principal: PrincipalDep, key: I
 
 @router.get("/jobs")
 def list_jobs(
-    farm: FarmDep, _: PrincipalDep, state: str | None = None, target: str | None = None, model: str | None = None,
-    plan: str | None = None, limit: Limit = 50, cursor: Cursor = None,
+    farm: FarmDep, _: PrincipalDep, chosen: Annotated[JobFilter, Depends()], limit: Limit = 50, cursor: Cursor = None
 ) -> Page[JobView]:  # fmt: skip
     """Jobs, the newest first; `model` and `plan` are names."""
-    filters = {"state": state, "target": target, "model_name": model, "plan_name": plan}
     with farm.database.read() as session:
-        rows, following = service.newest_jobs(session, filters, limit=limit, cursor=cursor)
+        rows, following = service.newest_jobs(session, chosen, limit=limit, cursor=cursor)
         said = warnings_of(session, [row.bundle_digest for row in rows])
         return Page(items=[job_view(row, said.get(row.bundle_digest or "", ())) for row in rows], next=following)
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
+from compiler.identity import compiler_identity
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from service.identifiers import digest_of
 from service.settings import Settings
@@ -44,18 +41,5 @@ class CompileRequest:
 
 
 def compiler_version(settings: Settings) -> str:
-    """Identity of the compiler that the farm runs: the setting, or a digest of its source files."""
-    return settings.compiler_version or _source_digest(settings.compile_function.partition(".")[0].partition(":")[0])
-
-
-@cache
-def _source_digest(package: str) -> str:
-    spec = find_spec(package)  # finds a top-level package without importing it
-    if spec is None or not spec.submodule_search_locations:
-        return "unknown"
-    root = Path(spec.submodule_search_locations[0])
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        if path.suffix in {".py", ".c", ".h", ".toml"} and path.is_file():
-            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+    """Identity of the compiler that the farm runs: the setting, or that of the compiler beside the service."""
+    return settings.compiler_version or f"sha256:{compiler_identity()}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy import func, select
@@ -16,6 +16,7 @@ from service.database.models import OPEN_JOB_STATES, Bundle, Job
 from service.database.paging import newest_first
 from service.events import service as events
 from service.identifiers import digest_of
+from service.jobs.filter import JobFilter
 from service.jobs.request import CompileRequest, compiler_version
 from service.outbox import ring_after_commit
 from service.problems import Invalid, NotFound, TooMany
@@ -130,14 +131,10 @@ def find(session: Session, job_id: str) -> Job:
 
 
 def newest_jobs(
-    session: Session, filters: Mapping[str, str | None], *, limit: int, cursor: str | None
+    session: Session, chosen: JobFilter, *, limit: int, cursor: str | None
 ) -> tuple[Sequence[Job], str | None]:
-    """A page of jobs whose columns equal the given filters, the newest first, and the next cursor."""
-    query = select(Job)
-    for column, value in filters.items():
-        if value is not None:
-            query = query.where(getattr(Job, column) == value)
-    return newest_first(session, query, Job.id, limit=limit, cursor=cursor)
+    """A page of jobs, the newest first, and the next cursor."""
+    return newest_first(session, select(Job).where(*chosen.conditions()), Job.id, limit=limit, cursor=cursor)
 
 
 def cancel(session: Session, job_id: str) -> Job:

@@ -13,11 +13,12 @@ from service.database.models import OPEN_RUN_STATES, Bundle, Run
 from service.events.stream import EVENT_STREAM, After, LastEventId, respond
 from service.files import BINARY, file_response
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
-from service.pages import Cursor, Limit, Page
+from service.long_poll import Wait, watch
+from service.pagination import Cursor, Limit, Page
 from service.problems import NotFound
 from service.runs import service
+from service.runs.filter import RunFilter
 from service.runs.schemas import ReportView, RunCreate, RunDetail, RunView, run_detail, run_view
-from service.watching import Wait, watch
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 NAMES_ONLY = load_only(Bundle.model_name, Bundle.plan_name)
@@ -34,7 +35,7 @@ def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: Ide
 
     def act() -> Answer:
         run = service.create(
-            session, body, api_key_id=principal.key_id, settings=farm.settings, storage=farm.storage
+            session, body, api_key_id=principal.key_id, limits=farm.settings, storage=farm.storage
         )  # fmt: skip
         return Answer(202, _view(session, run).model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
 
@@ -47,7 +48,7 @@ def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: Ide
 
 @router.get("")
 def list_runs(
-    farm: FarmDep, _: PrincipalDep, chosen: Annotated[service.RunFilter, Depends()], limit: Limit = 50,
+    farm: FarmDep, _: PrincipalDep, chosen: Annotated[RunFilter, Depends()], limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RunView]:  # fmt: skip
     """Runs, the newest first; `model` and `plan` are names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_agents.protocol import Report
+from device_agents.wire import Report
 from service.database.models import Run
 
 MOST = (1 << 31) - 1

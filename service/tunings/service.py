@@ -7,7 +7,7 @@ import time
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from device_agents.protocol import KernelTuning, Report
+from device_agents.wire import KernelTuning, Report
 from service.bundles.manifest import trial_choices
 from service.database.models import Bundle, Run, Tuning
 
@@ -53,7 +53,7 @@ def _put(session: Session, run: Run, bundle: Bundle, row: KernelTuning, threads:
 
 
 def newest(session: Session, target: str) -> list[Tuning]:
-    """The decisions for a target, of the version of the kernel generator that was measured last, by kernel."""
+    """The decisions for a target, of the compiler that was measured last, by kernel."""
     last = select(Tuning.version).where(Tuning.target == target).order_by(Tuning.measured_at.desc()).limit(1)
     version = session.scalar(last)
     query = select(Tuning).where(Tuning.target == target, Tuning.version == version)

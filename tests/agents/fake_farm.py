@@ -13,9 +13,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from device_agents import protocol as p
-from device_agents.state import public_key_text, seal
-from device_agents.trust import verify
+from device_agents import wire as p
+from device_agents.farm.state import public_key_text, seal
+from device_agents.farm.trust import verify
 
 
 @dataclass
@@ -99,10 +99,10 @@ class FakeFarm:
         )  # fmt: skip
         signed = replace(signed, **(statement or {}))
         envelope = seal(signer or self.key, self.key_id, p.ASSIGNMENT_TYPE, p.dumps(signed))
-        values = {"mode": "profile", "steps": 20, **fields}
+        limits = fields.pop("limits", p.Limits())
         assignment = p.Assignment(
             run_id="run-1", attempt=1, lease_token=lease, lease_expires_at=now + 60, lease_s=60.0, envelope=envelope,
-            bundle=blob, dataset=data, weights=start, **values,
+            bundle=blob, settings=p.RunSettings(**fields), dataset=data, weights=start, limits=limits,
         )  # fmt: skip
         with self.changed:
             self.queue.append(assignment)

@@ -13,7 +13,7 @@ import numpy
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from device_agents.agent import read_token
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm, Fault

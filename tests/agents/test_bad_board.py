@@ -17,13 +17,13 @@ from tests.agents.live_farm import LiveFarm, live_farm
 AN_HOUR_AHEAD = "import time; now = time.time; time.time = lambda: now() + 3600.0"
 OLD_AND_AN_HOUR_BEHIND = """
 import time; now = time.time; time.time = lambda: now() - 3600.0
-from device_agents.farm import FarmClient
+from device_agents.farm.client import FarmClient
 headers = FarmClient._headers
 FarmClient._headers = lambda *a: {k: v for k, v in headers(*a).items() if k != "X-Pockfarm-Clock"}
 """
 NO_SANDBOX = """
 import dataclasses, device_agents.agent, json
-from device_agents.sandbox import Sandbox, probe
+from device_agents.job.sandbox import Sandbox, probe
 class Broken(Sandbox):
     def command(self, *arguments, **options):
         *words, plan = super().command(*arguments, **options)

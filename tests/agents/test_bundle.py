@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from device_agents.bundle import make_executable, read_manifest, unpack
 from device_agents.errors import BadBundle
+from device_agents.job.bundle import make_executable, read_manifest, unpack
 from tests.agents.fake_step import archive, bundle, manifest
 
 FILES = {"bin/step": b"#!/bin/sh\n", "weights.safetensors": b"5.0"}

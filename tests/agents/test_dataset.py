@@ -15,8 +15,8 @@ from typing import Any
 import numpy
 import pytest
 
-from device_agents.dataset import split_npz
 from device_agents.errors import AttemptError, BadData
+from device_agents.job.dataset import split_npz
 
 LIMIT_BYTES = 1 << 20
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from compiler import targets
-from device_agents.describe import describe_device
 from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading, host, jetson, raspberry_pi, snapdragon
 from device_agents.devices.board import run_tool
+from device_agents.devices.describe import describe_device
 from device_agents.devices.emulated import EMULATED_BOARDS
 from device_agents.errors import EnrolmentError
 

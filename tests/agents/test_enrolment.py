@@ -18,7 +18,7 @@ RECOGNISED = """
 import device_agents.devices.raspberry_pi as pi, device_agents.devices as devices, dataclasses, sys
 from device_agents.devices.board import Board
 kind = dataclasses.replace(pi.KIND, detect=lambda board: {board!r})
-import device_agents.describe as describe
+import device_agents.devices.describe as describe
 describe.DEVICE_KINDS = (kind, *devices.DEVICE_KINDS[1:])
 from device_agents.agent import main; sys.exit(main())
 """

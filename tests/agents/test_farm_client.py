@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from device_agents import protocol as p
-from device_agents import retry
+from device_agents import wire as p
 from device_agents.errors import Busy, EnrolmentError, FarmError, Refused, Stale, Unreachable, Untrusted
-from device_agents.events import EventSender
-from device_agents.farm import FarmClient
-from device_agents.spool import MAX_KEPT, Spool
-from device_agents.state import StateFolder
+from device_agents.farm import retry
+from device_agents.farm.client import FarmClient
+from device_agents.farm.events import EventSender
+from device_agents.farm.spool import MAX_KEPT, Spool
+from device_agents.farm.state import StateFolder
 from tests.agents.fake_farm import FakeFarm, Fault
 from tests.agents.test_protocol import DESCRIPTION
 

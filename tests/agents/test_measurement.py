@@ -8,9 +8,9 @@ import numpy
 import pytest
 
 from device_agents.devices import Reading
-from device_agents.measurement import judge, measure, percentile
-from device_agents.protocol import Block, DeviceState, Measurement
-from device_agents.sampler import EnergyMeter, LoadMeter, Sampler
+from device_agents.measure.measurement import judge, measure, percentile
+from device_agents.measure.sampler import EnergyMeter, LoadMeter, Sampler
+from device_agents.wire import Block, DeviceState, Measurement
 
 
 def measured(*blocks: list[float]) -> Measurement:

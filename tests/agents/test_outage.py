@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from device_agents.agent import Agent
 from device_agents.attempt import Station
-from device_agents.describe import describe_device
-from device_agents.farm import FarmClient
-from device_agents.sandbox import probe
-from device_agents.spool import MAX_PENDING, Spool
-from device_agents.state import StateFolder, seal
+from device_agents.devices.describe import describe_device
+from device_agents.farm.client import FarmClient
+from device_agents.farm.spool import MAX_PENDING, Spool
+from device_agents.farm.state import StateFolder, seal
+from device_agents.job.sandbox import probe
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm, Fault
 from tests.agents.fake_step import bundle

@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from device_agents.errors import Untrusted
-from device_agents.state import public_key_text, seal, sign
-from device_agents.trust import accept_keys, open_envelope
+from device_agents.farm.state import public_key_text, seal, sign
+from device_agents.farm.trust import accept_keys, open_envelope
 
 DESCRIPTION = p.DeviceDescription(
     "bench", "raspberry-pi-4", "hardware", ("raspberry-pi-4",), "aarch64", "A72", ("asimd",), 4, 1 << 32,

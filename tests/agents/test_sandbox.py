@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from device_agents import cgroup
 from device_agents.errors import AttemptError, Stopped
-from device_agents.sandbox import NOBODY, Sandbox, job_rlimits, probe
-from device_agents.step import Ending, Process, check, run_process
+from device_agents.job import cgroup
+from device_agents.job.sandbox import NOBODY, Sandbox, job_rlimits, probe
+from device_agents.job.step import Ending, Process, check, run_process
 
 LIMITS = job_rlimits(memory_bytes=1 << 28, disk_bytes=1 << 20, cpu_s=60, emulated=False)
 HERE = probe(hide=None, uid=None, with_cgroup=False)
@@ -187,7 +187,7 @@ def test_job_dies_with_its_parent(folder: Path, level: int) -> None:
         os.chown(folder, NOBODY, NOBODY)
     sandbox = Sandbox(level, NOBODY if os.geteuid() == 0 else None)
     starter = (
-        "import subprocess, sys, time, json; from pathlib import Path; from device_agents.sandbox import Sandbox; "
+        "import subprocess, sys, time, json; from pathlib import Path; from device_agents.job.sandbox import Sandbox; "
         f"s = Sandbox({sandbox.level}, {sandbox.uid}); "
         "c = s.command(['/bin/sh', '-c', 'while true; do date > alive; sleep 0.05; done'], rlimits={}, group=None); "
         f"subprocess.Popen(c, cwd={str(folder)!r}, start_new_session=True, stdout=subprocess.DEVNULL); time.sleep(60)"

@@ -11,18 +11,6 @@ from tests.architecture.sources import imports, python_files
 
 Edges = Mapping[str, frozenset[str]]
 
-STILL_TO_MEND = (
-    frozenset(f"compiler.ops{name}" for name in (
-        "", ".attention", ".convolution", ".elementwise", ".matmul", ".movement", ".normalization", ".optimizer",
-        ".pooling", ".record", ".reduction", ".rows",
-    )) | {"compiler.rewriting.builder"},
-    frozenset(f"compiler.codegen.attention.attention{name}" for name in ("", "_backward", "_forward", "_head")),
-    frozenset(f"compiler.codegen.{name}" for name in (
-        "conv.conv", "conv.conv_taps", "conv.conv_weights", "tile.image_band",
-    )),
-)  # fmt: skip
-"""Circles that stand today. This list only becomes shorter."""
-
 
 def module_of(path: Path) -> str:
     parts = path.with_suffix("").parts
@@ -79,7 +67,7 @@ def circles(edges: Edges) -> Iterator[frozenset[str]]:
 def test_no_import_circle_in_the_compiler() -> None:
     files = {module_of(path): imports(path) for path in python_files("compiler")}
     found = [sorted(circle) for circle in circles(edges_of(files))]
-    assert [circle for circle in found if not any(set(circle) <= known for known in STILL_TO_MEND)] == []
+    assert found == []
 
 
 @pytest.mark.parametrize(

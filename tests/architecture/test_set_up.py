@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import subprocess
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -22,8 +25,6 @@ def load_script() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    import sys
-
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
@@ -91,6 +92,84 @@ def test_root_installs_what_is_missing_and_no_more(
     assert "qemu" not in commands[1]
 
 
+LOCKS = {"update": "lists/lock", "install": "dpkg/lock-frontend"}
+HOLD = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def apt_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which the real apt-get keeps its state, with nothing to fetch or to install."""
+    for name in ("lists/partial", "dpkg", "cache/archives/partial"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("sources", "dpkg/status"):
+        (tmp_path / name).touch()
+    settings = {
+        "Dir::State": "",
+        "Dir::State::lists": "lists",
+        "Dir::State::status": "dpkg/status",
+        "Dir::Cache": "cache",
+        "Dir::Etc::sourcelist": "sources",
+        "Dir::Etc::sourceparts": "none",
+    }
+    lines = [f'{name} "{tmp_path / place}";' for name, place in settings.items()]
+    (tmp_path / "apt.conf").write_text("\n".join(lines))
+    monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
+    return tmp_path
+
+
+@contextlib.contextmanager
+def held(lock: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock until its input ends."""
+    command = [sys.executable, "-c", HOLD, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+
+
+@pytest.mark.parametrize("command", sorted(LOCKS))
+def test_a_lock_that_another_process_holds_is_waited_for(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, apt_folder: Path, command: str
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(script, "LOCK_PAUSE_S", 0.05)
+    with held(apt_folder / LOCKS[command]) as holder:
+        # Once it says that it waits, the other process ends.
+        monkeypatch.setattr(script, "say", lambda message: (said.append(message), holder.communicate()))
+        done = script.apt_get(command, "-qq")
+        assert holder.poll() is not None, "it went on while the lock was held"
+    assert done.returncode == 0, done.stderr
+    assert len(said) == 1
+    assert re.search(rf"waiting for another package manager, for at most 600 s .*held by process {holder.pid}", said[0])
+
+
+def test_a_lock_is_not_waited_for_for_ever(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, apt_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "LOCK_PAUSE_S", 0.05)
+    monkeypatch.setattr(script, "LOCK_TIMEOUT_S", 0.2)
+    with held(apt_folder / LOCKS["install"]) as holder:
+        script.apt(["qemu-user-static"])
+        assert f"It is held by process {holder.pid}" in capsys.readouterr().out
+
+
+def test_one_call_of_pip_resolves_all_that_the_tests_need(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter = script.VENV / "bin" / "python"
+    interpreter.parent.mkdir()
+    interpreter.write_text(f'#!/bin/sh\necho "$@" >> {script.VENV}/calls\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(script, "LOG", script.VENV / "set-up.log")
+    script.install_python_packages("dev")
+    (call,) = (script.VENV / "calls").read_text().splitlines()
+    assert call.endswith(f"install -c constraints.txt -e .[dev] {script.TORCH}")
+
+
 def test_what_is_done_is_not_done_again_until_something_changes(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +197,19 @@ def test_a_failing_pip_ends_the_set_up_with_the_reason(script: ModuleType, monke
     monkeypatch.setattr(script, "LOG", script.VENV / "set-up.log")
     with pytest.raises(script.SetUpError, match="no such package: tvm"):
         script.pip("install", "tvm")
+
+
+def test_nobody_is_told_to_install_what_is_not_published() -> None:
+    """The package is installed from a checkout; its name is on no index, or will be somebody else's."""
+    advised = re.compile(r"pip3? install[^\n]*")
+    told = {
+        (path, line)
+        for path in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split("\n")
+        if path.endswith((".md", ".py", ".html", ".toml", ".sh", "Dockerfile")) and not path.startswith("tests/")
+        for line in advised.findall((ROOT / path).read_text())
+    }
+    assert any(path == "docs/agent.md" for path, _ in told)
+    assert {(path, line) for path, line in told if re.search(r"install.*\bpockfarm\b(?!/)", line)} == set()
 
 
 def test_every_target_of_the_makefile_is_phony_and_described() -> None:

@@ -10,11 +10,11 @@ from benchmarks.libraries import Compared, best_of_turns, convolution_runs, prod
 from compiler.kernels.spec import ConvSpec, MatmulSpec
 
 PRODUCTS = {
-    "plain": MatmulSpec(1, 5, 7, 11),
-    "A transposed": MatmulSpec(1, 5, 7, 11, a_transposed=True),
-    "B transposed": MatmulSpec(1, 5, 7, 11, b_transposed=True),
-    "batched": MatmulSpec(3, 5, 7, 11, a_transposed=True, b_transposed=True),
-    "shared B": MatmulSpec(3, 5, 7, 11, b_batched=False),
+    "plain": MatmulSpec(1, 5, 7, 11, dtype="f32"),
+    "A transposed": MatmulSpec(1, 5, 7, 11, a_transposed=True, dtype="f32"),
+    "B transposed": MatmulSpec(1, 5, 7, 11, b_transposed=True, dtype="f32"),
+    "batched": MatmulSpec(3, 5, 7, 11, a_transposed=True, b_transposed=True, dtype="f32"),
+    "shared B": MatmulSpec(3, 5, 7, 11, b_batched=False, dtype="f32"),
 }
 
 
@@ -31,7 +31,7 @@ def test_libraries_multiply_the_same_operands(name: str) -> None:
                                              ("weight_grad", (6, 3, 3, 3))])  # fmt: skip
 def test_the_convolution_makes_what_the_kind_says(kind: str, shape: tuple[int, ...]) -> None:
     """The input gradient is that of the padded image: 8 x 10 with a border of one."""
-    spec = ConvSpec(kind, 2, 8, 10, 3, 6, 4, 5, (3, 3), (2, 2), (1, 1, 1, 1))  # type: ignore[arg-type]
+    spec = ConvSpec(kind, 2, 8, 10, 3, 6, 4, 5, (3, 3), (2, 2), (1, 1, 1, 1), dtype="f32")  # type: ignore[arg-type]
     made = next(iter(convolution_runs(spec).values()))()
     tensors = [made] if isinstance(made, torch.Tensor) else [one for one in made if one is not None]  # type: ignore[attr-defined]
     assert [tuple(tensor.shape) for tensor in tensors] == [shape]

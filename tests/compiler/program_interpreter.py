@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from compiler.element_types import ELEMENT_TYPES
 from compiler.fusion.epilogues import output_extents
-from compiler.graph import NUMPY_DTYPE, Array
+from compiler.graph import Array
+from compiler.kernels.access import Access
 from compiler.kernels.spec import (
-    Access,
     AttentionSpec,
     ConvSpec,
     DepthwiseSpec,
@@ -52,7 +53,7 @@ class Machine:
         """The value's storage as an array of its type."""
         place, tensor = self.plan.placements[program.name, name], program.types[name]
         raw = self.regions[place.region][place.offset_bytes : place.offset_bytes + tensor.size_bytes]
-        return raw.view(NUMPY_DTYPE[tensor.dtype]).reshape(tensor.shape)
+        return raw.view(ELEMENT_TYPES[tensor.dtype].numpy).reshape(tensor.shape)
 
     def load_state(self, program: Program) -> None:
         """Parameters and constants as the graph holds them; optimizer state stays zero."""

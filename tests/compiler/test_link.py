@@ -15,12 +15,15 @@ import pytest
 from safetensors.numpy import load_file
 
 from compiler import targets
+from compiler.cache_folder import cache_folder
 from compiler.codegen.api import build_kernels
-from compiler.codegen.linking.link import FLAGS, RUNTIME, cache_folder, link_binary, runtime_objects
+from compiler.codegen.linking.link import FLAGS, RUNTIME, link_binary, runtime_objects
 from compiler.codegen.linking.tables import table_source
 from compiler.errors import BuildError, CompileError, InternalError, SpecError
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Binary, MatmulSpec, Ref
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Ref
+from compiler.kernels.spec import MatmulSpec
 from compiler.program.program import BinaryImage, Placement, Program
 from compiler.values import Value
 from tests.compiler import tiny_images
@@ -111,7 +114,7 @@ def test_a_compiled_kernel_runs_in_the_runtime(name: str, tmp_path: Path) -> Non
     """The ABI of real kernels: the classifier's forward call, compiled from its spec instead of written by hand."""
     bias = Access(tiny_images.f32(CLASSES), (Affine(((2, 1),)),))
     spec = MatmulSpec(1, BATCH, CLASSES, FEATURES, a_batched=False, b_batched=False,
-                      epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(bias,))  # fmt: skip
+                      epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(bias,), dtype="f32")  # fmt: skip
     target, image = targets.load(name), tiny_images.classifier()
     forward = image.programs["forward"]
     compiled = replace(forward, calls=(replace(forward.calls[0], spec=spec),))

@@ -16,13 +16,14 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.codegen.testing import native_target
 from compiler.graph import TensorType
 from compiler.kernels.spec import MatmulSpec
 from compiler.placement.packed_weights import packed_state
 from compiler.program.program import StateTensor
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
 from compiler.values import Value
 
 BATCH, STEPS, RATE = 64, 3, 0.05
@@ -89,15 +90,12 @@ def test_a_step_with_packed_weights_learns_as_pytorch(tmp_path: Path, limit_byte
     y = rng.integers(0, WIDTHS[-1], BATCH)
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
-    bundle = compile_training(
-        _model(weights),
-        plan=SparsePlan.parse({"name": "middle", "update": [{"parameters": list(TRAINED)}]}),
-        spec=TrainingSpec.parse({
-            "batch": BATCH, "threads": 2, "memory_limit_bytes": limit_bytes,
-            "optimizer": {"kind": "sgd", "learning_rate": RATE, "momentum": 0.9},
-        }),
-        target=native_target(),
-    )  # fmt: skip
+    spec = TrainingSpec.parse({
+        "batch": BATCH, "threads": 2, "memory_limit_bytes": limit_bytes,
+        "optimizer": {"kind": "sgd", "learning_rate": RATE, "momentum": 0.9},
+    })  # fmt: skip
+    plan = SparsePlan.parse({"name": "middle", "update": [{"parameters": list(TRAINED)}]})
+    bundle = compile_training(_model(weights), BuildSettings(plan, spec, load(native_target())))
     with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
         archive.extractall(tmp_path, filter="data")
     notes = " ".join(json.loads((tmp_path / "report.json").read_text())["notes"])
@@ -129,7 +127,7 @@ def test_a_packed_layout_is_the_panels_of_the_matrix(transposed: bool) -> None:
     tensor = StateTensor(Value(0), "w", TensorType("f32", inside.shape), "parameter", file.shape, file.shape, perm)
     n, k = (6, 640) if transposed else (32, 120)
     width = 3 if transposed else 16
-    packed = packed_state(tensor, MatmulSpec(1, 8, n, k, b_transposed=transposed), transposed, width)
+    packed = packed_state(tensor, MatmulSpec(1, 8, n, k, b_transposed=transposed, dtype="f32"), transposed, width)
     assert packed is not None
     matrix = inside.reshape(n, k).T if transposed else inside.reshape(k, n)
     panels = np.stack(np.split(matrix, n // width, axis=1))
@@ -140,5 +138,5 @@ def test_a_packed_layout_is_the_panels_of_the_matrix(transposed: bool) -> None:
 
 def test_no_layout_where_panels_do_not_divide_the_weight() -> None:
     tensor = StateTensor(Value(0), "w", TensorType("f32", (20, 24)), "parameter", (20, 24), (20, 24), (0, 1))
-    assert packed_state(tensor, MatmulSpec(1, 8, 24, 20), False, 16) is None
-    assert packed_state(tensor, MatmulSpec(1, 8, 30, 16), False, 16) is None
+    assert packed_state(tensor, MatmulSpec(1, 8, 24, 20, dtype="f32"), False, 16) is None
+    assert packed_state(tensor, MatmulSpec(1, 8, 30, 16, dtype="f32"), False, 16) is None

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiler.call_passes import call_passes
 from compiler.errors import DoesNotFit, PlanError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
@@ -20,10 +21,12 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import resolve_plan
 from compiler.step.training import TrainingGraph, add_optimizer, attach_loss
+from compiler.targets import load
 from compiler.values import Value
 from examples.models import MODELS
 from tests.compiler.program_interpreter import Machine
 
+PASSES = call_passes(load("x86-64-v4"))
 SGD = TrainingSpec.parse({"batch": 2, "optimizer": {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01}})
 ADAMW = TrainingSpec.parse({"batch": 2, "optimizer": {"kind": "adamw", "learning_rate": 0.01}})
 RATIO = SparsePlan.parse("{update: [{parameters: ['*.weight'], ratio: 0.4}, {parameters: ['*'], kind: bias}]}")
@@ -75,7 +78,7 @@ def test_program_on_its_arena_means_what_the_plain_graph_means(case: str) -> Non
     forward = run_passes(plain, FORWARD_PASSES)
     plan = resolve_plan(forward, _plan(preset))
     training = derive_training_step(forward, plan, spec)
-    programs, state = make_programs(forward, training)
+    programs, state = make_programs(forward, training, PASSES)
     programs, memory = plan_memory(programs, state, lambda call: 192, None)
     feeds = _feeds(training)
 
@@ -106,7 +109,7 @@ def test_no_two_live_values_overlap(case: str) -> None:
     name, options, preset, spec = CASES[case]
     forward = run_passes(_graph(name, options), FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, _plan(preset)), spec)
-    programs, state = make_programs(forward, training)
+    programs, state = make_programs(forward, training, PASSES)
     programs, memory = plan_memory(programs, state, lambda call: 100, None)
     for program in programs:
         spans = [
@@ -139,7 +142,7 @@ def test_gradients_die_at_once() -> None:
     """Reordering: a full step never holds all weight-gradients at the same time (and some are never written)."""
     forward = run_passes(_graph("mcunet", {"resolution": 16}), FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, _plan("full")), SGD)
-    programs, state = make_programs(forward, training)
+    programs, state = make_programs(forward, training, PASSES)
     programs, memory = plan_memory(programs, state, lambda call: 0, None)
     keys = [("train", programs[0].root(value)) for value in training.gradients.values()]
     lives = [memory.live[key] for key in keys if key in memory.live]
@@ -158,7 +161,7 @@ def test_sparse_plan_saves_memory_and_work() -> None:
     peak, flops = {}, {}
     for name, plan in plans.items():
         training = derive_training_step(forward, resolve_plan(forward, plan), SGD)
-        programs, state = make_programs(forward, training)
+        programs, state = make_programs(forward, training, PASSES)
         placed, memory = plan_memory(programs, state, lambda call: 0, None)
         peak[name], flops[name] = memory.arena_bytes, sum(call.flops for call in placed[0].calls)
     assert peak["sparse"] < peak["full"] / 2
@@ -168,7 +171,7 @@ def test_sparse_plan_saves_memory_and_work() -> None:
 def test_budget_is_enforced_with_advice() -> None:
     forward = run_passes(_graph("mlp", {}), FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, _plan("full")), SGD)
-    programs, state = make_programs(forward, training)
+    programs, state = make_programs(forward, training, PASSES)
     with pytest.raises(DoesNotFit, match="lower the batch") as caught:
         plan_memory(programs, state, lambda call: 0, 1000)
     assert caught.value.limit_bytes == 1000

@@ -16,10 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler import targets
+from compiler.cache_folder import cache_folder
 from compiler.codegen.cache import CompiledKernel
-from compiler.codegen.linking.link import RUNTIME, cache_folder, link_binary
+from compiler.codegen.linking.link import RUNTIME, link_binary
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Const, GatherSpec, KernelSpec, MapSpec, signature
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Const
+from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, signature
 from compiler.program.aliases import Alias
 from compiler.program.program import (
     BinaryImage,
@@ -74,8 +77,8 @@ def spec(number: int) -> KernelSpec:
 NAMES = ("linear", "cross_entropy", "weight_grad", "bias_grad", "sgd", "failing", "mean_squared_error", "adamw")
 SPECS: Mapping[str, KernelSpec] = {
     **{name: spec(number) for number, name in enumerate(NAMES)},
-    "look_up": GatherSpec("gather", 1, ROWS, FEATURES, BATCH * 2),
-    "scatter": GatherSpec("scatter_add", 1, ROWS, FEATURES, BATCH * 2),
+    "look_up": GatherSpec("gather", 1, ROWS, FEATURES, BATCH * 2, dtype="f32"),
+    "scatter": GatherSpec("scatter_add", 1, ROWS, FEATURES, BATCH * 2, dtype="f32"),
 }
 WORKSPACE_BYTES = {"weight_grad": FEATURES * CLASSES * 4}
 
@@ -171,8 +174,8 @@ def classifier_programs() -> tuple[Program, Program]:
         ),
     )  # fmt: skip
     inputs, outputs = values("x", "labels", "hyper.learning_rate"), values("loss", "logits")
-    train = Program("train", calls, CLASSIFIER_TYPES, inputs, outputs, aliases, OWN)
-    return train, Program("forward", (linear,), CLASSIFIER_TYPES, values("x"), values("logits"), {}, OWN)
+    train = Program("train", calls, CLASSIFIER_TYPES, inputs, outputs, aliases, names=OWN)
+    return train, Program("forward", (linear,), CLASSIFIER_TYPES, values("x"), values("logits"), {}, names=OWN)
 
 
 def classifier(*, threads: int = 2, arena_padding_bytes: int = 0, spare_elements: int = 2) -> BinaryImage:
@@ -233,8 +236,8 @@ def table_programs() -> tuple[Program, Program]:
     )
     aliases = {value(f"{name}'"): Alias(value(name)) for name in ("table", *moments)}
     inputs, outputs = values("tokens", "labels", *hyper), values("loss", "logits")
-    train = Program("train", calls, TABLE_TYPES, inputs, outputs, aliases, OWN)
-    return train, Program("forward", (look_up,), TABLE_TYPES, values("tokens"), values("logits"), {}, OWN)
+    train = Program("train", calls, TABLE_TYPES, inputs, outputs, aliases, names=OWN)
+    return train, Program("forward", (look_up,), TABLE_TYPES, values("tokens"), values("logits"), {}, names=OWN)
 
 
 def table() -> BinaryImage:

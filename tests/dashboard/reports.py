@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from device_agents.protocol import (
+from device_agents.wire import (
     Block,
     DeviceState,
     Energy,

@@ -10,7 +10,8 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.dashboard import queries, render
+from device_agents.wire import RunSettings
+from service.dashboard import render
 from service.dashboard.comparison import (
     comparable,
     dominated_flags,
@@ -21,6 +22,7 @@ from service.dashboard.comparison import (
 from service.dashboard.facts import RunFacts
 from service.dashboard.pages.benchmarks import benchmarks_page, grouped, newest_of_each, ranked_axes, tradeoff_points
 from service.database.models import Bundle
+from service.runs.filter import RunFilter
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.layers import small_layers, training_step
 from tests.dashboard.markup import check_page
@@ -39,14 +41,13 @@ def facts(name: str = "run_a", *, median_us: float = BASE_US, mode: str = "train
     made = RunFacts(
         id=name,
         state="succeeded",
-        mode=mode,
+        settings=RunSettings(mode, steps=50),
         model_name="m",
         model_digest="sha256:aa",
         plan_name="full",
         target="x86-64-v3",
         bundle_digest=bundle.digest,
         created_at=0.0,
-        steps=50,
         device_id="dev_1",
         batch=8,
         measurement_class="host",
@@ -77,7 +78,7 @@ def test_equal_conditions_are_comparable_whatever_the_plan() -> None:
         ({"threads": 4}, {"time"}, {"memory", "loss"}),
         ({"dataset_digest": "sha256:cc"}, {"loss"}, {"time", "memory"}),
         ({"start_weights_digest": "sha256:dd"}, {"loss"}, {"time", "memory"}),
-        ({"steps": 60}, {"loss"}, {"time", "memory"}),
+        ({"settings": RunSettings("train", steps=60)}, {"loss"}, {"time", "memory"}),
         ({"verdict": "noisy"}, {"time"}, {"memory", "loss"}),
         ({"device_id": "dev_2", "target": "x86-64-v4"}, set(), {"time", "memory", "loss"}),
     ],
@@ -166,7 +167,7 @@ def test_the_benchmarks_page_hides_and_counts_what_is_not_valid(seeded: SeededFa
 
 def test_a_benchmarks_page_whose_runs_are_all_hidden_says_so(seeded: SeededFarm) -> None:
     with seeded.farm.database.read() as session:
-        page = benchmarks_page(session, queries.RunFilter(model="small_cnn", plan="none"), all_verdicts=False, sort="")
+        page = benchmarks_page(session, RunFilter(model="small_cnn", plan="none"), all_verdicts=False, sort="")
     assert page.groups == page.hidden == ()
     hidden = replace(page, hidden=(("noisy", 2),))
     text = check_page(

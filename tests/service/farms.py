@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.bundles.archive import read_bundle
 from service.farm import Farm
-from service.jobs import work
+from service.jobs import claims
 from service.keys.service import create_key
 from service.settings import Settings
 from service.sweeper import sweep
@@ -70,14 +70,14 @@ class TestFarm:
     ) -> str:
         """Do a worker's part with a ready bundle, perhaps with other manifest fields or warnings; its digest."""
         with self.farm.database.transaction() as session:
-            claim = work.claim(session, job_id, lease_s=60)
+            claim = claims.claim(session, job_id, lease_s=60)
         assert claim is not None
         made = make_bundle({**make_manifest(target=claim.target, **digests), **(fields or {})}, warnings=warnings)
         stored = self.farm.storage.put(io.BytesIO(made.data), limit_bytes=1 << 20)
         with self.farm.storage.local(stored.digest) as path:
             content = read_bundle(path)
         with self.farm.database.transaction() as session:
-            work.succeed(session, claim, stored, content)
+            claims.succeed(session, claim, stored, content)
         return stored.digest
 
     def bundle(self, model: bytes = b"model", *, target: str = "x86-64-v3", **manifest: Any) -> str:

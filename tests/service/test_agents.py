@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select, update
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from service.agents import leasing
 from service.agents.enrolment import Agent
 from service.database.models import Attempt, Device, Result, Run
@@ -133,8 +133,8 @@ def test_assignment_is_signed_for_this_run_device_and_bundle(farm: TestFarm) -> 
     run = farm.run(bundle=digest, mode="train", steps=7, dataset=dataset, seed=3, learning_rate=0.5, threads=1)
     board = farm.board()
     work = leased(board)
-    assert (work.run_id, work.attempt, work.mode, work.steps, work.seed) == (run["id"], 1, "train", 7, 3)
-    assert (work.learning_rate, work.threads, work.lease_s) == (0.5, 1, 60.0)
+    assert (work.run_id, work.attempt, work.lease_s) == (run["id"], 1, 60.0)
+    assert work.settings == p.RunSettings("train", 7, 0, 3, learning_rate=0.5, threads=1, tune_s=None)
     payload = work.envelope.payload_bytes()
     statement = p.loads(p.Statement, payload)
     assert (statement.run_id, statement.device_id, statement.bundle_digest) == (run["id"], board.device_id, digest)

@@ -7,7 +7,7 @@ import time
 import pytest
 from sqlalchemy import update
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from service.database.models import Attempt, Run
 from tests.service.board import Board
 from tests.service.farms import TestFarm

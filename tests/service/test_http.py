@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from service.app import create_app
 from service.settings import Settings
 from tests.service.farms import TestFarm, open_test_farm

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from sqlalchemy import select, update
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run, Strike
 from tests.service.board import Board
 from tests.service.farms import TestFarm

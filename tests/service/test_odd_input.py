@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import pytest
 
-from device_agents import protocol as p
+from device_agents import wire as p
 from service.devices.service import create_enrolment_token
 from tests.service.board import Board
 from tests.service.farms import TestFarm

@@ -182,7 +182,7 @@ def test_device_that_can_never_run_it_is_refused_at_once(small_farm: TestFarm) -
 
 
 def test_weights_of_another_model_are_refused(small_farm: TestFarm) -> None:
-    from device_agents.protocol import Blob
+    from device_agents.wire import Blob
     from service.identifiers import digest_of
 
     first, dataset, board = small_farm.bundle(b"one"), small_farm.dataset(), small_farm.board()
@@ -197,7 +197,7 @@ def test_weights_of_another_model_are_refused(small_farm: TestFarm) -> None:
 
 def test_weights_of_another_form_of_the_model_are_refused(small_farm: TestFarm) -> None:
     """A folded norm is in the convolution's weight; with frozen norms that weight would be scaled twice."""
-    from device_agents.protocol import Blob
+    from device_agents.wire import Blob
     from service.identifiers import digest_of
 
     first, dataset, board = small_farm.bundle(b"one"), small_farm.dataset(), small_farm.board()

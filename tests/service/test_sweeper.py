@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from service.database.models import Job, Outbox
-from service.jobs import work
+from service.jobs import claims
 from tests.service.farms import TestFarm, open_test_farm
 
 
@@ -18,9 +18,9 @@ def age(farm: TestFarm, **columns: float) -> None:
         session.execute(update(Job).values(**columns))
 
 
-def take(farm: TestFarm, job_id: str) -> work.Claim:
+def take(farm: TestFarm, job_id: str) -> claims.Claim:
     with farm.farm.database.transaction() as session:
-        claim = work.claim(session, job_id, lease_s=60)
+        claim = claims.claim(session, job_id, lease_s=60)
     assert claim is not None
     return claim
 
@@ -53,7 +53,7 @@ def test_doubled_doorbell_claims_once(farm: TestFarm) -> None:
     job_id = farm.compile().json()["id"]
     take(farm, job_id)
     with farm.farm.database.transaction() as session:
-        assert work.claim(session, job_id, lease_s=60) is None
+        assert claims.claim(session, job_id, lease_s=60) is None
 
 
 def test_silent_worker_loses_the_job_and_cannot_write_any_more(farm: TestFarm) -> None:
@@ -67,10 +67,10 @@ def test_silent_worker_loses_the_job_and_cannot_write_any_more(farm: TestFarm) -
     for claim, alive in ((old, False), (new, True)):
         with farm.farm.database.transaction() as session:
             if alive:
-                assert work.keep(session, claim, lease_s=60, stage="codegen", fraction=0.5) is False
+                assert claims.keep(session, claim, lease_s=60, stage="codegen", fraction=0.5) is False
             else:
-                with pytest.raises(work.LostClaim):
-                    work.keep(session, claim, lease_s=60)
+                with pytest.raises(claims.LostClaim):
+                    claims.keep(session, claim, lease_s=60)
     shown = farm.http.get(f"/jobs/{job_id}").json()
     assert (shown["state"], shown["stage"], shown["fraction"]) == ("compiling", "codegen", 0.5)
 
@@ -103,7 +103,7 @@ def test_compiling_job_is_cancelled_through_its_worker_or_without_it(farm: TestF
     claim = take(farm, job_id)
     assert farm.http.post(f"/jobs/{job_id}/cancel").json()["cancel_requested"] is True
     with farm.farm.database.transaction() as session:
-        assert work.keep(session, claim, lease_s=60) is True
+        assert claims.keep(session, claim, lease_s=60) is True
     age(farm, lease_expires_at=time.time() - 1)
     farm.sweep()
     assert farm.http.get(f"/jobs/{job_id}").json()["state"] == "cancelled"

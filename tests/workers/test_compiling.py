@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from service.database.models import Tuning
-from service.jobs import work
+from service.jobs import claims
 from service.settings import Settings
 from tests.service.farms import TestFarm, open_test_farm
 from workers.compiling import Compile
@@ -40,7 +40,7 @@ def compile_now(farm: TestFarm, model: str, **settings: Any) -> dict[str, Any]:
 
 def run_compile(farm: TestFarm, job_id: str, **settings: Any) -> None:
     with farm.farm.database.transaction() as session:
-        claim = work.claim(session, job_id, lease_s=30)
+        claim = claims.claim(session, job_id, lease_s=30)
     assert claim is not None
     chosen = Settings.model_validate(farm.farm.settings.model_dump() | settings)
     with own_folder(root_of(chosen.state)) as own:
@@ -198,7 +198,7 @@ def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, tmp_pat
     def attempt() -> None:
         try:
             run_compile(farm, job_id)
-        except work.LostClaim as error:
+        except claims.LostClaim as error:
             endings.append(error)
 
     worker = threading.Thread(target=attempt)
@@ -207,7 +207,7 @@ def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, tmp_pat
     with farm.farm.database.transaction() as session:
         from service.database.models import Job
 
-        work.give_back(session, session.get_one(Job, job_id), "taken away by the test")
+        claims.give_back(session, session.get_one(Job, job_id), "taken away by the test")
     worker.join(timeout=30)
     assert len(endings) == 1
     assert show(farm, job_id)["state"] == "queued"

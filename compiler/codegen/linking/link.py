@@ -1,8 +1,8 @@
 """Kernels and tables -> one stripped static executable, by `zig cc`.
 
 The runtime is generic C: only kernels use a board's features, so there is one set of flags per triple. Its objects, and
-zig's C library, are built once per triple and kept in a cache folder (`POCKFARM_CACHE_DIR`, or
-`~/.cache/pockfarm`; zig's own part also by `ZIG_GLOBAL_CACHE_DIR`).
+zig's C library, are built once per triple and kept in a cache folder (`compiler.cache_folder`;
+zig's own part also by `ZIG_GLOBAL_CACHE_DIR`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from compiler import targets
+from compiler.cache_folder import cache_folder
 from compiler.codegen.cache import CompiledKernel
 from compiler.codegen.choice import Variant
 from compiler.codegen.linking.tables import table_source
-from compiler.codegen.trials import Trial, pool_bytes, trial_source
+from compiler.codegen.linking.trials import Trial, pool_bytes, trial_source
 from compiler.errors import BuildError
 from compiler.program.program import BinaryImage
 from compiler.targets import Target
@@ -100,12 +101,6 @@ def warm_toolchain(zig_triples: Iterable[str] | None = None) -> None:
             folder = Path(name)
             (folder / "warm.c").write_text("int main(void) { return 0; }\n")
             _zig_cc(triple, [*LINK_FLAGS, "-o", "warm", "warm.c"], folder)
-
-
-def cache_folder() -> Path:
-    """Where built runtimes and zig's libraries are kept between compiles."""
-    named = os.environ.get("POCKFARM_CACHE_DIR")
-    return Path(named) if named else Path.home() / ".cache" / "pockfarm"
 
 
 def _write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:

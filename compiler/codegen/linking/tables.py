@@ -6,19 +6,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from compiler.codegen.cache import CompiledKernel
+from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
+from compiler.kernels.alignment import ALIGNMENT_BYTES, aligned
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Placement, Program, ProgramName, Region, StateTensor
 from compiler.values import Value
 
-ALIGNMENT_BYTES = 64
 MAX_RANK = 8
 MAX_INPUTS = 16
 MAX_OPERANDS = 64
 NOWHERE = "PF_NOWHERE"
+SAME_ALIGNMENT = f'_Static_assert(PF_ALIGNMENT == {ALIGNMENT_BYTES}, "the runtime and the compiler align alike");\n'
 
 
 def table_source(image: BinaryImage, kernels: Mapping[str, CompiledKernel]) -> str:
@@ -40,6 +42,7 @@ class _Tables:
         symbols = sorted({self._kernel(call).symbol for program in self._programs() for call in program.calls})
         parts = [
             '#include "image.h"\n',
+            SAME_ALIGNMENT,
             *(f"extern pf_kernel_fn __tvm_ffi_{symbol};\n" for symbol in symbols),
             *(self._program_tables(program) for program in self._programs()),
             self._states(),
@@ -61,8 +64,8 @@ class _Tables:
 
     def _region_offset(self, region: Region) -> int:
         plan = self.image.plan
-        weights_end = _aligned(plan.weights_bytes)
-        optimizer_end = weights_end + _aligned(plan.optimizer_bytes)
+        weights_end = aligned(plan.weights_bytes)
+        optimizer_end = weights_end + aligned(plan.optimizer_bytes)
         return {"weights": 0, "optimizer": weights_end, "arena": optimizer_end}[region]
 
     def _total_bytes(self) -> int:
@@ -74,7 +77,9 @@ class _Tables:
         region_bytes = {"weights": plan.weights_bytes, "optimizer": plan.optimizer_bytes, "arena": plan.arena_bytes}
         end = place.offset_bytes + place.size_bytes
         if place.offset_bytes % ALIGNMENT_BYTES or place.offset_bytes < 0 or end > region_bytes[place.region]:
-            raise InternalError(f"{place} is not inside {region_bytes[place.region]} bytes, aligned to 64", where=where)
+            raise InternalError(
+                f"{place} is not inside {region_bytes[place.region]} bytes, aligned to {ALIGNMENT_BYTES}", where=where
+            )
         if place.size_bytes < needed_bytes:
             raise InternalError(f"{place} is too small for {needed_bytes} bytes", where=where)
         return self._region_offset(place.region) + place.offset_bytes
@@ -121,7 +126,7 @@ class _Tables:
 
     def _operands(self, program: Program, index: int, call: KernelCall) -> list[str]:
         rows = [
-            f"{{{self._place(program, value)}u, {program.types[value].size}, {_dtype(program.types[value])}}}"
+            f"{{{self._place(program, value)}u, {program.types[value].size}, {program.types[value].element.c_name}}}"
             for value in (*call.inputs, *call.outputs)
         ]
         workspace_bytes = self._kernel(call).workspace_bytes
@@ -129,7 +134,8 @@ class _Tables:
             place, label = self.image.plan.workspaces.get((program.name, index)), label_of(call)
             if place is None:
                 raise InternalError(f"no workspace of {workspace_bytes} bytes is planned", where=label)
-            rows.append(f"{{{self._absolute(place, workspace_bytes, label)}u, {workspace_bytes // 4}, PF_F32}}")
+            elements = workspace_bytes // SCRATCH.item_bytes
+            rows.append(f"{{{self._absolute(place, workspace_bytes, label)}u, {elements}, {SCRATCH.c_name}}}")
         return rows
 
     def _program(self, program: Program) -> str:
@@ -147,6 +153,7 @@ class _Tables:
             "loss": str(self._place(program, self.image.loss)) if is_train else NOWHERE,
             "logits": NOWHERE if is_train else str(self._place(program, self.image.logits)),
             **dict.fromkeys(_HYPER, NOWHERE),
+            **dict.fromkeys(_HYPER, NOWHERE),
             **hyper,
         }
         return _struct(fields)
@@ -155,7 +162,7 @@ class _Tables:
 
     def _states(self) -> str:
         """Widest elements first, so that each tensor of a checkpoint is aligned to its element; else in model order."""
-        order = sorted(self.image.state, key=lambda state: -_item_bytes(state.type))
+        order = sorted(self.image.state, key=lambda state: -state.type.element.item_bytes)
         return _array("pf_state", "states", [self._state(state) for state in order])
 
     def _state(self, state: StateTensor) -> str:
@@ -168,7 +175,7 @@ class _Tables:
         fields = {
             "file_name": _text(state.name),
             "role": f"PF_{state.role.upper()}",
-            "dtype": _dtype(state.type),
+            "dtype": state.type.element.c_name,
             "trained": str(state.trained).lower(),
             "permuted": str(moved != sorted(moved)).lower(),
             "copy": str(state.copy_of is not None).lower(),
@@ -237,7 +244,7 @@ class _Tables:
         shape = _with_batch(tensor.shape, batch, name)
         fields = {
             "name": _text(name),
-            "dtype": _dtype(tensor),
+            "dtype": tensor.element.c_name,
             "rank": str(len(shape)),
             "shape": _list(shape, name),
             "count": str(tensor.size),
@@ -311,18 +318,6 @@ def _with_batch(shape: tuple[int, ...], batch: int, name: str) -> tuple[int, ...
     if shape and shape[0] and shape[0] % batch == 0:
         return (batch, shape[0] // batch, *shape[1:])
     raise SpecError(f"shape {shape} does not begin with the batch ({batch})", where=name)
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def _item_bytes(tensor: TensorType) -> int:
-    return TensorType(tensor.dtype, ()).size_bytes
-
-
-def _dtype(tensor: TensorType) -> str:
-    return f"PF_{tensor.dtype.upper()}"
 
 
 def _list(values: tuple[int, ...], where: str) -> str:

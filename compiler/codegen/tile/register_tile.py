@@ -12,19 +12,12 @@ from dataclasses import dataclass, replace
 
 from tvm import tirx
 
+from compiler.codegen.tile.precision import LINE_BYTES
 from compiler.codegen.tile.tiling import ColumnTile, unroll_of, vector_pieces
-from compiler.codegen.tir.expressions import Evaluator
-from compiler.codegen.tir.iteration import FlatAccess, flatten_access
-from compiler.codegen.tir.tir import Block, Buffer, Point, Value, base, broadcast, dtype, index, literal, load, read
-from compiler.errors import InternalError
-from compiler.kernels.spec import Access, Expr, Ref
+from compiler.codegen.tir.tir import Block, Buffer, Value, base, broadcast, dtype, index, literal, load
 
 SUM_BLOCK = 256
 """Longest run of products that one accumulator sums; longer ones are summed block by block, for accuracy."""
-
-
-LINE_FLOATS = 16
-"""Elements in a cache line of 64 bytes."""
 
 
 @dataclass(frozen=True)
@@ -88,22 +81,27 @@ class Stream:
     run_stride: int = 0
 
     @staticmethod
-    def part(buffer: Buffer, base: Value, floats: int, share: tuple[Value, int], *, write: bool = False) -> Stream:
-        """Part `share[0]` of `share[1]` of the `floats` elements from `base` on."""
-        number, parts = share
-        lines = -(-floats // (LINE_FLOATS * parts))
-        return Stream(buffer, base + number * (lines * LINE_FLOATS), lines, write)
+    def part(buffer: Buffer, base: Value, elements: int, share: tuple[Value, int], *, write: bool = False) -> Stream:
+        """Part `share[0]` of `share[1]` of the `elements` elements from `base` on."""
+        (number, parts), line = share, line_of(buffer)
+        lines = -(-elements // (line * parts))
+        return Stream(buffer, base + number * (lines * line), lines, write)
 
     def fetch(self, block: Block, turn: Value, turns: int) -> None:
         """Ask for the lines that fall to one of `turns` turns of a loop (`turn` is an int64)."""
-        each = -(-self.lines // turns)
+        each, size = -(-self.lines // turns), line_of(self.buffer)
         for line in range(each):
             number = turn * wide(each) + wide(line)
-            flat = wide(self.base) + number * wide(LINE_FLOATS)
+            flat = wide(self.base) + number * wide(size)
             if self.run_lines:
                 run = block.let(tirx.truncdiv(number, wide(self.run_lines)), "run")
-                flat += run * wide(self.run_stride - self.run_lines * LINE_FLOATS)
+                flat += run * wide(self.run_stride - self.run_lines * size)
             prefetch(block, self.buffer, flat, write=self.write)
+
+
+def line_of(buffer: Buffer) -> int:
+    """Elements of a buffer in a cache line."""
+    return LINE_BYTES * 8 // int(buffer.dtype.bits)
 
 
 def prefetch(block: Block, buffer: Buffer, flat: Value, *, write: bool = False, near: bool = True) -> None:
@@ -265,80 +263,6 @@ def _shifted(a: Scalars, b: Vectors, position: Value) -> tuple[Scalars, Vectors]
 
 
 @dataclass(frozen=True)
-class Epilogue:
-    """What happens to an accumulated value before it is stored."""
-
-    expr: Expr
-    inputs: tuple[tuple[Buffer, FlatAccess], ...]
-    extra: tuple[tuple[Expr, Buffer], ...] = ()
-    """What else is stored, at the same place of other buffers."""
-
-    @staticmethod
-    def of(
-        expr: Expr,
-        buffers: Sequence[Buffer],
-        accesses: Sequence[Access],
-        axes: int,
-        extra: Sequence[tuple[Expr, Buffer]] = (),
-    ) -> Epilogue:
-        """The epilogue of a spec whose output has `axes` axes. Raises: InternalError if an access has a fill."""
-        if any(access.fill is not None for access in accesses):
-            raise InternalError("an epilogue input must be in bounds everywhere")
-        flat = (flatten_access(access, (1,) * axes) for access in accesses)
-        return Epilogue(expr, tuple(zip(buffers, flat, strict=True)), tuple(extra))
-
-    def apply(self, block: Block, accumulated: Value, point: Point) -> Value:
-        """The value to store at `point`, of an epilogue that stores nothing else."""
-        return self._values(block, accumulated, self._reads(block, point), point)[0]
-
-    def finish(self, block: Block, accumulated: Value, point: Point, buffer: Buffer, flat: Value) -> None:
-        """Store everything that belongs to `point`, element `flat` of each output."""
-        self._store(block, self._values(block, accumulated, self._reads(block, point), point), buffer, flat)
-
-    def _reads(self, block: Block, point: Point) -> list[Value]:
-        return [read(block, buffer, access, point) for buffer, access in self.inputs]
-
-    def _values(self, block: Block, accumulated: Value, reads: list[Value], point: Point) -> list[Value]:
-        exprs = (self.expr, *(expr for expr, _ in self.extra))
-        if exprs == (Ref(0),):
-            return [accumulated]
-        evaluator = Evaluator(block, [block.let(accumulated, "acc"), *reads], point=point)
-        return [broadcast(evaluator.value(expr), point.lanes) for expr in exprs]
-
-    def _store(self, block: Block, values: list[Value], buffer: Buffer, flat: Value) -> None:
-        """All values are computed before the first is stored: outputs may share storage with what they read."""
-        if self.extra:
-            values = [block.let(value, "new") for value in values]
-        for target, value in zip((buffer, *(other for _, other in self.extra)), values, strict=True):
-            block.store(target, flat, value)
-
-    def tile(self, block: Block, tile: RegisterTile, place: Place, earlier: Place | None = None) -> None:
-        """Apply to every value of a tile (plus what lies in `earlier`) and store it.
-
-        What does not vary with the row is read once.
-        """
-        per_column: dict[tuple[int, int, int], Value] = {}
-
-        def fetch(number: int, start: int, lanes: int, point: Point) -> Value:
-            buffer, access = self.inputs[number]
-            if access.strides[place.row_axis]:
-                return read(block, buffer, access, point)
-            if (number, start, lanes) not in per_column:
-                per_column[number, start, lanes] = read(block, buffer, access, point)
-            return per_column[number, start, lanes]
-
-        for row in range(tile.rows):
-            for start, lanes, accumulated in tile.pieces(block, row):
-                if earlier is not None:
-                    accumulated = accumulated + earlier.load(row, start, lanes)
-                point = Point(place.axes(row, start))
-                point = point.vector(len(point.axes) - 1, lanes) if lanes > 1 else point
-                reads = [fetch(number, start, lanes, point) for number in range(len(self.inputs))]
-                values = self._values(block, accumulated, reads, point)
-                self._store(block, values, place.buffer, place.base + (row * place.row_stride + start))
-
-
-@dataclass(frozen=True)
 class Place:
     """Where a tile is stored: its first element, the distance of rows, and the spec's axes of an element."""
 
@@ -352,11 +276,3 @@ class Place:
     def load(self, row: int, start: int, lanes: int) -> Value:
         """What lies there."""
         return load(self.buffer, self.base + (row * self.row_stride + start), lanes)
-
-
-def store_sums(block: Block, tile: RegisterTile, buffer: Buffer, base: Value, row_stride: int) -> None:
-    """Add a tile to partial sums in memory (whole vectors, so `buffer` is padded)."""
-    for row in range(tile.rows):
-        for start, width in zip(tile.starts, tile.columns.widths, strict=True):
-            place = base + (row * row_stride + start)
-            block.store(buffer, place, load(buffer, place, width) + tile.get(row, start, width))

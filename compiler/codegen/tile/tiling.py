@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tir.iteration import chunks
-from compiler.kernels.spec import Expr
-from compiler.kernels.substitution import work
+from compiler.kernels.expressions import Expr, work
 from compiler.targets import Target
 
 PARALLEL_FLOPS = 500_000
@@ -76,23 +76,23 @@ def columns(count: int, vectors: int, lanes: int, *, padded: bool) -> Columns:
     return Columns(count, full, tile, ColumnTile(widths, rest))
 
 
-def tile_shape(target: Target, *, rows: int, count: int, steps: int) -> tuple[int, int]:
+def tile_shape(target: Target, precision: Precision, *, rows: int, count: int, steps: int) -> tuple[int, int]:
     """(rows, vectors) of the register tile for a product of `rows` x `count` over `steps`: the least cost over both.
 
     The accumulators, one row of B and one element of A must fit in the registers. Cost of a tile for each step of the
     reduction: its multiply-adds (at least as many as hide their latency), or its loads if they are more.
     """
-    registers = target.vector_registers - 1
-    vectors = -(-count // target.lanes)
-    if steps < _SHORT_REDUCTION and _MOST_VECTORS < vectors <= min(_MOST_VECTORS_OF_A_ROW, registers // 4):
-        return min(rows, (registers - vectors) // vectors), vectors
+    registers, sums = target.vector_registers - 1, precision.sum_size
+    vectors = -(-count // precision.lanes)
+    if steps < _SHORT_REDUCTION and _MOST_VECTORS < vectors <= min(_MOST_VECTORS_OF_A_ROW, registers // (4 * sums)):
+        return min(rows, (registers - vectors) // (vectors * sums)), vectors
     best: tuple[float, int, int] | None = None
     for width in range(1, min(_MOST_VECTORS, vectors) + 1):
-        for height in range(1, min(_MOST_ROWS, rows, (registers - width) // width) + 1):
+        for height in range(1, min(_MOST_ROWS, rows, (registers - width) // (width * sums)) + 1):
             full, rest = divmod(rows, height)
             full_columns, rest_columns = divmod(vectors, width)
             cost = sum(
-                row_tiles * column_tiles * _step_cost(h, w)
+                row_tiles * column_tiles * _step_cost(h, w, sums)
                 for row_tiles, h in ((full, height), (1, rest))
                 for column_tiles, w in ((full_columns, width), (1, rest_columns))
                 if h and w
@@ -103,8 +103,8 @@ def tile_shape(target: Target, *, rows: int, count: int, steps: int) -> tuple[in
     return best[1], best[2]
 
 
-def _step_cost(height: int, width: int) -> float:
-    return max(height * width, _LATENCY, 0.5 * height + width) + 0.25 * (height + width)
+def _step_cost(height: int, width: int, sums: int) -> float:
+    return max(height * width * sums, _LATENCY, 0.5 * height + width) + 0.25 * (height + width)
 
 
 def divisor_near(extent: int, low: int, high: int) -> int:

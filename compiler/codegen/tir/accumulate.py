@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from tvm import tirx
 
 from compiler.codegen.tir.expressions import extreme
 from compiler.codegen.tir.tir import Block, Buffer, Value, base, lanes_of, literal, load
+from compiler.element_types import ELEMENT_TYPES, NUMERIC
 
 Combine = Literal["sum", "max"]
-_LOWEST = {"float32": -math.inf, "int64": -(2**63), "int32": -(2**31)}
+_LOWEST = {ELEMENT_TYPES[name].tir: ELEMENT_TYPES[name].lowest for name in NUMERIC}
 
 
 def neutral(combine: Combine, element: str, lanes: int = 1) -> Value:

@@ -1,4 +1,4 @@
-"""Scalar expressions (`compiler.kernels.spec.Expr`) to TIR values, at the width of the operands they read."""
+"""Scalar expressions (`compiler.kernels.expressions.Expr`) to TIR values, at the width of the operands they read."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from compiler.codegen.tir.tir import (
     literal,
     read,
 )
+from compiler.element_types import ELEMENT_TYPES, NUMERIC, promotion
 from compiler.errors import InternalError
-from compiler.kernels.spec import Access, Binary, Const, Expr, Index, Ref, Select, Stat, Unary
+from compiler.kernels.access import Access
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Stat, Unary
 
-_RANK = {"bool": 0, "int32": 1, "int64": 2, "float32": 3}
-_CASTS = {"to_f32": "float32", "to_i64": "int64", "to_i32": "int32"}
+_RANK = {"bool": promotion("bool"), **{ELEMENT_TYPES[name].tir: promotion(name) for name in NUMERIC}}
+_CASTS = {f"to_{name}": ELEMENT_TYPES[name].tir for name in NUMERIC}
 _COMPARISONS: Mapping[str, Callable[[Value, Value], Value]] = {"lt": tirx.LT, "le": tirx.LE, "eq": tirx.EQ}
 _ARITHMETIC: Mapping[str, Callable[[Value, Value], Value]] = {"add": tirx.Add, "sub": tirx.Sub, "mul": tirx.Mul}
 _LOGIC: Mapping[str, Callable[[Value, Value], Value]] = {"and": tirx.And, "or": tirx.Or}

@@ -6,8 +6,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.graph import DType, TensorType
-from compiler.kernels.spec import Access, Binary, Expr, Index, Ref, Select, Unary
+from compiler.element_types import ELEMENT_TYPES, DType, higher
+from compiler.graph import TensorType
+from compiler.kernels.access import Access
+from compiler.kernels.expressions import Binary, Expr, Index, Ref, Select, Unary
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +272,10 @@ def expression_dtype(expr: Expr, refs: Sequence[DType]) -> DType | None:
 
 
 _RESULTS: dict[str, DType] = {
-    "to_f32": "f32", "to_i64": "i64", "to_i32": "i32", "to_bool": "bool", "not": "bool", "is_nan": "bool",
-    "lt": "bool", "le": "bool", "eq": "bool", "and": "bool", "or": "bool",
-}  # fmt: skip
-_RANK: dict[DType | None, int] = {None: 0, "bool": 1, "i32": 2, "i64": 3, "f32": 4}
+    **{f"to_{row.name}": row.name for row in ELEMENT_TYPES.values()},
+    **dict.fromkeys(("not", "is_nan", "lt", "le", "eq", "and", "or"), "bool"),
+}
 
 
 def _higher(x: DType | None, y: DType | None) -> DType | None:
-    return max(x, y, key=_RANK.__getitem__)
+    return x or y if x is None or y is None else higher(x, y)

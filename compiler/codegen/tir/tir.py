@@ -7,16 +7,18 @@ stands: one scalar index per axis and, if `lanes > 1`, the axis along which `lan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
 
-from compiler.codegen.linking.symbols import symbol_of
+from compiler.codegen.symbols import symbol_of
 from compiler.codegen.tir.iteration import FlatAccess
+from compiler.element_types import SCRATCH, require_emitted
 from compiler.errors import InternalError
 from compiler.graph import TensorType
+from compiler.kernels.alignment import ALIGNMENT_BYTES
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
 
@@ -26,9 +28,6 @@ Buffer = Any
 Stmt = Any
 PrimFunc = Any
 
-STORAGE: Mapping[str, str] = {"f32": "float32", "i64": "int64", "i32": "int32", "bool": "uint8"}
-"""How elements lie in memory; a bool is one byte, 0 or 1."""
-_ALIGNMENT_BYTES = 64
 _MOST_ELEMENTS = 2**31 - 1
 
 
@@ -160,7 +159,7 @@ class Block:
 
     def local(self, elements: int, element: str = "float32", name: str = "local") -> Buffer:
         """A small array on the stack (LLVM keeps it in registers if every index is constant after unrolling)."""
-        buffer = tirx.decl_buffer((elements,), element, name=name, scope="local", data_alignment=_ALIGNMENT_BYTES)
+        buffer = tirx.decl_buffer((elements,), element, name=name, scope="local", data_alignment=ALIGNMENT_BYTES)
         self.add(tirx.AllocBuffer(buffer))
         return buffer
 
@@ -208,14 +207,15 @@ class Operands:
 
 
 def declare(spec: KernelSpec, workspace_bytes: int = 0) -> Operands:
-    """Buffers for the operands of `spec`, and an f32 workspace if `workspace_bytes` is positive.
+    """Buffers for the operands of `spec`, and a workspace of `SCRATCH` elements if `workspace_bytes` is positive.
 
-    Raises: InternalError if a tensor has more elements than a 32-bit index reaches.
+    Raises: InternalError if a tensor has more elements than a 32-bit index reaches; BuildError if it has elements of a
+    type that no kernel is emitted for.
     """
     types = operand_types(spec)
     workspace = None
     if workspace_bytes:
-        workspace = _argument("ws", TensorType("f32", (-(-workspace_bytes // 4),)))
+        workspace = _argument("ws", TensorType(SCRATCH.name, (-(-workspace_bytes // SCRATCH.item_bytes),)))
     return Operands(
         tuple(_argument(f"in{i}", tensor) for i, tensor in enumerate(types.inputs)),
         tuple(_argument(f"out{i}", tensor) for i, tensor in enumerate(types.outputs)),
@@ -224,9 +224,10 @@ def declare(spec: KernelSpec, workspace_bytes: int = 0) -> Operands:
 
 
 def _argument(name: str, tensor: TensorType) -> Buffer:
+    require_emitted(tensor.dtype, f"operand {name}")
     if tensor.size > _MOST_ELEMENTS:
         raise InternalError(f"operand {name} {tensor} has more than {_MOST_ELEMENTS} elements")
-    return tirx.decl_buffer((max(tensor.size, 1),), STORAGE[tensor.dtype], name=name, data_alignment=_ALIGNMENT_BYTES)
+    return tirx.decl_buffer((max(tensor.size, 1),), tensor.element.tir, name=name, data_alignment=ALIGNMENT_BYTES)
 
 
 def finish(spec: KernelSpec, operands: Operands, body: Block) -> PrimFunc:
@@ -291,7 +292,7 @@ def read(block: Block, buffer: Buffer, access: FlatAccess, point: Point) -> Valu
 
 
 def _fill(access: FlatAccess, lanes: int) -> Value:
-    element = "bool" if access.type.dtype == "bool" else STORAGE[access.type.dtype]
+    element = "bool" if access.type.dtype == "bool" else access.type.element.tir
     return literal(access.fill or 0, element, lanes)
 
 
@@ -331,7 +332,7 @@ def bool_to_byte(value: Value) -> Value:
 
 def to_storage(value: Value, tensor: TensorType) -> Value:
     """A computed value as it is stored. Raises: InternalError if the types differ."""
-    want, have = STORAGE[tensor.dtype], base(value)
+    want, have = tensor.element.tir, base(value)
     if tensor.dtype == "bool":
         if have != "bool":
             raise InternalError(f"an expression of type {have} is stored to a bool tensor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import pi, sqrt
 
+from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Operand
 from compiler.values import Value
@@ -14,7 +15,7 @@ def _of(function: Callable[[Call, Value], Value]) -> Rule:
     """A row for an activation of one float operand."""
 
     def rule(call: Call) -> Operand:
-        call.require_dtype(0, ("f32",))
+        call.require_dtype(0, REAL)
         return function(call, call.value(0))
 
     return rule
@@ -117,7 +118,7 @@ def _thresholded_relu(call: Call, x: Value) -> Value:
 
 def _p_relu(call: Call) -> Operand:
     """x for x >= 0, else slope x; the slope learns."""
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     x = call.value(0)
     below = call.emit("mul", _at_most_zero(call, x), call.learned(1, "weight"))
     return call.emit("add", call.emit("relu", x), below)

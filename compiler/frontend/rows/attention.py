@@ -8,6 +8,7 @@ from math import sqrt
 
 import numpy as np
 
+from compiler.element_types import REAL
 from compiler.errors import ModelShapeError
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.rows.movement import cut
@@ -36,7 +37,7 @@ def _attention(call: Call) -> Operand:
     """
     call.only_outputs(1)
     for index in range(3):
-        call.require_dtype(index, ("f32",))
+        call.require_dtype(index, REAL)
     if any(call.has(index) for index in (4, 5, 6)):
         call.unsupported("a key/value cache is not supported", "export the model without past keys and values")
     if call.attributes.integer("qk_matmul_output_mode", 0) or call.attributes.integer("softmax_precision", 1) != 1:
@@ -103,7 +104,7 @@ def _masked(call: Call, scores: Value, heads: _Heads) -> Value:
     mask = _mask_by_group(call, heads)
     if call.dtype(3) == "bool":
         return call.emit("where", mask, scores, low)
-    call.require_dtype(3, ("f32",))
+    call.require_dtype(3, REAL)
     return call.emit("add", scores, mask)
 
 
@@ -122,7 +123,7 @@ def _rotary(call: Call) -> Operand:
 
     Source: ONNX RotaryEmbedding, opset 23; x is [B, heads, T, D] or [B, T, heads D] with `num_heads`.
     """
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     shape = call.shape(0)
     heads = call.attributes.integer("num_heads", 0)
     x = call.value(0)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from compiler.element_types import REAL
 from compiler.errors import ModelShapeError
 from compiler.frontend import batch_norm
 from compiler.frontend.call import Call, Rule
@@ -19,7 +20,7 @@ def _conv(call: Call) -> Operand:
 
     Source: ONNX Conv. Groups are 1 or one per channel.
     """
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     x_shape, w_shape = call.shape(0), call.shape(1)
     if len(x_shape) != 4 or len(w_shape) != 4:
         call.unsupported(f"convolves rank {len(x_shape)}; only 2-D images [N, C, H, W] are supported")
@@ -114,7 +115,7 @@ def _given_bias(call: Call) -> Value | None:
 
 def _gemm(call: Call) -> Operand:
     """alpha A' B' + beta C, A' and B' transposed as the attributes say."""
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     if call.rank(0) != 2 or call.rank(1) != 2:
         raise ModelShapeError(
             f"multiplies ranks {call.rank(0)} and {call.rank(1)}, both must be 2", where=call.node.where
@@ -144,8 +145,8 @@ def _times(call: Call, value: Value, factor: float) -> Value:
 
 def _matmul(call: Call) -> Operand:
     """NumPy's matmul; a rank-1 operand is a row (left) or a column (right)."""
-    call.require_dtype(0, ("f32",))
-    call.require_dtype(1, ("f32",))
+    call.require_dtype(0, REAL)
+    call.require_dtype(1, REAL)
     a_shape, b_shape = call.shape(0), call.shape(1)
     if not a_shape or not b_shape:
         raise ModelShapeError("multiplies a scalar", where=call.node.where)

@@ -6,19 +6,17 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.values import Value
-
-REAL = ("f32", "i64", "i32")
-_CAST_CODES = {1: "f32", 6: "i32", 7: "i64", 9: "bool"}
 
 
 def unary(op: str) -> Rule:
     """ONNX operator that is one of ours on float input."""
 
     def rule(call: Call) -> Operand:
-        call.require_dtype(0, ("f32",))
+        call.require_dtype(0, REAL)
         return call.emit(op, call.value(0))
 
     return rule
@@ -26,7 +24,7 @@ def unary(op: str) -> Rule:
 
 def _negative(op: str) -> Rule:
     def rule(call: Call) -> Operand:
-        call.require_dtype(0, REAL)
+        call.require_dtype(0, NUMERIC)
         return call.emit(op, call.value(0))
 
     return rule
@@ -37,7 +35,7 @@ def _not(call: Call) -> Operand:
     return call.emit("not", call.value(0))
 
 
-def _binary(op: str, *, swap: bool = False, dtypes: tuple[str, ...] = REAL, negate: bool = False) -> Rule:
+def _binary(op: str, *, swap: bool = False, dtypes: tuple[str, ...] = NUMERIC, negate: bool = False) -> Rule:
     def rule(call: Call) -> Operand:
         _same_dtype(call, dtypes)
         x, y = call.value(0), call.value(1)
@@ -57,7 +55,7 @@ def _same_dtype(call: Call, allowed: tuple[str, ...]) -> None:
 def _variadic(op: str, *, mean: bool = False) -> Rule:
     def rule(call: Call) -> Operand:
         for index in range(len(call.operands)):
-            call.require_dtype(index, REAL)
+            call.require_dtype(index, NUMERIC)
         result = call.value(0)
         for index in range(1, len(call.operands)):
             result = call.emit(op, result, call.value(index))
@@ -68,7 +66,7 @@ def _variadic(op: str, *, mean: bool = False) -> Rule:
 
 def _add(call: Call) -> Operand:
     """Add; a parameter added to a contraction is that layer's bias."""
-    _same_dtype(call, REAL)
+    _same_dtype(call, NUMERIC)
     for position in (0, 1):
         other, known = call.operand(1 - position), call.known(position)
         if isinstance(other, Value) and known is not None and known.source:
@@ -92,25 +90,25 @@ def add_operand(scope: Scope, other: Value, known: Known) -> Value:
 
 
 def _mul(call: Call) -> Operand:
-    _same_dtype(call, REAL)
+    _same_dtype(call, NUMERIC)
     return call.emit("mul", call.value(0), call.value(1))
 
 
 def _div(call: Call) -> Operand:
-    _same_dtype(call, REAL)
-    if call.dtype(0) != "f32":
+    _same_dtype(call, NUMERIC)
+    if call.dtype(0) not in REAL:
         call.unsupported("integer division at run time is not supported", "cast to float first")
     return call.emit("div", call.value(0), call.value(1))
 
 
 def _pow(call: Call) -> Operand:
     """Small constant exponents become products, which keeps gradients exact and cheap."""
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     exponent = call.known(1)
     x = call.value(0)
     learns = exponent is not None and not {exponent.source, *exponent.behind}.isdisjoint(call.scope.recorded)
     if exponent is None or exponent.array.size != 1 or learns:
-        call.require_dtype(1, ("f32",))
+        call.require_dtype(1, REAL)
         return call.emit("pow", x, call.value(1))
     power = float(call.array(1, "the exponent").reshape(-1)[0])
     shape = np.broadcast_shapes(call.shape(0), exponent.array.shape)
@@ -127,7 +125,7 @@ def _power(call: Call, x: Value, power: float) -> Value:
 
 def _clip(call: Call) -> Operand:
     """Clip with known bounds; ReLU when it is one."""
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     low, high = (_bound(call, 1, -np.inf), _bound(call, 2, np.inf))
     x = call.value(0)
     if (low, high) == (-np.inf, np.inf):
@@ -148,7 +146,8 @@ def _bound(call: Call, index: int, default: float) -> float:
 
 def _cast(call: Call) -> Operand:
     call.attributes.ignore("saturate", "round_mode")
-    return _cast_to(call, _CAST_CODES.get(call.attributes.integer("to", 0), ""))
+    element = emitted_of_onnx(call.attributes.integer("to", 0))
+    return _cast_to(call, element.name if element is not None else "")
 
 
 def _cast_like(call: Call) -> Operand:
@@ -157,8 +156,9 @@ def _cast_like(call: Call) -> Operand:
 
 
 def _cast_to(call: Call, target: str) -> Operand:
-    if target not in _CAST_CODES.values():
-        call.unsupported("casts at run time go to float32, int64, int32 or bool", "export the model in float32")
+    if target not in ELEMENT_TYPES or not ELEMENT_TYPES[target].is_emitted:
+        held = ", ".join(row.label for row in EMITTED)
+        call.unsupported(f"casts at run time go to {held}", "export the model in float32")
     return call.operand(0) if call.dtype(0) == target else call.emit("cast", call.value(0), to=target)
 
 
@@ -177,7 +177,7 @@ def _xor(call: Call) -> Operand:
 
 
 def _ceil(call: Call) -> Operand:
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     return call.emit("neg", call.emit("floor", call.emit("neg", call.value(0))))
 
 

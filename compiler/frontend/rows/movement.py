@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand
 from compiler.frontend.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
@@ -216,7 +217,7 @@ def _run_time_elements(call: Call, extent: int, stride: int, base: Array) -> Val
 
 def _trilu(call: Call) -> Operand:
     """The upper or lower triangle: the rest becomes zero."""
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     offset = int(call.array(1, "the diagonal").reshape(-1)[0]) if call.has(1) else 0
     shape = call.shape(0)
     if len(shape) < 2:

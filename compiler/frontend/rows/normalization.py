@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Operand
 from compiler.values import Value
@@ -12,7 +13,7 @@ from compiler.values import Value
 
 def _softmax(op: str) -> Rule:
     def rule(call: Call) -> Operand:
-        call.require_dtype(0, ("f32",))
+        call.require_dtype(0, REAL)
         axis = call.axis(call.attributes.integer("axis", -1), call.rank(0))
         return call.from_last(call.emit(op, call.to_last(call.value(0), axis)), axis)
 
@@ -26,7 +27,7 @@ def _trailing(op: str, default_epsilon: float) -> Rule:
     """
 
     def rule(call: Call) -> Operand:
-        call.require_dtype(0, ("f32",))
+        call.require_dtype(0, REAL)
         call.only_outputs(1)
         call.attributes.ignore("stash_type")
         shape = call.shape(0)
@@ -43,7 +44,7 @@ def _trailing(op: str, default_epsilon: float) -> Rule:
 
 def _instance_norm(call: Call) -> Operand:
     """Each channel of each image on its own: [N, C, ...] seen as [N, C, rest]."""
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     shape = call.shape(0)
     if len(shape) < 3:
         call.fail(f"needs a tensor [N, C, ...], has rank {len(shape)}")
@@ -57,7 +58,7 @@ def _group_norm(call: Call) -> Operand:
 
     Source: ONNX GroupNormalization, opset 21 (opset 18 has scale and bias per group, which few exporters wrote).
     """
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     call.attributes.ignore("stash_type")
     shape, groups = call.shape(0), call.attributes.integer("num_groups", 1)
     if len(shape) < 3 or groups < 1 or shape[1] % groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Operand
 from compiler.frontend.shapes import pair, window_pads
@@ -12,7 +13,7 @@ from compiler.graph import AttrValue
 
 def _pool(op: str) -> Rule:
     def rule(call: Call) -> Operand:
-        call.require_dtype(0, ("f32",))
+        call.require_dtype(0, REAL)
         call.only_outputs(1)
         call.attributes.ignore("storage_order")
         if call.rank(0) != 4:

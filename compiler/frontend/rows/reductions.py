@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
+from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Operand
 from compiler.graph import AttrValue
@@ -16,7 +17,7 @@ Body = Callable[[Call, Value, tuple[int, ...], bool], Value]
 
 def _reduction(body: Body) -> Rule:
     def rule(call: Call) -> Operand:
-        call.require_dtype(0, ("f32",))
+        call.require_dtype(0, REAL)
         axes = _axes(call)
         keep = bool(call.attributes.integer("keepdims", 1))
         return body(call, call.value(0), axes, keep) if axes else call.value(0)
@@ -72,7 +73,7 @@ def _log_sum_exp(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Val
 
 
 def _image(call: Call) -> Value:
-    call.require_dtype(0, ("f32",))
+    call.require_dtype(0, REAL)
     if call.rank(0) < 3:
         call.fail(f"needs a tensor [N, C, ...], has rank {call.rank(0)}")
     return call.value(0)

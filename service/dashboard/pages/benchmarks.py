@@ -21,8 +21,8 @@ from service.dashboard.comparison import dominated_flags
 from service.dashboard.facts import RunFacts
 from service.dashboard.pages.run_table import measured_values
 from service.dashboard.parts import CLASSES, Figure, Filter, choices
-from service.dashboard.queries import RunFilter
 from service.dashboard.tables import Column, Row, Table, Value, table
+from service.runs.filter import RunFilter
 
 COLUMNS: tuple[Column, ...] = (
     Column("plan", "Plan", primary=True, sortable=True),

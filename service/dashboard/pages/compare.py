@@ -23,6 +23,7 @@ from service.dashboard.comparison import (
 from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Figure, Filter
 from service.dashboard.tables import Column, Row, Table, Value, table
+from service.runs.filter import RunFilter
 
 LEAST, MOST = 2, 4
 PICKABLE = 100
@@ -212,7 +213,7 @@ def _legend(runs: Sequence[RunFacts]) -> tuple[tuple[str, str], ...]:
 
 
 def _pickers(session: Session, wanted: Sequence[str]) -> tuple[Filter, ...]:
-    measured = queries.measured_runs(session, queries.RunFilter())[:PICKABLE]
+    measured = queries.measured_runs(session, RunFilter())[:PICKABLE]
     options = tuple(
         (entry.id, f"{entry.title} · {entry.mode} · {entry.device_name or ''} · {fmt.clock(entry.created_at)}")
         for entry in measured

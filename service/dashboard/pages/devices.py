@@ -15,8 +15,8 @@ from service.dashboard.charts.health import AttemptMark, attempt_strip
 from service.dashboard.facts import AttemptFacts, DeviceFacts, EventFacts
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Listing, class_chip, state_chip
-from service.dashboard.queries import RunFilter
 from service.dashboard.tables import Column, Row, Table, Value, table
+from service.runs.filter import RunFilter
 
 COLUMNS: tuple[Column, ...] = (
     Column("device", "Device", primary=True, sortable=True),

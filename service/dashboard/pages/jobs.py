@@ -14,9 +14,10 @@ from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
 from service.dashboard.pages.memory import memory_figure, memory_table
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Filter, KeyFigure, Listing, choices, state_chip
-from service.dashboard.queries import JobFilter, RunFilter
 from service.dashboard.tables import Column, Row, Table, table
 from service.database.models import JOB_STATES, OPEN_JOB_STATES
+from service.jobs.filter import JobFilter
+from service.runs.filter import RunFilter
 
 PAGE_ROWS = 50
 COLUMNS: tuple[Column, ...] = (
@@ -39,9 +40,9 @@ def job_table(found: Sequence[JobFacts], caption: str) -> Table:
     return table("jobs", caption, COLUMNS, [job_row(entry) for entry in found])
 
 
-def jobs_page(session: Session, chosen: JobFilter, sort: str) -> Listing:
-    """One page of jobs."""
-    found = queries.jobs(session, chosen, PAGE_ROWS + 1)
+def jobs_page(session: Session, chosen: JobFilter, before: str, sort: str) -> Listing:
+    """One page of jobs, those older than `before`."""
+    found = queries.jobs(session, chosen, PAGE_ROWS + 1, before)
     shown = found[:PAGE_ROWS]
     query = tuple(
         (name, value)
@@ -55,7 +56,7 @@ def jobs_page(session: Session, chosen: JobFilter, sort: str) -> Listing:
     return Listing(
         table=job_table(shown, "Compile jobs, newest first").sorted_by(sort),
         path=path,
-        query=(*query, ("before", chosen.before)),
+        query=(*query, ("before", before)),
         filters=(
             Filter("state", "State", chosen.state, (("open", "open (any)"), *choices(JOB_STATES))),
             Filter("model", "Model", chosen.model, choices(values["model"])),
@@ -63,7 +64,7 @@ def jobs_page(session: Session, chosen: JobFilter, sort: str) -> Listing:
             Filter("target", "Target", chosen.target, choices(values["target"])),
         ),
         older=addresses.with_query(path, (*query, ("before", shown[-1].id))) if len(found) > PAGE_ROWS else "",
-        newest=addresses.with_query(path, query) if chosen.before else "",
+        newest=addresses.with_query(path, query) if before else "",
     )
 
 

@@ -11,8 +11,9 @@ from service.dashboard.facts import DeviceFacts, JobFacts
 from service.dashboard.pages.devices import device_table
 from service.dashboard.pages.jobs import job_table
 from service.dashboard.pages.run_table import run_table
-from service.dashboard.queries import JobFilter, RunFilter
 from service.dashboard.tables import Table
+from service.jobs.filter import JobFilter
+from service.runs.filter import RunFilter
 
 OPEN_ROWS = 20
 RECENT_ROWS = 10

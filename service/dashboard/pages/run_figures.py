@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from device_agents.protocol import DeviceState, KernelTime, Measurement
+from device_agents.wire import DeviceState, KernelTime, Measurement
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, NARROW_WIDTH, for_screens
 from service.dashboard.charts.curve import Curve, loss_plot

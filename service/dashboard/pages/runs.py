@@ -6,29 +6,29 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from device_agents.wire import MODES
 from service.dashboard import addresses, queries
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import CLASSES, VERDICTS, Filter, Listing, choices
-from service.dashboard.queries import RunFilter
 from service.database.models import RUN_STATES
+from service.runs.filter import RunFilter
 
 PAGE_ROWS = 50
-MODES = ("profile", "train", "eval")
 
 
-def runs_page(session: Session, chosen: RunFilter, sort: str) -> Listing:
-    """One page of runs; `sort` orders the rows of the page, the pages go by age."""
-    found = queries.runs(session, chosen, PAGE_ROWS + 1)
+def runs_page(session: Session, chosen: RunFilter, before: str, sort: str) -> Listing:
+    """One page of runs, those older than `before`; `sort` orders the rows of the page, the pages go by age."""
+    found = queries.runs(session, chosen, PAGE_ROWS + 1, before)
     shown = found[:PAGE_ROWS]
-    query = tuple(entry for entry in query_of(chosen) if entry[0] != "before")
+    query = query_of(chosen)
     path = addresses.page("runs")
     return Listing(
         table=run_table(shown, "Runs, newest first").sorted_by(sort),
         path=path,
-        query=(*query, ("before", chosen.before)),
+        query=(*query, ("before", before)),
         filters=_filters(session, chosen),
         older=addresses.with_query(path, (*query, ("before", shown[-1].id))) if len(found) > PAGE_ROWS else "",
-        newest=addresses.with_query(path, query) if chosen.before else "",
+        newest=addresses.with_query(path, query) if before else "",
     )
 
 
@@ -37,7 +37,7 @@ def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
     pairs: Sequence[tuple[str, str]] = (
         ("state", chosen.state), ("mode", chosen.mode), ("model", chosen.model), ("plan", chosen.plan),
         ("target", chosen.target), ("device", chosen.device), ("class", chosen.measurement_class),
-        ("verdict", chosen.verdict), ("bundle", chosen.bundle), ("before", chosen.before),
+        ("verdict", chosen.verdict), ("bundle", chosen.bundle),
     )  # fmt: skip
     return tuple(pair for pair in pairs if pair[1])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_agents.protocol import KernelTuning, Tuning
+from device_agents.wire import KernelTuning, Tuning
 from service.dashboard.tables import Column, Row, Table, table
 
 COLUMNS = (

@@ -17,8 +17,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.api import compile_training
-from compiler.codegen.conv.conv import method_of
+from compiler.api import BuildSettings, compile_training
+from compiler.call_passes import call_passes
+from compiler.codegen.conv.plan import method_of
 from compiler.frontend.importer import import_model
 from compiler.kernels.spec import ConvSpec
 from compiler.passes import FORWARD_PASSES, run_passes
@@ -66,7 +67,7 @@ def winograd_kinds(case: Case, target: str) -> list[str]:
     graph = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm)
     forward = run_passes(graph, FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, case.plan), case.spec)
-    train = make_programs(forward, training)[0][0]
+    train = make_programs(forward, training, call_passes(load(target)))[0][0]
     specs = [call.spec for call in train.calls if isinstance(call.spec, ConvSpec)]
     return [spec.kind for spec in specs if method_of(spec, load(target), None)]
 
@@ -85,7 +86,9 @@ def test_steps_as_in_float64(case: Case, target: str, tmp_path: Path, kernel_cac
 def test_a_spec_can_forbid_it(case: Case, convolutions: Literal["fast", "direct"], kernel_cache: Path) -> None:
     """There is one way only to schedule a direct convolution, so that tuning is not offered any."""
     spec = replace(case, convolutions=convolutions).spec
-    bundle = compile_training(case.model, plan=case.plan, spec=spec, target=native_target(), cache_dir=kernel_cache)
+    bundle = compile_training(
+        case.model, BuildSettings(plan=case.plan, spec=spec, target=load(native_target()), cache_dir=kernel_cache)
+    )
     with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
         member = archive.extractfile("kernels.json")
         assert member is not None

@@ -11,7 +11,8 @@ import numpy as np
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import Array
-from compiler.kernels.spec import Binary, Const, ConvSpec, DepthwiseSpec, Expr, MatmulSpec, Ref
+from compiler.kernels.expressions import Binary, Const, Expr, Ref
+from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
 from compiler.program.operands import operand_types
 from compiler.targets import Target, load
 from tests.compiler.codegen.reference import reading, value
@@ -34,7 +35,7 @@ def conv(
     n, h, w, c = image
     oh = output_size(h, kernel[0], strides[0], (pads[0], pads[2]), dilations[0])
     ow = output_size(w, kernel[1], strides[1], (pads[1], pads[3]), dilations[1])
-    return ConvSpec(kind, n, h, w, c, k, oh, ow, kernel, strides, pads, dilations)
+    return ConvSpec(kind, n, h, w, c, k, oh, ow, kernel, strides, pads, dilations, dtype="f32")
 
 
 def depthwise(
@@ -43,7 +44,7 @@ def depthwise(
 ) -> DepthwiseSpec:  # fmt: skip
     """A depth-wise convolution of [n, h, w, c] images; sizes of y follow."""
     dense = conv(kind, image, 1, kernel, strides, pads, dilations)
-    return DepthwiseSpec(kind, *image, dense.oh, dense.ow, kernel, strides, pads, dilations)
+    return DepthwiseSpec(kind, *image, dense.oh, dense.ow, kernel, strides, pads, dilations, dtype="f32")
 
 
 def expected(spec: Contraction, inputs: list[Array]) -> Array:

@@ -9,21 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.graph import Array, TensorType
-from compiler.kernels.spec import (
-    Access,
-    Affine,
-    Binary,
-    Const,
-    Expr,
-    Index,
-    MapSpec,
-    ReduceSpec,
-    Ref,
-    RowSpec,
-    Select,
-    Stat,
-    Unary,
-)
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Stat, Unary
+from compiler.kernels.spec import MapSpec, ReduceSpec, RowSpec
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 

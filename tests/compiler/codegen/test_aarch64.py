@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.kernels.spec import GatherSpec, MapSpec, PoolSpec, Ref, Unary
+from compiler.kernels.expressions import Ref, Unary
+from compiler.kernels.spec import GatherSpec, MapSpec, PoolSpec
 from tests.compiler.codegen.emulation import run_emulated
 from tests.compiler.codegen.reference import identity, picked, run_map, run_reduce, run_row
 from tests.compiler.codegen.test_reduce import reduction
@@ -55,11 +56,11 @@ def test_rows(make: object) -> None:
 def test_pool_and_scatter() -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(2, 8, 8, 11)).astype(np.float32)
-    pool = PoolSpec("max", 2, 8, 8, 11, 4, 4, (2, 2), (2, 2), (0, 0, 0, 0))
+    pool = PoolSpec("max", 2, 8, 8, 11, 4, 4, (2, 2), (2, 2), (0, 0, 0, 0), dtype="f32")
     want = x.reshape(2, 4, 2, 4, 2, 11).max(axis=(2, 4))
     np.testing.assert_array_equal(run_emulated(pool, [x])[0], want)
     index, d_y = generator.integers(0, 9, 30), generator.normal(size=(1, 30, 21)).astype(np.float32)
     table = np.zeros((1, 9, 21))
     np.add.at(table, (slice(None), index), d_y)
-    scatter = GatherSpec("scatter_add", 1, 9, 21, 30)
+    scatter = GatherSpec("scatter_add", 1, 9, 21, 30, dtype="f32")
     np.testing.assert_allclose(run_emulated(scatter, [index, d_y])[0], table, atol=1e-5)

@@ -17,14 +17,18 @@ from compiler.ops import OPERATORS
 from tests.compiler.codegen.emulation import run_emulated
 
 SPECS = {
-    "several blocks, an odd one last": AttentionSpec("forward", 1, 2, 2, 150, 150, 16, 16, 0.25),
-    "causal over several blocks": AttentionSpec("forward", 1, 3, 1, 150, 150, 8, 8, 0.3, True, (1, 1, 150, 150)),
-    "one head, queries shared out": AttentionSpec("forward", 1, 1, 1, 300, 260, 16, 32, 0.25),
-    "more keys than queries, causal": AttentionSpec("forward", 2, 2, 2, 21, 45, 12, 20, 0.5, True),
-    "more queries than keys, causal": AttentionSpec("forward", 1, 2, 2, 30, 10, 8, 8, 0.5, True),
-    "groups of heads": AttentionSpec("forward", 2, 6, 2, 33, 40, 32, 16, 0.2, False, (2, 6, 1, 40)),
-    "one key, one query": AttentionSpec("forward", 1, 2, 2, 1, 1, 3, 5, 1.0),
-    "a mask of one number per query": AttentionSpec("forward", 2, 2, 2, 17, 19, 4, 4, 1.0, False, (1, 2, 17, 1)),
+    "several blocks, an odd one last": AttentionSpec("forward", 1, 2, 2, 150, 150, 16, 16, 0.25, dtype="f32"),
+    "causal over several blocks": AttentionSpec(
+        "forward", 1, 3, 1, 150, 150, 8, 8, 0.3, True, (1, 1, 150, 150), dtype="f32"
+    ),
+    "one head, queries shared out": AttentionSpec("forward", 1, 1, 1, 300, 260, 16, 32, 0.25, dtype="f32"),
+    "more keys than queries, causal": AttentionSpec("forward", 2, 2, 2, 21, 45, 12, 20, 0.5, True, dtype="f32"),
+    "more queries than keys, causal": AttentionSpec("forward", 1, 2, 2, 30, 10, 8, 8, 0.5, True, dtype="f32"),
+    "groups of heads": AttentionSpec("forward", 2, 6, 2, 33, 40, 32, 16, 0.2, False, (2, 6, 1, 40), dtype="f32"),
+    "one key, one query": AttentionSpec("forward", 1, 2, 2, 1, 1, 3, 5, 1.0, dtype="f32"),
+    "a mask of one number per query": AttentionSpec(
+        "forward", 2, 2, 2, 17, 19, 4, 4, 1.0, False, (1, 2, 17, 1), dtype="f32"
+    ),
 }
 
 
@@ -77,8 +81,8 @@ def test_only_what_is_wanted_is_written(wanted: tuple[bool, bool, bool]) -> None
 
 
 BLIND = {
-    "masked": AttentionSpec("forward", 2, 4, 4, 21, 37, 12, 20, 0.3, False, (2, 1, 21, 37)),
-    "causal and masked": AttentionSpec("forward", 2, 2, 2, 70, 70, 16, 16, 0.3, True, (2, 2, 70, 70)),
+    "masked": AttentionSpec("forward", 2, 4, 4, 21, 37, 12, 20, 0.3, False, (2, 1, 21, 37), dtype="f32"),
+    "causal and masked": AttentionSpec("forward", 2, 2, 2, 70, 70, 16, 16, 0.3, True, (2, 2, 70, 70), dtype="f32"),
 }
 
 

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from compiler.codegen import family
 from compiler.codegen.api import build_variants, cache_key, workspace_bytes
 from compiler.codegen.choice import DEFAULT, Choice, Variant, choose, parse_choice
-from compiler.codegen.linking.symbols import symbol_of
-from compiler.codegen.loops import map as map_kernels
+from compiler.codegen.map import emit as map_kernels
+from compiler.codegen.symbols import symbol_of
 from compiler.codegen.testing import Kernel
 from compiler.errors import InternalError
-from compiler.kernels.spec import Binary, KernelSpec, MapSpec, Ref
+from compiler.kernels.expressions import Binary, Ref
+from compiler.kernels.spec import KernelSpec, MapSpec
 from compiler.targets import Target, load
 from tests.compiler.codegen.reference import identity
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from compiler.codegen.choice import choose
-from compiler.codegen.conv.conv import plan
+from compiler.codegen.conv.plan import plan
 from compiler.codegen.testing import native_target
-from compiler.kernels.spec import Binary, ConvSpec, Ref
+from compiler.kernels.expressions import Binary, Ref
+from compiler.kernels.spec import ConvSpec
 from compiler.targets import load
 from tests.compiler.codegen.contractions import (
     RELU6,

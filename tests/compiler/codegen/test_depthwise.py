@@ -10,7 +10,7 @@ import torch
 
 from compiler.codegen.family import choices_of
 from compiler.codegen.testing import Kernel, native_target
-from compiler.kernels.spec import Binary, Ref
+from compiler.kernels.expressions import Binary, Ref
 from compiler.targets import load
 from tests.compiler.codegen.contractions import (
     RELU6,

@@ -7,26 +7,16 @@ from dataclasses import replace
 import pytest
 
 from compiler.codegen.family import can_hold, can_update
-from compiler.kernels.spec import (
-    Binary,
-    ConvSpec,
-    DepthwiseSpec,
-    Expr,
-    GatherSpec,
-    KernelSpec,
-    MatmulSpec,
-    PoolSpec,
-    Ref,
-    Unary,
-)
+from compiler.kernels.expressions import Binary, Expr, Ref, Unary
+from compiler.kernels.spec import ConvSpec, DepthwiseSpec, GatherSpec, KernelSpec, MatmulSpec, PoolSpec
 from compiler.targets import load
 
 TARGET = load("x86-64-v3")
-PRODUCT = MatmulSpec(1, 64, 64, 512, a_transposed=True)
-CONV = ConvSpec("forward", 1, 8, 8, 16, 16, 8, 8, (3, 3), (1, 1), (1, 1, 1, 1))
-DEPTHWISE = DepthwiseSpec("forward", 1, 8, 8, 16, 8, 8, (3, 3), (1, 1), (1, 1, 1, 1))
-POOL = PoolSpec("max", 1, 8, 8, 16, 4, 4, (2, 2), (2, 2), (0, 0, 0, 0))
-TABLE = GatherSpec("scatter_add", 1, 100, 16, 32)
+PRODUCT = MatmulSpec(1, 64, 64, 512, a_transposed=True, dtype="f32")
+CONV = ConvSpec("forward", 1, 8, 8, 16, 16, 8, 8, (3, 3), (1, 1), (1, 1, 1, 1), dtype="f32")
+DEPTHWISE = DepthwiseSpec("forward", 1, 8, 8, 16, 8, 8, (3, 3), (1, 1), (1, 1, 1, 1), dtype="f32")
+POOL = PoolSpec("max", 1, 8, 8, 16, 4, 4, (2, 2), (2, 2), (0, 0, 0, 0), dtype="f32")
+TABLE = GatherSpec("scatter_add", 1, 100, 16, 32, dtype="f32")
 RELU: Expr = Binary("max", Ref(0), Ref(1))
 GELU: Expr = Binary("mul", Ref(0), Unary("erf", Ref(0)))
 

@@ -9,7 +9,9 @@ import pytest
 
 from compiler.codegen.testing import Kernel, build_object, native_target, run_kernel
 from compiler.graph import Array, TensorType
-from compiler.kernels.spec import Access, Affine, Binary, Const, GatherSpec, Ref
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Const, Ref
+from compiler.kernels.spec import GatherSpec
 from compiler.targets import load
 
 # outer, rows, inner, count
@@ -18,7 +20,7 @@ SHAPES = [(1, 30_522, 128, 64), (1, 1000, 768, 197), (4, 50, 33, 20), (1, 10, 1,
 
 
 def spec_of(kind: str, shape: tuple[int, int, int, int], **types: str) -> GatherSpec:
-    return GatherSpec(kind, *shape, **types)  # type: ignore[arg-type]
+    return GatherSpec(kind, *shape, **{"dtype": "f32", **types})  # type: ignore[arg-type]
 
 
 def indices(spec: GatherSpec, seed: int = 0) -> Array:
@@ -73,7 +75,7 @@ def test_other_targets_build(kind: str, target: str) -> None:
         assert build_object(spec_of(kind, shape), load(target)).object_bytes
 
 
-TABLE = GatherSpec("scatter_add", 1, 50, 37, 200)
+TABLE = GatherSpec("scatter_add", 1, 50, 37, 200, dtype="f32")
 WHOLE = Access(TensorType("f32", (50, 37)), (Affine(((0, 1),)), Affine(((1, 1),))))
 RATE = Access(TensorType("f32", ()), ())
 

@@ -12,11 +12,11 @@ from tests.compiler.codegen.contractions import Contraction, conv
 
 PADS = (1, 1, 1, 1)
 SPECS: dict[str, Contraction] = {
-    "few steps": MatmulSpec(1, 3136, 144, 24),
-    "few steps, b transposed": MatmulSpec(1, 12544, 32, 16, b_transposed=True),
-    "forward": MatmulSpec(1, 196, 384, 64),
-    "input gradient": MatmulSpec(1, 196, 96, 576, b_transposed=True),
-    "weight gradient": MatmulSpec(1, 320, 1280, 49, a_transposed=True),
+    "few steps": MatmulSpec(1, 3136, 144, 24, dtype="f32"),
+    "few steps, b transposed": MatmulSpec(1, 12544, 32, 16, b_transposed=True, dtype="f32"),
+    "forward": MatmulSpec(1, 196, 384, 64, dtype="f32"),
+    "input gradient": MatmulSpec(1, 196, 96, 576, b_transposed=True, dtype="f32"),
+    "weight gradient": MatmulSpec(1, 320, 1280, 49, a_transposed=True, dtype="f32"),
     "convolution": conv("forward", (1, 56, 56, 64), 64, (3, 3), (2, 2), PADS),
     "convolution, input gradient": conv("input_grad", (1, 56, 56, 64), 64, (3, 3), (2, 2), PADS),
     "convolution, weight gradient": conv("weight_grad", (1, 56, 56, 64), 64, (3, 3), (2, 2), PADS),

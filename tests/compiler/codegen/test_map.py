@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from compiler.codegen.testing import Kernel, build_object, native_target, run_kernel
 from compiler.graph import Array, TensorType
-from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, Index, MapSpec, Ref, Select, Unary
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Unary
+from compiler.kernels.spec import MapSpec
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, picked, run_map
 
@@ -206,7 +208,7 @@ def test_a_shared_subexpression_is_computed_once() -> None:
     spec = MapSpec((33,), (identity(33),), (identity(33),), (expr,))
     with pytest.MonkeyPatch.context() as patch:
         # The spec's own digest walks the tree; only this test has such an expression.
-        patch.setattr("compiler.codegen.linking.symbols.signature", lambda spec: "shared" * 11)
+        patch.setattr("compiler.codegen.symbols.signature", lambda spec: "shared" * 11)
         (got,) = run_kernel(spec, [x])
     np.testing.assert_array_equal(got, x)
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from compiler.codegen.choice import choose
-from compiler.codegen.matmul.gemm_plan import MatmulPlan
-from compiler.codegen.matmul.matmul import choices, folded, plan
+from compiler.codegen.matmul.plan import MatmulPlan, choices, folded, plan
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Binary, Index, MatmulSpec, Ref, Unary
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Index, Ref, Unary
+from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load
 from tests.compiler.codegen.contractions import RELU6, check, distance, expected, random_inputs, run_native
 from tests.compiler.codegen.reference import identity, picked
@@ -24,32 +25,32 @@ SHAPES = [(1, 1, 1), (1, 17, 9), (3, 5, 40), (14, 32, 64), (15, 33, 65), (50, 10
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False)])
 def test_layouts_and_tails(shape: tuple[int, int, int], transposed: tuple[bool, bool]) -> None:
-    check(MatmulSpec(1, *shape, *transposed))
+    check(MatmulSpec(1, *shape, *transposed, dtype="f32"))
 
 
 def test_both_transposed() -> None:
-    check(MatmulSpec(1, 37, 45, 67, True, True))
+    check(MatmulSpec(1, 37, 45, 67, True, True, dtype="f32"))
 
 
 BIG = {
-    "rows, shared panels": MatmulSpec(1, 200, 120, 90),
-    "rows, transposed": MatmulSpec(1, 200, 120, 90, b_transposed=True),
-    "columns": MatmulSpec(1, 8, 520, 300, b_transposed=True),
-    "small m, large b": MatmulSpec(1, 8, 1000, 1280),
-    "split over a long reduction": MatmulSpec(1, 24, 40, 12544, a_transposed=True),
-    "split, uneven last block": MatmulSpec(1, 30, 70, 2039, a_transposed=True),
-    "split, not transposed": MatmulSpec(1, 20, 40, 5000),
-    "batch": MatmulSpec(6, 33, 47, 64),
-    "batch, transposed": MatmulSpec(6, 33, 47, 64, b_transposed=True),
-    "batch of two": MatmulSpec(2, 64, 96, 80, b_transposed=True),
-    "batch over a shared b": MatmulSpec(5, 21, 64, 80, b_batched=False),
-    "batch over a shared a": MatmulSpec(5, 21, 64, 80, a_batched=False),
-    "batch, a transposed": MatmulSpec(5, 21, 64, 80, a_transposed=True, b_batched=False),
-    "deep": MatmulSpec(1, 30, 64, 3000),
-    "long and narrow": MatmulSpec(1, 1200, 48, 40),
-    "long and narrow, transposed": MatmulSpec(1, 6000, 24, 40, b_transposed=True),
-    "uneven blocks of the reduction": MatmulSpec(1, 150, 330, 1021, b_transposed=True),
-    "blocks of rows": MatmulSpec(1, 1100, 72, 520, a_transposed=True),
+    "rows, shared panels": MatmulSpec(1, 200, 120, 90, dtype="f32"),
+    "rows, transposed": MatmulSpec(1, 200, 120, 90, b_transposed=True, dtype="f32"),
+    "columns": MatmulSpec(1, 8, 520, 300, b_transposed=True, dtype="f32"),
+    "small m, large b": MatmulSpec(1, 8, 1000, 1280, dtype="f32"),
+    "split over a long reduction": MatmulSpec(1, 24, 40, 12544, a_transposed=True, dtype="f32"),
+    "split, uneven last block": MatmulSpec(1, 30, 70, 2039, a_transposed=True, dtype="f32"),
+    "split, not transposed": MatmulSpec(1, 20, 40, 5000, dtype="f32"),
+    "batch": MatmulSpec(6, 33, 47, 64, dtype="f32"),
+    "batch, transposed": MatmulSpec(6, 33, 47, 64, b_transposed=True, dtype="f32"),
+    "batch of two": MatmulSpec(2, 64, 96, 80, b_transposed=True, dtype="f32"),
+    "batch over a shared b": MatmulSpec(5, 21, 64, 80, b_batched=False, dtype="f32"),
+    "batch over a shared a": MatmulSpec(5, 21, 64, 80, a_batched=False, dtype="f32"),
+    "batch, a transposed": MatmulSpec(5, 21, 64, 80, a_transposed=True, b_batched=False, dtype="f32"),
+    "deep": MatmulSpec(1, 30, 64, 3000, dtype="f32"),
+    "long and narrow": MatmulSpec(1, 1200, 48, 40, dtype="f32"),
+    "long and narrow, transposed": MatmulSpec(1, 6000, 24, 40, b_transposed=True, dtype="f32"),
+    "uneven blocks of the reduction": MatmulSpec(1, 150, 330, 1021, b_transposed=True, dtype="f32"),
+    "blocks of rows": MatmulSpec(1, 1100, 72, 520, a_transposed=True, dtype="f32"),
 }
 
 
@@ -75,11 +76,11 @@ def plan_of(spec: MatmulSpec) -> MatmulPlan:
 @pytest.mark.parametrize(
     "spec",
     [
-        MatmulSpec(1, 61, 75, 400),
-        MatmulSpec(1, 130, 70, 401, b_transposed=True),
-        MatmulSpec(1, 29, 50, 1100, a_transposed=True, sums=True),
-        MatmulSpec(1, 90, 70, 300, a_transposed=True, sums=True),
-        MatmulSpec(6, 33, 47, 64),
+        MatmulSpec(1, 61, 75, 400, dtype="f32"),
+        MatmulSpec(1, 130, 70, 401, b_transposed=True, dtype="f32"),
+        MatmulSpec(1, 29, 50, 1100, a_transposed=True, sums=True, dtype="f32"),
+        MatmulSpec(1, 90, 70, 300, a_transposed=True, sums=True, dtype="f32"),
+        MatmulSpec(6, 33, 47, 64, dtype="f32"),
     ],
 )
 def test_every_choice_is_the_same_product(spec: MatmulSpec) -> None:
@@ -95,15 +96,15 @@ def test_every_choice_is_the_same_product(spec: MatmulSpec) -> None:
 
 def test_a_choice_that_names_no_schedule() -> None:
     with pytest.raises(ValueError, match="strategy"):
-        plan(MatmulSpec(1, 8, 8, 8), load(native_target()), 2, choose(strategy="sideways"))
+        plan(MatmulSpec(1, 8, 8, 8, dtype="f32"), load(native_target()), 2, choose(strategy="sideways"))
 
 
 SUMS = {
-    "split": MatmulSpec(1, 30, 70, 2039, a_transposed=True, sums=True),
-    "one row tile": MatmulSpec(1, 5, 33, 5000, a_transposed=True, sums=True),
-    "columns": MatmulSpec(1, 100, 200, 196, a_transposed=True, sums=True),
-    "blocks of rows": MatmulSpec(1, 1100, 72, 520, a_transposed=True, sums=True),
-    "small": MatmulSpec(1, 3, 5, 7, a_transposed=True, sums=True),
+    "split": MatmulSpec(1, 30, 70, 2039, a_transposed=True, sums=True, dtype="f32"),
+    "one row tile": MatmulSpec(1, 5, 33, 5000, a_transposed=True, sums=True, dtype="f32"),
+    "columns": MatmulSpec(1, 100, 200, 196, a_transposed=True, sums=True, dtype="f32"),
+    "blocks of rows": MatmulSpec(1, 1100, 72, 520, a_transposed=True, sums=True, dtype="f32"),
+    "small": MatmulSpec(1, 3, 5, 7, a_transposed=True, sums=True, dtype="f32"),
 }
 
 
@@ -150,9 +151,9 @@ EPILOGUES = [
 @pytest.mark.parametrize(
     "spec",
     [
-        MatmulSpec(1, 37, 50, 20),
-        MatmulSpec(1, 20, 44, 2100, a_transposed=True),
-        MatmulSpec(3, 18, 21, 16, b_batched=False),
+        MatmulSpec(1, 37, 50, 20, dtype="f32"),
+        MatmulSpec(1, 20, 44, 2100, a_transposed=True, dtype="f32"),
+        MatmulSpec(3, 18, 21, 16, b_batched=False, dtype="f32"),
     ],
 )
 def test_epilogues(name: str, change: object, spec: MatmulSpec) -> None:
@@ -162,7 +163,11 @@ def test_epilogues(name: str, change: object, spec: MatmulSpec) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [MatmulSpec(1, 45, 50, 30), MatmulSpec(1, 20, 44, 2100, a_transposed=True), MatmulSpec(1, 130, 330, 700)],
+    [
+        MatmulSpec(1, 45, 50, 30, dtype="f32"),
+        MatmulSpec(1, 20, 44, 2100, a_transposed=True, dtype="f32"),
+        MatmulSpec(1, 130, 330, 700, dtype="f32"),
+    ],
 )
 def test_output_may_be_a_residual_input(spec: MatmulSpec) -> None:
     """The epilogue's operand and the output share storage, as an in-place update does."""
@@ -180,10 +185,10 @@ def test_output_may_be_a_residual_input(spec: MatmulSpec) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        MatmulSpec(1, 64, 96, 960),
-        MatmulSpec(1, 32, 64, 4608),
-        MatmulSpec(1, 32, 16, 50000, a_transposed=True),
-        MatmulSpec(1, 8, 64, 2048, b_transposed=True),
+        MatmulSpec(1, 64, 96, 960, dtype="f32"),
+        MatmulSpec(1, 32, 64, 4608, dtype="f32"),
+        MatmulSpec(1, 32, 16, 50000, a_transposed=True, dtype="f32"),
+        MatmulSpec(1, 8, 64, 2048, b_transposed=True, dtype="f32"),
     ],
 )
 def test_as_accurate_as_pytorch(spec: MatmulSpec) -> None:

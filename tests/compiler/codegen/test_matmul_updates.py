@@ -11,7 +11,9 @@ import pytest
 from compiler.codegen.choice import choose
 from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import Array, TensorType
-from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, MatmulSpec, Ref, Unary
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Const, Expr, Ref, Unary
+from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load
 from tests.compiler.codegen.contractions import distance, expected, random_inputs
 
@@ -20,7 +22,7 @@ Step = Callable[[Array, list[Array]], list[Array]]
 
 
 def product(m: int, n: int, k: int) -> MatmulSpec:
-    return MatmulSpec(1, m, n, k, a_transposed=True)
+    return MatmulSpec(1, m, n, k, a_transposed=True, dtype="f32")
 
 
 def state(spec: MatmulSpec, tensors: int) -> tuple[Access, ...]:

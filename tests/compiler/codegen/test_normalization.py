@@ -7,7 +7,9 @@ import pytest
 
 from compiler.codegen.testing import run_kernel
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Binary, NormGradSpec, Ref
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Ref
+from compiler.kernels.spec import NormGradSpec
 from compiler.ops import OPERATORS
 
 ALL = (True, True, True)
@@ -24,11 +26,11 @@ def test_the_gradient(
     x, weight, d_y, residual = (rng.normal(size=s) for s in ((rows, width), (width,), (rows, width), (rows, width)))
     attrs = {"epsilon": 1e-5, "centred": centred, "wanted": wanted}
     want = list(OPERATORS["layer_norm_grad"].evaluate([x + 1.5, weight, d_y], attrs))
-    spec = NormGradSpec(rows, width, 1e-5, centred, wanted)
+    spec = NormGradSpec(rows, width, 1e-5, centred, wanted, dtype="f32")
     inputs = [x + 1.5, weight, d_y]
     if wanted[0]:
         access = Access(TensorType("f32", (rows, width)), (Affine(((0, 1),)), Affine(((1, 1),))))
-        spec = NormGradSpec(rows, width, 1e-5, centred, wanted, Binary("add", Ref(0), Ref(1)), (access,))
+        spec = NormGradSpec(rows, width, 1e-5, centred, wanted, Binary("add", Ref(0), Ref(1)), (access,), dtype="f32")
         want[0] = want[0] + residual
         inputs.append(residual)
     for got, expected in zip(

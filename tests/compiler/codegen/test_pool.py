@@ -8,7 +8,8 @@ import torch
 
 from compiler.codegen.testing import build_object, run_kernel
 from compiler.graph import Array
-from compiler.kernels.spec import Binary, Const, PoolSpec, Ref
+from compiler.kernels.expressions import Binary, Const, Ref
+from compiler.kernels.spec import PoolSpec
 from compiler.targets import load
 from tests.compiler.codegen.reference import picked
 
@@ -28,7 +29,7 @@ def spec_of(kind: str, shape: tuple, count_pads: bool = False) -> PoolSpec:  # t
     n, h, w, c, kernel, strides, pads = shape
     oh = (h + pads[0] + pads[2] - kernel[0]) // strides[0] + 1
     ow = (w + pads[1] + pads[3] - kernel[1]) // strides[1] + 1
-    return PoolSpec(kind, n, h, w, c, oh, ow, kernel, strides, pads, count_pads)  # type: ignore[arg-type]
+    return PoolSpec(kind, n, h, w, c, oh, ow, kernel, strides, pads, count_pads, dtype="f32")  # type: ignore[arg-type]
 
 
 def forward(spec: PoolSpec, x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +117,7 @@ def test_epilogues(kind: str) -> None:
     scaled = Binary("max", Binary("mul", Ref(0), Ref(1)), Const(0.0))
     spec = PoolSpec(
         plain.kind, plain.n, plain.h, plain.w, plain.c, plain.oh, plain.ow, plain.kernel, plain.strides, plain.pads,
-        plain.count_pads, scaled, (picked((plain.c,), 3),),
+        plain.count_pads, scaled, (picked((plain.c,), 3),), dtype="f32",
     )  # fmt: skip
     x, d_y = draw(*shape[:4]), draw(shape[0], plain.oh, plain.ow, plain.c, seed=1)
     inputs = {"max": [x], "average": [x], "average_grad": [d_y], "max_grad": [x, d_y]}[kind]

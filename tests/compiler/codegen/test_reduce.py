@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.codegen.rows.reduce import plan
+from compiler.codegen.reduce.plan import plan
 from compiler.codegen.testing import build_object, native_target, run_kernel
 from compiler.graph import Array, TensorType
-from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, Index, ReduceSpec, Ref, Select, Unary
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Unary
+from compiler.kernels.spec import ReduceSpec
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, picked, run_reduce
 

@@ -7,7 +7,9 @@ import pytest
 
 from compiler.codegen.testing import build_object, run_kernel
 from compiler.graph import Array, TensorType
-from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, Index, Ref, RowSpec, Select, Stat, Unary
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Stat, Unary
+from compiler.kernels.spec import RowSpec
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, picked, run_row
 

@@ -98,5 +98,5 @@ def test_the_first_maximum_of_a_window_takes_its_gradient(target: str) -> None:
     y = torch.nn.functional.max_pool2d(leaf, 3, 2, 1)
     y.backward(torch.from_numpy(d_y.transpose(0, 3, 1, 2).copy()).double())
     assert leaf.grad is not None
-    spec = PoolSpec("max_grad", 2, 7, 6, 11, 4, 3, (3, 3), (2, 2), (1, 1, 1, 1))
+    spec = PoolSpec("max_grad", 2, 7, 6, 11, 4, 3, (3, 3), (2, 2), (1, 1, 1, 1), dtype="f32")
     np.testing.assert_allclose(run_on(target, spec, [x, d_y]), leaf.grad.numpy().transpose(0, 2, 3, 1), atol=1e-6)

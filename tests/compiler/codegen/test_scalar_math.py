@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from compiler.codegen.testing import native_target, run_kernel
 from compiler.graph import Array
-from compiler.kernels.spec import Binary, Const, Expr, MapSpec, Ref, Unary
+from compiler.kernels.expressions import Binary, Const, Expr, Ref, Unary
+from compiler.kernels.spec import MapSpec
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, value
 
@@ -158,7 +159,7 @@ def test_extremes_pass_nan_on_from_either_side(op: str) -> None:
 
 @pytest.mark.parametrize("target", [native_target(), "raspberry-pi-4"])
 def test_functions_stay_vectorised(target: str) -> None:
-    from compiler.codegen.loops import map as map_kernels
+    from compiler.codegen.map import emit as map_kernels
     from compiler.codegen.tir.compile import assembly
 
     for op in ("exp", "log", "tanh", "sigmoid", "erf", "sin", "cos"):

@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.codegen.matmul.matmul import panel_width, workspace_bytes
+from compiler.codegen.matmul.plan import panel_width, workspace_bytes
 from compiler.codegen.testing import native_target, run_kernel
-from compiler.kernels.spec import Binary, Const, MatmulSpec, Ref
+from compiler.kernels.expressions import Binary, Const, Ref
+from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load
 
 
 def product(m: int, n: int, k: int, *, transposed: bool = False, panel: int = 0) -> MatmulSpec:
-    return MatmulSpec(1, m, n, k, b_transposed=transposed, a_batched=False, b_batched=False, b_panel=panel)
+    return MatmulSpec(1, m, n, k, b_transposed=transposed, a_batched=False, b_batched=False, b_panel=panel, dtype="f32")
 
 
 PRODUCTS = {
@@ -22,7 +23,7 @@ PRODUCTS = {
     "columns": product(70, 192, 800, panel=64),
     "one row tile": product(3, 128, 1100, panel=32),
     "narrow": product(130, 16, 33, panel=16),
-    "batch": MatmulSpec(4, 30, 64, 40, b_batched=False, b_panel=32),
+    "batch": MatmulSpec(4, 30, 64, 40, b_batched=False, b_panel=32, dtype="f32"),
     "epilogue": replace(product(65, 64, 1000, panel=64), epilogue=Binary("max", Ref(0), Const(0.0))),
 }
 
@@ -53,4 +54,4 @@ def test_panels_divide_the_columns_and_save_the_packing() -> None:
             assert workspace_bytes(stored, target, 2) < workspace_bytes(spec, target, 2)
     assert panel_width(product(49, 512, 2048, transposed=True), target, 2)
     assert not panel_width(product(49, 510, 2048, transposed=True), target, 2)
-    assert not panel_width(MatmulSpec(8, 64, 64, 64), target, 2)
+    assert not panel_width(MatmulSpec(8, 64, 64, 64, dtype="f32"), target, 2)

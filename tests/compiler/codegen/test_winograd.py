@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from compiler.codegen.choice import DEFAULT, choose
-from compiler.codegen.conv import conv as direct
+from compiler.codegen.conv import plan as direct
 from compiler.codegen.family import choices_of
 from compiler.codegen.testing import Kernel, native_target
-from compiler.codegen.winograd import winograd
-from compiler.codegen.winograd.winograd_points import SIZES
-from compiler.codegen.winograd.winograd_points import winograd as matrices
-from compiler.kernels.spec import Binary, ConvSpec, Ref
+from compiler.codegen.tile.precision import Precision
+from compiler.codegen.winograd import plan as winograd
+from compiler.codegen.winograd.points import SIZES
+from compiler.codegen.winograd.points import winograd as matrices
+from compiler.kernels.expressions import Binary, Ref
+from compiler.kernels.spec import ConvSpec
 from compiler.targets import Target, load
 from tests.compiler.codegen.contractions import (
     RELU6,
@@ -181,8 +183,8 @@ def test_direct_specs_have_one_schedule() -> None:
 
 
 def test_default_is_direct_where_winograd_does_not_pay() -> None:
-    lanes = load(native_target()).lanes
-    assert winograd.default_outputs(layer("forward", 4, 14, 14, 256, 256), lanes) == 4
-    assert winograd.default_outputs(layer("forward", 1, 3, 3, 512, 512), lanes) == 0
-    assert winograd.default_outputs(layer("forward", 8, 56, 56, 16, 16), lanes) == 0
-    assert winograd.default_outputs(layer("forward", 1, 56, 56, 40, 64), lanes) == 0
+    precision = Precision.of("f32", load(native_target()))
+    assert winograd.default_outputs(layer("forward", 4, 14, 14, 256, 256), precision) == 4
+    assert winograd.default_outputs(layer("forward", 1, 3, 3, 512, 512), precision) == 0
+    assert winograd.default_outputs(layer("forward", 8, 56, 56, 16, 16), precision) == 0
+    assert winograd.default_outputs(layer("forward", 1, 56, 56, 40, 64), precision) == 0

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 from compiler.fusion.sums import merge_sums
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Const, KernelSpec, MatmulSpec, ReduceSpec, Ref
-from compiler.program.aliases import Alias
-from compiler.program.lowering import Lowered
-from compiler.program.program import KernelCall
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Const, Ref
+from compiler.kernels.spec import KernelSpec, MatmulSpec, ReduceSpec
+from compiler.program.aliases import Alias, Aliases
+from compiler.program.program import KernelCall, Program
 from tests.compiler.named import all_named, named
 
 POSITIONS, CHANNELS = 24, 8
-WEIGHT = MatmulSpec(1, 5, CHANNELS, POSITIONS, a_transposed=True)
+WEIGHT = MatmulSpec(1, 5, CHANNELS, POSITIONS, a_transposed=True, dtype="f32")
 WHOLE = Access(TensorType("f32", (POSITIONS, CHANNELS)), (Affine(((0, 1),)), Affine(((1, 1),))))
 BIAS = ReduceSpec(
     (POSITIONS, CHANNELS), (0,), "sum", (WHOLE,), Ref(0), Access(TensorType("f32", (CHANNELS,)), (Affine(((1, 1),)),))
@@ -26,7 +27,13 @@ def call(spec: KernelSpec, inputs: tuple[str, ...], output: str) -> KernelCall:
 
 def merged(bias: KernelSpec, weight: KernelSpec = WEIGHT, gradient: str = "d_y") -> tuple[KernelCall, ...]:
     calls = (call(bias, (gradient,), "d_b"), call(weight, ("x", "d_y"), "d_w"))
-    return merge_sums(Lowered(calls, {}, {named("view"): Alias(named("d_y"))})).calls
+    return program_of(calls, {named("view"): Alias(named("d_y"))})
+
+
+def program_of(calls: tuple[KernelCall, ...], aliases: Aliases) -> tuple[KernelCall, ...]:
+    result = merge_sums(Program("train", calls, {}, (), (), aliases))
+    assert result.modified == (len(result.subject.calls) < len(calls)) != result.subject.ordered
+    return result.subject.calls
 
 
 def test_one_call_makes_both() -> None:
@@ -50,5 +57,4 @@ def test_other_sums_stay() -> None:
 
 def test_a_second_sum_of_the_same_gradient_stays() -> None:
     calls = (call(BIAS, ("d_y",), "d_b"), call(BIAS, ("d_y",), "d_c"), call(WEIGHT, ("x", "d_y"), "d_w"))
-    outputs = [made.outputs for made in merge_sums(Lowered(calls, {}, {})).calls]
-    assert outputs == [all_named("d_c"), all_named("d_w", "d_b")]
+    assert [made.outputs for made in program_of(calls, {})] == [all_named("d_c"), all_named("d_w", "d_b")]

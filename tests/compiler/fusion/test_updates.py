@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from compiler.codegen.family import can_update
 from compiler.fusion.updates import fuse_updates
 from compiler.graph import TensorType
-from compiler.kernels.spec import Access, Affine, Binary, Const, Expr, GatherSpec, MapSpec, MatmulSpec, Ref
+from compiler.kernels.access import Access, Affine
+from compiler.kernels.expressions import Binary, Const, Expr, Ref
+from compiler.kernels.spec import GatherSpec, MapSpec, MatmulSpec
 from compiler.program.aliases import Alias
-from compiler.program.lowering import Lowered
-from compiler.program.program import KernelCall
+from compiler.program.program import KernelCall, Program
 from compiler.program.schedule import schedule
+from compiler.rewriting.passes import PassResult
+from compiler.targets import load
 from compiler.values import Value
 from tests.compiler.named import all_named
 
+CAN_UPDATE = partial(can_update, target=load("x86-64-v4"))
 ROWS, COLUMNS, SAMPLES = 12, 10, 4
-GRADIENT = MatmulSpec(1, ROWS, COLUMNS, SAMPLES, a_transposed=True)
-INPUT_GRADIENT = MatmulSpec(1, SAMPLES, ROWS, COLUMNS, b_transposed=True)
+GRADIENT = MatmulSpec(1, ROWS, COLUMNS, SAMPLES, a_transposed=True, dtype="f32")
+INPUT_GRADIENT = MatmulSpec(1, SAMPLES, ROWS, COLUMNS, b_transposed=True, dtype="f32")
 WEIGHT = TensorType("f32", (ROWS, COLUMNS))
 WHOLE = Access(WEIGHT, (Affine(((0, 1),)), Affine(((1, 1),))))
 SCALAR = Access(TensorType("f32", ()), ())
@@ -43,7 +49,15 @@ update = KernelCall(UPDATE, (W, D_W, M, RATE), UPDATED, "update w", "update", 5,
 
 
 def fused(*calls: KernelCall, kept: tuple[Value, ...] = ()) -> tuple[KernelCall, ...]:
-    return fuse_updates(Lowered(calls, TYPES, ALIASES), kept).calls
+    return fuse(*calls, kept=kept).subject.calls
+
+
+def fuse(*calls: KernelCall, kept: tuple[Value, ...] = ()) -> PassResult[Program]:
+    return fuse_updates(Program("train", calls, TYPES, (), kept, ALIASES), can_update=CAN_UPDATE)
+
+
+def reasons(*calls: KernelCall) -> list[str]:
+    return [one.code for one in fuse(*calls).declined]
 
 
 def test_the_product_updates_in_place() -> None:
@@ -57,9 +71,11 @@ def test_the_product_updates_in_place() -> None:
 
 
 def test_it_runs_after_other_readers_of_the_weight() -> None:
-    lowered = fuse_updates(Lowered((weight_gradient, update, input_gradient), TYPES, ALIASES), ())
-    ordered = schedule(lowered, (D_X, *UPDATED))
-    assert [call.outputs[0] for call in ordered.calls] == [D_X, W.updated()]
+    program = fuse(weight_gradient, update, input_gradient).subject
+    assert not program.ordered
+    scheduled = schedule(replace(program, outputs=("d_x",), updates=UPDATED)).subject
+    assert scheduled.ordered
+    assert [call.outputs[0] for call in scheduled.calls] == [D_X, W.updated()]
 
 
 def test_a_gradient_that_is_read_elsewhere_stays() -> None:
@@ -67,24 +83,29 @@ def test_a_gradient_that_is_read_elsewhere_stays() -> None:
     reader = KernelCall(double, (D_W,), (NORM,), "norm", "backward", 1, 480, 480)
     assert len(fused(weight_gradient, reader, update)) == 3
     assert len(fused(weight_gradient, update, kept=(D_W,))) == 2
+    assert reasons(weight_gradient, reader, update) == ["update.gradient_is_read"]
 
 
 def test_an_update_of_some_channels_stays() -> None:
     part = Access(TensorType("f32", (ROWS + 2, COLUMNS)), WHOLE.index)
-    partial = replace(UPDATE, inputs=(part, WHOLE, WHOLE, SCALAR), outputs=(part, WHOLE))
-    assert len(fused(weight_gradient, replace(update, spec=partial))) == 2
+    some = replace(UPDATE, inputs=(part, WHOLE, WHOLE, SCALAR), outputs=(part, WHOLE))
+    assert len(fused(weight_gradient, replace(update, spec=some))) == 2
+    assert reasons(weight_gradient, replace(update, spec=some)) == ["update.points"]
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(ROWS, COLUMNS, 20), (600, 2000, 600)])
-def test_a_product_of_many_samples_stays(m: int, n: int, k: int) -> None:
+@pytest.mark.parametrize(
+    ("m", "n", "k", "reason"), [(ROWS, COLUMNS, 20, "update.operands"), (600, 2000, 600, "update.kernel")]
+)
+def test_a_product_of_many_samples_stays(m: int, n: int, k: int, reason: str) -> None:
     """More operands than gradient, or sums that would wait in memory."""
     whole = replace(WHOLE, type=TensorType("f32", (m, n)))
     spec = replace(UPDATE, extents=(m, n), inputs=(whole,) * 3 + (SCALAR,), outputs=(whole,) * 2)
     product = replace(weight_gradient, spec=replace(GRADIENT, m=m, n=n, k=k))
     assert len(fused(product, replace(update, spec=spec))) == 2
+    assert reasons(product, replace(update, spec=spec)) == [reason]
 
 
-TABLE = GatherSpec("scatter_add", 1, ROWS, COLUMNS, SAMPLES)
+TABLE = GatherSpec("scatter_add", 1, ROWS, COLUMNS, SAMPLES, dtype="f32")
 scatter = KernelCall(TABLE, (IDS, D_Y), (D_W,), "d embedding", "backward", 100, 30, 480)
 
 

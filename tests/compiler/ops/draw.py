@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compiler.graph import NUMPY_DTYPE, Array, Graph, TensorType
+from compiler.element_types import ELEMENT_TYPES
+from compiler.graph import Array, Graph, TensorType
 from compiler.ops.record import Example, Operator
 from compiler.rewriting.builder import GraphBuilder
 from compiler.values import Value
@@ -13,11 +14,11 @@ from compiler.values import Value
 def draw(tensor: TensorType, kind: str, rng: np.random.Generator) -> Array:
     """An array of the given type, drawn as `Example.values` says."""
     if kind.startswith("index:"):
-        return rng.integers(0, int(kind[6:]), tensor.shape).astype(NUMPY_DTYPE[tensor.dtype])
+        return rng.integers(0, int(kind[6:]), tensor.shape).astype(ELEMENT_TYPES[tensor.dtype].numpy)
     if kind == "bool" or tensor.dtype == "bool":
         return rng.random(tensor.shape) < 0.5
     if tensor.dtype != "f32":
-        return rng.integers(-3, 4, tensor.shape).astype(NUMPY_DTYPE[tensor.dtype])
+        return rng.integers(-3, 4, tensor.shape).astype(ELEMENT_TYPES[tensor.dtype].numpy)
     if kind == "positive":
         return rng.uniform(0.5, 2.0, tensor.shape)
     if kind == "unit":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.graph import NUMPY_DTYPE
+from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.spec import canonical
 from compiler.ops import FAMILIES, OPERATORS
 from compiler.ops.record import Example, NotDifferentiable, Operator, View
@@ -33,7 +33,7 @@ def test_infer_agrees_with_evaluate(record: Operator, example: Example) -> None:
     types = record.infer(example.inputs, example.attrs)
     assert [result.shape for result in results] == [tensor.shape for tensor in types]
     for result, tensor in zip(results, types, strict=True):
-        expected = np.dtype("f8") if tensor.dtype == "f32" else NUMPY_DTYPE[tensor.dtype]
+        expected = np.dtype("f8") if tensor.dtype == "f32" else ELEMENT_TYPES[tensor.dtype].numpy
         assert result.dtype == expected
     assert set(example.attrs) == set(record.attributes)
 
@@ -44,7 +44,7 @@ def test_evaluate_keeps_single_precision(record: Operator, example: Example) -> 
     for result, tensor in zip(
         record.evaluate(inputs, example.attrs), record.infer(example.inputs, example.attrs), strict=True
     ):
-        assert result.dtype == NUMPY_DTYPE[tensor.dtype]
+        assert result.dtype == ELEMENT_TYPES[tensor.dtype].numpy
 
 
 @pytest.mark.parametrize(("record", "example"), DIFFERENTIABLE)

@@ -9,7 +9,7 @@ import pytest
 
 from compiler.graph import Graph, Parameter, TensorType
 from compiler.passes.attention import fuse_attention
-from compiler.passes.eliminate_dead import eliminate_dead
+from compiler.passes.eliminate_dead import without_dead
 from compiler.passes.guarded_softmax import unguard_softmax
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.evaluate import evaluate_graph
@@ -147,7 +147,7 @@ def stopped_later_keys(b: GraphBuilder) -> Value:
 def test_a_number_in_place_of_scores_that_may_weigh_something_is_left_alone(build: Build) -> None:
     b = operands()
     graph = graph_of(b, build(b), Q, K, V, SEEN)
-    assert fuse_attention(graph).nodes == graph.nodes
+    assert fuse_attention(graph).subject.nodes == graph.nodes
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -156,7 +156,7 @@ def test_a_form_becomes_one_node_with_the_same_values(name: str) -> None:
     b = operands()
     output = build(b)
     graph = graph_of(b, output, *(value for value in (Q, K, V, SEEN) if value in b.types))
-    fused = fuse_attention(eliminate_dead(unguard_softmax(graph)))
+    fused = fuse_attention(without_dead(unguard_softmax(graph).subject)).subject
     (node,) = [node for node in fused.nodes if node.op == "attention"]
     assert (len(node.inputs), node.attrs["causal"]) == (count, is_causal)
     check_same(graph, fused)
@@ -176,7 +176,7 @@ def check_same(graph: Graph, fused: Graph) -> None:
     feeds = feeds_of(graph)
     with np.errstate(invalid="ignore"):
         (want,) = outputs_of(graph, feeds)
-    unguarded = with_gradients(eliminate_dead(unguard_softmax(graph)), (Q, K, V))
+    unguarded = with_gradients(without_dead(unguard_softmax(graph).subject), (Q, K, V))
     found = outputs_of(with_gradients(fused, (Q, K, V)), feeds)
     for mine, wanted in zip(found, [want, *outputs_of(unguarded, feeds)[1:]], strict=True):
         np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=1e-7)
@@ -199,7 +199,7 @@ def test_repeated_key_heads_are_read_once() -> None:
     scores = b.emit("matmul", heads_first(b, Q), repeated(K), transpose_a=False, transpose_b=True)
     y = b.emit("matmul", b.emit("softmax", scores), repeated(V), transpose_a=False, transpose_b=False)
     graph = graph_of(b, y, Q, K, V)
-    fused = fuse_attention(graph)
+    fused = fuse_attention(graph).subject
     (node,) = [node for node in fused.nodes if node.op == "attention"]
     assert fused.types[node.inputs[1]].shape == (BATCH, KEYS, groups, WIDTH)
     check_same(graph, fused)
@@ -213,7 +213,7 @@ def test_key_heads_that_broadcast_over_groups() -> None:
     scores = b.emit("matmul", Q, K, transpose_a=False, transpose_b=True)
     y = b.emit("matmul", b.emit("softmax", scores), V, transpose_a=False, transpose_b=False)
     graph = graph_of(b, y, Q, K, V)
-    fused = fuse_attention(graph)
+    fused = fuse_attention(graph).subject
     assert [node.op for node in fused.nodes].count("attention") == 1
     check_same(graph, fused)
 
@@ -226,7 +226,7 @@ def test_a_learned_bias_on_the_scores_is_left_alone() -> None:
     shape = graph.types[BIAS].shape
     learned = Parameter("bias", shape, shape, (0, 1, 2, 3), "weight", "layer")
     with_parameter = Graph(graph.nodes, graph.inputs, graph.outputs, graph.types, graph.arrays, {BIAS: learned})
-    assert fuse_attention(with_parameter).nodes == with_parameter.nodes
+    assert fuse_attention(with_parameter).subject.nodes == with_parameter.nodes
 
 
 def test_weights_that_the_model_returns_are_left_alone() -> None:
@@ -234,7 +234,7 @@ def test_weights_that_the_model_returns_are_left_alone() -> None:
     weights = b.emit("softmax", product(b))
     y = b.emit("matmul", weights, heads_first(b, V), transpose_a=False, transpose_b=False)
     graph = Graph(tuple(b.nodes), (Q, K, V), (y, weights), b.types, b.arrays)
-    assert fuse_attention(graph).nodes == graph.nodes
+    assert fuse_attention(graph).subject.nodes == graph.nodes
 
 
 def test_a_soft_mask_between_two_scalings_is_left_alone() -> None:
@@ -242,4 +242,4 @@ def test_a_soft_mask_between_two_scalings_is_left_alone() -> None:
     b.types[MASK] = TensorType("f32", (KEYS,))
     scores = b.emit("mul", b.emit("add", product(b), MASK), b.constant(0.5))
     graph = graph_of(b, weighted(b, scores), Q, K, V, MASK)
-    assert fuse_attention(graph).nodes == graph.nodes
+    assert fuse_attention(graph).subject.nodes == graph.nodes

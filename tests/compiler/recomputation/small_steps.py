@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from compiler.call_passes import call_passes
 from compiler.frontend.importer import import_model
 from compiler.graph import Array
 from compiler.passes import FORWARD_PASSES, run_passes
@@ -12,9 +13,11 @@ from compiler.pipeline import derive_training_step, make_programs
 from compiler.program.program import Program, StateTensor
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
+from compiler.targets import load
 from compiler.values import Value
 from examples.models import MODELS
 
+PASSES = call_passes(load("x86-64-v4"))
 BATCH = 4
 FULL = SparsePlan.of_preset("full")
 CASES: Mapping[str, tuple[str, Mapping[str, int], SparsePlan]] = {
@@ -42,5 +45,5 @@ def small_step(case: str) -> SmallStep:
     graph = import_model(MODELS[name](**options), input_shapes={}, batch=BATCH, batch_norm="fold")
     forward = run_passes(graph, FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, plan), spec)
-    programs, state = make_programs(forward, training)
+    programs, state = make_programs(forward, training, PASSES)
     return SmallStep(programs[0], state, {**forward.arrays, **training.graph.arrays})

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from compiler.call_passes import call_passes
 from compiler.frontend.importer import import_model
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
@@ -16,10 +17,12 @@ from compiler.slicing.flow import Group, parts_of
 from compiler.slicing.rewrite import slice_program
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
+from compiler.targets import load
 from compiler.values import Value
 from examples.models import MODELS
 from tests.compiler.program_interpreter import Machine
 
+PASSES = call_passes(load("x86-64-v4"))
 BATCH = 4
 SGD = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01}
 ADAMW = {"kind": "adamw", "learning_rate": 0.01}
@@ -69,7 +72,7 @@ def test_any_grouping_keeps_the_meaning(case: str) -> None:
     graph = import_model(MODELS[name](**options), input_shapes={}, batch=BATCH, batch_norm="fold")
     forward = run_passes(graph, FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, preset), spec)
-    programs, state = make_programs(forward, training)
+    programs, state = make_programs(forward, training, PASSES)
     arrays = {**forward.arrays, **training.graph.arrays}
 
     def results(programs: tuple[Program, ...]) -> tuple[Results, int]:

@@ -6,7 +6,8 @@ import pytest
 
 from compiler.codegen.testing import native_target
 from compiler.errors import TuningError
-from compiler.kernels.spec import KernelSpec, MapSpec, MatmulSpec, PoolSpec, Ref, canonical, signature
+from compiler.kernels.expressions import Ref
+from compiler.kernels.spec import KernelSpec, MapSpec, MatmulSpec, PoolSpec, canonical, signature
 from compiler.ops import OPERATORS
 from compiler.ops.record import View
 from compiler.program.program import KernelCall
@@ -15,7 +16,7 @@ from compiler.tuning.catalogue import Catalogue, catalogue_of
 from compiler.tuning.spec_text import parse_spec
 from tests.compiler.codegen.reference import identity
 
-PRODUCT = MatmulSpec(1, 2, 3, 4)
+PRODUCT = MatmulSpec(1, 2, 3, 4, dtype="f32")
 
 
 def example_kernels() -> list[KernelSpec]:
@@ -67,8 +68,8 @@ def call(spec: KernelSpec, flops: int, layer: str) -> KernelCall:
 
 
 def test_a_catalogue_sums_what_equal_calls_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = PoolSpec("max", 1, 4, 4, 8, 2, 2, (2, 2), (2, 2), (0, 0, 0, 0))
-    other = MatmulSpec(1, 2, 3, 5)
+    pool = PoolSpec("max", 1, 4, 4, 8, 2, 2, (2, 2), (2, 2), (0, 0, 0, 0), dtype="f32")
+    other = MatmulSpec(1, 2, 3, 5, dtype="f32")
     monkeypatch.setattr("compiler.tuning.catalogue.choices_of", lambda spec, *_: (1,) if spec == pool else (1, 2))
     calls = [call(PRODUCT, 10, "a"), call(pool, 1000, "b"), call(PRODUCT, 30, "c"), call(other, 20, "d")]
     catalogue = catalogue_of(calls, load(native_target()), threads=2, version="v")

@@ -1,0 +1,57 @@
+"""Call passes in the order they run. A pass is a pure function from `Program` to `PassResult[Program]`.
+
+What a pass must know beside the program is bound here; what is decided for all programs of a binary at once is bound in
+`compiler.placement`, whose passes come after these. Adding one: a file, and a line in a list that says why it stands
+where it stands.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from compiler.codegen.family import can_hold, can_update
+from compiler.fusion.fuse import fuse_epilogues, fuse_readers
+from compiler.fusion.sums import merge_sums
+from compiler.fusion.updates import fuse_updates
+from compiler.program.note_gradients import note_gradients
+from compiler.program.only_direct import only_direct
+from compiler.program.program import Program
+from compiler.program.schedule import schedule
+from compiler.program.verify import find_problem
+from compiler.rewriting.passes import Passes, Trace, run, until_stable
+from compiler.targets import Target
+
+
+def fusion_passes(target: Target) -> Passes[Program]:
+    """What merges calls, in graph order."""
+    held, updated = partial(can_hold, target=target), partial(can_update, target=target)
+    return (
+        until_stable((fuse_readers,)),  # first: a map that its reader computes is never written
+        until_stable((partial(fuse_epilogues, can_hold=held),)),  # what no reader took, at the end of what makes it
+        until_stable((fuse_readers,)),  # an epilogue that took one of several readers leaves the others alone with it
+        until_stable((partial(fuse_epilogues, can_hold=held),)),
+        merge_sums,  # once no epilogue can sit between a sum and what it sums
+        partial(fuse_updates, can_update=updated),  # last: a product that holds an update takes nothing else
+    )
+
+
+def order_passes(*, direct: bool = False) -> Passes[Program]:
+    """What runs on the calls that are left; `direct`: no convolution by Winograd's algorithm."""
+    return (
+        schedule,  # first: the order of the calls decides what is alive together
+        note_gradients,  # where each gradient is made is known now
+        *((only_direct,) if direct else ()),  # before schedules are chosen and workspaces planned
+    )
+
+
+def call_passes(target: Target, *, direct: bool = False) -> Passes[Program]:
+    """All that runs on each program by itself."""
+    return (*fusion_passes(target), *order_passes(direct=direct))
+
+
+def run_call_passes(program: Program, passes: Passes[Program], trace: Trace | None = None) -> Program:
+    """Apply passes in order, with a check that the program stays valid.
+
+    Raises: InternalError naming the pass that broke it and those that ran before.
+    """
+    return run(program, passes, find_problem, trace, program.name)

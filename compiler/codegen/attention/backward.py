@@ -1,0 +1,165 @@
+"""TIR of attention's gradient: block by block of queries, the weights once more, then the products of the chain.
+
+For a block of queries: p = exp(s - highest) share, d_s = scale p (d_y v' - rowsum(d_y y)); then d_v += p' d_y,
+d_k += d_s' q, d_q = d_s k. A thread owns whole key/value heads, so nothing is shared.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from compiler.codegen.attention.head import Head, Rows, Write, mask_row
+from compiler.codegen.attention.plan import AttentionPlan, Layout
+from compiler.codegen.tile.packing import zero_run
+from compiler.codegen.tile.register_tile import RegisterTile, Scalars
+from compiler.codegen.tile.share import share_out
+from compiler.codegen.tile.tiling import vector_pieces
+from compiler.codegen.tir import scalar_math
+from compiler.codegen.tir.accumulate import fold_lanes
+from compiler.codegen.tir.tir import Block, Buffer, Operands, Value, broadcast, literal, load
+from compiler.kernels.spec import AttentionSpec
+
+
+class Backward(Head):
+    """d_q, d_k and d_v of every head, as far as they are wanted."""
+
+    def __init__(self, spec: AttentionSpec, plan: AttentionPlan, scratch: Layout, operands: Operands) -> None:
+        super().__init__(spec, plan, scratch, operands.workspace)
+        self.q, self.k, self.v, self.y, self.stats, self.d_y, *mask = operands.inputs
+        self.mask = mask[0] if mask else None
+        outputs = iter(operands.outputs)
+        self.d_q, self.d_k, self.d_v = (next(outputs) if wanted else None for wanted in spec.wanted)
+        self.through_scores = self.d_q is not None or self.d_k is not None
+
+    def emit(self, block: Block) -> None:
+        """All heads, shared out to threads."""
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            body.loop(end - first, lambda b, i: self._unit(b, slot, b.let(first + i, "unit")), name="unit")
+
+        share_out(block, self.plan.slots, self.spec.batch * self.spec.groups, slot_body)
+
+    def _unit(self, block: Block, slot: Value, unit: Value) -> None:
+        spec = self.spec
+        batch, group, chunk = self.pair(block, unit)
+        k = block.let(self.key_base(batch, group, spec.width), "k")
+        v = block.let(self.key_base(batch, group, spec.value_width), "v")
+        self.pack_across(block, self.k, k, block.let(self.place(slot, "keys_across"), "to"), spec.width)
+        if self.through_scores:
+            self.pack_across(block, self.v, v, block.let(self.place(slot, "values_across"), "to"), spec.value_width)
+        if self.d_q is not None:
+            to = block.let(self.place(slot, "keys"), "to")
+            self.pack_rows(block, self.k, k, spec.groups * spec.width, to, spec.keys, spec.width)
+        for buffer, base, width in ((self.d_k, k, spec.width), (self.d_v, v, spec.value_width)):
+            if buffer is not None:
+                self._clear(block, buffer, base, width)
+
+        def query_head(inner: Block, r: Value) -> None:
+            head = inner.let(group * self.shared + r, "head")
+
+            def one(b: Block, first: Value, count: int) -> None:
+                self._block(b, slot, Rows(batch, head, first, count, self.limit(b, first, count)), k, v)
+
+            self.each_block(inner, chunk, one)
+
+        block.loop(self.shared, query_head, name="query_head")
+
+    def _clear(self, block: Block, buffer: Buffer, base: Value, width: int) -> None:
+        stride = self.spec.groups * width
+        block.loop(
+            self.spec.keys,
+            lambda b, s: zero_run(b, buffer, b.let(base + s * stride, "row"), width, self.plan.lanes),
+            name="key",
+        )
+
+    def _block(self, block: Block, slot: Value, rows: Rows, k: Value, v: Value) -> None:
+        spec = self.spec
+        weights, d_scores = (block.let(self.place(slot, name), name) for name in ("scores", "d_scores"))
+        q = block.let(self.query_base(rows, spec.width), "q")
+        d_y = block.let(self.query_base(rows, spec.value_width), "d_y")
+        q_stride, y_stride = spec.heads * spec.width, spec.heads * spec.value_width
+        self.scores(block, rows, Scalars(self.q, q, q_stride, 1), self.place(slot, "keys_across"), weights)
+        if self.through_scores:
+            a = Scalars(self.d_y, d_y, y_stride, 1)
+            self.scores(block, rows, a, self.place(slot, "values_across"), d_scores)
+        block.loop(rows.count, lambda b, i: self._weights(b, rows, i, weights, d_scores, d_y), name="query")
+        if self.d_v is not None:
+            packed = block.let(self.place(slot, "d_y"), "packed")
+            self.pack_rows(block, self.d_y, d_y, y_stride, packed, rows.count, spec.value_width)
+            write = _added(self.d_v, v, spec.groups * spec.value_width)
+            self.keys_out(block, rows, weights, packed, spec.value_width, write)
+        if self.d_k is not None:
+            packed = block.let(self.place(slot, "q"), "packed")
+            self.pack_rows(block, self.q, q, q_stride, packed, rows.count, spec.width)
+            write = _added(self.d_k, k, spec.groups * spec.width)
+            self.keys_out(block, rows, d_scores, packed, spec.width, write)
+        if self.d_q is not None:
+            keys = self.place(slot, "keys")
+            self.rows_out(block, rows, d_scores, keys, spec.width, _written(self.d_q, q, q_stride))
+
+    def _weights(self, block: Block, rows: Rows, i: Value, weights: Value, d_scores: Value, d_y: Value) -> None:
+        """One row of scores to weights p, and of d_y v' to d_s, in place; zeros where the query does not see."""
+        spec = self.spec
+        t = block.let(rows.first + i, "t")
+        place = block.let((rows.batch * spec.heads + rows.head) * (2 * spec.queries) + t, "stats")
+        highest = block.let(load(self.stats, place), "highest")
+        share = block.let(load(self.stats, place + spec.queries), "share")
+        mask = mask_row(block, self.mask_access(), self.mask, (rows.batch, rows.head, t))
+        at, d_at = (block.let(base + i * self.plan.score_stride, "row") for base in (weights, d_scores))
+        delta = self._delta(block, rows, i, d_y) if self.through_scores else None
+
+        def step(inner: Block, s: Value, width: int) -> None:
+            x = self.masked(inner, load(self.workspace, at + s, width), mask, s, width)
+            p = scalar_math.exp(inner, inner.let(x - broadcast(highest, width), "x")) * broadcast(share, width)
+            seen = self.visible(t, s, width) if spec.causal else None
+            zero = literal(0.0, "float32", width)
+            p = inner.let(p if seen is None else tirx.Select(seen, p, zero), "p")
+            inner.store(self.workspace, at + s, p)
+            if delta is None:
+                return
+            scaled = inner.let(p * literal(spec.scale, "float32", width), "scaled")
+            d_s = scaled * (load(self.workspace, d_at + s, width) - broadcast(delta, width))
+            inner.store(self.workspace, d_at + s, d_s if seen is None else tirx.Select(seen, d_s, zero))
+
+        # Tiles of d_k and d_v reach past the last key seen: what they read there must be zero.
+        self.each_vector(block, rows.limit, self.plan.keys_out.rows, step)
+
+    def _delta(self, block: Block, rows: Rows, i: Value, d_y: Value) -> Value:
+        """The row's sum of d_y y."""
+        spec, lanes = self.spec, self.plan.lanes
+        base = block.let(d_y + i * (spec.heads * spec.value_width), "d_y")
+        total: Value = None
+        pieces = vector_pieces(spec.value_width, lanes)
+        sums: dict[int, Value] = {}
+        for start, width in pieces:
+            part = load(self.d_y, base + start, width) * load(self.y, base + start, width)
+            sums[width] = part if width not in sums else sums[width] + part
+        for part in sums.values():
+            folded = fold_lanes(block, "sum", block.let(part, "part"))
+            total = folded if total is None else block.let(total + folded, "delta")
+        return total
+
+
+def _written(buffer: Buffer, base: Value, row_stride: int) -> Write:
+    """Store a tile's valid columns."""
+
+    def write(block: Block, tile: RegisterTile, m: Value, n: Value) -> None:
+        place = block.let(base + m * row_stride + n, "place")
+        for row in range(tile.rows):
+            for start, _, value in tile.pieces(block, row):
+                block.store(buffer, place + (row * row_stride + start), value)
+
+    return write
+
+
+def _added(buffer: Buffer, base: Value, row_stride: int) -> Write:
+    """Add a tile's valid columns to what is there."""
+
+    def write(block: Block, tile: RegisterTile, m: Value, n: Value) -> None:
+        place = block.let(base + m * row_stride + n, "place")
+        for row in range(tile.rows):
+            for start, lanes, value in tile.pieces(block, row):
+                at = place + (row * row_stride + start)
+                block.store(buffer, at, load(buffer, at, lanes) + value)
+
+    return write

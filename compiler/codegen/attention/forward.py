@@ -1,0 +1,158 @@
+"""TIR of attention: block by block of queries, scores, softmax and the weighted sum of values, all in cache."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import tirx
+
+from compiler.codegen.attention.head import Head, Rows, mask_row
+from compiler.codegen.attention.plan import AttentionPlan, Layout
+from compiler.codegen.tile.register_tile import RegisterTile, Scalars
+from compiler.codegen.tile.share import share_out
+from compiler.codegen.tile.tiling import vector_pieces
+from compiler.codegen.tir import scalar_math
+from compiler.codegen.tir.accumulate import fold_lanes
+from compiler.codegen.tir.tir import Block, Operands, Value, broadcast, index, literal, load
+from compiler.kernels.spec import AttentionSpec
+
+_LOWEST = -3.4028234663852886e38
+"""Stands for the maximum of a row without any key, so that nothing is inf - inf; no finite score is below it."""
+
+
+class Forward(Head):
+    """y, and the highest score and the share of every row, of every head."""
+
+    def __init__(self, spec: AttentionSpec, plan: AttentionPlan, scratch: Layout, operands: Operands) -> None:
+        super().__init__(spec, plan, scratch, operands.workspace)
+        self.q, self.k, self.v, *mask = operands.inputs
+        self.mask = mask[0] if mask else None
+        self.y, self.stats = operands.outputs
+
+    def emit(self, block: Block) -> None:
+        """All heads, shared out to threads."""
+        plan, spec = self.plan, self.spec
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            body.loop(end - first, lambda b, i: self._unit(b, slot, b.let(first + i, "unit")), name="unit")
+
+        share_out(block, plan.slots, spec.batch * spec.groups * plan.chunks, slot_body)
+
+    def _unit(self, block: Block, slot: Value, unit: Value) -> None:
+        spec = self.spec
+        batch, group, chunk = self.pair(block, unit)
+        keys = block.let(self.place(slot, "keys_across"), "keys")
+        self.pack_across(block, self.k, block.let(self.key_base(batch, group, spec.width), "k"), keys, spec.width)
+        values = block.let(self.place(slot, "values"), "values")
+        base = block.let(self.key_base(batch, group, spec.value_width), "v")
+        stride = spec.groups * spec.value_width
+        self.pack_rows(block, self.v, base, stride, values, spec.keys, spec.value_width)
+
+        def query_head(inner: Block, r: Value) -> None:
+            head = inner.let(group * self.shared + r, "head")
+            self.each_block(
+                inner,
+                chunk,
+                lambda b, first, count: self._block(
+                    b, slot, Rows(batch, head, first, count, self.limit(b, first, count))
+                ),
+            )
+
+        block.loop(self.shared, query_head, name="query_head")
+
+    def _block(self, block: Block, slot: Value, rows: Rows) -> None:
+        spec = self.spec
+        scores = block.let(self.place(slot, "scores"), "scores")
+        q = Scalars(self.q, block.let(self.query_base(rows, spec.width), "q"), spec.heads * spec.width, 1)
+        self.scores(block, rows, q, self.place(slot, "keys_across"), scores)
+        block.loop(rows.count, lambda b, i: self._softmax(b, slot, rows, i, scores), name="query")
+        self._finish_stats(block, slot, rows)
+        self._values(block, slot, rows, scores)
+
+    def _softmax(self, block: Block, slot: Value, rows: Rows, i: Value, scores: Value) -> None:
+        """One row of scores to exp(score - highest); the highest and the sum are kept."""
+        row = block.let(scores + i * self.plan.score_stride, "row")
+        t = block.let(rows.first + i, "t")
+        highest = self._highest(block, rows, row, t)
+        block.store(self.workspace, self.place(slot, "highest") + i, highest)
+        block.store(self.workspace, self.place(slot, "sums") + i, self._exponentials(block, rows, row, highest))
+
+    def _highest(self, block: Block, rows: Rows, row: Value, t: Value) -> Value:
+        """Scale and mask the row in place; the largest score of it, or a low bound if it sees nothing."""
+        lanes = self.plan.lanes
+        mask = mask_row(block, self.mask_access(), self.mask, (rows.batch, rows.head, t))
+        best = block.local(lanes, name="best")
+        block.store(best, 0, literal(_LOWEST, "float32", lanes))
+
+        def step(inner: Block, s: Value, width: int) -> None:
+            x = self.masked(inner, load(self.workspace, row + s, width), mask, s, width)
+            if self.spec.causal:
+                hidden = literal(-math.inf, "float32", width)
+                x = inner.let(tirx.Select(self.visible(t, s, width), x, hidden), "x")
+            inner.store(self.workspace, row + s, x)
+            inner.store(best, 0, tirx.Max(load(best, 0, width), x))
+
+        self.each_vector(block, rows.limit, 0, step)
+        self._pad(block, row)
+        return fold_lanes(block, "max", block.let(load(best, 0, lanes), "best"))
+
+    def _pad(self, block: Block, row: Value) -> None:
+        """Scores of keys that do not exist, up to whole vectors."""
+        rest = -self.spec.keys % self.plan.lanes
+        for start, width in vector_pieces(rest, self.plan.lanes):
+            block.store(self.workspace, row + (self.spec.keys + start), literal(-math.inf, "float32", width))
+
+    def _exponentials(self, block: Block, rows: Rows, row: Value, highest: Value) -> Value:
+        """The row's exp(score - highest), in place; their sum."""
+        lanes = self.plan.lanes
+        total = block.local(lanes, name="total")
+        block.store(total, 0, literal(0.0, "float32", lanes))
+        spread = broadcast(highest, lanes)
+        vectors: int | Value = -(-self.spec.keys // lanes)
+        if rows.limit is not None:
+            vectors = block.let(tirx.truncdiv(rows.limit + (lanes - 1), index(lanes)), "vectors")
+
+        def step(inner: Block, v: Value) -> None:
+            place = inner.let(row + v * lanes, "place")
+            term = scalar_math.exp(inner, inner.let(load(self.workspace, place, lanes) - spread, "x"))
+            inner.store(self.workspace, place, term)
+            inner.store(total, 0, load(total, 0, lanes) + term)
+
+        block.loop(vectors, step, name="v")
+        return fold_lanes(block, "sum", block.let(load(total, 0, lanes), "total"))
+
+    def _finish_stats(self, block: Block, slot: Value, rows: Rows) -> None:
+        """The highest score and the reciprocal of the sum of every row, which also takes the sum's place."""
+        lanes, queries = self.plan.lanes, self.spec.queries
+        out = block.let((rows.batch * self.spec.heads + rows.head) * (2 * queries) + rows.first, "stats")
+        highest, sums = self.place(slot, "highest"), self.place(slot, "sums")
+
+        def step(inner: Block, start: Value, width: int) -> None:
+            total = inner.let(load(self.workspace, sums + start, width), "total")
+            unseen = tirx.EQ(total, literal(0.0, "float32", width))
+            inner.store(self.stats, out + start, load(self.workspace, highest + start, width))
+            whole = tirx.Div(literal(1.0, "float32", width), total)
+            share = inner.let(tirx.Select(unseen, literal(0.0, "float32", width), whole), "share")
+            inner.store(self.stats, out + (start + queries), share)
+            inner.store(self.workspace, sums + start, share)
+
+        block.loop(rows.count // lanes, lambda b, v: step(b, b.let(v * lanes, "start"), lanes), name="v")
+        whole = rows.count - rows.count % lanes
+        for start, width in vector_pieces(rows.count - whole, lanes):
+            step(block, index(whole + start), width)
+
+    def _values(self, block: Block, slot: Value, rows: Rows, scores: Value) -> None:
+        """y = weights times values, each row by the reciprocal of its sum."""
+        spec = self.spec
+        y = block.let(self.query_base(rows, spec.value_width), "y")
+        stride = spec.heads * spec.value_width
+        shares = self.place(slot, "sums")
+
+        def write(inner: Block, tile: RegisterTile, m: Value, n: Value) -> None:
+            place = inner.let(y + m * stride + n, "place")
+            for row in range(tile.rows):
+                share = inner.let(load(self.workspace, shares + m + row), "share")
+                for start, lanes, value in tile.pieces(inner, row):
+                    inner.store(self.y, place + (row * stride + start), value * broadcast(share, lanes))
+
+        self.rows_out(block, rows, scores, self.place(slot, "values"), spec.value_width, write)

@@ -1,0 +1,195 @@
+"""TIR of dense convolutions as sums over taps: forward, and input gradient by phases of the output position."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from compiler.codegen.conv.band import Image, Source, Unit, fill, unit_of, units
+from compiler.codegen.conv.phases import AxisPhase, TapRun, axis_phases, tap_run
+from compiler.codegen.conv.plan import ConvPlan, out_rows, panel_elements
+from compiler.codegen.tile.epilogue import Epilogue
+from compiler.codegen.tile.packing import Matrix, pack_panel
+from compiler.codegen.tile.register_tile import SUM_BLOCK, Place, RegisterTile, Scalars, Vectors
+from compiler.codegen.tile.share import share_out
+from compiler.codegen.tile.tiling import ColumnTile
+from compiler.codegen.tir.tir import Block, Operands, Value, index
+from compiler.kernels.spec import ConvSpec
+
+
+class ConvTaps:
+    """One kernel."""
+
+    def __init__(self, spec: ConvSpec, plan: ConvPlan, operands: Operands) -> None:
+        self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
+        x, self.w, *extra = operands.inputs
+        self.y, self.workspace = operands.outputs[0], operands.workspace
+        self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 4)
+        self.rows, self.columns = axis_phases(spec, 0), axis_phases(spec, 1)
+        forward = spec.kind == "forward"
+        height, width = (spec.h, spec.w) if forward else (spec.oh, spec.ow)
+        self.image = Image(x, height, width)
+        self.out_shape = (spec.oh, spec.ow) if forward else (spec.h, spec.w)
+        self.count = spec.k if forward else spec.c
+        self.channels = plan.band.channels
+        # Weights of one tap, [step = input channel, column = output channel].
+        self.w_strides = (spec.k, 1) if forward else (1, spec.k)
+        self.phases = self._phases()
+
+    def _phases(self) -> list[tuple[AxisPhase, AxisPhase, int]]:
+        """(row phase, column phase, step at which its taps begin in a panel)."""
+        found, step = [], 0
+        for row in self.rows:
+            for column in self.columns:
+                found.append((row, column, step))
+                step += len(row.taps) * len(column.taps) * self.channels
+        return found
+
+    def emit(self, block: Block) -> None:
+        """Pack the weights if need be, then all units of work."""
+        if not self.plan.direct:
+            self._pack(block)
+        band, rows = self.plan.band, out_rows(self.rows)
+        groups, blocks = units(band, self.spec.n, rows)
+
+        def unit(body: Block, slot: Value, number: Value) -> None:
+            one = unit_of(body, band, number, self.spec.n, rows)
+            base = body.let(slot * band.elements + panel_elements(self.spec, self.plan), "band")
+            source = fill(body, band, self.image, one, self.workspace, base, self.lanes)
+            self._unit(body, one, source)
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            body.loop(end - first, lambda b, i: unit(b, slot, b.let(first + i, "unit")), name="unit")
+
+        share_out(block, self.plan.slots, groups * blocks, slot_body)
+
+    # ------------------------------------------------------------------------------------------------------ weights
+
+    def _pack(self, block: Block) -> None:
+        """Panels of every column tile: for each phase, row tap, column tap (in the order they are read), channels."""
+        cut = self.plan.columns
+        channels, weights = self.channels, self.spec.c * self.spec.k
+
+        def phase_panel(
+            body: Block, tile: ColumnTile, number: Value, row: AxisPhase, column: AxisPhase, step: int
+        ) -> None:
+            rows, cols = tap_run(row), tap_run(column)
+            base = body.let(number * (self._panel_steps() * cut.tile.width) + step * tile.width, "panel")
+
+            def tap_panel(b: Block, i: Value, j: Value) -> None:
+                tap = (rows.tap + i * rows.tap_step) * self.spec.kernel[1] + cols.tap + j * cols.tap_step
+                source = Matrix(self.w, b.let(tap * weights, "tap"), *self.w_strides).at(0, number * cut.tile.width)
+                place = base + (i * cols.count + j) * (channels * tile.width)
+                pack_panel(b, source, self.workspace, place, steps=channels, tile=tile, lanes=self.lanes)
+
+            body.loop(rows.count, lambda b, i: b.loop(cols.count, lambda c, j: tap_panel(c, i, j), name="tap"))
+
+        def tile_panel(body: Block, tile: ColumnTile, number: Value) -> None:
+            for row, column, step in self.phases:
+                phase_panel(body, tile, number, row, column, step)
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            body.loop(end - first, lambda b, i: tile_panel(b, cut.tile, b.let(first + i, "j")), name="column_tile")
+            if cut.tail:
+                tail = cut.tail
+                last = tirx.EQ(slot, index(self.plan.slots - 1))
+                body.when(last, lambda b: tile_panel(b, tail, index(cut.full)))
+
+        share_out(block, self.plan.slots, cut.full, slot_body)
+
+    def _panel_steps(self) -> int:
+        return self.spec.kernel[0] * self.spec.kernel[1] * self.channels
+
+    def _panel(self, number: Value, step: int, tile: ColumnTile) -> Vectors:
+        width = self.plan.columns.tile.width
+        if self.plan.direct:
+            return Vectors(self.w, number * width + step * self.spec.k, self.spec.k)
+        base = number * (self._panel_steps() * width) + step * tile.width
+        return Vectors(self.workspace, base, tile.width)
+
+    # -------------------------------------------------------------------------------------------------------- tiles
+
+    def _unit(self, block: Block, unit: Unit, source: Source) -> None:
+        cut = self.plan.columns
+
+        def column_tile(body: Block, tile: ColumnTile, number: Value) -> None:
+            for row, column, step in self.phases:
+                panel = self._panel(number, step, tile)
+                self._phase(body, unit, source, row, column, tile, number, panel)
+
+        block.loop(cut.full, lambda b, j: column_tile(b, cut.tile, j), name="column_tile")
+        if cut.tail:
+            column_tile(block, cut.tail, index(cut.full))
+
+    def _phase(
+        self, block: Block, unit: Unit, source: Source, row: AxisPhase, column: AxisPhase,
+        tile: ColumnTile, number: Value, panel: Vectors,
+    ) -> None:  # fmt: skip
+        """All outputs of one phase and one column tile in a unit."""
+        full, rest = divmod(column.count, self.plan.rows)
+
+        def out_row(body: Block, image: Value, q: Value) -> None:
+            def tiles(b: Block, first: Value, height: int) -> None:
+                self._tile(b, unit, source, image, q, row, column, first, height, tile, number, panel)
+
+            body.loop(full, lambda b, i: tiles(b, b.let(i * self.plan.rows, "column"), self.plan.rows), name="columns")
+            if rest:
+                tiles(body, index(full * self.plan.rows), rest)
+
+        def guarded(body: Block, image: Value, q: Value) -> None:
+            if row.count == out_rows(self.rows):
+                out_row(body, image, q)
+            else:
+                body.when(tirx.LT(unit.first + q, index(row.count)), lambda b: out_row(b, image, q))
+
+        block.loop(unit.images, lambda b, g: b.loop(unit.rows, lambda c, q: guarded(c, g, q), name="row"), name="image")
+
+    def _tile(
+        self, block: Block, unit: Unit, source: Source, image: Value, q: Value, row: AxisPhase, column: AxisPhase,
+        first: Value, height: int, tile: ColumnTile, number: Value, panel: Vectors,
+    ) -> None:  # fmt: skip
+        band = self.plan.band
+        total = RegisterTile(block, height, tile)
+        # Input of the first tap position of the band for the tile's first output column.
+        place = image * source.image_stride + q * (band.row_step * source.row_stride)
+        base = block.let(source.base + place + first * (column.input_step * self.channels), "x")
+        pixel = Scalars(source.buffer, base, column.input_step * self.channels, 1)
+        self._taps(block, total, pixel, source.row_stride, tap_run(row), tap_run(column), panel)
+        self._store(block, total, unit, image, q, row, column, first, number)
+
+    def _taps(
+        self, block: Block, total: RegisterTile, pixel: Scalars, row_stride: int,
+        rows: TapRun, columns: TapRun, panel: Vectors,
+    ) -> None:  # fmt: skip
+        """Add all taps. Neighbouring column taps are one run: their channels follow each other in the band."""
+        if not rows.count or not columns.count:
+            return
+        band = self.plan.band
+        merged = columns.count == 1 or columns.offset_step == 1
+        turns, steps = (1, columns.count * self.channels) if merged else (columns.count, self.channels)
+        long = rows.count * columns.count * self.channels > 3 * SUM_BLOCK // 2
+        start = (rows.offset - band.top) * row_stride + (columns.offset - band.left) * self.channels
+
+        def run(body: Block, i: Value, j: Value) -> None:
+            a = pixel.at(start + i * (rows.offset_step * row_stride) + j * (columns.offset_step * self.channels))
+            b = panel.at((i * turns + j) * (steps * panel.step_stride))
+            if not long or steps > 3 * SUM_BLOCK // 2:
+                total.blocked_run(body, a, b, steps)
+                return
+            part = RegisterTile(body, total.rows, total.columns)
+            part.run(body, a, b, steps)
+            total.add(body, part)
+
+        block.loop(rows.count, lambda body, i: body.loop(turns, lambda b, j: run(b, i, j), name="tap"), name="tap_row")
+
+    def _store(
+        self, block: Block, total: RegisterTile, unit: Unit, image: Value, q: Value,
+        row: AxisPhase, column: AxisPhase, first: Value, number: Value,
+    ) -> None:  # fmt: skip
+        height, width = self.out_shape
+        n = block.let(unit.image + image, "n")
+        y = block.let((unit.first + q) * row.step + row.first, "oh")
+        x = block.let(first * column.step + column.first, "ow")
+        k = block.let(number * self.plan.columns.tile.width, "k")
+        base = block.let(((n * height + y) * width + x) * self.count + k, "place")
+        place = Place(self.y, base, column.step * self.count, 2, lambda r, c: (n, y, x + r * column.step, k + c))
+        self.epilogue.tile(block, total, place)

@@ -1,0 +1,1 @@
+"""Row gather, its gradient, and the gradient that updates a table."""

@@ -1,1 +1,0 @@
-"""Kernels without reuse: maps, pools, gathers."""

@@ -1,0 +1,58 @@
+"""A schedule of a matrix product in a few words: what a choice says and the search compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar, get_args
+
+from compiler.codegen.choice import Choice, choose
+
+Strategy = Literal["batch", "rows", "columns", "split"]
+PanelPlace = Literal["direct", "shared", "private"]
+Order = Literal["rows", "columns"]
+Word = TypeVar("Word", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A schedule in a few words."""
+
+    rows: int
+    vectors: int
+    strategy: Strategy
+    order: Order
+    panels: PanelPlace
+    k_block: int
+    copies_a: bool = False
+
+    @property
+    def choice(self) -> Choice:
+        """As it is stored."""
+        return choose(
+            rows=self.rows, vectors=self.vectors, strategy=self.strategy, order=self.order, panels=self.panels,
+            k_block=self.k_block, copies_a=self.copies_a,
+        )  # fmt: skip
+
+
+def candidate_of(choice: Choice, default: Candidate) -> Candidate:
+    """The schedule that a choice names; what it leaves out is as in `default`. Raises: ValueError for nonsense."""
+    chosen = Candidate(
+        choice.integer("rows", default.rows),
+        choice.integer("vectors", default.vectors),
+        _word(choice, "strategy", default.strategy, get_args(Strategy)),
+        _word(choice, "order", default.order, get_args(Order)),
+        _word(choice, "panels", default.panels, get_args(PanelPlace)),
+        choice.integer("k_block", default.k_block),
+        choice.flag("copies_a", default.copies_a),
+    )
+    if min(chosen.rows, chosen.vectors, chosen.k_block) < 1:
+        raise ValueError(f"no schedule: {choice.text}")
+    return chosen
+
+
+def _word(choice: Choice, name: str, default: Word, known: tuple[Word, ...]) -> Word:
+    word = choice.word(name, default)
+    for one in known:
+        if one == word:
+            return one
+    raise ValueError(f"{name}={word}: wants one of {', '.join(known)}")

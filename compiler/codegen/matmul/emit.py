@@ -1,0 +1,331 @@
+"""TIR of matrix products after a `MatmulPlan`: who does what in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tvm import tirx
+
+from compiler.codegen.choice import Choice
+from compiler.codegen.matmul.panels import Panels, Steps
+from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, workspace_bytes
+from compiler.codegen.matmul.sums import SplitSums
+from compiler.codegen.tile.epilogue import Epilogue
+from compiler.codegen.tile.register_tile import Place, RegisterTile, Scalars, Stream, Vectors, prefetch, wide
+from compiler.codegen.tile.share import share_out
+from compiler.codegen.tile.sums import sum_columns
+from compiler.codegen.tile.tiling import ColumnTile
+from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value, declare, finish, index
+from compiler.kernels.spec import MatmulSpec
+from compiler.targets import Target
+
+
+def emit(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:
+    """TIR of a matrix product."""
+    operands = declare(spec, workspace_bytes(spec, target, threads, choice))
+    body = Block()
+    shape = folded(spec)
+    Gemm(shape, plan(shape, target, threads, choice), operands).emit(body)
+    return finish(spec, operands, body)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tiles [first, end) of an axis; `whole` if that is all of them."""
+
+    first: Value
+    end: Value
+    whole: bool = False
+
+
+class Gemm:
+    """One product, or a batch of them."""
+
+    def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands) -> None:
+        self.spec, self.plan, self.operands = spec, plan, operands
+        self.c = operands.outputs[0]
+        extra = tuple(zip(spec.extra_outputs, operands.outputs[1:], strict=False))
+        self.epilogue = Epilogue.of(spec.epilogue, operands.inputs[2:], spec.epilogue_inputs, 3, extra)
+        self.panels = Panels(spec, plan, operands)
+        self.all_rows = Span(index(0), index(plan.row_tiles), whole=True)
+        self.all_columns = Span(index(0), index(plan.column_tiles), whole=True)
+
+    def emit(self, block: Block) -> None:
+        """All phases."""
+        if self.plan.panels == "shared":
+            self.panels.pack_all(block)
+        phases = {"batch": self._batches, "rows": self._rows, "columns": self._columns, "split": self._split}
+        phases[self.plan.strategy](block)
+
+    # ------------------------------------------------------------------------------------------------ work of slots
+
+    def _batches(self, block: Block) -> None:
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            body.loop(
+                end - first,
+                lambda b, i: self._product(b, slot, b.let(first + i, "batch"), self.all_rows, self.all_columns),
+                name="batch",
+            )
+
+        share_out(block, self.plan.slots, self.plan.batch, slot_body)
+
+    def _rows(self, block: Block) -> None:
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            rows = Span(first, end)
+            body.loop(self.plan.batch, lambda b, i: self._product(b, slot, i, rows, self.all_columns), name="batch")
+
+        share_out(block, self.plan.slots, self.plan.row_tiles, slot_body)
+
+    def _columns(self, block: Block) -> None:
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            columns = Span(first, end)
+            body.loop(self.plan.batch, lambda b, i: self._product(b, slot, i, self.all_rows, columns), name="batch")
+
+        share_out(block, self.plan.slots, self.plan.column_tiles, slot_body)
+
+    def _split(self, block: Block) -> None:
+        sums = SplitSums(self.spec, self.plan, self.operands, self.epilogue)
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            sums.clear(body, slot)
+
+            def one_block(one: Block, steps: Steps) -> None:
+                if self.plan.panels == "private":
+                    self.panels.pack_block(one, slot, steps)
+
+                def column_tile(b: Block, tile: ColumnTile, number: Value) -> None:
+                    panel = self.panels.split_columns(b, slot, steps, tile, number)
+                    sums.add_columns(b, slot, tile, number, panel, steps.count)
+
+                    def row_tile(c: Block, height: int, m: Value) -> None:
+                        total = RegisterTile(c, height, tile)
+                        total.run(c, self.panels.rows(index(0), m, steps.first), panel, steps.count)
+                        sums.add_tile(c, slot, m, number, total)
+
+                    self._each_row_tile(b, self.all_rows, row_tile)
+
+                self._each_column_tile(one, self.all_columns, column_tile)
+
+            self._each_steps(body, first, end, one_block)
+
+        share_out(block, self.plan.slots, self.plan.blocks, slot_body)
+        sums.combine(block)
+
+    # --------------------------------------------------------------------------------------------- loops of one slot
+
+    def _product(self, block: Block, slot: Value, batch: Value, rows: Span, columns: Span) -> None:
+        """The part of one product that falls to a slot."""
+        if self.spec.sums:
+            first = tirx.EQ(rows.first, index(0))
+            sum_all = self._column_sums(columns)
+            if rows.whole:
+                sum_all(block)
+            else:
+                block.when(first, sum_all)
+        if self.plan.order == "rows":
+            self._row_by_row(block, slot, batch, rows, columns)
+        else:
+            self._block_by_block(block, slot, batch, rows, columns)
+
+    def _column_sums(self, columns: Span) -> Callable[[Block], None]:
+        out = self.operands.outputs[-1]
+
+        def column(body: Block, tile: ColumnTile, number: Value) -> None:
+            n = body.let(number * self.plan.columns.tile.width, "n")
+            sum_columns(body, self.panels.b_at(index(0), index(0), n), self.plan.k, tile, out, n)
+
+        return lambda block: self._each_column_tile(block, columns, column)
+
+    def _row_by_row(self, block: Block, slot: Value, batch: Value, rows: Span, columns: Span) -> None:
+        steps = Steps(index(0), self.plan.k)
+
+        def row_tile(body: Block, height: int, m: Value) -> None:
+            def column_tile(one: Block, tile: ColumnTile, number: Value) -> None:
+                panel = self.panels.columns(one, slot, batch, steps, tile, number)
+                a = self.panels.rows(batch, m, index(0))
+                ahead = self._next_rows(one, batch, height, m, number)
+                self._tile(one, batch, (height, m), (tile, number), steps, a, panel, ahead)
+
+            self._each_column_tile(body, columns, column_tile)
+
+        self._each_row_tile(block, rows, row_tile)
+
+    def _block_by_block(self, block: Block, slot: Value, batch: Value, rows: Span, columns: Span) -> None:
+        def row_block(body: Block, steps: Steps, part: Span) -> None:
+            if self.plan.copies_a:
+                self.panels.copy_rows(body, slot, batch, steps, part.first, part.end)
+
+            def column_tile(one: Block, tile: ColumnTile, number: Value) -> None:
+                panel = self.panels.columns(one, slot, batch, steps, tile, number)
+
+                def row_tile(inner: Block, height: int, m: Value) -> None:
+                    a = self.panels.block_rows(slot, batch, steps, part.first, m)
+                    self.panels.fetch_next(inner, batch, steps, tile, number, part.first, m)
+                    ahead = self._next_tile(inner, batch, height, m, tile, number)
+                    self._tile(inner, batch, (height, m), (tile, number), steps, a, panel, ahead)
+
+                self._each_row_tile(one, part, row_tile)
+
+            self._each_column_tile(body, columns, column_tile)
+
+        self._each_steps(
+            block,
+            index(0),
+            index(self.plan.blocks),
+            lambda b, steps: self._each_row_block(b, rows, lambda c, part: row_block(c, steps, part)),
+        )
+
+    def _each_steps(self, block: Block, first: Value, end: Value, body: Callable[[Block, Steps], None]) -> None:
+        """Blocks [first, end) of the reduction."""
+        plan = self.plan
+
+        def one(inner: Block, i: Value) -> None:
+            k = inner.let((first + i) * plan.k_block, "k")
+            count: int | Value = plan.k_block
+            if plan.k % plan.k_block:
+                count = inner.let(tirx.min(index(plan.k_block), index(plan.k) - k), "steps")
+            body(inner, Steps(k, count))
+
+        block.loop(end - first, one, name="k_block")
+
+    def _each_row_block(self, block: Block, rows: Span, body: Callable[[Block, Span], None]) -> None:
+        each = self.plan.m_block // self.plan.rows
+        if each >= self.plan.row_tiles:
+            body(block, rows)
+            return
+        count = block.let(tirx.truncdiv(rows.end - rows.first + (each - 1), index(each)), "row_blocks")
+
+        def one(inner: Block, i: Value) -> None:
+            first = inner.let(rows.first + i * each, "first_row_tile")
+            body(inner, Span(first, inner.let(tirx.min(first + each, rows.end), "end_row_tile")))
+
+        block.loop(count, one, name="row_block")
+
+    def _each_row_tile(self, block: Block, span: Span, body: Callable[[Block, int, Value], None]) -> None:
+        full, rest = divmod(self.plan.m, self.plan.rows)
+        end = tirx.min(span.end, index(full)) if rest else span.end
+        block.loop(
+            full if span.whole else block.let(end - span.first, "row_tiles"),
+            lambda b, i: body(b, self.plan.rows, b.let((span.first + i) * self.plan.rows, "m")),
+            name="row_tile",
+        )
+        _last(block, span, full, bool(rest), lambda b: body(b, rest, index(full * self.plan.rows)))
+
+    def _each_column_tile(self, block: Block, span: Span, body: Callable[[Block, ColumnTile, Value], None]) -> None:
+        cut = self.plan.columns
+        end = tirx.min(span.end, index(cut.full)) if cut.tail else span.end
+        block.loop(
+            cut.full if span.whole else block.let(end - span.first, "column_tiles"),
+            lambda b, j: body(b, cut.tile, b.let(span.first + j, "j")),
+            name="column_tile",
+        )
+        tail = cut.tail
+        if tail is not None:
+            _last(block, span, cut.full, True, lambda b: body(b, tail, index(cut.full)))
+
+    # ------------------------------------------------------------------------------------------------------- tiles
+
+    def _tile(
+        self,
+        block: Block,
+        batch: Value,
+        row_part: tuple[int, Value],
+        column_part: tuple[ColumnTile, Value],
+        steps: Steps,
+        a: Scalars,
+        panel: Vectors,
+        ahead: Sequence[Stream] = (),
+    ) -> None:
+        """One tile of C over one block of the reduction."""
+        (height, m), (tile, number) = row_part, column_part
+        total = RegisterTile(block, height, tile)
+        n = block.let(number * self.plan.columns.tile.width, "n")
+        base = block.let((batch * self.plan.m + m) * self.plan.n + n, "place")
+        place = Place(self.c, base, self.plan.n, 1, lambda row, column: (batch, m + row, n + column))
+        if self.plan.blocks == 1:
+            if self.plan.order == "columns" and self.plan.streams_c and not ahead:
+                self._fetch_c(block, place, height, tile)
+            total.blocked_run(block, a, panel, self.plan.k, ahead)
+            self.epilogue.tile(block, total, place)
+            return
+        if self.plan.streams_c:
+            self._fetch_c(block, place, height, tile)
+        total.run(block, a, panel, steps.count)
+        self._settle(block, total, place, steps)
+
+    def _fetch_c(self, block: Block, place: Place, height: int, tile: ColumnTile) -> None:
+        """Ask for the lines that the tile is going to write."""
+        base = block.let(wide(place.base), "c")
+        for row in range(height):
+            for start in range(0, tile.valid, self.plan.precision.line):
+                prefetch(block, self.c, base + wide(row * place.row_stride + start), write=True)
+
+    def _beside_c(self) -> list[tuple[Buffer, int]]:
+        """What the epilogue reads in the layout of C: buffers, and how many elements further than in C."""
+        spec = self.spec
+        return [
+            (buffer, access.offset)
+            for buffer, access in self.epilogue.inputs
+            if access.strides == (spec.m * spec.n, spec.n, 1) or (spec.batch == 1 and access.strides[1:] == (spec.n, 1))
+        ]
+
+    def _settle(self, block: Block, total: RegisterTile, place: Place, steps: Steps) -> None:
+        """Add to the sums that wait in memory, or finish them."""
+        waits = self.plan.waiting == "output"
+        waiting = Place(
+            self.c if waits else self.operands.workspace,
+            place.base if waits else block.let(place.base + self.panels.waiting_base, "waiting"),
+            place.row_stride, place.row_axis, place.axes,
+        )  # fmt: skip
+        last = tirx.LE(index(self.plan.k - self.plan.k_block), steps.first)
+
+        def later(body: Block) -> None:
+            body.when(
+                last,
+                lambda b: self.epilogue.tile(b, total, place, waiting),
+                lambda b: total.store(b, waiting, waiting),
+            )
+
+        block.when(tirx.EQ(steps.first, index(0)), lambda b: total.store(b, waiting), later)
+
+    def _next_tile(
+        self, block: Block, batch: Value, rows: int, m: Value, tile: ColumnTile, number: Value
+    ) -> list[Stream]:
+        """What the tile below reads and writes when it is finished, if an epilogue makes that more than C alone."""
+        beside = self._beside_c()
+        if not beside or not self.plan.streams_c or self.plan.blocks > 1:
+            return []
+        spec = self.spec
+        n = number * self.plan.columns.tile.width
+        base = block.let((batch * spec.m + m + rows) * spec.n + n, "next")
+        lines = -(-tile.valid // self.plan.precision.line)
+        whole = Stream(self.c, base, rows * lines, write=True, run_lines=lines, run_stride=spec.n)
+        updates = bool(spec.extra_outputs)  # what an update reads, it writes: C is among it
+        others = [replace(whole, buffer=buffer, base=base + offset, write=updates) for buffer, offset in beside]
+        return others if updates else [whole, *others]
+
+    def _next_rows(self, block: Block, batch: Value, rows: int, m: Value, number: Value) -> list[Stream]:
+        """What the next row tile reads and writes: rows of A, of C, and of what the epilogue reads point by point."""
+        spec, plan = self.spec, self.plan
+        share = (number, plan.column_tiles)
+        streams = []
+        if plan.streams_a:
+            next_row = self.panels.rows(batch, m + rows, index(0))
+            streams.append(Stream.part(next_row.buffer, next_row.base, rows * spec.k, share))
+        if plan.streams_c:
+            base = block.let((batch * spec.m + m + rows) * spec.n, "next")
+            streams.append(Stream.part(self.c, base, rows * spec.n, share, write=True))
+            for buffer, offset in self._beside_c():
+                streams.append(Stream.part(buffer, base + offset, rows * spec.n, share))
+        return streams
+
+
+def _last(block: Block, span: Span, full: int, exists: bool, body: Callable[[Block], None]) -> None:
+    """The shorter tile number `full` at the end of an axis, if it exists and lies in the span."""
+    if not exists:
+        return
+    if span.whole:
+        body(block)
+    else:
+        block.when(tirx.EQ(span.end, index(full + 1)), body)

@@ -1,0 +1,190 @@
+"""Where a matrix product's tiles read their operands: in place, in packed panels of B, in copied blocks of A."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from compiler.codegen.matmul.plan import MatmulPlan
+from compiler.codegen.tile.packing import Matrix, copy_some, pack_panel
+from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
+from compiler.codegen.tile.share import share_out
+from compiler.codegen.tile.tiling import ColumnTile
+from compiler.codegen.tir.tir import Block, Operands, Value, index
+from compiler.kernels.spec import MatmulSpec
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A block of the reduction: its first step and how many."""
+
+    first: Value
+    count: int | Value
+
+
+class Panels:
+    """Operands of one product, and the workspace: shared panels, then for each slot its scratch, then waiting sums."""
+
+    def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands) -> None:
+        self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
+        self.a, self.b, self.workspace = operands.inputs[0], operands.inputs[1], operands.workspace
+        self.a_strides = (1, spec.m) if spec.a_transposed else (spec.k, 1)
+        self.b_strides = (1, spec.k) if spec.b_transposed else (spec.n, 1)
+        self.slots_base = plan.shared_panel_elements * (spec.batch if spec.b_batched else 1)
+        self.waiting_base = self.slots_base + plan.slots * plan.slot_elements
+
+    # ------------------------------------------------------------------------------------------------------------ A
+
+    def rows(self, batch: Value, m: Value, k: Value) -> Scalars:
+        """A from (m, k) on, where it lies."""
+        row, step = self.a_strides
+        product = batch * (self.spec.m * self.spec.k) if self.spec.a_batched else index(0)
+        return Scalars(self.a, product + m * row + k * step, row, step)
+
+    def block_rows(self, slot: Value, batch: Value, steps: Steps, first_tile: Value, m: Value) -> Scalars:
+        """A from row m on in a block of the reduction: where it lies, or the copy of the block's rows."""
+        if not self.plan.copies_a:
+            return self.rows(batch, m, steps.first)
+        row, step = self._copy_strides
+        local = m - first_tile * self.plan.rows
+        return Scalars(self.workspace, self._copy_base(slot) + local * row, row, step)
+
+    def copy_rows(
+        self, block: Block, slot: Value, batch: Value, steps: Steps, first_tile: Value, end_tile: Value
+    ) -> None:
+        """Copy a block of A in the order in which it lies."""
+        first = block.let(first_tile * self.plan.rows, "first_row")
+        count = block.let(tirx.min(end_tile * self.plan.rows, index(self.plan.m)) - first, "rows")
+        source, base = self.rows(batch, first, steps.first), self._copy_base(slot)
+        row, step = self._copy_strides
+        lines, length = (steps.count, count) if self.spec.a_transposed else (count, steps.count)
+        far, copied = (source.step_stride, step) if self.spec.a_transposed else (source.row_stride, row)
+        block.loop(
+            lines,
+            lambda b, i: copy_some(
+                b, (self.a, source.base + i * far), (self.workspace, base + i * copied), length, self.lanes
+            ),
+            name="line",
+        )
+
+    @property
+    def _copy_strides(self) -> tuple[int, int]:
+        """(row, step) in the copy; an odd number of cache lines apart, so that neighbours fall into different sets."""
+        if self.spec.a_transposed:
+            return 1, self.plan.precision.odd_lines(min(self.plan.m_block, self.plan.m))
+        return self.plan.precision.odd_lines(self.plan.k_block), 1
+
+    def _copy_base(self, slot: Value) -> Value:
+        return slot * self.plan.slot_elements + (self.slots_base + self.plan.private_panel_elements)
+
+    # ------------------------------------------------------------------------------------------------------------ B
+
+    def b_at(self, batch: Value, k: Value, n: Value) -> Matrix:
+        """B from (k, n) on, where it lies; in stored panels n is the first column of one."""
+        if self.spec.b_panel:
+            return Matrix(self.b, n * self.spec.k + k * self.spec.b_panel, self.spec.b_panel, 1)
+        base = batch * (self.spec.k * self.spec.n) if self.spec.b_batched else index(0)
+        return Matrix(self.b, base, *self.b_strides).at(k, n)
+
+    def columns(
+        self, block: Block, slot: Value, batch: Value, steps: Steps, tile: ColumnTile, number: Value
+    ) -> Vectors:
+        """Where the columns of a tile are read, packing them first if that is this thread's job."""
+        n = number * self.plan.columns.tile.width
+        if self.plan.panels == "direct":
+            source = self.b_at(batch, steps.first, n)
+            return Vectors(self.b, block.let(source.base, "panel"), source.step_stride)
+        if self.plan.panels == "shared":
+            whole = batch * self.plan.shared_panel_elements if self.spec.b_batched else index(0)
+            place = whole + n * self.plan.k + steps.first * tile.width
+            return Vectors(self.workspace, block.let(place, "panel"), tile.width)
+        place = block.let(self._private_base(slot), "panel")
+        source = self.b_at(batch, steps.first, n)
+        pack_panel(block, source, self.workspace, place, steps=steps.count, tile=tile, lanes=self.lanes)
+        return Vectors(self.workspace, place, tile.width)
+
+    def split_columns(self, block: Block, slot: Value, steps: Steps, tile: ColumnTile, number: Value) -> Vectors:
+        """Where the columns of a tile are read in a split reduction, whose blocks are packed beforehand."""
+        if self.plan.panels == "direct":
+            return self.columns(block, slot, index(0), steps, tile, number)
+        place = self._private_base(slot) + number * (self.plan.columns.tile.width * self.plan.k_block)
+        return Vectors(self.workspace, block.let(place, "panel"), tile.width)
+
+    def _private_base(self, slot: Value) -> Value:
+        return slot * self.plan.slot_elements + self.slots_base
+
+    def fetch_next(
+        self, block: Block, batch: Value, steps: Steps, tile: ColumnTile, number: Value, first_tile: Value, m: Value
+    ) -> None:
+        """Ask for this row tile's share of the next column tile's part of B."""
+        plan = self.plan
+        if not plan.streams_b:
+            return
+        parts = max(min(plan.m_block, plan.m) // plan.rows, 1)
+        part = tirx.truncdiv(m, index(plan.rows)) - first_tile
+        source = self.b_at(batch, steps.first, (number + 1) * plan.columns.tile.width)
+        extent, length = (tile.width, plan.k_block) if self.spec.b_transposed else (plan.k_block, tile.width)
+        stride = source.column_stride if self.spec.b_transposed else source.step_stride
+        each = -(-extent // parts)
+        base = block.let(tirx.Cast("int64", source.base + part * (each * stride)), "next")
+
+        def one(body: Block, i: Value) -> None:
+            for start in range(0, length, plan.precision.line):
+                place = base + tirx.Cast("int64", i * stride + start)
+                prefetch(body, self.b, place, near=False)
+
+        block.loop(each, one, name="ahead")
+
+    # ------------------------------------------------------------------------------------------------------ packing
+
+    def pack_block(self, block: Block, slot: Value, steps: Steps) -> None:
+        """Pack all columns of one block. B's rows are copied whole, one after the other: memory is read in order."""
+        cut = self.plan.columns
+
+        def column(body: Block, tile: ColumnTile, number: Value, step: Value, count: int | Value) -> None:
+            n = number * cut.tile.width
+            place = body.let(self._private_base(slot) + n * self.plan.k_block + step * tile.width, "panel")
+            source = self.b_at(index(0), steps.first + step, n)
+            pack_panel(body, source, self.workspace, place, steps=count, tile=tile, lanes=self.lanes)
+
+        def row(body: Block, step: Value, count: int | Value) -> None:
+            body.loop(cut.full, lambda b, j: column(b, cut.tile, j, step, count), name="column_tile")
+            if cut.tail:
+                column(body, cut.tail, index(cut.full), step, count)
+
+        if self.spec.b_transposed:
+            row(block, index(0), steps.count)
+        else:
+            block.loop(steps.count, lambda b, step: row(b, step, 1), name="step")
+
+    def pack_all(self, block: Block) -> None:
+        """Shared panels: every column tile of every B, by all threads."""
+        cut, tiles = self.plan.columns, self.plan.column_tiles
+        products = self.plan.batch if self.spec.b_batched else 1
+
+        def panel(body: Block, batch: Value, tile: ColumnTile, number: Value) -> None:
+            n = number * cut.tile.width
+            place = body.let(batch * self.plan.shared_panel_elements + n * self.plan.k, "panel")
+            source = self.b_at(batch, index(0), n)
+            pack_panel(body, source, self.workspace, place, steps=self.plan.k, tile=tile, lanes=self.lanes)
+
+        def unit(body: Block, number: Value) -> None:
+            batch = body.let(tirx.truncdiv(number, index(tiles)), "batch")
+            tile = body.let(number - batch * tiles, "j")
+            tail = cut.tail
+            if tail is None:
+                panel(body, batch, cut.tile, tile)
+            elif not cut.full:
+                panel(body, batch, tail, index(0))
+            else:
+                body.when(
+                    tirx.LT(tile, index(cut.full)),
+                    lambda b: panel(b, batch, cut.tile, tile),
+                    lambda b: panel(b, batch, tail, index(cut.full)),
+                )
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            body.loop(end - first, lambda b, i: unit(b, b.let(first + i, "unit")), name="unit")
+
+        share_out(block, self.plan.slots, tiles * products, slot_body)

@@ -1,0 +1,1 @@
+"""The gradient of layer norm and RMS norm."""

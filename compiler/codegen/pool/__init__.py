@@ -1,0 +1,1 @@
+"""2-D pooling and its gradients."""

@@ -1,0 +1,1 @@
+"""Row-wise kernels: softmax, norms, cross-entropy and their gradients."""

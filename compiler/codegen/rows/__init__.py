@@ -1,1 +1,0 @@
-"""Kernels that reduce: rows, norms, sums."""

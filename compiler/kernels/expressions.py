@@ -1,0 +1,139 @@
+"""Scalar expressions: what one point of a kernel computes; renumbering and substituting references, counting work.
+
+`Ref(k)` reads operand k; which operand that is, each kernel family says (see `compiler.kernels.spec`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "floor", "sign",
+         "sin", "cos", "not", "to_f32", "to_i64", "to_i32", "to_bool", "is_nan")  # fmt: skip
+BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "lt", "le", "eq", "and", "or")
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal of the expression's type (f32 unless used in an integer context)."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The value of one operand at the current point."""
+
+    operand: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The result of an earlier stage of a `RowSpec`."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The current position along one iteration axis, as i64."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`op` in `UNARY`; comparisons and `not` work on bool."""
+
+    op: str
+    x: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """`op` in `BINARY`; `lt`, `le`, `eq` give bool."""
+
+    op: str
+    x: Expr
+    y: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`then` where `cond` (bool) holds, else `other`; both sides may be evaluated."""
+
+    cond: Expr
+    then: Expr
+    other: Expr
+
+
+Expr = Const | Ref | Stat | Index | Unary | Binary | Select
+
+ACCUMULATED: Expr = Ref(0)
+"""In an epilogue: the value that the contraction has summed up, as it is."""
+
+
+def add(x: Expr, y: Expr) -> Expr:
+    """x + y."""
+    return Binary("add", x, y)
+
+
+def sub(x: Expr, y: Expr) -> Expr:
+    """x - y."""
+    return Binary("sub", x, y)
+
+
+def mul(x: Expr, y: Expr) -> Expr:
+    """x y."""
+    return Binary("mul", x, y)
+
+
+WORK = {
+    "exp": 10, "log": 12, "tanh": 15, "sigmoid": 12, "erf": 20, "sin": 15, "cos": 15, "pow": 25,
+    "div": 4, "sqrt": 4, "rsqrt": 5, "reciprocal": 4,
+}  # fmt: skip
+
+
+def substitute(expr: Expr, replace: Callable[[Expr], Expr]) -> Expr:
+    """The expression with every leaf `x` replaced by `replace(x)`."""
+    if isinstance(expr, Unary):
+        return Unary(expr.op, substitute(expr.x, replace))
+    if isinstance(expr, Binary):
+        return Binary(expr.op, substitute(expr.x, replace), substitute(expr.y, replace))
+    if isinstance(expr, Select):
+        parts = (substitute(part, replace) for part in (expr.cond, expr.then, expr.other))
+        return Select(*parts)
+    return replace(expr)
+
+
+def substitute_refs(expr: Expr, table: Callable[[int], Expr]) -> Expr:
+    """The expression with `Ref(k)` replaced by `table(k)`."""
+    return substitute(expr, lambda leaf: table(leaf.operand) if isinstance(leaf, Ref) else leaf)
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every node of the expression."""
+    yield expr
+    if isinstance(expr, Unary):
+        yield from walk(expr.x)
+    elif isinstance(expr, Binary):
+        yield from walk(expr.x)
+        yield from walk(expr.y)
+    elif isinstance(expr, Select):
+        for part in (expr.cond, expr.then, expr.other):
+            yield from walk(part)
+
+
+def work(expr: Expr) -> int:
+    """Rough floating-point operations of one evaluation."""
+    return sum(WORK.get(part.op, 1) if isinstance(part, Unary | Binary) else 0 for part in walk(expr))
+
+
+def refs(expr: Expr) -> set[int]:
+    """Operands an expression reads."""
+    return {part.operand for part in walk(expr) if isinstance(part, Ref)}
+
+
+def uses_position(expr: Expr) -> bool:
+    """True if the expression depends on more than its operands (an `Index` or a `Stat`)."""
+    return any(isinstance(part, Index | Stat) for part in walk(expr))

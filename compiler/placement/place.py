@@ -1,0 +1,103 @@
+"""The search for the fastest way to run a step that fits: one attempt after the other, with its memory planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from compiler.call_passes import run_call_passes
+from compiler.codegen.api import workspace_bytes
+from compiler.codegen.choice import DEFAULT, Choice
+from compiler.codegen.family import choices_of, stored_panel_width
+from compiler.errors import DoesNotFit, InternalError, TuningError
+from compiler.identity import compiler_identity
+from compiler.kernels.spec import signature
+from compiler.placement.attempts import Attempt
+from compiler.placement.packed_weights import pack_weights, plan_packing
+from compiler.program.memory import check_budget, plan_memory
+from compiler.program.program import KernelCall, MemoryPlan, Program, StateTensor
+from compiler.program.verify import find_problem
+from compiler.rewriting.passes import Trace
+from compiler.settings import BuildSettings
+from compiler.targets import Target
+from compiler.tuning.table import TuningTable
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Programs as they will run, where their values live, and which kernels are not scheduled by default."""
+
+    attempt: str
+    programs: tuple[Program, ...]
+    state: tuple[StateTensor, ...]
+    memory: MemoryPlan
+    choices: Mapping[str, Choice]
+
+
+def place_programs(
+    programs: Sequence[Program],
+    state: Sequence[StateTensor],
+    attempts: Iterable[Attempt],
+    settings: BuildSettings,
+    trace: Trace | None = None,
+) -> Placed:
+    """Memory and schedules of the first of several equivalent ways to run the programs that fits in the spec's limit.
+
+    Frozen weights are packed; a limit on memory leaves no room for copies of them. Without a limit the first way is
+    taken, and what the target's memory does not hold is refused.
+
+    Raises: DoesNotFit, of the attempt that needs least, if none fits; TuningError as `measured_choices`.
+    """
+    target, threads, limit_bytes = settings.target, settings.threads, settings.spec.memory_limit_bytes
+    refusals: list[tuple[DoesNotFit, str]] = []
+    panel_width = partial(stored_panel_width, target=target, threads=threads)
+    for attempt in attempts:
+        tried = [run_call_passes(program, attempt.passes, trace) for program in programs]
+        packing = plan_packing(tried, state, panel_width, may_copy=limit_bytes is None)
+        packed = [run_call_passes(program, (partial(pack_weights, packing=packing),), trace) for program in tried]
+        choices = measured_choices(packed, settings.tuning, target, threads)
+
+        def scratch_bytes(call: KernelCall, choices: Mapping[str, Choice] = choices) -> int:
+            return workspace_bytes(call.spec, target, threads, choices.get(signature(call.spec), DEFAULT))
+
+        try:
+            placed, memory = plan_memory(packed, packing.state, scratch_bytes, limit_bytes)
+        except DoesNotFit as refusal:
+            refusals.append((refusal, attempt.name))
+        else:
+            if limit_bytes is None:
+                check_budget(memory, target)
+            _check(placed)
+            return Placed(attempt.name, placed, packing.state, memory, choices)
+    if not refusals:
+        raise InternalError("there are no programs to place", where="memory")
+    least, how = min(refusals, key=lambda refused: refused[0].needed_bytes)
+    advice = f"{least.hint} ({len(refusals)} ways were tried; this is the smallest, with {how})"
+    raise DoesNotFit(least.needed_bytes, least.limit_bytes, advice)
+
+
+def _check(programs: Iterable[Program]) -> None:
+    """What the planner wrote in place is still no value that anything reads later. Raises: InternalError."""
+    for program in programs:
+        problem = find_problem(program)
+        if problem:
+            raise InternalError(f"{program.name}: {problem}", where="memory")
+
+
+def measured_choices(
+    programs: Iterable[Program], tuning: TuningTable, target: Target, threads: int
+) -> Mapping[str, Choice]:
+    """The schedules that measurements chose for kernels of these programs, by signature.
+
+    Raises: TuningError if a kernel cannot be scheduled as the table says.
+    """
+    decided = tuning.choices(target=target.name, version=compiler_identity(), threads=threads)
+    specs = {signature(call.spec): call.spec for program in programs for call in program.calls} if decided else {}
+    chosen = {name: decided[name] for name in specs if name in decided}
+    for name, choice in chosen.items():
+        if choice not in choices_of(specs[name], target, threads):
+            raise TuningError(
+                f"kernel {name[:16]} has no schedule {choice.text!r}", where="tuning", hint="measure again"
+            )
+    return chosen

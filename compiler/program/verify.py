@@ -1,0 +1,174 @@
+"""What must hold for a program between any two call passes.
+
+Every value has a type and is made at most once; an alias lies within what it is an alias of, and no chain of them
+closes; a kernel's operands have the types that its spec states. And in the order of the calls (in some order, as long
+as the program is not `ordered`), followed byte by byte: what a call reads was made before and has not been overwritten
+since, what it overwrites is exactly what it reads there, and outputs and updates are in their places at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from compiler.program.aliases import storage_of
+from compiler.program.labels import label_of
+from compiler.program.operands import find_mismatch
+from compiler.program.program import KernelCall, Program
+from compiler.program.schedule import dependencies
+from compiler.values import Value
+
+
+def find_problem(program: Program) -> str:
+    """What is wrong with a program; empty if nothing is."""
+    for check in (_values, _aliases, find_mismatch, _order):
+        problem = check(program)
+        if problem:
+            return problem
+    return ""
+
+
+def _values(program: Program) -> str:
+    there = {*program.inputs, *program.state}
+    for call in program.calls:
+        for value in (*call.inputs, *call.outputs):
+            if value not in program.types:
+                return f"{label_of(call)}: {program.name_of(value)} has no type"
+        for value in call.outputs:
+            if value in there:
+                return f"{label_of(call)} makes {program.name_of(value)}, which is there already"
+            there.add(value)
+    missing = [value for value in program.outputs if value not in program.types]
+    missing += [value for value in program.updates if value not in there]
+    return f"nothing makes {program.name_of(missing[0])}, a result" if missing else ""
+
+
+def _aliases(program: Program) -> str:
+    for value, alias in program.aliases.items():
+        seen, at = {value}, alias.value
+        while at in program.aliases:
+            if at in seen:
+                return f"the storage of {program.name_of(value)} is its own"
+            seen.add(at)
+            at = program.aliases[at].value
+    for value, alias in program.aliases.items():
+        own, home = program.name_of(value), program.name_of(alias.value)
+        if value not in program.types or alias.value not in program.types:
+            return f"{own} or {home}, whose storage it shares, has no type"
+        end, whole = alias.offset_bytes + program.types[value].size_bytes, program.types[alias.value].size_bytes
+        if alias.offset_bytes < 0 or end > whole:
+            return f"{own} ends at byte {end} of {home}, which has {whole}"
+    return ""
+
+
+def _order(program: Program) -> str:
+    calls = program.calls if program.ordered else _some_order(program)
+    if len(calls) < len(program.calls):
+        return "calls depend on each other in a circle"
+    memory = _Memory(program)
+    for call in calls:
+        problem = memory.run(call)
+        if problem:
+            return f"{label_of(call)} {problem}"
+    for value in (*program.outputs, *program.updates):
+        problem = memory.read(value)
+        if problem:
+            return f"at the end, {problem}"
+    return ""
+
+
+def _some_order(program: Program) -> Sequence[KernelCall]:
+    """The calls such that each comes after those it depends on; fewer if there is a circle."""
+    needs = dependencies(program)
+    done: set[int] = set()
+    order: list[int] = []
+    while fresh := [i for i in range(len(needs)) if i not in done and needs[i] <= done]:
+        order += fresh
+        done.update(fresh)
+    return [program.calls[i] for i in order]
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Bytes of a root value's storage, and the value that wrote them."""
+
+    root: Value
+    first: int
+    end: int
+    value: Value
+
+    def meets(self, other: _Range) -> bool:
+        return self.root == other.root and self.first < other.end and other.first < self.end
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What the storage of every root value holds, as calls run; nothing stands for what was there before."""
+
+    program: Program
+    made: frozenset[Value] = frozenset()
+    held: dict[Value, list[_Range]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.made = frozenset(value for call in self.program.calls for value in call.outputs)
+
+    def run(self, call: KernelCall) -> str:
+        """Read and write a call's operands; what is wrong with that, if anything."""
+        for value in call.inputs:
+            problem = self.read(value)
+            if problem:
+                return problem
+        name_of = self.program.name_of
+        written = [self._range(value) for value in call.outputs]
+        for one, other in ((a, b) for i, a in enumerate(written) for b in written[:i]):
+            if one.meets(other):
+                return f"writes {name_of(one.value)} and {name_of(other.value)} to the same bytes"
+        for own in map(self._range, call.inputs):
+            for target in written:
+                if own.meets(target) and (own.first, own.end) != (target.first, target.end):
+                    return f"reads {name_of(own.value)} while it overwrites part of it with {name_of(target.value)}"
+        for target in written:
+            self._write(target)
+        return ""
+
+    def read(self, value: Value) -> str:
+        """What is wrong with reading a value now; empty if it is there."""
+        wanted, name_of = self._range(value), self.program.name_of
+        found = sorted((own for own in self.held.get(wanted.root, ()) if own.meets(wanted)), key=lambda own: own.first)
+        chain = list(self._chain(value))
+        maker = next((name for name in chain if name in self.made), None)
+        if maker is None and wanted.root in {*self.program.inputs, *self.program.state}:
+            return f"reads {name_of(value)} after {name_of(found[0].value)} has overwritten it" if found else ""
+        whole = self.program.types[wanted.root].size_bytes
+        for own in found:
+            # Without a maker the value was made in parts, each of them an alias of it, or of what it is a view of.
+            alias = self.program.aliases.get(own.value)
+            part = alias is not None and alias.value in chain and own.end - own.first < whole
+            if own.value != maker and not (maker is None and part):
+                return f"reads {name_of(value)} after {name_of(own.value)} has overwritten it"
+        gapless = all(one.end == other.first for one, other in pairwise(found))
+        if not found or not gapless or found[0].first > wanted.first or found[-1].end < wanted.end:
+            return f"reads {name_of(value)} before it is made"
+        return ""
+
+    def _write(self, target: _Range) -> None:
+        left: list[_Range] = []
+        for own in self.held.get(target.root, ()):
+            if not own.meets(target):
+                left.append(own)
+                continue
+            left += [replace(own, end=target.first)] if own.first < target.first else []
+            left += [replace(own, first=target.end)] if own.end > target.end else []
+        self.held[target.root] = [*left, target]
+
+    def _range(self, value: Value) -> _Range:
+        home = storage_of(self.program.aliases, value)
+        return _Range(home.value, home.offset_bytes, home.offset_bytes + self.program.types[value].size_bytes, value)
+
+    def _chain(self, value: Value) -> Iterator[Value]:
+        """The value, what it is an alias of, and so on."""
+        yield value
+        while value in self.program.aliases:
+            value = self.program.aliases[value].value
+            yield value

@@ -1,0 +1,137 @@
+"""From the machine at hand (or a named emulated one) to the description that the farm gets."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from device_agents import AGENT_VERSION
+from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading
+from device_agents.devices.emulated import EMULATED_BOARDS
+from device_agents.devices.host import (
+    arm_targets,
+    core_count,
+    cpu_features,
+    cpu_model,
+    max_frequency,
+    memory_bytes,
+    x86_targets,
+)
+from device_agents.errors import EnrolmentError
+from device_agents.wire import DeviceDescription, MeasurementClass
+
+
+@dataclass(frozen=True)
+class Device:
+    """This device: how to read it and what it says about itself."""
+
+    kind: DeviceKind
+    board: Board
+    description: DeviceDescription
+    runner: tuple[str, ...] = ()
+    """Command in front of the binary; empty when it runs by itself."""
+
+    @property
+    def is_emulated(self) -> bool:
+        return self.description.measurement_class == "emulated"
+
+    def read(self) -> Reading:
+        return self.kind.read(self.board)
+
+
+def describe_device(
+    *, name: str | None = None, device_class: str | None = None, runner: str | None = None, board: Board | None = None,
+    isolation_level: int = 0,
+) -> Device:  # fmt: skip
+    """Recognise this machine; with `runner`, an emulated board of class `device_class` on this machine.
+
+    Raises: `EnrolmentError` when the class or the runner is unknown.
+    """
+    board = board or Board()
+    if runner:
+        return _emulated(name, device_class or "raspberry-pi-4", runner, board, isolation_level)
+    kind, found_class = _recognise(board)
+    device_class = device_class or found_class
+    features = cpu_features(board)
+    is_board = kind.name != "host"
+    targets = kind.targets.get(device_class) or _generic_targets(features)
+    description = DeviceDescription(
+        name=name or _default_name(device_class),
+        device_class=device_class,
+        measurement_class="hardware" if is_board else "host",
+        targets=targets,
+        architecture=platform.machine(),
+        cpu_model=cpu_model(board),
+        features=features,
+        cores=core_count(board),
+        memory_bytes=memory_bytes(board),
+        sensors=_sensors(kind.read(board)),
+        isolation_level=isolation_level,
+        agent_version=AGENT_VERSION,
+        environment={**_system_facts(), **max_frequency(board), **kind.facts(board)},
+    )
+    return Device(kind, board, description)
+
+
+def _emulated(name: str | None, device_class: str, runner: str, board: Board, isolation_level: int) -> Device:
+    emulated = EMULATED_BOARDS.get(device_class)
+    if emulated is None:
+        raise EnrolmentError(f"--class {device_class}: cannot be emulated; known: {', '.join(EMULATED_BOARDS)}")
+    words: Sequence[str] = runner.split()
+    program = shutil.which(words[0])
+    if program is None:
+        raise EnrolmentError(f"--runner {words[0]}: no such program (Debian package qemu-user-static)")
+    measurement_class: MeasurementClass = "emulated"
+    description = DeviceDescription(
+        name=name or _default_name(f"emulated-{device_class}"),
+        device_class=device_class,
+        measurement_class=measurement_class,
+        targets=emulated.targets,
+        architecture="aarch64",
+        cpu_model=emulated.cpu_model,
+        features=emulated.features,
+        cores=emulated.cores,
+        memory_bytes=min(emulated.memory_bytes, memory_bytes(board)),
+        isolation_level=isolation_level,
+        agent_version=AGENT_VERSION,
+        runner=runner,
+        environment=_system_facts(),
+    )
+    kind = next(kind for kind in DEVICE_KINDS if kind.name == "emulated")
+    return Device(kind, board, description, (program, *words[1:]))
+
+
+def _recognise(board: Board) -> tuple[DeviceKind, str]:
+    for kind in DEVICE_KINDS:
+        device_class = kind.detect(board)
+        if device_class:
+            return kind, device_class
+    raise EnrolmentError("this machine was not recognised; name its class with --class")
+
+
+def _generic_targets(features: tuple[str, ...]) -> tuple[str, ...]:
+    """What a machine that no board module knows can run, by its CPU features."""
+    return x86_targets(features) if platform.machine() == "x86_64" else arm_targets(features)
+
+
+def _sensors(reading: Reading) -> tuple[str, ...]:
+    present = {
+        "temperature": reading.temperature_c,
+        "frequency": reading.frequency_hz,
+        "throttling": reading.throttled,
+        "power": reading.power_mw,
+        "energy": reading.energy_mj,
+    }
+    return tuple(name for name, value in present.items() if value is not None)
+
+
+def _system_facts() -> dict[str, str]:
+    return {"kernel": f"{platform.system()} {platform.release()}", "python": platform.python_version()}
+
+
+def _default_name(suffix: str) -> str:
+    host = "".join(letter for letter in socket.gethostname() if letter.isalnum() or letter in "-.")[:60]
+    return f"{host or 'device'}-{suffix}"

@@ -1,0 +1,302 @@
+"""The farm over HTTP: one short method per endpoint, foreign errors translated here and nowhere else.
+
+Time-outs: 10 s to connect and between bytes, 15 s more than the poll for a lease. Attempts and back-off: the caller's
+(`retry.py`); only a 401 is handled here, by one renewal. Redirects are not followed: they would carry the credential.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from device_agents import wire
+from device_agents.errors import (
+    AttemptError,
+    Busy,
+    EnrolmentError,
+    FarmError,
+    Refused,
+    Stale,
+    Stopped,
+    Unauthorized,
+    Unreachable,
+    Untrusted,
+)
+from device_agents.farm.clock import ClockWatch
+from device_agents.farm.state import Identity, StateFolder, public_key_text, sign
+from device_agents.farm.trust import accept_keys
+from device_agents.wire import (
+    Assignment,
+    Blob,
+    Challenge,
+    ChallengeRequest,
+    Credential,
+    DeviceDescription,
+    EnrolRequest,
+    EnrolResponse,
+    EventBatch,
+    EventsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaseRequest,
+    ProtocolError,
+    RenewRequest,
+    ReportResponse,
+    attempt_path,
+    challenge_message,
+    dumps,
+    loads,
+)
+
+T = TypeVar("T")
+
+TIMEOUT_S = 10.0
+LONG_POLL_GRACE_S = 15.0
+MAX_ANSWER_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
+_LEASE = re.compile(r"(/agent/attempts/)[^/\s\"]+")
+
+
+class FarmClient:
+    """Speaks for one device in one session."""
+
+    def __init__(self, server: str, state: StateFolder, *, session: str, description: DeviceDescription) -> None:
+        self.server = server.rstrip("/")
+        if not _is_origin(self.server):
+            raise EnrolmentError(f"--server {server}: expected http://HOST[:PORT] or https://HOST[:PORT]")
+        self.state = state
+        self.session = session
+        self.description = description
+        self._clock = ClockWatch()
+
+    def enrol(self, token: str) -> Identity:
+        """Trade a one-time token for an identity, and keep it. Raises: `EnrolmentError`, `FarmError`."""
+        key = self.state.device_key()
+        request = EnrolRequest(token, public_key_text(key), self.session, self.description)
+        try:
+            answer = self._post(wire.ENROL_PATH, request, EnrolResponse)
+        except (Refused, Unauthorized, Stale) as error:
+            mine = self.description.device_class
+            hint = f"make a new enrolment token for any device, or for class {mine}, on the farm"
+            raise EnrolmentError(f"the farm refused to enrol this device, a {mine}: {error}; {hint}") from None
+        keys = {key.key_id: key.public_key for key in answer.credential.server_keys}
+        if not keys:
+            raise EnrolmentError("the farm sent no signing key, so no assignment could be trusted")
+        identity = Identity(answer.device_id, self.server, keys)
+        self.state.save_identity(identity)
+        self.state.save_credential(answer.credential)
+        return identity
+
+    def renew(self) -> None:
+        """A fresh credential, by a signed challenge. Raises: `EnrolmentError` (we are not known), `FarmError`."""
+        with self.state.locked("identity"):
+            identity = self._identity()
+            try:
+                credential = self._renewed(identity)
+            except (Refused, Unauthorized) as error:
+                message = f"the farm does not accept device {identity.device_id} any more: {error}"
+                raise EnrolmentError(f"{message}; enrol again with a new token and state folder") from None
+            keys = accept_keys(identity.trusted_keys, credential.server_keys)
+            if keys != identity.trusted_keys:
+                self.state.save_identity(Identity(identity.device_id, identity.server, keys, identity.highest_release))
+            self.state.save_credential(credential)
+
+    def trusts_farm(self) -> bool:
+        """Whether the key that the farm signs with now is one that this device trusts."""
+        identity, credential = self.state.identity(), self.state.credential()
+        offered = credential.server_keys if credential else ()
+        return identity is None or not offered or any(key.key_id in identity.trusted_keys for key in offered)
+
+    def lease(self, request: LeaseRequest) -> Assignment | None:
+        """Wait for work, up to `request.wait_s`. None: there is none."""
+        timeout_s = request.wait_s + LONG_POLL_GRACE_S
+        return self._authorized(
+            lambda: self._post(wire.LEASE_PATH, request, Assignment, timeout_s=timeout_s, none_on=204)
+        )
+
+    def heartbeat(self, lease_token: str, request: HeartbeatRequest) -> HeartbeatResponse:
+        path = attempt_path(wire.HEARTBEAT_PATH, lease_token)
+        return self._authorized(lambda: self._post(path, request, HeartbeatResponse))
+
+    def send_events(self, lease_token: str, batch: EventBatch) -> EventsResponse:
+        path = attempt_path(wire.EVENTS_PATH, lease_token)
+        return self._authorized(lambda: self._post(path, batch, EventsResponse))
+
+    def send_report(self, lease_token: str, envelope: bytes) -> ReportResponse:
+        """`envelope`: the JSON bytes of the signed report, the same at each try."""
+        path = attempt_path(wire.REPORT_PATH, lease_token)
+        return self._authorized(lambda: loads(ReportResponse, self._exchange("POST", path, envelope)[1]))
+
+    def send_weights(self, lease_token: str, file: Path, digest: str) -> None:
+        path = attempt_path(wire.WEIGHTS_PATH, lease_token)
+        self._authorized(lambda: self._put_file(path, file, digest))
+
+    def download(self, blob: Blob, to: Path, *, should_stop: Callable[[], Stopped | None]) -> None:
+        """Stream a blob to a file, refusing a wrong size or digest. Raises: `Untrusted`, `Stopped`, `FarmError`."""
+        self._authorized(lambda: self._download(blob, to, should_stop))
+
+    def _renewed(self, identity: Identity) -> Credential:
+        challenge = self._post(wire.CHALLENGE_PATH, ChallengeRequest(identity.device_id), Challenge).challenge
+        message = challenge_message(identity.device_id, self.session, challenge)
+        signature = sign(self.state.device_key(), wire.CHALLENGE_TYPE, message)
+        request = RenewRequest(identity.device_id, self.session, challenge, signature, self.description)
+        return self._post(wire.RENEW_PATH, request, Credential)
+
+    def _authorized(self, action: Callable[[], T]) -> T:
+        used = self.state.credential()
+        try:
+            return action()
+        except Unauthorized:
+            if self.state.credential() == used:
+                self.renew()
+        return action()
+
+    def _identity(self) -> Identity:
+        identity = self.state.identity()
+        if identity is None:
+            raise EnrolmentError(
+                "this device is not enrolled: start the agent with a one-time token (--enrol-token FILE)"
+            )
+        return identity
+
+    def _post(
+        self, path: str, request: object, kind: type[T], *, timeout_s: float = TIMEOUT_S, none_on: int | None = None
+    ) -> T:
+        status, body = self._exchange("POST", path, dumps(request), timeout_s=timeout_s)
+        if status == none_on:
+            return None  # type: ignore[return-value]
+        try:
+            return loads(kind, body)
+        except ProtocolError as error:
+            raise Refused(
+                f"POST {without_lease(path)}: the answer is not a {kind.__name__}: {error}", status=status
+            ) from None
+
+    def _exchange(self, method: str, path: str, body: bytes, *, timeout_s: float = TIMEOUT_S) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json", **self._headers(path)}
+        with self._connection(self.server, timeout_s) as connection:
+            connection.request(method, path, body=body, headers=headers)
+            answer = connection.getresponse()
+            data = answer.read(MAX_ANSWER_BYTES)
+            self._clock.compare(answer.headers.get("Date"))
+            _raise_for(method, path, answer, data)
+            return answer.status, data
+
+    def _put_file(self, path: str, file: Path, digest: str) -> None:
+        headers = {**self._headers(path), "Content-Type": "application/octet-stream", wire.DIGEST_HEADER: digest}
+        headers["Content-Length"] = str(file.stat().st_size)
+        with self._connection(self.server, TIMEOUT_S * 6) as connection, file.open("rb") as source:
+            connection.request("PUT", path, body=source, headers=headers)
+            answer = connection.getresponse()
+            _raise_for("PUT", path, answer, answer.read(MAX_ANSWER_BYTES))
+
+    def _download(self, blob: Blob, to: Path, should_stop: Callable[[], Stopped | None]) -> None:
+        url = urljoin(self.server + "/", blob.url or "")
+        origin, _, rest = _split(url)
+        headers = self._headers(rest) if origin == _split(self.server)[0] else {}
+        with self._connection(origin, TIMEOUT_S) as connection:
+            connection.request("GET", rest, headers=headers)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                _raise_for("GET", rest, answer, answer.read(MAX_ANSWER_BYTES))
+            _save(answer, blob, to, should_stop)
+
+    def _headers(self, path: str) -> dict[str, str]:
+        headers = {wire.PROTOCOL_HEADER: wire.PROTOCOL, "User-Agent": "pockfarm-agent"}
+        headers[wire.CLOCK_HEADER] = f"{time.time():.3f}"
+        credential = self.state.credential()
+        if credential and path not in (wire.ENROL_PATH, wire.CHALLENGE_PATH, wire.RENEW_PATH):
+            headers["Authorization"] = f"Bearer {credential.token}"
+        return headers
+
+    @contextmanager
+    def _connection(self, origin: str, timeout_s: float) -> Iterator[http.client.HTTPConnection]:
+        parts = urlsplit(origin)
+        host = parts.hostname or ""
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host, parts.port, timeout=timeout_s, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+        try:
+            yield connection
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"{origin}: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+
+def _save(answer: http.client.HTTPResponse, blob: Blob, to: Path, should_stop: Callable[[], Stopped | None]) -> None:
+    digest, received = hashlib.sha256(), 0
+    descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        while chunk := answer.read(CHUNK_BYTES):
+            received += len(chunk)
+            if received > blob.size_bytes:
+                raise Untrusted("download.size", f"{to.name}: more than the {blob.size_bytes:,} bytes announced")
+            digest.update(chunk)
+            file.write(chunk)
+            stopped = should_stop()
+            if stopped:
+                raise stopped
+    if received < blob.size_bytes:
+        raise Unreachable(f"{to.name}: {received:,} of {blob.size_bytes:,} bytes, then the connection ended")
+    if f"sha256:{digest.hexdigest()}" != blob.digest:
+        message = f"{to.name}: the farm sent sha256:{digest.hexdigest()}, the assignment names {blob.digest}"
+        raise Untrusted("download.digest", message)
+
+
+def _raise_for(method: str, path: str, answer: http.client.HTTPResponse, body: bytes) -> None:
+    status = answer.status
+    if 200 <= status < 300:
+        return
+    message = without_lease(f"{method} {path}: {status} {answer.reason}: {body[:500].decode('utf-8', 'replace')}")
+    if status == 401:
+        raise Unauthorized(message, status=status)
+    if status == 409:
+        raise Stale(message, status=status)
+    if status == 429 or status >= 500:
+        raise Busy(message, status=status, retry_after_s=_seconds(answer.headers.get("Retry-After")))
+    raise Refused(message, status=status)
+
+
+def without_lease(text: str) -> str:
+    """A message without the lease token of its path: a token is the right to write, and messages go into logs."""
+    return _LEASE.sub(r"\1...", text)
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text and text.isascii() and text.isdigit() else None
+
+
+def _is_origin(server: str) -> bool:
+    parts = urlsplit(server)
+    try:
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.path == "" and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _split(url: str) -> tuple[str, str, str]:
+    parts = urlsplit(url)
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}", parts.path, f"{parts.path or '/'}{query}"
+
+
+def as_attempt_error(error: FarmError) -> AttemptError:
+    """What a report says when a download finally failed."""
+    if isinstance(error, Stale):
+        return Stopped("lease.lost", str(error), cause="infra")
+    cause = "service" if isinstance(error, Refused) else "infra"
+    return AttemptError("download.failed", str(error), cause=cause)  # type: ignore[arg-type]

@@ -1,0 +1,140 @@
+"""The agent's state folder: device key, identity, credential, trusted keys, release ratchet. All files are 0600.
+
+device-key          Ed25519 private key, raw, base64; made here, never leaves
+identity.json       device id, farm URL, trusted server keys, highest release seen per key
+credential.json     the short-lived bearer token; rewritten at each renewal
+agent.lock          held by the running agent: one agent per folder
+alive               touched every two seconds by the running agent
+spool/              finished results that the farm does not have yet (`spool.py`)
+scratch/            the running job; wiped between jobs
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from device_agents.errors import EnrolmentError
+from device_agents.wire import Credential, Envelope, ProtocolError, Signature, dumps, loads, pae
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this device is to its farm, and whom it trusts."""
+
+    device_id: str
+    server: str
+    trusted_keys: Mapping[str, str] = field(default_factory=dict)
+    """Key id -> raw public key, base64."""
+    highest_release: Mapping[str, int] = field(default_factory=dict)
+    """Key id -> highest release number seen (the ratchet against rollback)."""
+
+
+class StateFolder:
+    """Reads and writes the files above. Writes replace whole files atomically."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.path.stat().st_mode & 0o077:
+            self.path.chmod(0o700)
+        self.spool = self._folder("spool")
+        self.scratch = self._folder("scratch")
+
+    def device_key(self) -> Ed25519PrivateKey:
+        """The device's key, made at the first call."""
+        path = self.path / "device-key"
+        if not path.exists():
+            if (self.path / "identity.json").exists():
+                message = (
+                    f"{path} is missing, and the farm knows this device by it: put it back from a backup, or delete "
+                )
+                raise EnrolmentError(message + "the state folder and enrol again with a new token")
+            self.write("device-key", base64.b64encode(_raw(Ed25519PrivateKey.generate())))
+        try:
+            return Ed25519PrivateKey.from_private_bytes(base64.b64decode(path.read_bytes(), validate=True))
+        except ValueError:
+            raise EnrolmentError(f"{path} is not a device key; delete the state folder and enrol again") from None
+
+    def identity(self) -> Identity | None:
+        """Who we are; None before enrolment."""
+        path = self.path / "identity.json"
+        try:
+            return loads(Identity, path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ProtocolError as error:
+            raise EnrolmentError(f"{path} is damaged ({error}); delete the state folder and enrol again") from None
+
+    def save_identity(self, identity: Identity) -> None:
+        self.write("identity.json", dumps(identity))
+
+    def credential(self) -> Credential | None:
+        """The last credential, good or not; None when there is none."""
+        try:
+            return loads(Credential, (self.path / "credential.json").read_bytes())
+        except (FileNotFoundError, ProtocolError):
+            return None
+
+    def save_credential(self, credential: Credential) -> None:
+        self.write("credential.json", dumps(credential))
+
+    def raise_release(self, key_id: str, release_number: int) -> None:
+        """Remember the highest release number seen for a key. It never falls."""
+        with self.locked("identity"):
+            identity = self.identity()
+            if identity is None or identity.highest_release.get(key_id, -1) >= release_number:
+                return
+            self.save_identity(replace(identity, highest_release={**identity.highest_release, key_id: release_number}))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace one file: written beside it with mode 0600, flushed to disk, renamed."""
+        path = self.path / name
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+    @contextmanager
+    def locked(self, name: str, *, wait: bool = True) -> Iterator[None]:
+        """Hold `name`.lock. Raises `BlockingIOError` when not `wait` and another process holds it."""
+        with (self.path / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+
+    def _folder(self, name: str) -> Path:
+        path = self.path / name
+        path.mkdir(exist_ok=True, mode=0o700)
+        return path
+
+
+def _raw(key: Ed25519PrivateKey) -> bytes:
+    """The 32 bytes of a private key. (`private_bytes_raw` is younger than what Debian 12 has.)"""
+    return key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+
+
+def public_key_text(key: Ed25519PrivateKey) -> str:
+    """Raw public key, base64, as on the wire."""
+    return base64.b64encode(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
+
+
+def sign(key: Ed25519PrivateKey, payload_type: str, payload: bytes) -> str:
+    """Ed25519 over the DSSE encoding of `payload`, base64."""
+    return base64.b64encode(key.sign(pae(payload_type, payload))).decode()
+
+
+def seal(key: Ed25519PrivateKey, key_id: str, payload_type: str, payload: bytes) -> Envelope:
+    """A DSSE envelope with one signature."""
+    signature = Signature(key_id, sign(key, payload_type, payload))
+    return Envelope(payload_type, base64.b64encode(payload).decode(), (signature,))

@@ -1,0 +1,380 @@
+"""One job of an unpacked bundle on this device: profile, train, eval, infer or tune. Knows nothing of a farm."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Optional
+
+from device_agents.devices.describe import Device
+from device_agents.errors import AttemptError, BadBundle, BadData, Stopped
+from device_agents.job import cgroup
+from device_agents.job.bundle import UnpackedBundle
+from device_agents.job.dataset import DataFiles
+from device_agents.job.findings import Findings
+from device_agents.job.output import KeptOutput, keep_output
+from device_agents.job.sandbox import Sandbox, job_rlimits
+from device_agents.job.step import Ending, Process, check, run_process
+from device_agents.job.step_events import Done, Evaluated, Kernel, Start, StepDone, StepEvent, Variant
+from device_agents.measure.sampler import Sampler
+from device_agents.wire import (
+    EMULATION_TIME_FACTOR,
+    Block,
+    Evaluation,
+    KernelTime,
+    Limits,
+    ProtocolError,
+    RunSettings,
+    VariantTime,
+)
+from device_agents.wire.plausibility import check_kernel, check_memory
+
+Notify = Callable[..., None]
+"""`notify(kind, **fields)`: kinds and fields of `wire.Event`."""
+StopCheck = Callable[[], Optional[Stopped]]
+
+WANTED_BLOCKS = 5
+MIN_BLOCK_STEPS = 4
+TUNE_SHARE = 0.8
+"""Of the run's time limit, at most: the last kernel's rounds may pass the end of the measuring time."""
+OUT = "out"
+TRAINED, EXPORTED, LOGITS = f"{OUT}/trained.safetensors", f"{OUT}/weights.safetensors", f"{OUT}/logits.npy"
+CHECKPOINT_FACTOR = 4
+CHECKPOINT_SLACK_BYTES = 1 << 20
+"""A checkpoint is the bundle's own, with up to two more tensors for each parameter, and other names."""
+MAX_NAME_CHARACTERS = 200
+CLOCK_SLACK = 1.05
+CLOCK_SLACK_US = 10_000.0
+"""The binary's stop-watch and ours differ by no more: its steps cannot take longer than its process has run."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run. All paths but `keep` lie under `folder`, the working directory of the binary."""
+
+    folder: Path
+    keep: Path
+    """A folder of the agent's own, out of the job's reach, for what the job has made."""
+    bundle: UnpackedBundle
+    settings: RunSettings
+    data: DataFiles | None = None
+    weights: Path | None = None
+    """Starting weights; tensors it lacks (constants) come from the bundle's own."""
+    limits: Limits = field(default_factory=Limits)
+
+
+class Execution:
+    """One job from its first process to its findings, which are also good after a failure."""
+
+    def __init__(
+        self, job: Job, device: Device, sandbox: Sandbox, *, notify: Notify, should_stop: StopCheck, name: str = "local"
+    ) -> None:
+        self.job = job
+        self.device = device
+        self.sandbox = sandbox
+        self.findings = Findings(job.bundle.batch, device.description.cores)
+        self._notify = notify
+        self._should_stop = should_stop
+        self._name = name
+        self._sampler = Sampler(device.read)
+        self._group: cgroup.JobCgroup | None = None
+        factor = EMULATION_TIME_FACTOR if device.is_emulated else 1.0
+        self._run_limit_s = job.limits.run_s * factor
+        self._deadline_s = time.monotonic() + self._run_limit_s
+
+    def run(self) -> None:
+        """Run the job's mode. Raises: `AttemptError`; `findings` holds what was found until then."""
+        check_fits(self.job, self.device)
+        out = self.job.folder / OUT
+        out.mkdir(exist_ok=True)
+        if self.sandbox.uid is not None:
+            os.chown(out, self.sandbox.uid, self.sandbox.uid)
+        modes = {
+            "profile": self._profile,
+            "train": self._train,
+            "eval": self._evaluate_only,
+            "infer": self._infer,
+            "tune": self._tune,
+        }
+        self._deadline_s = time.monotonic() + self._run_limit_s
+        with self._confined(), self._sampler:
+            try:
+                modes[self.job.settings.mode]()
+            finally:
+                self.findings.states = self._sampler.states()
+                self.findings.energy_use = None if self.device.is_emulated else self._sampler.energy()
+                if self._group:
+                    self.findings.memory = replace(self.findings.memory, cgroup_peak_bytes=self._group.peak_bytes())
+
+    def _profile(self) -> None:
+        settings = self.job.settings
+        self.findings.warmup_steps = settings.warmup
+        counts = block_steps(settings.steps, emulated=self.device.is_emulated)
+        for index, steps in enumerate(counts):
+            arguments = ["--steps", str(steps), "--warmup", str(settings.warmup), "--batch-seed", str(settings.seed)]
+            done_before = sum(counts[:index])
+            self._block("profile", [*self._weights(), *self._data(), *arguments], done_before, steps, sum(counts))
+
+    def _train(self) -> None:
+        settings = self.job.settings
+        self.findings.evaluation_before = self._evaluate("before", self._weights())
+        arguments = ["--steps", str(settings.steps), "--batch-seed", str(settings.seed), "--save", TRAINED]
+        if settings.learning_rate is not None:
+            arguments += ["--learning-rate", repr(settings.learning_rate)]
+        self._block("train", [*self._weights(), *self._data(), *arguments], 0, settings.steps, settings.steps)
+        if self.findings.losses and self.findings.losses[-1] is None:
+            hint = "lower the learning rate, or look for extreme values in the data"
+            raise BadData("train.diverged", "the loss is not a finite number any more", hint=hint)
+        weights = ["--weights", TRAINED]
+        self.findings.evaluation_after = self._evaluate("after", weights)
+        self._run("export", [*weights, "--out", EXPORTED], lambda _: None)
+        self.findings.exported = self.keep(EXPORTED)
+
+    def _evaluate_only(self) -> None:
+        self.findings.evaluation_before = self._evaluate("before", self._weights())
+
+    def _infer(self) -> None:
+        data = self._data(labels=False)
+        self._run("infer", [*self._weights(), *data, "--out", LOGITS], lambda _: None)
+
+    def _tune(self) -> None:
+        trials = self.job.bundle.trials or ()
+
+        def on_event(event: StepEvent) -> None:
+            if not isinstance(event, Variant):
+                return
+            if event.trial >= len(trials) or event.variant >= len(trials[event.trial].choices):
+                raise ProtocolError("variant", f"trial {event.trial}, variant {event.variant} is not in the bundle")
+            low, ratio, high = event.ratio
+            self.findings.variants[event.trial, event.variant] = VariantTime(
+                choice=trials[event.trial].choices[event.variant],
+                rounds=event.rounds,
+                median_us=event.us[1],
+                ratio_low=low,
+                ratio=ratio,
+                ratio_high=high,
+                difference=event.difference,
+            )
+            if event.variant == 0:
+                self._notify("progress", fraction=(event.trial + 1) / len(trials))
+
+        self._notify("phase", message="tune")
+        seconds = min(self.job.settings.tune_s or 0.0, TUNE_SHARE * self._run_limit_s)
+        self._run("tune", ["--seconds", repr(seconds)], on_event)
+
+    def _evaluate(self, moment: str, weights: Sequence[str]) -> Evaluation:
+        found: list[Evaluation] = []
+
+        def on_event(event: StepEvent) -> None:
+            if isinstance(event, Evaluated):
+                found[:] = [self._evaluation(event)]
+
+        self._notify("phase", message=f"eval {moment}")
+        self._run("eval", [*weights, *self._data()], on_event)
+        if not found:
+            raise AttemptError("step.incomplete", "the binary ended without an evaluation", cause="compiler")
+        last = found[-1]
+        self._notify("eval", message=moment, loss=last.loss, accuracy=last.accuracy, samples=last.samples)
+        return last
+
+    def _evaluation(self, event: Evaluated) -> Evaluation:
+        wanted = self.job.data.samples if self.job.data else 0
+        if event.samples != wanted:
+            raise ProtocolError("eval.samples", f"{event.samples:,}, the data set has {wanted:,}")
+        return Evaluation(event.samples, event.loss, event.accuracy)
+
+    def _block(self, command: str, arguments: Sequence[str], done_before: int, steps: int, total: int) -> None:
+        """One process that times steps; its findings are kept even when it fails."""
+        step_us: list[float] = []
+        ending: Ending | None = None
+        started_s, sum_us = time.monotonic(), 0.0
+
+        def on_event(event: StepEvent) -> None:
+            nonlocal sum_us
+            if isinstance(event, StepDone):
+                if len(step_us) >= steps:
+                    raise ProtocolError("step", f"more than the {steps:,} steps that were asked for")
+                sum_us += event.us
+                _check_passed(sum_us, started_s)
+                self._take_step(event, step_us, done_before, total)
+            elif isinstance(event, Kernel):
+                self._sampler.end()
+                self._take_kernel(event)
+
+        self._notify("phase", message=command)
+        is_cold = not self.findings.blocks
+        try:
+            ending = self._run(command, arguments, on_event)
+        finally:
+            self._sampler.end()
+            self.findings.blocks.append(Block(tuple(step_us), _load_us(ending), is_cold))
+        if len(step_us) < steps:
+            message = f"the binary said that it is done after {len(step_us):,} of {steps:,} steps"
+            raise AttemptError("step.incomplete", message, cause="compiler")
+
+    def _take_step(self, event: StepDone, step_us: list[float], done_before: int, total: int) -> None:
+        self._sampler.begin()
+        step_us.append(event.us)
+        if not self.findings.blocks:
+            # Each block starts from the same weights: a second curve would only be stuck to the first.
+            self.findings.losses.append(event.loss)
+        number = done_before + len(step_us)
+        self._notify("step", step=number, loss=event.loss, step_us=event.us)
+        self._notify("progress", fraction=min(1.0, number / max(1, total)))
+
+    def _take_kernel(self, event: Kernel) -> None:
+        row = KernelTime(
+            index=event.index,
+            name=event.name[:MAX_NAME_CHARACTERS],
+            phase=event.phase[:MAX_NAME_CHARACTERS],
+            us=event.us,
+            flops=event.flops,
+            bytes_read=event.bytes_read,
+            bytes_written=event.bytes_written,
+        )
+        if row.index >= self.job.bundle.max_kernels:
+            raise ProtocolError(
+                "kernel.index", f"{row.index:,}, the bundle has {self.job.bundle.max_kernels:,} kernels"
+            )
+        check_kernel(row, self.device.description, "kernel")
+        rows = self.findings.kernels.setdefault(row.index, [])
+        if len(rows) > len(self.findings.blocks):
+            raise ProtocolError("kernel.index", f"kernel {row.index:,} is reported twice")
+        rows.append(row)
+
+    def _run(self, command: str, arguments: Sequence[str], on_event: Callable[[StepEvent], None]) -> Ending:
+        """One process of the binary. Raises: `AttemptError`."""
+        process = self._process(command, arguments)
+        started_s = time.monotonic()
+
+        def take(event: StepEvent) -> None:
+            self._take_sizes(event)
+            on_event(event)
+
+        try:
+            ending = run_process(
+                process,
+                on_event=take,
+                on_stderr=lambda line: self._notify("log", message=line[:2000]),
+                should_stop=self._should_stop,
+                on_pid=self._sampler.watch,
+            )
+        finally:
+            self.findings.run_s += time.monotonic() - started_s
+        check(ending, process)
+        return ending
+
+    def _process(self, command: str, arguments: Sequence[str]) -> Process:
+        job = self.job
+        threads = [] if self._threads() is None or command == "export" else ["--threads", str(self._threads())]
+        step = f"./{self._relative(job.bundle.step)}"
+        rlimits = job_rlimits(
+            memory_bytes=job.limits.memory_bytes,
+            disk_bytes=job.limits.disk_bytes,
+            cpu_s=self._run_limit_s * (os.cpu_count() or 1) + 10,
+            emulated=self.device.is_emulated,
+        )
+        argv = [*self.device.runner, step, command, *arguments, *threads]
+        return Process(argv, job.folder, self.sandbox, rlimits, self._deadline_s, group=self._group)
+
+    def _take_sizes(self, event: StepEvent) -> None:
+        memory = self.findings.memory
+        if isinstance(event, Start):
+            memory = replace(
+                memory,
+                arena_bytes=event.arena_bytes,
+                weights_bytes=event.weights_bytes,
+                optimizer_bytes=event.optimizer_bytes,
+            )
+            check_memory(memory, self.device.description)
+            self.findings.threads = event.threads
+        elif isinstance(event, Done) and event.peak_rss_bytes:
+            memory = replace(memory, peak_rss_bytes=max(memory.peak_rss_bytes or 0, event.peak_rss_bytes))
+            check_memory(memory, self.device.description)
+        self.findings.memory = memory
+
+    def keep(self, name: str) -> KeptOutput:
+        """Take a file of the job out of its reach. Raises: `BadOutput`, `Stopped`."""
+        job = self.job
+        most = job.limits.disk_bytes
+        if name != LOGITS:
+            most = min(most, CHECKPOINT_FACTOR * job.bundle.weights_bytes + CHECKPOINT_SLACK_BYTES)
+        uid = self.sandbox.uid if self.sandbox.uid is not None else os.geteuid()
+        to = job.keep / Path(name).name
+        return keep_output(job.folder, name, to, uid=uid, max_bytes=most, should_stop=self._should_stop)
+
+    def _threads(self) -> int | None:
+        if self.job.settings.threads is not None:
+            return self.job.settings.threads
+        return min(self.job.bundle.threads, os.cpu_count() or 1) if self.job.bundle.threads else None
+
+    def _weights(self) -> list[str]:
+        files = [self.job.bundle.weights, *([self.job.weights] if self.job.weights else [])]
+        return [word for file in files for word in ("--weights", self._relative(file))]
+
+    def _data(self, *, labels: bool = True) -> list[str]:
+        data = self.job.data
+        if data is None:
+            return []
+        words = [word for name, file in data.inputs.items() for word in ("--input", f"{name}={self._relative(file)}")]
+        return [*words, "--labels", self._relative(data.labels)] if labels and data.labels else words
+
+    def _relative(self, path: Path) -> str:
+        return str(path.relative_to(self.job.folder))
+
+    @contextmanager
+    def _confined(self) -> Iterator[None]:
+        parent = self.sandbox.cgroup_parent
+        if parent is None:
+            yield
+            return
+        self._group = cgroup.create(parent, self._name, self.job.limits.memory_bytes)
+        try:
+            yield
+        finally:
+            if self._group:
+                self._group.remove()
+
+
+def check_fits(job: Job, device: Device) -> None:
+    """That this device may run this bundle in this mode. Raises: `BadBundle`, `BadData`."""
+    description, mode = device.description, job.settings.mode
+    if job.bundle.target not in description.targets:
+        known = ", ".join(description.targets) or "none"
+        raise BadBundle("bundle.target", f"built for {job.bundle.target}; this device runs {known}", cause="user")
+    missing = sorted(set(job.bundle.required_features) - set(description.features))
+    if missing:
+        message = f"the binary needs CPU features that this device lacks: {', '.join(missing)}"
+        raise BadBundle("bundle.features", message, cause="user")
+    if (job.bundle.trials is not None) != (mode == "tune"):
+        kind = "trains" if job.bundle.trials is None else "measures schedules"
+        raise BadBundle("bundle.kind", f"mode {mode} does not go with a bundle that {kind}", cause="user")
+    if job.data is None and job.settings.needs_data:
+        raise BadData("data.missing", f"mode {mode} needs a data set")
+    if mode in ("profile", "train") and job.settings.steps < 1:
+        raise BadData("steps.missing", f"mode {mode} needs at least one step")
+
+
+def block_steps(steps: int, *, emulated: bool) -> tuple[int, ...]:
+    """Measured steps of each block: five blocks when each gets at least four steps, one under emulation."""
+    count = 1 if emulated else max(1, min(WANTED_BLOCKS, steps // MIN_BLOCK_STEPS))
+    return tuple(steps // count + (index < steps % count) for index in range(count))
+
+
+def _check_passed(us: float, started_s: float) -> None:
+    """That so much time has passed since the process was started. Raises: `ProtocolError`."""
+    passed_us = (time.monotonic() - started_s) * 1e6
+    if us > passed_us * CLOCK_SLACK + CLOCK_SLACK_US:
+        raise ProtocolError(
+            "step.us", f"steps of {us:,.0f} us together, in a process that has run for {passed_us:,.0f}"
+        )
+
+
+def _load_us(ending: Ending | None) -> float | None:
+    if ending is None or ending.launched_s is None or ending.started_s is None:
+        return None
+    return max(0.0, (ending.started_s - ending.launched_s) * 1e6)

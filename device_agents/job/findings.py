@@ -1,0 +1,133 @@
+"""What a run has found so far: filled event by event, turned into a report at any moment (also after a failure)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from device_agents.job.output import KeptOutput
+from device_agents.measure.measurement import judge, measure
+from device_agents.measure.sampler import EnergyUse
+from device_agents.measure.tuning import Trial, tuned
+from device_agents.wire import (
+    Block,
+    DeviceState,
+    Energy,
+    Evaluation,
+    KernelTime,
+    Measurement,
+    MeasurementClass,
+    Memory,
+    Mode,
+    Outcome,
+    Report,
+    Tuning,
+    VariantTime,
+    Verdict,
+)
+
+
+@dataclass
+class Findings:
+    """Collected during a run; plain values, no effects."""
+
+    batch: int
+    cores: int
+    warmup_steps: int = 0
+    threads: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
+    kernels: dict[int, list[KernelTime]] = field(default_factory=dict)
+    evaluation_before: Evaluation | None = None
+    evaluation_after: Evaluation | None = None
+    memory: Memory = field(default_factory=Memory)
+    energy_use: EnergyUse | None = None
+    states: tuple[DeviceState, ...] = ()
+    run_s: float = 0.0
+    variants: dict[tuple[int, int], VariantTime] = field(default_factory=dict)
+    """By (trial, variant), as numbered in the bundle."""
+    exported: KeptOutput | None = None
+    """Parameters only: what is uploaded."""
+
+    def measurement(self) -> Measurement | None:
+        blocks = [block for block in self.blocks if block.step_us]
+        if not blocks:
+            return None
+        return measure(blocks, batch=self.batch, warmup_steps=self.warmup_steps, threads=self.threads)
+
+    def verdict(self) -> Verdict | None:
+        measurement = self.measurement()
+        return judge(measurement, self.states, cores=self.cores) if measurement else None
+
+    def energy(self) -> Energy | None:
+        """Mean power while steps ran, times the median step."""
+        measurement, use = self.measurement(), self.energy_use
+        if measurement is None or use is None:
+            return None
+        per_step_mj = use.total_mj / use.seconds * measurement.median_us * 1e-6
+        return Energy(use.total_mj, per_step_mj, use.sensor)
+
+    def kernel_table(self) -> tuple[KernelTime, ...]:
+        """One row per kernel: the median over blocks of the time of one call."""
+        rows = []
+        for index in sorted(self.kernels):
+            times = self.kernels[index]
+            us = statistics.median(time.us for time in times)
+            last = times[-1]
+            rows.append(KernelTime(index, last.name, last.phase, us, last.flops, last.bytes_read, last.bytes_written))
+        return tuple(rows)
+
+    def tuning(self, trials: Sequence[Trial] | None) -> Tuning | None:
+        """What was measured of a tuning bundle's trials; None for another bundle."""
+        if trials is None:
+            return None
+        measured: dict[int, list[VariantTime]] = {}
+        for (trial, _), variant in sorted(self.variants.items()):
+            measured.setdefault(trial, []).append(variant)
+        rows = tuple(tuned(trials[index], variants) for index, variants in measured.items())
+        return Tuning(self.threads, rows)
+
+    def report(
+        self,
+        outcome: Outcome,
+        *,
+        run_id: str,
+        attempt: int,
+        device_id: str,
+        bundle_digest: str,
+        mode: Mode,
+        measurement_class: MeasurementClass,
+        started_at: float,
+        finished_at: float,
+        transfer_s: float,
+        isolation_level: int,
+        environment: Mapping[str, str],
+        trials: Sequence[Trial] | None = None,
+    ) -> Report:
+        """The report of the attempt; `weights` is filled in by whoever uploads them."""
+        return Report(
+            run_id=run_id,
+            attempt=attempt,
+            device_id=device_id,
+            bundle_digest=bundle_digest,
+            mode=mode,
+            outcome=outcome,
+            measurement_class=measurement_class,
+            started_at=started_at,
+            finished_at=finished_at,
+            transfer_s=transfer_s,
+            run_s=self.run_s,
+            measurement=self.measurement(),
+            kernels=self.kernel_table(),
+            losses=tuple(self.losses),
+            evaluation_before=self.evaluation_before,
+            evaluation_after=self.evaluation_after,
+            memory=self.memory,
+            energy=self.energy(),
+            device_states=self.states,
+            verdict=self.verdict(),
+            tuning=self.tuning(trials),
+            isolation_level=isolation_level,
+            environment=environment,
+        )

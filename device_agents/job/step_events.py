@@ -1,0 +1,159 @@
+"""The events of a training binary as typed values. The binary is not trusted: a line is one of these, or refused.
+
+The events are those of `docs/contracts.md`; fields that are not listed here are passed over, other events are refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Optional, Union
+
+from device_agents.wire.codec import ProtocolError, check, from_json, parse
+from device_agents.wire.report import check_count, check_time, check_times
+from device_agents.wire.settings import MAX_STEPS, MAX_THREADS
+
+MAX_LINE_BYTES = 1 << 16
+"""Of an event; the longest that a binary of ours writes, the text of an error, has some kilobytes."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Weights are read, the arena is ready. A tuning binary has no sizes."""
+
+    threads: int
+    arena_bytes: Optional[int] = None
+    weights_bytes: Optional[int] = None
+    optimizer_bytes: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        check(1 <= self.threads <= MAX_THREADS, "threads", f"1 to {MAX_THREADS:,}")
+        for name in ("arena_bytes", "weights_bytes", "optimizer_bytes"):
+            check_count(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class WeightsTaken:
+    """How much of a weights file the build has a place for, if not all of it; for people who read the log."""
+
+    taken: int
+    parameters: int
+    ignored: int
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """One step of train or profile."""
+
+    step: int
+    loss: Optional[float]
+    us: float
+
+    def __post_init__(self) -> None:
+        check(1 <= self.step <= MAX_STEPS, "step", f"1 to {MAX_STEPS:,}")
+        check_time("us", self.us)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The median time of one call of the step; `report.KernelTime` has the limits."""
+
+    index: int
+    name: str
+    phase: str
+    us: float
+    flops: int
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What the runtime itself costs; for people who read the log."""
+
+    share: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The scores of a whole data set; `report.Evaluation` has the limits."""
+
+    samples: int
+    loss: Optional[float]
+    accuracy: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Quartiles of a kernel's times in one schedule, and of their ratios to the default's."""
+
+    trial: int
+    variant: int
+    rounds: int
+    us: tuple[float, ...]
+    ratio: tuple[float, ...]
+    difference: Optional[float]
+
+    def __post_init__(self) -> None:
+        check(self.trial >= 0, "trial", "at least 0")
+        check(self.variant >= 0, "variant", "at least 0")
+        for name in ("us", "ratio"):
+            quartiles = getattr(self, name)
+            check_times(name, quartiles)
+            check(len(quartiles) == 3 and list(quartiles) == sorted(quartiles), name, "three quartiles in order")
+
+
+@dataclass(frozen=True)
+class Done:
+    """The command is done."""
+
+    peak_rss_bytes: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        check_count("peak_rss_bytes", self.peak_rss_bytes)
+
+
+@dataclass(frozen=True)
+class Halted(Done):
+    """The command ended early because of SIGTERM (the event `stopped`)."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The binary says why it cannot go on (the event `error`)."""
+
+    cause: str
+    code: str
+    message: str
+
+
+StepEvent = Union[Start, WeightsTaken, StepDone, Kernel, Overhead, Evaluated, Variant, Done, Halted, Failed]
+
+EVENTS: Mapping[str, Any] = {
+    "start": Start,
+    "weights": WeightsTaken,
+    "step": StepDone,
+    "kernel": Kernel,
+    "overhead": Overhead,
+    "eval": Evaluated,
+    "variant": Variant,
+    "done": Done,
+    "stopped": Halted,
+    "error": Failed,
+}
+
+
+def read_event(line: bytes) -> StepEvent:
+    """One line of a binary's standard output. Raises: `ProtocolError` saying what is wrong with it."""
+    if len(line) > MAX_LINE_BYTES:
+        raise ProtocolError("", f"{len(line):,} bytes in one line, the limit is {MAX_LINE_BYTES:,}")
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ProtocolError("", f"not UTF-8: {error.reason} at byte {error.start}") from None
+    value = parse(text)
+    name = value.get("event") if isinstance(value, dict) else None
+    kind = EVENTS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ProtocolError("", f"an event that is not known: {name!r:.60}" if name else "not an event")
+    known = {field.name for field in fields(kind)}
+    event: StepEvent = from_json(kind, {key: item for key, item in value.items() if key in known}, str(name))
+    return event

@@ -1,0 +1,190 @@
+"""Watches the board while a job runs: device states at a few hertz, energy summed up, other processes' load.
+
+A thread of the agent (asleep almost always). Energy counts only between `begin` and `end` of measured parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from device_agents.devices import Reading
+from device_agents.wire import DeviceState
+
+INTERVAL_S = 0.2
+MAX_STATES = 600
+_TICKS_PER_S = float(os.sysconf("SC_CLK_TCK"))
+
+
+@dataclass(frozen=True)
+class EnergyUse:
+    """Energy and the time it covers."""
+
+    total_mj: float
+    seconds: float
+    sensor: str
+
+
+class Sampler:
+    """Samples `read` every `INTERVAL_S` until closed. Safe to use from one other thread."""
+
+    def __init__(self, read: Callable[[], Reading], *, interval_s: float = INTERVAL_S) -> None:
+        self._read = read
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._states: list[DeviceState] = []
+        self._stride = 1
+        self._count = 0
+        self._energy = EnergyMeter()
+        self._load = LoadMeter()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._thread.join(timeout=10.0)
+
+    def watch(self, pid: int) -> None:
+        """The process whose CPU time is the job's own."""
+        with self._lock:
+            self._load.job_pid = pid
+
+    def begin(self) -> None:
+        """A measured part starts: energy counts from the next sample on."""
+        with self._lock:
+            self._energy.is_on = True
+
+    def end(self) -> None:
+        """The measured part is over."""
+        with self._lock:
+            self._energy.is_on = False
+
+    def states(self) -> tuple[DeviceState, ...]:
+        """At most `MAX_STATES` samples, evenly thinned."""
+        with self._lock:
+            return tuple(self._states)
+
+    def energy(self) -> EnergyUse | None:
+        """Energy of the measured parts; None without a sensor, or when its counter wrapped."""
+        with self._lock:
+            return self._energy.use()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            # A sensor that talks nonsense costs its sample, not the watch.
+            with contextlib.suppress(ValueError, ArithmeticError):
+                reading = self._read()
+                with self._lock:
+                    self._take(reading)
+            self._closing.wait(self._interval_s)
+
+    def _take(self, reading: Reading) -> None:
+        self._energy.add(reading, time.monotonic())
+        state = DeviceState(
+            at=time.time(),
+            temperature_c=reading.temperature_c,
+            frequency_hz=reading.frequency_hz,
+            throttled=reading.throttled,
+            power_mw=reading.power_mw,
+            load=self._load.cores(),
+        )
+        if self._count % self._stride == 0:
+            self._states.append(state)
+        else:
+            self._states[-1] = _merged(self._states[-1], state)
+        self._count += 1
+        if len(self._states) > MAX_STATES:
+            pairs = zip(self._states[::2], [*self._states[1::2], self._states[-1]])
+            self._states = [_merged(first, second) for first, second in pairs]
+            self._stride *= 2
+
+
+def _merged(kept: DeviceState, thinned_out: DeviceState) -> DeviceState:
+    """A sample that is left out must not hide that the board throttled."""
+    return replace(kept, throttled=True) if thinned_out.throttled else kept
+
+
+class EnergyMeter:
+    """Adds up a growing counter, or integrates power (trapezoids), while it is on."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self._last: tuple[float, Reading] | None = None
+        self._total_mj = 0.0
+        self._seconds = 0.0
+        self._sensor: str | None = None
+        self._is_broken = False
+
+    def add(self, reading: Reading, now_s: float) -> None:
+        last, self._last = self._last, (now_s, reading) if self.is_on else None
+        if last is None:
+            return
+        span_s, before = now_s - last[0], last[1]
+        if reading.energy_mj is not None and before.energy_mj is not None:
+            gained_mj = reading.energy_mj - before.energy_mj
+            self._is_broken = self._is_broken or gained_mj < 0
+        elif reading.power_mw is not None and before.power_mw is not None:
+            gained_mj = span_s * (reading.power_mw + before.power_mw) / 2
+        else:
+            return
+        self._total_mj += gained_mj
+        self._seconds += span_s
+        self._sensor = reading.energy_sensor or "unnamed"
+
+    def use(self) -> EnergyUse | None:
+        if self._sensor is None or self._is_broken or self._seconds <= 0:
+            return None
+        return EnergyUse(self._total_mj, self._seconds, self._sensor)
+
+
+class LoadMeter:
+    """CPU time of processes that are neither the job's nor the agent's, in cores, between two looks."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self.job_pid: int | None = None
+        self._proc = proc
+        self._last: tuple[float, float] | None = None
+        self._own_s: dict[int, float] = {}
+
+    def cores(self) -> float | None:
+        busy_s = self._busy_s()
+        if busy_s is None:
+            return None
+        now_s, other_s = time.monotonic(), busy_s - self._ours_s()
+        last, self._last = self._last, (now_s, other_s)
+        if last is None or now_s <= last[0]:
+            return None
+        return max(0.0, (other_s - last[1]) / (now_s - last[0]))
+
+    def _busy_s(self) -> float | None:
+        """user + nice + system + irq + softirq of all CPUs since boot (proc(5)); guest time is part of user."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = (self._proc / "stat").read_text().split("\n", 1)[0].split()[1:]
+            return (sum(map(int, fields[:3])) + sum(map(int, fields[5:7]))) / _TICKS_PER_S
+        return None
+
+    def _ours_s(self) -> float:
+        """CPU seconds of the agent and of each process of the job so far, also of those that have ended."""
+        times = os.times()
+        for pid in self._job_pids():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+                self._own_s[pid] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        return times.user + times.system + sum(self._own_s.values())
+
+    def _job_pids(self) -> list[int]:
+        if self.job_pid is None:
+            return []
+        with contextlib.suppress(OSError, ValueError):
+            children = (self._proc / str(self.job_pid) / "task" / str(self.job_pid) / "children").read_text()
+            return [self.job_pid, *map(int, children.split())]
+        return [self.job_pid]

@@ -1,0 +1,108 @@
+"""What an agent and the farm say to each other: wire types and paths. Standard library only.
+
+Conventions. JSON bodies, one dataclass each, written by `dumps` and read by `loads` / `from_json`, which refuse
+unknown, missing and ill-typed fields by name (`ProtocolError`). `_at` is seconds since 1970-01-01 UTC, `_s` seconds,
+`_us` microseconds, `_mj` millijoules, `_c` degrees Celsius, `_hz` hertz, `_bytes` bytes. Absent numbers are null,
+never zero or NaN. Digests are `sha256:<64 hex digits>`. Keys, signatures and payloads are standard base64 with padding.
+
+One file per conversation: `enrolment`, `assignment` (with the `envelope` around it and the `settings` in it),
+`progress`, `report`. Everybody outside of this room imports from here.
+"""
+
+from device_agents.wire.assignment import (
+    EMULATION_TIME_FACTOR,
+    LEASE_S,
+    MAX_LONG_POLL_S,
+    Assignment,
+    LeaseRequest,
+    Limits,
+    Statement,
+)
+from device_agents.wire.codec import ProtocolError, dumps, from_json, loads, to_json
+from device_agents.wire.enrolment import (
+    Challenge,
+    ChallengeRequest,
+    Credential,
+    DeviceDescription,
+    EnrolRequest,
+    EnrolResponse,
+    RenewRequest,
+    ServerKey,
+    challenge_message,
+    key_message,
+)
+from device_agents.wire.envelope import ASSIGNMENT_TYPE, CHALLENGE_TYPE, KEY_TYPE, REPORT_TYPE, Envelope, Signature, pae
+from device_agents.wire.paths import (
+    BUNDLE_PATH,
+    CHALLENGE_PATH,
+    CLOCK_HEADER,
+    DATASET_PATH,
+    DIGEST_HEADER,
+    ENROL_PATH,
+    EVENTS_PATH,
+    HEARTBEAT_PATH,
+    LEASE_PATH,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    RENEW_PATH,
+    REPORT_PATH,
+    WEIGHTS_PATH,
+    attempt_path,
+)
+from device_agents.wire.plausibility import check_plausible
+from device_agents.wire.progress import (
+    HEARTBEAT_INTERVAL_S,
+    MAX_EVENTS_PER_BATCH,
+    MAX_REPORT_BYTES,
+    Event,
+    EventBatch,
+    EventsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ReportResponse,
+)
+from device_agents.wire.report import (
+    Blob,
+    Block,
+    Cause,
+    DeviceState,
+    Energy,
+    Evaluation,
+    KernelTime,
+    Measurement,
+    MeasurementClass,
+    Memory,
+    Outcome,
+    OutcomeState,
+    Report,
+    Verdict,
+    VerdictKind,
+)
+from device_agents.wire.settings import (
+    LOCAL_MODES,
+    MAX_STEPS,
+    MODES,
+    LocalMode,
+    Mode,
+    RunSettings,
+    Setting,
+    check_taken,
+    default_of,
+    settings_of,
+)
+from device_agents.wire.tuning_report import KernelTuning, Tuning, VariantTime
+
+__all__ = [
+    "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "CLOCK_HEADER", "DATASET_PATH",
+    "DIGEST_HEADER", "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH",
+    "KEY_TYPE", "LEASE_PATH", "LEASE_S", "LOCAL_MODES", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S",
+    "MAX_REPORT_BYTES", "MAX_STEPS", "MODES", "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH", "REPORT_PATH",
+    "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause", "Challenge", "ChallengeRequest",
+    "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest", "EnrolResponse", "Envelope",
+    "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest", "HeartbeatResponse", "KernelTime",
+    "KernelTuning", "LeaseRequest", "Limits", "LocalMode", "Measurement", "MeasurementClass", "Memory", "Mode",
+    "Outcome", "OutcomeState", "ProtocolError", "RenewRequest", "Report", "ReportResponse", "RunSettings",
+    "ServerKey", "Setting", "Signature", "Statement", "Tuning", "VariantTime", "Verdict", "VerdictKind",
+    "attempt_path", "challenge_message", "check_plausible", "check_taken", "default_of", "dumps", "from_json",
+    "key_message", "loads", "pae", "settings_of", "to_json",
+]  # fmt: skip

@@ -1,0 +1,91 @@
+"""Who gets work and what it is: the request for a lease, the signed statement, the assignment."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Optional
+
+from device_agents.wire.codec import FLAT, check
+from device_agents.wire.envelope import Envelope
+from device_agents.wire.report import Blob, check_digest
+from device_agents.wire.settings import MODES, RunSettings
+
+LEASE_S = 60.0
+MAX_LONG_POLL_S = 60.0
+EMULATION_TIME_FACTOR = 10.0
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{8,200}")
+
+
+@dataclass(frozen=True)
+class LeaseRequest:
+    """Asks for work; held open by the server up to `wait_s`."""
+
+    session: str
+    wait_s: float = 25.0
+    isolation_level: int = 0
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What the farm signs for one attempt; payload of the assignment's envelope. The agent trusts nothing else."""
+
+    run_id: str
+    attempt: int
+    device_id: str
+    device_class: str
+    bundle_digest: str
+    bundle_bytes: int
+    target: str
+    model_digest: str
+    plan_digest: str
+    not_before: float
+    expires_at: float
+    release_number: int
+    """Never falls for one signing key. A device refuses less than the highest it has seen (rollback ratchet)."""
+    dataset_digest: Optional[str] = None
+    weights_digest: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        check_digest("bundle_digest", self.bundle_digest)
+        check_digest("dataset_digest", self.dataset_digest)
+        check_digest("weights_digest", self.weights_digest)
+        check(self.bundle_bytes > 0, "bundle_bytes", "more than 0")
+        check(self.release_number >= 0, "release_number", "at least 0")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an attempt may use. The agent may hold it to less (its own settings), never more."""
+
+    transfer_s: float = 900.0
+    run_s: float = 1800.0
+    """Wall-clock time of all processes of the binary together, as for a real board: on an emulated device the agent
+    (and the farm's own run clock) multiply it by `EMULATION_TIME_FACTOR`."""
+    memory_bytes: int = 4 << 30
+    disk_bytes: int = 4 << 30
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One attempt of one run, leased to one device."""
+
+    run_id: str
+    attempt: int
+    """From 1."""
+    lease_token: str
+    """Fencing token; URL-safe characters. In the path of every write of the attempt."""
+    lease_expires_at: float
+    lease_s: float
+    """Time until the lease ends unless a heartbeat renews it (`LEASE_S`)."""
+    envelope: Envelope
+    bundle: Blob
+    settings: RunSettings = field(metadata=FLAT)
+    dataset: Optional[Blob] = None
+    """npz with the model's inputs by name (or `x`) and labels `y`. Null for profile only (synthetic data)."""
+    weights: Optional[Blob] = None
+    """Starting weights (safetensors); null: the bundle's."""
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        check(bool(_TOKEN.fullmatch(self.lease_token)), "lease_token", "8-200 URL-safe characters")
+        check(self.attempt >= 1, "attempt", "at least 1")
+        check(self.settings.mode in MODES, "mode", f"one of {', '.join(MODES)}")

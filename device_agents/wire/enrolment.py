@@ -1,0 +1,141 @@
+"""How a device becomes known and stays so: enrolment, challenge, renewal, keys. Standard library only."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Optional
+
+from device_agents.wire.codec import check, dumps
+from device_agents.wire.envelope import base64_bytes
+from device_agents.wire.report import MeasurementClass
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
+
+
+@dataclass(frozen=True)
+class DeviceDescription:
+    """What a device says about itself, at enrolment and at each renewal."""
+
+    name: str
+    """For people; 1-100 letters, digits, spaces and `._:@+-`."""
+    device_class: str
+    """What kind of board: `x86-64`, `raspberry-pi-4`, `raspberry-pi-5`, `jetson-orin-nano`, `snapdragon-8-gen-2`..."""
+    measurement_class: MeasurementClass
+    """What its numbers are worth: a real board, this computer, an emulator, a simulator. On every report again."""
+    targets: tuple[str, ...]
+    """Compiler targets that it can run, best first, such as (`x86-64-v4`, `x86-64-v3`)."""
+    architecture: str
+    """`x86_64` or `aarch64`, of the binaries it runs (for an emulated device: of the emulated machine)."""
+    cpu_model: str
+    features: tuple[str, ...]
+    """CPU feature words as in /proc/cpuinfo, sorted (`avx2`, `fma`, `asimd`...)."""
+    cores: int
+    memory_bytes: int
+    sensors: tuple[str, ...] = ()
+    """What it can measure: `temperature`, `frequency`, `throttling`, `energy`, `power`."""
+    isolation_level: int = 0
+    """What the sandbox of a job really gives, tried at start; each level has those below it: 0 nothing, 1 own session,
+    resource limits, no new privileges, 2 namespaces (no network, own process tree), 3 read-only file system and a
+    hidden state folder, 4 cgroup v2 limits on memory and processes."""
+    agent_version: str = ""
+    runner: Optional[str] = None
+    """The emulator in front of the binary (`qemu-aarch64-static`), or null."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Facts that belong beside a number: `kernel`, `governor`, `power_mode`, `python`..."""
+
+    def __post_init__(self) -> None:
+        check(bool(_NAME.fullmatch(self.name)), "name", "1-100 letters, digits, spaces and ._:@+-")
+        check(bool(_NAME.fullmatch(self.device_class)), "device_class", "1-100 letters, digits, spaces and ._:@+-")
+        check(self.cores >= 1, "cores", "at least 1")
+        check(self.memory_bytes >= 1, "memory_bytes", "at least 1")
+        check(0 <= self.isolation_level <= 4, "isolation_level", "0 to 4")
+
+
+@dataclass(frozen=True)
+class ServerKey:
+    """A public key that the farm signs assignments with.
+
+    At enrolment all keys are trusted. Later (renewal) a new key is accepted only with an endorsement: a signature by a
+    key that the device already trusts over `pae(KEY_TYPE, key_message(key_id, public_key))`.
+    """
+
+    key_id: str
+    public_key: str
+    """Ed25519, raw 32 bytes, base64."""
+    endorsed_by: Optional[str] = None
+    endorsement: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        check(len(base64_bytes("public_key", self.public_key)) == 32, "public_key", "32 bytes")
+
+
+@dataclass(frozen=True)
+class EnrolRequest:
+    """The first thing a device ever says. The private key never leaves it."""
+
+    token: str
+    """One-time enrolment token."""
+    public_key: str
+    """Ed25519, raw 32 bytes, base64; made on the device."""
+    session: str
+    """Random id of this start of the agent."""
+    description: DeviceDescription
+
+    def __post_init__(self) -> None:
+        check(len(base64_bytes("public_key", self.public_key)) == 32, "public_key", "32 bytes")
+        check(8 <= len(self.session) <= 100, "session", "8-100 characters")
+
+
+@dataclass(frozen=True)
+class Credential:
+    """A short-lived bearer token, bound to one device and one session."""
+
+    token: str
+    expires_at: float
+    lifetime_s: float
+    """At most 3600. Boards may have a wrong clock, so the agent renews after half of this, by its own stop-watch."""
+    server_keys: tuple[ServerKey, ...] = ()
+
+
+@dataclass(frozen=True)
+class EnrolResponse:
+    device_id: str
+    credential: Credential
+
+
+@dataclass(frozen=True)
+class ChallengeRequest:
+    device_id: str
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """Random bytes of the server's making (or a MAC'd time: it need not be stored), good for a minute."""
+
+    challenge: str
+    """Opaque, at most 500 characters."""
+
+
+@dataclass(frozen=True)
+class RenewRequest:
+    """Proof of the device key, in exchange for a fresh credential."""
+
+    device_id: str
+    session: str
+    challenge: str
+    signature: str
+    """By the device key over `pae(CHALLENGE_TYPE, challenge_message(device_id, session, challenge))`, base64."""
+    description: DeviceDescription
+
+    def __post_init__(self) -> None:
+        check(8 <= len(self.session) <= 100, "session", "8-100 characters")
+
+
+def challenge_message(device_id: str, session: str, challenge: str) -> bytes:
+    """Payload of a renewal's signature."""
+    return dumps({"device_id": device_id, "session": session, "challenge": challenge})
+
+
+def key_message(key_id: str, public_key: str) -> bytes:
+    """Payload of a key's endorsement."""
+    return dumps({"key_id": key_id, "public_key": public_key})

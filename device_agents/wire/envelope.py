@@ -1,0 +1,51 @@
+"""What is signed, and how: DSSE envelopes and the payload types in them. Standard library only."""
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+from device_agents.wire.codec import ProtocolError
+
+ASSIGNMENT_TYPE = "application/vnd.pockfarm.assignment+json"
+"""DSSE payload type of `Statement`."""
+REPORT_TYPE = "application/vnd.pockfarm.report+json"
+"""DSSE payload type of `Report`."""
+CHALLENGE_TYPE = "application/vnd.pockfarm.challenge"
+"""What a device signs to renew: `pae(CHALLENGE_TYPE, challenge_message(...))`."""
+KEY_TYPE = "application/vnd.pockfarm.key"
+"""What an old server key signs to introduce a new one: `pae(KEY_TYPE, key_message(...))`."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    keyid: str
+    sig: str
+    """Ed25519 over `pae(payloadType, payload)`, base64."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A DSSE envelope (https://github.com/secure-systems-lab/dsse), field names as in its specification."""
+
+    payloadType: str
+    payload: str
+    """The signed bytes, base64."""
+    signatures: tuple[Signature, ...]
+
+    def payload_bytes(self) -> bytes:
+        """The signed bytes. Raises `ProtocolError` when `payload` is not base64."""
+        return base64_bytes("payload", self.payload)
+
+
+def pae(payload_type: str, payload: bytes) -> bytes:
+    """DSSE pre-authentication encoding: the bytes that are really signed."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+
+
+def base64_bytes(where: str, text: str) -> bytes:
+    """What `text` encodes. Raises `ProtocolError` naming `where`."""
+    try:
+        return base64.b64decode(text.encode(), validate=True)
+    except (binascii.Error, ValueError):
+        raise ProtocolError(where, "must be base64") from None

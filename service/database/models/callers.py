@@ -1,0 +1,65 @@
+"""Who calls the API, and what they were answered."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sqlalchemy import (
+    ForeignKey,
+    String,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.database.models.base import Base, Id, one_of
+from service.identifiers import new_id
+
+
+class ApiKey(Base):
+    """A key of the public API. `role`: `operator` may also manage keys and devices."""
+
+    __tablename__ = "api_keys"
+    __table_args__ = (one_of("role", "role", ("user", "operator")),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("key"))
+    name: Mapped[str]
+    role: Mapped[str] = mapped_column(String(20))
+    secret_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[float] = mapped_column(default=time.time)
+    revoked_at: Mapped[float | None]
+
+
+class DashboardLink(Base):
+    """A one-time link into the dashboard."""
+
+    __tablename__ = "dashboard_links"
+
+    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    api_key_id: Mapped[str] = mapped_column(Id, ForeignKey("api_keys.id"))
+    expires_at: Mapped[float]
+    used_at: Mapped[float | None]
+
+
+class DashboardSession(Base):
+    """A browser that opened a one-time link; the cookie holds the secret."""
+
+    __tablename__ = "dashboard_sessions"
+
+    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    api_key_id: Mapped[str] = mapped_column(Id, ForeignKey("api_keys.id"))
+    created_at: Mapped[float] = mapped_column(default=time.time)
+    expires_at: Mapped[float]
+
+
+class IdempotencyRecord(Base):
+    """The answer already given to one `Idempotency-Key` of one API key."""
+
+    __tablename__ = "idempotency_records"
+
+    api_key_id: Mapped[str] = mapped_column(Id, ForeignKey("api_keys.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    status: Mapped[int | None]
+    headers: Mapped[dict[str, Any] | None]
+    body: Mapped[dict[str, Any] | None]
+    expires_at: Mapped[float]

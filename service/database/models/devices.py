@@ -1,0 +1,120 @@
+"""Devices: who they are, how they fare, what they may do, and the keys that they trust."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ForeignKey,
+    Index,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.database.models.base import Base, BigId, Id, one_of
+from service.identifiers import new_id
+
+DEVICE_STATES = ("active", "quarantined", "removed")
+
+
+class Device(Base):
+    """A board (or this computer, or an emulator) with its agent. Fields as in the agent's own description."""
+
+    __tablename__ = "devices"
+    __table_args__ = (one_of("state", "state", DEVICE_STATES),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("dev"))
+    name: Mapped[str]
+    state: Mapped[str] = mapped_column(String(20), default="active")
+    state_reason: Mapped[str] = mapped_column(Text, default="")
+    device_class: Mapped[str] = mapped_column(String(100), index=True)
+    measurement_class: Mapped[str] = mapped_column(String(20))
+    targets: Mapped[list[str]]
+    architecture: Mapped[str] = mapped_column(String(40))
+    cpu_model: Mapped[str]
+    features: Mapped[list[str]]
+    cores: Mapped[int]
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    sensors: Mapped[list[str]]
+    isolation_level: Mapped[int]
+    agent_version: Mapped[str] = mapped_column(String(100))
+    runner: Mapped[str | None]
+    environment: Mapped[dict[str, Any]]
+    public_key: Mapped[str] = mapped_column(String(64), unique=True)
+    session: Mapped[str] = mapped_column(String(100))
+    """The agent's current start; another one's writes are refused."""
+    quarantined_for: Mapped[str] = mapped_column(String(20), default="", server_default="")
+    """`strikes` or `clock`; empty: by an operator, or not at all."""
+    strikes: Mapped[int] = mapped_column(default=0)
+    """Attempts that failed because of the device, without a success between."""
+    released_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """When an operator last said that it is mended: runs that failed on it before may come back."""
+    succeeded_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """When an attempt last succeeded on it."""
+    created_at: Mapped[float] = mapped_column(default=time.time)
+    last_seen_at: Mapped[float] = mapped_column(default=time.time)
+
+
+class Strike(Base):
+    """A run that failed on a device because of the device; gone when the device succeeds, or the run is to blame."""
+
+    __tablename__ = "strikes"
+    __table_args__ = (UniqueConstraint("device_id", "run_id"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    device_id: Mapped[str] = mapped_column(Id, ForeignKey("devices.id"))
+    run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"), index=True)
+    code: Mapped[str] = mapped_column(String(100))
+    at: Mapped[float] = mapped_column(default=time.time)
+
+
+class DeviceEvent(Base):
+    """A line of a device's health history: enrolled, restarted, struck, quarantined, released, removed."""
+
+    __tablename__ = "device_events"
+    __table_args__ = (Index("ix_device_events_device_id_id", "device_id", "id"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    device_id: Mapped[str] = mapped_column(Id, ForeignKey("devices.id"))
+    at: Mapped[float] = mapped_column(default=time.time)
+    kind: Mapped[str] = mapped_column(String(40))
+    message: Mapped[str] = mapped_column(Text, default="")
+
+
+class EnrolmentToken(Base):
+    """A one-time right to enrol a device, perhaps of one class only."""
+
+    __tablename__ = "enrolment_tokens"
+
+    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    device_class: Mapped[str | None] = mapped_column(String(100))
+    created_at: Mapped[float] = mapped_column(default=time.time)
+    expires_at: Mapped[float]
+    device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"))
+    """The device that used it."""
+
+
+class DeviceCredential(Base):
+    """A short-lived bearer token of one session of one device."""
+
+    __tablename__ = "device_credentials"
+
+    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    device_id: Mapped[str] = mapped_column(Id, ForeignKey("devices.id"), index=True)
+    session: Mapped[str] = mapped_column(String(100))
+    expires_at: Mapped[float]
+
+
+class SigningKey(Base):
+    """A key that the farm signs, or has signed, assignments with; the private half is a file (`service/signing.py`)."""
+
+    __tablename__ = "signing_keys"
+
+    key_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    public_key: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[float] = mapped_column(default=time.time)
+    retired_at: Mapped[float | None]

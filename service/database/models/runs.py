@@ -1,0 +1,180 @@
+"""Runs, their attempts, and what came back."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Dialect,
+    ForeignKey,
+    Index,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+    type_coerce,
+)
+from sqlalchemy.ext.hybrid import hybrid_property
+from sqlalchemy.orm import Mapped, mapped_column
+
+from device_agents.wire import LocalMode, RunSettings, from_json, to_json
+from service.database.models.base import Base, Digest, Id, one_of
+from service.identifiers import new_id
+
+RUN_STATES = ("queued", "leased", "running", "succeeded", "failed", "cancelled", "expired", "inconclusive")
+ATTEMPT_STATES = ("leased", "running", "succeeded", "failed", "cancelled", "inconclusive", "lost")
+OPEN_RUN_STATES = ("queued", "leased", "running")
+LIVE_ATTEMPT_STATES = ("leased", "running")
+_LIVE_ATTEMPT = text("state IN ('leased', 'running')")
+
+
+class RunSettingsColumn(TypeDecorator[RunSettings]):
+    """`RunSettings` as one JSON value, written in full: a default that changes later does not change old runs.
+
+    Of a row, settings that this version does not know are passed over, and those that it lacks have their default.
+    """
+
+    impl = JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: RunSettings | None, dialect: Dialect) -> Any:
+        return None if value is None else to_json(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> RunSettings | None:
+        return None if value is None else settings_of_row(value)
+
+
+def settings_of_row(value: Mapping[str, Any], kind: type[RunSettings] = RunSettings) -> RunSettings:
+    """The settings in a row's JSON. Raises: ValueError, for a row that no version has written."""
+    known = {field.name for field in dataclasses.fields(kind)}
+    return from_json(kind, {name: item for name, item in value.items() if name in known}, "settings")
+
+
+class Run(Base):
+    """One piece of work for a device. What came back is a `Result`; from `measurement_class` on, its summary."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        one_of("state", "state", RUN_STATES),
+        Index("ix_runs_state_created_at", "state", "created_at"),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("run"))
+    api_key_id: Mapped[str] = mapped_column(Id, ForeignKey("api_keys.id"))
+    state: Mapped[str] = mapped_column(String(20), default="queued")
+    bundle_digest: Mapped[str] = mapped_column(Digest, ForeignKey("bundles.digest"), index=True)
+    target: Mapped[str] = mapped_column(String(100))
+    """The bundle's."""
+    wanted_device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"))
+    wanted_device_class: Mapped[str | None] = mapped_column(String(100))
+    settings: Mapped[RunSettings] = mapped_column(RunSettingsColumn)
+    """What its user set; lists filter by the mode in it."""
+    dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"))
+    weights_digest: Mapped[str | None] = mapped_column(Digest)
+    """Starting weights; null: the bundle's."""
+
+    device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"), index=True)
+    """The device of the newest attempt."""
+    attempts: Mapped[int] = mapped_column(default=0)
+    phase: Mapped[str] = mapped_column(String(40), default="")
+    steps_done: Mapped[int] = mapped_column(default=0)
+    cancel_requested: Mapped[bool] = mapped_column(Boolean, default=False)
+    cause: Mapped[str | None] = mapped_column(String(20))
+    code: Mapped[str | None] = mapped_column(String(100))
+    message: Mapped[str] = mapped_column(Text, default="")
+    hint: Mapped[str] = mapped_column(Text, default="")
+    queue_deadline_at: Mapped[float]
+    created_at: Mapped[float] = mapped_column(default=time.time)
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+    version: Mapped[int] = mapped_column(default=1, onupdate=text("version + 1"))
+
+    trained_weights_digest: Mapped[str | None] = mapped_column(Digest, index=True)
+    trained_weights_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    measurement_class: Mapped[str | None] = mapped_column(String(20))
+    verdict: Mapped[str | None] = mapped_column(String(20))
+    batch: Mapped[int | None]
+    median_us: Mapped[float | None]
+    p90_us: Mapped[float | None]
+    samples_per_second: Mapped[float | None]
+    arena_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    peak_rss_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    energy_per_step_mj: Mapped[float | None]
+    loss_first: Mapped[float | None]
+    loss_last: Mapped[float | None]
+    accuracy_before: Mapped[float | None]
+    accuracy_after: Mapped[float | None]
+
+    @hybrid_property
+    def mode(self) -> LocalMode:
+        """The settings' mode; in a query, what the column says."""
+        return self.settings.mode
+
+    @mode.inplace.expression
+    @classmethod
+    def _mode(cls) -> ColumnElement[str]:
+        mode: ColumnElement[str] = type_coerce(cls.settings, JSON)["mode"].as_string()
+        return mode
+
+
+class Attempt(Base):
+    """One device's try at a run, owned by a fencing token. At most one live attempt per run and per device."""
+
+    __tablename__ = "attempts"
+    __table_args__ = (
+        one_of("state", "state", ATTEMPT_STATES),
+        UniqueConstraint("run_id", "n"),
+        Index("uq_attempts_live_device", "device_id", unique=True, sqlite_where=_LIVE_ATTEMPT,
+              postgresql_where=_LIVE_ATTEMPT),
+        Index("uq_attempts_live_run", "run_id", unique=True, sqlite_where=_LIVE_ATTEMPT,
+              postgresql_where=_LIVE_ATTEMPT),
+    )  # fmt: skip
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("att"))
+    run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"))
+    n: Mapped[int]
+    """From 1."""
+    device_id: Mapped[str] = mapped_column(Id, ForeignKey("devices.id"), index=True)
+    state: Mapped[str] = mapped_column(String(20), default="leased")
+    token_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    lease_expires_at: Mapped[float]
+    deadline_at: Mapped[float]
+    """End of its transfer and run clocks together."""
+    next_sequence: Mapped[int] = mapped_column(default=1)
+    """The lowest event that it has not sent."""
+    weights_digest: Mapped[str | None] = mapped_column(Digest)
+    """Weights that it uploaded."""
+    weights_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    cause: Mapped[str | None] = mapped_column(String(20))
+    code: Mapped[str | None] = mapped_column(String(100))
+    message: Mapped[str] = mapped_column(Text, default="")
+    spent: Mapped[str | None] = mapped_column(String(20))
+    """`failed` or `missed`: its device is not given the run again (see `service/runs/attempts.py`). Null: it may be."""
+    created_at: Mapped[float] = mapped_column(default=time.time)
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+
+
+class Result(Base):
+    """The signed report of an attempt. `state`: `recorded` counts; `superseded` is evidence only."""
+
+    __tablename__ = "results"
+    __table_args__ = (one_of("state", "state", ("recorded", "superseded")),)
+
+    attempt_id: Mapped[str] = mapped_column(Id, ForeignKey("attempts.id"), primary_key=True)
+    run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"), index=True)
+    state: Mapped[str] = mapped_column(String(20))
+    digest: Mapped[str] = mapped_column(Digest)
+    """Of the signed payload."""
+    envelope: Mapped[str] = mapped_column(Text, deferred=True)
+    """The DSSE envelope as received, so that anyone can verify the number later."""
+    report: Mapped[dict[str, Any]]
+    recorded_at: Mapped[float] = mapped_column(default=time.time)

@@ -1,0 +1,35 @@
+"""Which runs to list: the same filter for the API and the dashboard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement
+
+from service.database.models import OPEN_RUN_STATES, Bundle, Run
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list; what is empty does not restrict. State `open`: any in which a run has not ended."""
+
+    state: str = ""
+    mode: str = ""
+    bundle: str = ""
+    target: str = ""
+    device: str = ""
+    measurement_class: str = ""
+    verdict: str = ""
+    model: str = ""
+    plan: str = ""
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Over `Run` joined with `Bundle`."""
+        pairs = (
+            (Run.state, self.state), (Run.mode, self.mode), (Run.bundle_digest, self.bundle), (Run.target, self.target),
+            (Run.device_id, self.device), (Run.measurement_class, self.measurement_class), (Run.verdict, self.verdict),
+            (Bundle.model_name, self.model), (Bundle.plan_name, self.plan),
+        )  # fmt: skip
+        if self.state == "open":
+            return [Run.state.in_(OPEN_RUN_STATES), *(column == value for column, value in pairs[1:] if value)]
+        return [column == value for column, value in pairs if value]

@@ -1,0 +1,104 @@
+"""The floors of a package: which of its rooms may import which. A room imports from those below it, never from above.
+
+A package's layers are one list of its rooms (folders or single files right under the package), from bottom to top.
+Rooms that share an entry stand side by side: none of them imports another. Whatever is at the package's own root
+(`__init__.py`) is below all rooms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import imports, python_files
+
+Layers = Sequence[str | tuple[str, ...]]
+
+LAYERS: dict[str, Layers] = {
+    "device_agents": (
+        "wire",  # what both ends say
+        "errors",
+        "devices",  # what this machine is
+        "measure",  # what the numbers mean
+        ("farm", "job"),  # a job knows no farm, and the farm's client no job
+        ("attempt", "execute"),  # a job for the farm, a job without one
+        "agent",
+    ),
+    "compiler.codegen": (
+        "choice",  # one way to schedule a kernel
+        ("cache", "symbols"),
+        "tir",  # writing and compiling TIR
+        "tile",  # what contractions share
+        ("attention", "gather", "map", "matmul", "norm_grad", "pool", "reduce", "row", "winograd"),
+        "conv",  # also by Winograd's algorithm
+        "depthwise",
+        "family",  # which plan and which emitter
+        "worker",
+        ("api", "linking"),
+        "testing",
+    ),
+}
+
+
+def floors(layers: Layers) -> dict[str, int]:
+    """The floor that each room is on, from 0."""
+    entries = [(entry,) if isinstance(entry, str) else entry for entry in layers]
+    return {room: floor for floor, entry in enumerate(entries) for room in entry}
+
+
+def files_of(package: str) -> list[Path]:
+    """The Python files of a package, given as `a.b`."""
+    folder = Path(*package.split("."))
+    return [path for path in python_files(folder.parts[0]) if path.is_relative_to(folder)]
+
+
+def room_of(path: Path, package: str) -> str:
+    """The room of the package that a file lies in; empty for the package's own `__init__.py`."""
+    inner = path.relative_to(Path(*package.split(".")))
+    return inner.parts[0] if len(inner.parts) > 1 else inner.stem.removeprefix("__init__")
+
+
+def climbing(path: Path, package: str, modules: frozenset[str], layers: Layers) -> list[str]:
+    """What the file imports from rooms that are not below its own."""
+    own, floor, depth = room_of(path, package), floors(layers), package.count(".") + 1
+    rooms = {module: module.split(".")[depth] for module in modules if module.startswith(package + ".")}
+    return sorted(
+        module
+        for module, room in rooms.items()
+        if room in floor and room != own and (not own or floor[room] >= floor[own])
+    )
+
+
+@pytest.mark.parametrize("package", sorted(LAYERS))
+def test_a_room_imports_only_from_the_rooms_below_it(package: str) -> None:
+    found = {path.as_posix(): climbing(path, package, imports(path), LAYERS[package]) for path in files_of(package)}
+    assert {path: modules for path, modules in found.items() if modules} == {}
+
+
+@pytest.mark.parametrize("package", sorted(LAYERS))
+def test_every_room_has_its_floor(package: str) -> None:
+    assert {room_of(path, package) for path in files_of(package)} - {""} == set(floors(LAYERS[package]))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("p/low/a.py", "from p.low import b", []),
+        ("p/low/a.py", "from p.left import b", ["p.left", "p.left.b"]),
+        ("p/left/a.py", "import p.low.b, json, q.top", []),
+        ("p/left/a.py", "from p import right", ["p.right"]),
+        ("p/left/a.py", "def f():\n    import p.top", ["p.top"]),
+        ("p/top.py", "from p.left import a\nfrom p.right import b\nfrom p import VERSION", []),
+        ("p/__init__.py", "from p import low", ["p.low"]),
+    ],
+)
+def test_the_rule_itself(path: str, text: str, expected: list[str]) -> None:
+    layers = ("low", ("left", "right"), "top")
+    assert climbing(Path(path), "p", imports(Path(path), text), layers) == expected
+
+
+def test_a_package_within_another_has_floors_too() -> None:
+    path, text = Path("o/p/low/a.py"), "from o.p.top import b\nimport o.top"
+    assert climbing(path, "o.p", imports(path, text), ("low", "top")) == ["o.p.top", "o.p.top.b"]
