@@ -95,7 +95,7 @@ def _calls(step: CompiledStep) -> Iterator[list[object]]:
             yield [
                 name,
                 type(call.spec).__name__,
-                code_digest(kernel.object_bytes),
+                code_digest(kernel.artefacts[0].content),
                 [f"{place.region}+{place.offset_bytes}:{place.size_bytes}" for place in places],
                 workspace.offset_bytes if workspace is not None else None,
             ]

@@ -33,8 +33,10 @@ from compiler.kernels.spec import signature
 from compiler.pipeline import compile_step
 from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Program, ProgramName
+from compiler.rewriting.passes import Declined, Trace
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.stage_text import text_after
 from compiler.stages import CompiledStep
 from compiler.targets import Target
 from compiler.targets import load as load_target
@@ -42,7 +44,7 @@ from compiler.tuning.build import build_tuning
 from compiler.tuning.catalogue import catalogue_of
 from compiler.tuning.table import NO_TUNING, TuningEntry, TuningTable, choices_digest
 from compiler.values import Value
-from compiler.warnings import presentable
+from compiler.warnings import MAX_CHARACTERS, presentable, printable
 
 MAX_STEP_BYTES = 2_000_000
 
@@ -192,7 +194,20 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
         "groups": _groups(train),
         "notes": _notes(step, step_bytes),
         "warnings": [warning.to_json() for warning in presentable(step.warnings)],
+        "declined": _declined(step.trace),
     }
+
+
+def _declined(trace: Trace) -> list[dict[str, object]]:
+    """Where rewrites did not fire: by pass and reason how often, and the first place as an example."""
+    found: dict[tuple[str, str], list[Declined]] = {}
+    for name, one in trace.declined():
+        found.setdefault((name, one.code), []).append(one)
+    return [
+        {"pass": name, "code": code, "count": len(same), "where": printable(same[0].where, MAX_CHARACTERS["where"]),
+         "needs": same[0].needs}
+        for (name, code), same in sorted(found.items())
+    ]  # fmt: skip
 
 
 def _groups(program: Program) -> list[dict[str, int]]:
@@ -248,5 +263,5 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
 
 __all__ = [
     "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "TuningEntry", "TuningTable", "build_tuning", "compile_report",
-    "compile_training", "initial_checkpoint", "load_target", "make_image",
+    "compile_training", "initial_checkpoint", "load_target", "make_image", "text_after",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import Choice
 from compiler.graph import Graph
 from compiler.program.program import MemoryPlan, Optimizer, Program, ProgramName, StateTensor

@@ -22,7 +22,7 @@ from pockfarm.errors import Failed, UsageError
 from pockfarm.values import CompileWarning, warning_of
 
 if TYPE_CHECKING:
-    from compiler.api import TuningEntry, TuningTable
+    from compiler.api import BuildSettings, TuningEntry, TuningTable
 
 Progress = Callable[[str, float], None]
 MEASURED = ("hardware", "host")
@@ -72,22 +72,42 @@ def build(
     schedules (one that does not exist is empty).
     Raises: UsageError for what the caller can change; Failed for what the compiler could not do.
     """
-    from compiler.api import BuildSettings, compile_training
-    from compiler.spec.documents import SparsePlan, TrainingSpec
+    from compiler.api import compile_training
 
     try:
-        settings = BuildSettings(
-            plan=SparsePlan.parse(plan),
-            spec=TrainingSpec.parse(spec),
-            target=_on_this_machine(target),
-            tuning=read_tuning(tuning),
-            cache_dir=cache_folder(),
-            progress=progress,
-        )
-        bundle = compile_training(read(model), settings)
+        bundle = compile_training(read(model), _settings(plan, spec, target, progress, tuning))
     except CompileError as problem:
         raise _translated(problem) from None
     return Built(bundle.data, bundle.digest, bundle.manifest, tuple(warning_of(w.to_json()) for w in bundle.warnings))
+
+
+def text_after(
+    stage: str, model: Path, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
+    tuning: Path | None = None,
+) -> str:  # fmt: skip
+    """What a build has made after one of its stages, as text; nothing is built beyond it. Otherwise as `build`."""
+    from compiler import api
+
+    try:
+        return api.text_after(read(model), _settings(plan, spec, target, progress, tuning), stage)
+    except CompileError as problem:
+        raise _translated(problem) from None
+
+
+def _settings(
+    plan: str | bytes, spec: str | bytes, target: str, progress: Progress, tuning: Path | None
+) -> BuildSettings:
+    from compiler.api import BuildSettings
+    from compiler.spec.documents import SparsePlan, TrainingSpec
+
+    return BuildSettings(
+        plan=SparsePlan.parse(plan),
+        spec=TrainingSpec.parse(spec),
+        target=_on_this_machine(target),
+        tuning=read_tuning(tuning),
+        cache_dir=cache_folder(),
+        progress=progress,
+    )
 
 
 def resolve_target(name: str) -> str:

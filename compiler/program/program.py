@@ -12,6 +12,8 @@ from compiler.program.aliases import Aliases, root_of
 from compiler.values import Names, Value, name_of
 
 Region = Literal["weights", "optimizer", "arena"]
+Space = Literal["ram"]
+"""Memories that kernels reach by different addresses: one, on a CPU. Each has regions of its own."""
 ProgramName = Literal["train", "forward"]
 
 
@@ -119,11 +121,12 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a value lives: byte range in one region; offsets are multiples of 64."""
+    """Where a value lives: a byte range in one region of a memory space, at an aligned offset."""
 
     region: Region
     offset_bytes: int
     size_bytes: int
+    space: Space = "ram"
 
 
 @dataclass(frozen=True, slots=True)

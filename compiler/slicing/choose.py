@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from compiler.program.cost import Cache, CostedCall, Machine, RunCost, costed_calls, whole_costs
+from compiler.program.cost import Cache, CostedCall, Machine, costed_calls, whole_costs
 from compiler.program.program import Program
 from compiler.slicing.flow import Cutter, Group, Run
+from compiler.slicing.run_cost import RunCost
 
 SMALL = 0.25
 """A call whose operands all fit in this part of the cache does not begin a run."""

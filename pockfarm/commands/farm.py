@@ -186,7 +186,8 @@ def _runs(options: argparse.Namespace) -> int:
         for run in runs
     ]
     header = ("run", "state", "mode", "model", "plan", "target", "class", "verdict", "step ms", "loss", "why")
-    print(text_table(header, rows) if rows else "no runs yet")
+    none = f"no runs of mode {options.mode}" if options.mode else "no runs yet"
+    print(text_table(header, rows) if rows else none)
     return 0
 
 

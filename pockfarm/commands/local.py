@@ -29,7 +29,11 @@ def add_build(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("model", type=Path, metavar="MODEL.onnx")
     add_recipe_options(command)
     command.add_argument("--target", default="host", help="see `pockfarm targets` (default: host, this machine)")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE.pfb")
+    command.add_argument("--out", type=Path, metavar="FILE.pfb", help="the bundle; needed without --stop-after")
+    command.add_argument(
+        "--stop-after", metavar="STAGE", help="import, forward, lower, fuse, …: build no further and write no bundle"
+    )
+    command.add_argument("--print", action="store_true", dest="shown", help="print what that stage made, as text")
     command.add_argument(
         "--tuning",
         type=Path,
@@ -111,16 +115,27 @@ def print_warnings(warnings: Sequence[CompileWarning], report: str) -> None:
 
 
 def _build(options: argparse.Namespace) -> int:
+    if options.shown and options.stop_after is None:
+        raise UsageError("--print shows what a stage made: say which with --stop-after STAGE")
+    if options.stop_after is None and options.out is None:
+        raise UsageError("a build needs --out FILE.pfb, or --stop-after STAGE")
+    if options.stop_after is not None and options.out is not None:
+        raise UsageError("--stop-after writes no bundle: leave out --out")
     local = load_local()
     started_s = time.monotonic()
-    built = local.build(
+    recipe = (
         options.model,
         plan_source(options.plan),
         source(options.spec, "--spec"),
         options.target,
         compile_progress(started_s),
-        tuning=None if options.no_tuning else options.tuning or local.tuning_file(),
     )
+    tuning = None if options.no_tuning else options.tuning or local.tuning_file()
+    if options.stop_after is not None:
+        text = local.text_after(options.stop_after, *recipe, tuning=tuning)
+        print(text if options.shown else f"stopped after {options.stop_after}", end="" if options.shown else "\n")
+        return 0
+    built = local.build(*recipe, tuning=tuning)
     try:
         options.out.write_bytes(built.data)
     except OSError as problem:

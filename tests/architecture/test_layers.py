@@ -26,8 +26,30 @@ LAYERS: dict[str, Layers] = {
         ("attempt", "execute"),  # a job for the farm, a job without one
         "agent",
     ),
+    "compiler": (
+        "errors",
+        ("cache_folder", "element_types", "identity", "targets", "values", "warnings"),
+        "graph",  # what a model is inside
+        "kernels",  # what a kernel computes
+        "ops",
+        "rewriting",  # writing, checking and running passes
+        ("frontend", "passes", "spec"),  # from the file, on the graph, from the user
+        "step",  # plan, loss, gradients, optimizer
+        "program",  # calls in order, and their memory
+        ("codegen", "export", "fusion", "recomputation"),
+        "slicing",  # adds up its parts by fusion
+        "call_passes",
+        "bundle",
+        "tuning",
+        "settings",
+        "placement",  # which way to run fits
+        "stages",
+        "pipeline",
+        "stage_text",  # any stage as text
+        "api",
+    ),
     "compiler.codegen": (
-        "choice",  # one way to schedule a kernel
+        ("artefacts", "choice"),  # what is built, and one way to schedule it
         ("cache", "symbols"),
         "tir",  # writing and compiling TIR
         "tile",  # what contractions share

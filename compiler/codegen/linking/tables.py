@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
@@ -73,6 +73,8 @@ class _Tables:
 
     def _absolute(self, place: Placement, needed_bytes: int, where: str) -> int:
         """Offset in the one mapping. Raises: InternalError if the place is not inside its region or too small."""
+        if place.space != "ram":
+            raise InternalError(f"{place} is not in the memory of a static executable", where=where)
         plan = self.image.plan
         region_bytes = {"weights": plan.weights_bytes, "optimizer": plan.optimizer_bytes, "arena": plan.arena_bytes}
         end = place.offset_bytes + place.size_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import Choice, Variant
 from compiler.codegen.linking.tables import SAME_ALIGNMENT
 from compiler.graph import TensorType
