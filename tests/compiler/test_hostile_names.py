@@ -19,6 +19,7 @@ from safetensors.numpy import load, load_file
 
 from compiler.api import compile_training
 from compiler.errors import ModelError
+from compiler.graph import Array
 from compiler.kernels.spec import canonical
 from compiler.pipeline import walk
 from compiler.program.checkpoint_names import CheckpointNames
@@ -208,7 +209,8 @@ def test_inputs_are_told_apart_by_the_longest_name(tmp_path: Path, kernel_cache:
 def test_names_in_checkpoints_never_coincide() -> None:
     parameters = [name for _, name in zip(range(300), hostile_names(), strict=False)]
     names = CheckpointNames(parameters)
-    arrays = [np.zeros(3, np.float32), np.zeros((3, 1), np.float32), np.zeros(3, np.int64), np.zeros(3, np.float32)]
+    shapes: tuple[tuple[int, ...], ...] = ((3,), (3, 1), (3,))
+    arrays: list[Array] = [*(np.zeros(shape, np.float32) for shape in shapes), np.zeros(3, np.int64)]
     states = [names.state(kind, own) for kind in ("momentum", "exp_avg", "exp_avg_sq") for own in parameters]
     every = [*parameters, *states, *map(names.constant, arrays)]
     assert len(set(every)) == len(every)
