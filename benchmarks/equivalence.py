@@ -30,12 +30,12 @@ from safetensors.numpy import load_file
 from benchmarks.models import Workload
 from benchmarks.prepare import BENCH, Prepared, plan_of, prepare
 from benchmarks.sides import data_arguments, native_target
-from compiler import targets
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training, load_target
 from compiler.bundle.archive import Bundle
 from compiler.kernels.spec import signature
-from compiler.pipeline import CompiledStep, compile_step
+from compiler.pipeline import compile_step
 from compiler.spec.documents import TrainingSpec
+from compiler.stages import CompiledStep
 
 STEPS = 5
 
@@ -80,9 +80,8 @@ def _record(prepared: Prepared, case: Case) -> dict[str, Any]:
     model, plan = prepared.onnx_path.read_bytes(), plan_of(case.model, case.plan)
     cache = BENCH / "kernels"
     cache.mkdir(parents=True, exist_ok=True)
-    target = targets.load(native_target())
-    step = compile_step(model, plan=plan, spec=spec, target=target, cache_dir=cache)
-    bundle = compile_training(model, plan=plan, spec=spec, target=target.name, cache_dir=cache)
+    settings = BuildSettings(plan=plan, spec=spec, target=load_target(native_target()), cache_dir=cache)
+    step, bundle = compile_step(model, settings), compile_training(model, settings)
     return {"calls": list(_calls(step)), "memory": bundle.manifest["memory"], **_train(bundle, prepared)}
 
 
@@ -96,7 +95,7 @@ def _calls(step: CompiledStep) -> Iterator[list[object]]:
             yield [
                 name,
                 type(call.spec).__name__,
-                code_digest(kernel.object_bytes),
+                code_digest(kernel.artefacts[0].content),
                 [f"{place.region}+{place.offset_bytes}:{place.size_bytes}" for place in places],
                 workspace.offset_bytes if workspace is not None else None,
             ]

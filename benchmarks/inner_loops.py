@@ -34,7 +34,7 @@ from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
-from compiler.targets import Target, load
+from compiler.targets import Target, load, names
 
 ANALYSED = (MatmulSpec, ConvSpec, DepthwiseSpec, AttentionSpec)
 GOAL = 0.8
@@ -43,21 +43,20 @@ ITERATIONS = 200
 BUSY = 0.9
 """From this part of the cycles on, a unit is what limits a loop."""
 
-CORES = {
-    "raspberry-pi-4": "cortex-a72",
-    "raspberry-pi-5": "neoverse-n1",
-    "jetson-orin-nano": "neoverse-n1",
-    "jetson-agx-orin": "neoverse-n1",
-    "snapdragon-8-gen-2": "neoverse-n2",
+MODELLED_AS = {
+    "cortex-a76": "neoverse-n1",
+    "cortex-a78ae": "neoverse-n1",
+    "cortex-a78": "neoverse-n2",
     "x86-64-v3": "znver3",
     "x86-64-v4": "znver4",
 }
-"""LLVM's scheduling model for each target. LLVM has none of its own for the Cortex-A76, A78AE and A710: it takes the
-A57's. Neoverse N1 is the A76's design for servers, and N2 the A710's; the A78AE's two vector pipes are the N1's too."""
+"""The scheduling model for a target's `cpu` where it is not LLVM's own of that name. LLVM has none of its own for the
+Cortex-A76, A78AE and A710: it takes the A57's. Neoverse N1 is the A76's design for servers, and N2 the A710's; the
+A78AE's two vector pipes are the N1's too."""
 _INDEPENDENT = {
-    "aarch64": "fmla v{0}.4s, v30.4s, v31.s[0]",
-    "x86-64-v3": "vfmadd231ps %ymm14, %ymm15, %ymm{0}",
-    "x86-64-v4": "vfmadd231ps %zmm30, %zmm31, %zmm{0}",
+    ("aarch64", 128): "fmla v{0}.4s, v30.4s, v31.s[0]",
+    ("x86_64", 256): "vfmadd231ps %ymm14, %ymm15, %ymm{0}",
+    ("x86_64", 512): "vfmadd231ps %zmm30, %zmm31, %zmm{0}",
 }
 
 
@@ -77,18 +76,23 @@ class Finding:
     limit: str
 
 
+def core_of(target: Target) -> str:
+    """The core whose scheduling model stands for the target's."""
+    return MODELLED_AS.get(target.cpu, target.cpu)
+
+
 def main() -> None:
     """Parse the command line, print one line per kernel and the worst of each family."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.inner_loops", description=__doc__)
-    parser.add_argument("--target", default="raspberry-pi-4", choices=sorted(CORES))
+    parser.add_argument("--target", default="raspberry-pi-4", choices=names())
     parser.add_argument("--model", default="mobilenet_v2", help="a name of examples.models, or an .onnx file")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--variants", action="store_true", help="every schedule that a family offers, not its default")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     target = load(arguments.target)
-    wanted = contractions(model_bytes(arguments.model), arguments.batch, target)
-    found = list(analyse(wanted, target, arguments.variants))
+    specs = contractions(model_bytes(arguments.model), arguments.batch, target)
+    found = list(analyse(specs, target, arguments.variants))
     _print_summary(target, found)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
@@ -118,7 +122,7 @@ def contractions(model: bytes, batch: int, target: Target) -> dict[KernelSpec, i
 
 def analyse(specs: Mapping[KernelSpec, int], target: Target, variants: bool = False) -> Iterator[Finding]:
     """A finding per kernel (and schedule), printed as it comes."""
-    print(f"{target.name}: {CORES[target.name]} model, {peak(target):.1f} multiply-adds a cycle at most", flush=True)
+    print(f"{target.name}: {core_of(target)} model, {peak(target):.1f} multiply-adds a cycle at most", flush=True)
     for spec, calls in specs.items():
         for choice in choices_of(spec, target, target.cores) if variants else (DEFAULT,):
             finding = examine(spec, calls, target, choice)
@@ -132,7 +136,7 @@ def examine(spec: KernelSpec, calls: int, target: Target, choice: Choice) -> Fin
     loop = hottest_loop(kernel_assembly(spec, target, choice))
     if loop is None:
         return None
-    turn = simulate(loop.instructions, CORES[target.name], target.triple)
+    turn = simulate(loop.instructions, core_of(target), target.triple)
     fraction = loop.multiply_adds / (turn.cycles * peak(target))
     return Finding(
         title(spec), family_of(spec), choice.text, calls, loop.fma_instructions, loop.loads, loop.spills,
@@ -155,10 +159,10 @@ def peak(target: Target) -> float:
 @cache
 def _peak(name: str) -> float:
     target = load(name)
-    form = _INDEPENDENT.get(target.name) or _INDEPENDENT[target.architecture]
+    form = _INDEPENDENT[target.architecture, target.vector_bits]
     # More accumulators than latency times pipes, fewer than registers.
     lines = tuple("\t" + form.format(register) for register in range(min(24, target.vector_registers - 2)))
-    return sum(map(multiply_adds, lines)) / simulate(lines, CORES[target.name], target.triple).cycles
+    return sum(map(multiply_adds, lines)) / simulate(lines, core_of(target), target.triple).cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +245,7 @@ def _print(one: Finding) -> None:
 
 
 def _print_summary(target: Target, found: list[Finding]) -> None:
-    print(f"\n{target.name} ({CORES[target.name]})   lowest   median   loops   below {GOAL:.0%}   with spills")
+    print(f"\n{target.name} ({core_of(target)})   lowest   median   loops   below {GOAL:.0%}   with spills")
     for family in sorted({one.family for one in found}):
         own = sorted((one for one in found if one.family == family), key=lambda one: one.peak_fraction)
         low = sum(one.peak_fraction < GOAL for one in own)

@@ -22,8 +22,9 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
 from examples.models import MODELS
 
 KEPT = Path(__file__).parent / "instructions.json"
@@ -89,7 +90,9 @@ def build_plugin(folder: Path) -> Path:
 def instructions_of_a_step(model: bytes, board: str, folder: Path, cache: Path, plugin: Path) -> int:
     """Build the full step of `model` for `board`, and count."""
     spec = TrainingSpec.parse({"batch": 1, "optimizer": {"kind": "sgd", "learning_rate": 1e-4, "momentum": 0.9}})
-    bundle = compile_training(model, plan=SparsePlan.parse("full"), spec=spec, target=board, cache_dir=cache)
+    bundle = compile_training(
+        model, BuildSettings(plan=SparsePlan.parse("full"), spec=spec, target=load(board), cache_dir=cache)
+    )
     with tarfile.open(fileobj=BytesIO(bundle.data)) as archive:
         archive.extractall(folder, filter="data")
     few, more = (executed(folder, plugin, warmup) for warmup in (1, 3))

@@ -13,8 +13,10 @@ from pathlib import Path
 from benchmarks.environments import python_of
 from benchmarks.frameworks.steps import MANY_STEPS, MOMENTUM
 from benchmarks.prepare import BENCH, Prepared, plan_of
-from compiler.api import NO_TUNING, compile_training
+from compiler.api import NO_TUNING, BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
+from device_agents.wire import RunSettings
 from pockfarm.local import read_tuning, tune
 
 TUNING = BENCH / "tuning.json"
@@ -138,11 +140,13 @@ def build_step(
     started = time.perf_counter()
     bundle = compile_training(
         prepared.onnx_path.read_bytes(),
-        plan=plan,
-        spec=spec,
-        target=native_target(),
-        cache_dir=cache,
-        tuning=read_tuning(TUNING) if tuned else NO_TUNING,
+        BuildSettings(
+            plan=plan,
+            spec=spec,
+            target=load(native_target()),
+            cache_dir=cache,
+            tuning=read_tuning(TUNING) if tuned else NO_TUNING,
+        ),
     )
     build_s = time.perf_counter() - started
     folder = prepared.folder / f"step-{plan.name}-b{batch}-t{threads}{'-tuned' if tuned else ''}"
@@ -160,7 +164,8 @@ def tune_step(prepared: Prepared, plan: str, threads: int, budget_s: float) -> s
     """
     own = plan_of(prepared.workload.model, plan)
     folder, _ = build_step(prepared, own, threads, prepared.workload.batch)
-    found = tune(folder / BUNDLE, seconds=budget_s, table=TUNING, progress=lambda stage, share: None, threads=threads)
+    settings = RunSettings("tune", tune_s=budget_s, threads=threads)
+    found = tune(folder / BUNDLE, settings, table=TUNING, progress=lambda stage, share: None)
     return f"{found.kept} kernels decided"
 
 

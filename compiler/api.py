@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from compiler import targets
 from compiler.bundle.archive import (
     KERNELS,
     REPORT,
@@ -28,60 +27,48 @@ from compiler.bundle.checkpoint import write_checkpoint
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.linking.link import link_binary
 from compiler.export.training import export_training
-from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.graph import Array
 from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
-from compiler.pipeline import CompiledStep, Progress, compile_step
+from compiler.pipeline import compile_step
 from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Program, ProgramName
+from compiler.rewriting.passes import Declined, Trace
+from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.stage_text import text_after
+from compiler.stages import CompiledStep
 from compiler.step.training import LABELS
 from compiler.targets import Target
+from compiler.targets import load as load_target
 from compiler.tuning.build import build_tuning
 from compiler.tuning.catalogue import catalogue_of
 from compiler.tuning.table import NO_TUNING, TuningEntry, TuningTable, choices_digest
-from compiler.warnings import presentable
+from compiler.warnings import MAX_CHARACTERS, presentable, printable
 
 MAX_STEP_BYTES = 2_000_000
 
 
-def compile_training(
-    model: bytes,
-    *,
-    plan: SparsePlan,
-    spec: TrainingSpec,
-    target: str,
-    cache_dir: Path | None = None,
-    progress: Progress | None = None,
-    limits: ModelLimits = DEFAULT_LIMITS,
-    jobs: int = 2,
-    tuning: TuningTable = NO_TUNING,
-) -> Bundle:
+def compile_training(model: bytes, settings: BuildSettings) -> Bundle:
     """Derive, optimize, plan and build the training step of an ONNX model for one target.
 
-    Same model, plan, spec, target, compiler and measured schedules give the same bytes. `cache_dir` keeps kernels
-    between builds; `tuning` holds schedules that measurements chose (the others follow from the target's figures).
+    Same model, plan, spec, target, compiler and measured schedules give the same bytes.
     Raises: CompileError; its kinds say who must act, its text what and where (see `compiler.errors`).
     """
-    board = targets.load(target)
-    step = compile_step(
-        model, plan=plan, spec=spec, target=board, cache_dir=cache_dir, progress=progress, limits=limits, jobs=jobs,
-        tuning=tuning,
-    )  # fmt: skip
+    step = compile_step(model, settings)
     digests = {
         "model": f"sha256:{sha256_of(model)}",
-        "plan": plan.digest,
-        "spec": spec.digest,
+        "plan": settings.plan.digest,
+        "spec": settings.spec.digest,
         "compiler": f"sha256:{compiler_identity()}",
     }
     if step.choices:
         digests["tuning"] = choices_digest(step.choices)
+    board = settings.target
     with tempfile.TemporaryDirectory(prefix="pockfarm-link-") as folder:
-        binary = link_binary(make_image(step, digests, target), step.kernels, board, work_dir=Path(folder))
+        binary = link_binary(make_image(step, digests, board.name), step.kernels, board, work_dir=Path(folder))
     report = to_json(compile_report(step, len(binary)))
-    if progress is not None:
-        progress("bundle", 0.95)
+    settings.progress("bundle", 0.95)
     files = {
         STEP: binary,
         WEIGHTS: initial_checkpoint(step),
@@ -91,11 +78,9 @@ def compile_training(
             step.programs["train"].calls, board, threads=step.threads, version=compiler_identity()
         ).to_json(),
     }
-    bundle = replace(
-        make_bundle(_manifest(step, plan, spec, board, digests), files), warnings=presentable(step.warnings)
-    )
-    if progress is not None:
-        progress("done", 1.0)
+    manifest = _manifest(step, settings.plan, settings.spec, board, digests)
+    bundle = replace(make_bundle(manifest, files), warnings=presentable(step.warnings))
+    settings.progress("done", 1.0)
     return bundle
 
 
@@ -209,7 +194,20 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
         "groups": _groups(train),
         "notes": _notes(step, step_bytes),
         "warnings": [warning.to_json() for warning in presentable(step.warnings)],
+        "declined": _declined(step.trace),
     }
+
+
+def _declined(trace: Trace) -> list[dict[str, object]]:
+    """Where rewrites did not fire: by pass and reason how often, and the first place as an example."""
+    found: dict[tuple[str, str], list[Declined]] = {}
+    for name, one in trace.declined():
+        found.setdefault((name, one.code), []).append(one)
+    return [
+        {"pass": name, "code": code, "count": len(same), "where": printable(same[0].where, MAX_CHARACTERS["where"]),
+         "needs": same[0].needs}
+        for (name, code), same in sorted(found.items())
+    ]  # fmt: skip
 
 
 def _groups(program: Program) -> list[dict[str, int]]:
@@ -264,6 +262,6 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
 
 
 __all__ = [
-    "MAX_STEP_BYTES", "NO_TUNING", "TuningEntry", "TuningTable", "build_tuning", "compile_report", "compile_training",
-    "initial_checkpoint", "make_image",
+    "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "TuningEntry", "TuningTable", "build_tuning", "compile_report",
+    "compile_training", "initial_checkpoint", "load_target", "make_image", "text_after",
 ]  # fmt: skip

@@ -35,14 +35,18 @@ def fusion_passes(target: Target) -> Passes[Program]:
     )
 
 
-def call_passes(target: Target, *, direct: bool = False) -> Passes[Program]:
-    """All that runs on each program by itself; `direct`: no convolution by Winograd's algorithm."""
+def order_passes(*, direct: bool = False) -> Passes[Program]:
+    """What runs on the calls that are left; `direct`: no convolution by Winograd's algorithm."""
     return (
-        *fusion_passes(target),
-        schedule,  # on the calls that are left: their order decides what is alive together
+        schedule,  # first: the order of the calls decides what is alive together
         note_gradients,  # where each gradient is made is known now
         *((only_direct,) if direct else ()),  # before schedules are chosen and workspaces planned
     )
+
+
+def call_passes(target: Target, *, direct: bool = False) -> Passes[Program]:
+    """All that runs on each program by itself."""
+    return (*fusion_passes(target), *order_passes(direct=direct))
 
 
 def run_call_passes(program: Program, passes: Passes[Program], trace: Trace | None = None) -> Program:

@@ -1,159 +1,149 @@
-"""The compiler from end to end: one function per stage, called in order by `compile_step`."""
+"""The compiler from end to end: one function per stage, called in order by `walk`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import replace
 
-from compiler.call_passes import call_passes, run_call_passes
+from compiler.call_passes import fusion_passes, order_passes, run_call_passes
 from compiler.codegen.api import build_kernels
-from compiler.codegen.cache import CompiledKernel
-from compiler.codegen.choice import Choice
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.frontend.importer import import_model
-from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.graph import Graph
-from compiler.kernels.spec import signature
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import attempts
-from compiler.placement.place import place_programs
+from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
-from compiler.program.program import MemoryPlan, Optimizer, Program, ProgramName, StateTensor
+from compiler.program.program import Optimizer, Program, StateTensor
 from compiler.program.state import state_tensors
 from compiler.rewriting.passes import Passes, Trace
-from compiler.spec.documents import OptimizerSpec, SparsePlan, TrainingSpec
+from compiler.settings import BuildSettings
+from compiler.spec.documents import OptimizerSpec, TrainingSpec
+from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
 from compiler.step.training import LABELS, TrainingGraph, add_optimizer, attach_loss
-from compiler.targets import Target
-from compiler.tuning.table import NO_TUNING, TuningTable
-from compiler.warnings import CompileWarning
-
-Progress = Callable[[str, float], None]
-"""(stage, fraction of the whole compile done, 0 to 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledStep:
-    """A training step ready to link: programs, memory, kernels, and where the time went (`stage_ms`)."""
-
-    forward: Graph
-    training: TrainingGraph
-    plan: UpdatePlan
-    programs: Mapping[ProgramName, Program]
-    memory: MemoryPlan
-    state: tuple[StateTensor, ...]
-    kernels: Mapping[str, CompiledKernel]
-    optimizer: Optimizer
-    threads: int
-    stage_ms: Mapping[str, float] = field(default_factory=dict)
-    choices: Mapping[str, Choice] = field(default_factory=dict)
-    """Kernels (by signature) that are not scheduled by default."""
-    trace: Trace = field(default_factory=Trace)
-    """Every pass that ran, and what it declined."""
-    warnings: tuple[CompileWarning, ...] = ()
-    """What the import, the plan and the loss had to say, in this order."""
-
-
-class Stages:
-    """Tells progress and keeps each stage's wall time."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress or (lambda stage, fraction: None)
-        self._started = time.monotonic()
-        self._name = ""
-        self.ms: dict[str, float] = {}
-
-    def enter(self, name: str, fraction: float) -> None:
-        """Begin a stage; the one before it ends."""
-        now = time.monotonic()
-        if self._name:
-            self.ms[self._name] = self.ms.get(self._name, 0.0) + (now - self._started) * 1e3
-        self._name, self._started = name, now
-        self._progress(name, fraction)
-
-    def within(self, fraction: float) -> None:
-        """Progress inside the current stage."""
-        self._progress(self._name, fraction)
-
-
-def compile_step(
-    model: bytes,
-    *,
-    plan: SparsePlan,
-    spec: TrainingSpec,
-    target: Target,
-    cache_dir: Path | None = None,
-    progress: Progress | None = None,
-    limits: ModelLimits = DEFAULT_LIMITS,
-    jobs: int = 2,
-    tuning: TuningTable = NO_TUNING,
-) -> CompiledStep:
-    """Model bytes, plan and spec -> kernels and a byte-exact plan for one target; `tuning` decides schedules.
+def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
+    """Model bytes -> kernels and a byte-exact plan for one target.
 
     Raises: CompileError; every kind says who must act (see `compiler.errors`).
     """
-    stages = Stages(progress)
-    threads = spec.threads or target.cores
-    stages.enter("import", 0.0)
-    graph = import_model(
+    *_, last = walk(model, settings)
+    assert isinstance(last.made, CompiledStep)
+    return last.made
+
+
+def walk(model: bytes, settings: BuildSettings) -> Iterator[Stage]:
+    """The stages of a compile in the order of `STAGES`, each done when it is taken.
+
+    Raises: as `compile_step`.
+    """
+    spec, target = settings.spec, settings.target
+    clock, trace = Clock(settings.progress), Trace()
+    clock.enter("import", 0.0)
+    imported = _imported(model, settings)
+    yield Stage("import", imported)
+    clock.enter("optimize", 0.04)
+    forward = run_passes(imported, FORWARD_PASSES, trace, "forward graph")
+    yield Stage("forward", forward)
+    clock.enter("differentiate", 0.08)
+    plan = resolve_plan(forward, settings.plan)
+    yield Stage("plan", plan)
+    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan))
+    for stage in _training_stages(forward, plan, spec, trace):
+        yield stage
+        training = stage.made
+    assert isinstance(training, TrainingGraph)
+    clock.enter("schedule", 0.12)
+    programs = lower_both(forward, training)
+    yield Stage("lower", programs)
+    programs = _run_on_each(programs, fusion_passes(target), trace)
+    yield Stage("fuse", programs)
+    programs = _run_on_each(programs, order_passes(direct=spec.convolutions == "direct"), trace)
+    yield Stage("schedule", programs)
+    clock.enter("memory", 0.16)
+    state = state_tensors(forward, training, programs)
+    placed = place_programs(programs, state, attempts(programs, _batch(training), target), settings, trace)
+    yield Stage("place", placed.programs)
+    yield Stage("memory", placed.memory)
+    clock.enter("kernels", 0.2)
+    kernels = _built(placed, settings, clock)
+    clock.enter("link", 0.9)
+    yield Stage(
+        "kernels",
+        CompiledStep(
+            forward=forward,
+            training=training,
+            plan=plan,
+            programs={program.name: program for program in placed.programs},
+            memory=placed.memory,
+            state=placed.state,
+            kernels=kernels,
+            optimizer=_optimizer(spec.optimizer),
+            threads=settings.threads,
+            stage_ms=clock.ms,
+            choices=placed.choices,
+            trace=trace,
+            warnings=tuple(dict.fromkeys(training.graph.warnings)),
+        ),
+    )
+
+
+def derive_training_step(
+    forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace: Trace | None = None
+) -> TrainingGraph:
+    """Loss, gradients, updates, then the passes over the whole training graph."""
+    *_, last = _training_stages(forward, plan, spec, trace)
+    assert isinstance(last.made, TrainingGraph)
+    return last.made
+
+
+def make_programs(
+    forward: Graph, training: TrainingGraph, passes: Passes[Program], trace: Trace | None = None
+) -> tuple[tuple[Program, ...], tuple[StateTensor, ...]]:
+    """The train and forward programs after `passes`, and the state both share."""
+    programs = _run_on_each(lower_both(forward, training), passes, trace)
+    return programs, state_tensors(forward, training, programs)
+
+
+def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
+    """The train and forward programs, a call for every node."""
+    inputs = (*training.data_inputs, LABELS, *training.hyper)
+    inference = without_dead(replace(forward, outputs=(training.logits,)))
+    return (
+        lower(training.graph, "train", inputs=inputs, outputs=(training.loss, training.logits)),
+        lower(inference, "forward", inputs=training.data_inputs, outputs=(training.logits,)),
+    )
+
+
+def _imported(model: bytes, settings: BuildSettings) -> Graph:
+    spec = settings.spec
+    return import_model(
         model,
         input_shapes=spec.input_shapes(),
         batch=spec.batch,
         batch_norm=spec.batch_norm,
         tied=spec.tied,
         untied=spec.untied,
-        limits=limits,
+        limits=settings.limits,
     )
-    stages.enter("optimize", 0.04)
-    trace = Trace()
-    forward = run_passes(graph, FORWARD_PASSES, trace, "forward graph")
-    stages.enter("differentiate", 0.08)
-    update_plan = resolve_plan(forward, plan)
-    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, plan))
-    training = derive_training_step(forward, update_plan, spec, trace)
-    stages.enter("schedule", 0.12)
-    programs, state = make_programs(forward, training, call_passes(target, direct=spec.convolutions == "direct"), trace)
-    stages.enter("memory", 0.16)
-    placed = place_programs(
-        programs,
-        state,
-        attempts(programs, _batch(training), target),
-        tuning=tuning,
-        target=target,
-        threads=threads,
-        limit_bytes=spec.memory_limit_bytes,
-        trace=trace,
-    )
-    stages.enter("kernels", 0.2)
-    specs = [call.spec for program in placed.programs for call in program.calls]
-    kernels = build_kernels(
-        specs,
-        target,
-        threads=threads,
-        cache_dir=cache_dir,
-        jobs=jobs,
-        progress=lambda done, total: stages.within(0.2 + 0.7 * done / max(total, 1)),
-        choices=placed.choices,
-    )
-    stages.enter("link", 0.9)
-    return CompiledStep(
-        forward=forward,
-        training=training,
-        plan=update_plan,
-        programs={program.name: program for program in placed.programs},
-        memory=placed.memory,
-        state=placed.state,
-        kernels=kernels,
-        optimizer=_optimizer(spec.optimizer),
-        threads=threads,
-        stage_ms=stages.ms,
-        choices=placed.choices,
-        trace=trace,
-        warnings=tuple(dict.fromkeys(training.graph.warnings)),
-    )
+
+
+def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace: Trace | None) -> Iterator[Stage]:
+    step = attach_loss(forward, spec.loss)
+    yield Stage("loss", step)
+    step = differentiate(step, plan)
+    yield Stage("differentiate", step)
+    step = add_optimizer(step, spec.optimizer, {name: (part.axis, part.start) for name, part in plan.items()})
+    yield Stage("optimizer", step)
+    yield Stage("training", step.with_graph(run_passes(step.graph, TRAINING_PASSES, trace, "training graph")))
+
+
+def _run_on_each(programs: tuple[Program, ...], passes: Passes[Program], trace: Trace | None) -> tuple[Program, ...]:
+    return tuple(run_call_passes(program, passes, trace) for program in programs)
 
 
 def _batch(training: TrainingGraph) -> int:
@@ -162,34 +152,18 @@ def _batch(training: TrainingGraph) -> int:
     return shape[0] if shape else 1
 
 
-def derive_training_step(
-    forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace: Trace | None = None
-) -> TrainingGraph:
-    """Loss, gradients, updates, then the passes over the whole training graph."""
-    step = attach_loss(forward, spec.loss)
-    step = differentiate(step, plan)
-    step = add_optimizer(step, spec.optimizer, {name: (part.axis, part.start) for name, part in plan.items()})
-    return step.with_graph(run_passes(step.graph, TRAINING_PASSES, trace, "training graph"))
-
-
-def make_programs(
-    forward: Graph, training: TrainingGraph, passes: Passes[Program], trace: Trace | None = None
-) -> tuple[tuple[Program, ...], tuple[StateTensor, ...]]:
-    """The train and forward programs after call passes, and the state both share."""
-    inputs = (*training.data_inputs, LABELS, *training.hyper)
-    inference = without_dead(replace(forward, outputs=(training.logits,)))
-    lowered = (
-        lower(training.graph, "train", inputs=inputs, outputs=(training.loss, training.logits)),
-        lower(inference, "forward", inputs=training.data_inputs, outputs=(training.logits,)),
+def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, CompiledKernel]:
+    built = build_kernels(
+        [call.spec for program in placed.programs for call in program.calls],
+        settings.target,
+        threads=settings.threads,
+        cache_dir=settings.cache_dir,
+        jobs=settings.jobs,
+        progress=lambda done, total: clock.within(0.2 + 0.7 * done / max(total, 1)),
+        choices=placed.choices,
     )
-    programs = tuple(run_call_passes(program, passes, trace) for program in lowered)
-    return programs, state_tensors(forward, training, programs)
+    return dict(built)
 
 
 def _optimizer(spec: OptimizerSpec) -> Optimizer:
     return Optimizer(spec.kind, spec.learning_rate, spec.momentum, spec.beta1, spec.beta2)
-
-
-def distinct_kernels(step: CompiledStep) -> int:
-    """How many different kernels the binary holds."""
-    return len({signature(call.spec) for program in step.programs.values() for call in program.calls})

@@ -43,7 +43,7 @@ def presentable(warnings: Sequence[CompileWarning]) -> tuple[CompileWarning, ...
         rest = CompileWarning("compile.more_warnings", "", f"{len(distinct) - len(kept)} more warnings are not listed")
         distinct = [*kept, rest]
     return tuple(
-        CompileWarning(**{name: _printable(text, MAX_CHARACTERS[name]) for name, text in one.to_json().items()})
+        CompileWarning(**{name: printable(text, MAX_CHARACTERS[name]) for name, text in one.to_json().items()})
         for one in distinct
     )
 
@@ -54,6 +54,7 @@ def few_of(names: Sequence[str], shown: int = 3) -> str:
     return first if len(names) <= shown else f"{first} and {len(names) - shown} more"
 
 
-def _printable(text: str, limit: int) -> str:
+def printable(text: str, limit: int) -> str:
+    """The text on one line and no longer than a limit."""
     kept = "".join(character if character.isprintable() else " " for character in text)
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"

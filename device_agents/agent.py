@@ -69,7 +69,7 @@ class Agent:
             assignment = self._lease()
             if assignment is None:
                 continue
-            log.info("run %s attempt %d: %s", assignment.run_id, assignment.attempt, assignment.mode)
+            log.info("run %s attempt %d: %s", assignment.run_id, assignment.attempt, assignment.settings.mode)
             self._attempt(assignment)
             if once:
                 break

@@ -26,7 +26,7 @@ from device_agents.farm.state import seal
 from device_agents.farm.trust import verify_assignment
 from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
 from device_agents.job.dataset import DataFiles, split_npz
-from device_agents.job.execution import DEFAULT_TUNE_S, Execution, Job
+from device_agents.job.execution import Execution, Job
 from device_agents.job.findings import Findings
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.scratch import empty
@@ -217,15 +217,9 @@ class Attempt:
             self._folder,
             self._kept,
             bundle,
-            assignment.mode,
-            steps=assignment.steps,
-            warmup=assignment.warmup,
-            seed=assignment.seed,
-            learning_rate=assignment.learning_rate,
-            threads=assignment.threads,
+            assignment.settings.fitted(),
             data=data,
             weights=weights,
-            tune_s=assignment.tune_s or DEFAULT_TUNE_S,
             limits=assignment.limits,
         )
         self._trials = bundle.trials
@@ -292,7 +286,7 @@ class Attempt:
             attempt=assignment.attempt,
             device_id=identity.device_id if identity else "unknown",
             bundle_digest=assignment.bundle.digest,
-            mode=assignment.mode,
+            mode=assignment.settings.reported_mode,
             measurement_class=description.measurement_class,
             started_at=started_at,
             finished_at=time.time(),

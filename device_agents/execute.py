@@ -8,20 +8,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from device_agents.devices.describe import describe_device
 from device_agents.errors import AttemptError, BadData
 from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
 from device_agents.job.dataset import DataFiles, split_npz
 from device_agents.job.execution import (
-    DEFAULT_TUNE_S,
     EXPORTED,
     LOGITS,
     TRAINED,
     Execution,
     Job,
-    JobMode,
     Notify,
     StopCheck,
 )
@@ -30,7 +27,7 @@ from device_agents.job.output import KeptOutput
 from device_agents.job.sandbox import probe
 from device_agents.job.scratch import temporary_folder
 from device_agents.measure.tuning import Trial
-from device_agents.wire import Limits, Outcome, Report
+from device_agents.wire import Limits, LocalMode, Outcome, Report, RunSettings
 
 
 @dataclass(frozen=True)
@@ -43,15 +40,9 @@ class LocalResult:
 
 def run_bundle(
     path: Path,
-    mode: JobMode,
+    settings: RunSettings,
     *,
     data: Path | None = None,
-    steps: int = 20,
-    warmup: int = 3,
-    seed: int = 0,
-    learning_rate: float | None = None,
-    threads: int | None = None,
-    tune_s: float = DEFAULT_TUNE_S,
     weights: Path | None = None,
     save: Path | None = None,
     export: Path | None = None,
@@ -72,7 +63,7 @@ def run_bundle(
     Never raises for a run that fails: the report's outcome is typed. Raises: `EnrolmentError` (unknown runner or
     class), `OSError` (the bundle cannot be read, or a result not written where it was asked for).
     """
-    started_at, limits = time.time(), limits or Limits()
+    started_at, limits, settings = time.time(), limits or Limits(), settings.fitted()
     sandbox = probe(hide=None, uid=None, with_cgroup=False)
     device = describe_device(device_class=device_class, runner=runner, isolation_level=sandbox.level)
     with temporary_folder() as temporary:
@@ -85,11 +76,9 @@ def run_bundle(
         try:
             bundle = unpack(path, folder / "bundle", max_total_bytes=limits.disk_bytes)
             trials = bundle.trials
-            options: dict[str, Any] = {"steps": steps, "warmup": warmup, "seed": seed, "threads": threads,
-                                       "tune_s": tune_s}  # fmt: skip
             job = Job(
-                folder, kept, bundle, mode, learning_rate=learning_rate, limits=limits, **options,
-                data=_local_data(data, mode, folder, bundle, limits), weights=_local_weights(weights, folder),
+                folder, kept, bundle, settings, limits=limits,
+                data=_local_data(data, settings.mode, folder, bundle, limits), weights=_local_weights(weights, folder),
             )  # fmt: skip
             make_executable(bundle)
             execution = Execution(job, device, sandbox, notify=notify, should_stop=should_stop)
@@ -101,7 +90,7 @@ def run_bundle(
         report = findings.report(
             error.outcome() if error else Outcome("succeeded"),
             run_id="local", attempt=1, device_id="local", bundle_digest=file_digest(path),
-            mode="eval" if mode == "infer" else mode,
+            mode=settings.reported_mode,
             measurement_class=device.description.measurement_class,
             started_at=started_at, finished_at=time.time(), transfer_s=0.0,
             isolation_level=sandbox.level, environment=device.description.environment,
@@ -120,7 +109,7 @@ def file_digest(path: Path) -> str:
 
 
 def _local_data(
-    data: Path | None, mode: JobMode, folder: Path, bundle: UnpackedBundle, limits: Limits
+    data: Path | None, mode: LocalMode, folder: Path, bundle: UnpackedBundle, limits: Limits
 ) -> DataFiles | None:
     if data is None:
         return None
@@ -138,7 +127,7 @@ def _local_weights(weights: Path | None, folder: Path) -> Path | None:
 
 def _hand_over(execution: Execution, wanted: Sequence[tuple[str, Path | None]]) -> None:
     """Copy what the caller asked for, if the mode makes it. Raises: `BadOutput`, `OSError` (the caller's path)."""
-    made = {"train": (TRAINED, EXPORTED), "infer": (LOGITS,)}.get(execution.job.mode, ())
+    made = {"train": (TRAINED, EXPORTED), "infer": (LOGITS,)}.get(execution.job.settings.mode, ())
     kept: dict[str, KeptOutput] = {}
     for name, to in wanted:
         if to is not None and name in made:

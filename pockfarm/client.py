@@ -15,12 +15,14 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 
+from device_agents.wire import ProtocolError, RunSettings, to_json
 from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
 from pockfarm.state import StateFolder, default_state
 from pockfarm.values import (
@@ -41,7 +43,6 @@ from pockfarm.values import (
     text,
 )
 
-Mode = Literal["profile", "train", "eval", "tune"]
 Watched = TypeVar("Watched", Job, Run)
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 ATTEMPTS = 3
@@ -152,34 +153,32 @@ class Farm:
     def start_run(
         self,
         bundle_digest: str,
+        settings: RunSettings | None = None,
         *,
-        mode: Mode = "profile",
         device: str | None = None,
         device_class: str | None = None,
-        steps: int | None = None,
-        warmup: int | None = None,
         dataset: str | None = None,
         weights: str | None = None,
-        learning_rate: float | None = None,
-        seed: int | None = None,
-        threads: int | None = None,
-        tune_s: float | None = None,
+        **given: Any,
     ) -> Run:
-        """Ask for a run on a device, on one of a class, or on any that fits the bundle. `weights` is the digest of what
-        an earlier run trained; what is left out takes the farm's default."""
+        """Ask for a run on a device, on one of a class, or on any that fits the bundle.
+
+        `weights` is the digest of what an earlier run trained. Settings are one `RunSettings`, or single fields of it
+        by name (`mode="train", steps=50`); then what is left out takes the farm's default. Raises: UsageError, beside
+        what the farm refuses.
+        """
+        try:
+            chosen = replace(settings, **given) if settings else RunSettings(**given)
+        except ProtocolError as problem:
+            raise UsageError(str(problem)) from None
+        asked = to_json(chosen) if settings else {"mode": chosen.mode, **given}
         body = {
             "bundle": bundle_digest,
-            "mode": mode,
+            **asked,
             "device": device,
             "device_class": device_class,
-            "steps": steps,
-            "warmup": warmup,
             "dataset": dataset,
             "weights": weights,
-            "learning_rate": learning_rate,
-            "seed": seed,
-            "threads": threads,
-            "tune_s": tune_s,
         }
         given = {name: value for name, value in body.items() if value is not None}
         return run_of(_json(self._send("POST", "/runs", json_body=given)))
@@ -326,4 +325,4 @@ def _failure(what: str, state: str, ending: Ending | None) -> Failed:
     return Failed(f"{what} {state}: {ending}", state=state, cause=ending.cause, code=ending.code)
 
 
-__all__ = ["Farm", "Mode"]
+__all__ = ["Farm", "RunSettings"]

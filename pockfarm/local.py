@@ -12,18 +12,19 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from compiler import targets
+from compiler.cache_folder import cache_folder
 from compiler.errors import CompileError
+from device_agents.wire import RunSettings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.values import CompileWarning, warning_of
 
 if TYPE_CHECKING:
-    from compiler.api import TuningEntry, TuningTable
+    from compiler.api import BuildSettings, TuningEntry, TuningTable
 
 Progress = Callable[[str, float], None]
-Mode = Literal["profile", "train", "eval", "infer", "tune"]
 MEASURED = ("hardware", "host")
 """Measurement classes whose times decide: an emulator's say nothing of the board."""
 CAUSES_OF_THE_USER = {"user", "model", "limits"}
@@ -52,14 +53,8 @@ class ExecOptions:
     """What `execute` hands to the binary. `save`: checkpoint with optimizer state; `export`: parameters alone;
     `out`: logits of mode infer."""
 
-    mode: Mode
+    settings: RunSettings
     data: Path | None = None
-    steps: int = 20
-    warmup: int = 3
-    seed: int = 0
-    learning_rate: float | None = None
-    threads: int | None = None
-    tune_s: float = 60.0
     weights: Path | None = None
     save: Path | None = None
     export: Path | None = None
@@ -78,21 +73,41 @@ def build(
     Raises: UsageError for what the caller can change; Failed for what the compiler could not do.
     """
     from compiler.api import compile_training
-    from compiler.spec.documents import SparsePlan, TrainingSpec
 
     try:
-        bundle = compile_training(
-            read(model),
-            plan=SparsePlan.parse(plan),
-            spec=TrainingSpec.parse(spec),
-            target=resolve_target(target),
-            cache_dir=cache_folder(),
-            progress=progress,
-            tuning=read_tuning(tuning),
-        )
+        bundle = compile_training(read(model), _settings(plan, spec, target, progress, tuning))
     except CompileError as problem:
         raise _translated(problem) from None
     return Built(bundle.data, bundle.digest, bundle.manifest, tuple(warning_of(w.to_json()) for w in bundle.warnings))
+
+
+def text_after(
+    stage: str, model: Path, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
+    tuning: Path | None = None,
+) -> str:  # fmt: skip
+    """What a build has made after one of its stages, as text; nothing is built beyond it. Otherwise as `build`."""
+    from compiler import api
+
+    try:
+        return api.text_after(read(model), _settings(plan, spec, target, progress, tuning), stage)
+    except CompileError as problem:
+        raise _translated(problem) from None
+
+
+def _settings(
+    plan: str | bytes, spec: str | bytes, target: str, progress: Progress, tuning: Path | None
+) -> BuildSettings:
+    from compiler.api import BuildSettings
+    from compiler.spec.documents import SparsePlan, TrainingSpec
+
+    return BuildSettings(
+        plan=SparsePlan.parse(plan),
+        spec=TrainingSpec.parse(spec),
+        target=_on_this_machine(target),
+        tuning=read_tuning(tuning),
+        cache_dir=cache_folder(),
+        progress=progress,
+    )
 
 
 def resolve_target(name: str) -> str:
@@ -112,6 +127,17 @@ def resolve_target(name: str) -> str:
     return max(fitting, key=lambda target: (target.vector_bits, len(target.required_features), target.name)).name
 
 
+def _on_this_machine(name: str) -> targets.Target:
+    """The target; for `host` with the memory that this machine has. Raises: UsageError."""
+    target = targets.load(resolve_target(name))
+    return dataclasses.replace(target, memory_bytes=memory_bytes()) if name == "host" else target
+
+
+def memory_bytes() -> int:
+    """Main memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Feature words of this machine's CPU, as the kernel names them."""
     for line in cpuinfo.read_text().splitlines():
@@ -125,12 +151,6 @@ def target_rows() -> Sequence[tuple[str, str, str, str, str]]:
     """Every target: name, title, architecture, cores, vector bits."""
     known = (targets.load(name) for name in targets.names())
     return [(one.name, one.title, one.architecture, str(one.cores), str(one.vector_bits)) for one in known]
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept between builds, the farm's on this machine included."""
-    named = os.environ.get("POCKFARM_CACHE_DIR")
-    return Path(named) if named else Path.home() / ".cache" / "pockfarm"
 
 
 def tuning_file() -> Path:
@@ -150,7 +170,7 @@ def read_tuning(path: Path | None) -> TuningTable:
         raise UsageError(f"{path}: {problem}") from None
 
 
-def tune(bundle: Path, *, seconds: float, table: Path, progress: Progress, threads: int | None = None) -> Tuned:
+def tune(bundle: Path, settings: RunSettings, *, table: Path, progress: Progress) -> Tuned:
     """Measure the schedules of a bundle's kernels on this machine and add the winners to `table`.
 
     Raises: UsageError for a file that does not fit; Failed when the measuring ends without success.
@@ -165,8 +185,7 @@ def tune(bundle: Path, *, seconds: float, table: Path, progress: Progress, threa
     with tempfile.TemporaryDirectory(prefix="pockfarm-tune-") as folder:
         path = Path(folder) / "tuning.pfb"
         path.write_bytes(built.data)
-        options = ExecOptions("tune", tune_s=seconds, threads=threads)
-        report = execute(path, options, progress=lambda line: None)
+        report = execute(path, ExecOptions(settings), progress=lambda line: None)
     entries = _entries(report, built.manifest)
     if entries:
         table.parent.mkdir(parents=True, exist_ok=True)
@@ -224,13 +243,14 @@ def execute(bundle: Path, options: ExecOptions, *, progress: Callable[[str], Non
     if not bundle.is_file():
         raise UsageError(f"{bundle}: no such file")
     try:
-        result = run_bundle(bundle, **dataclasses.asdict(options), notify=notify)
+        named = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+        result = run_bundle(bundle, **named, notify=notify)
     except (AgentError, OSError) as problem:
         raise UsageError(str(problem)) from None
     outcome = result.report.outcome
     if outcome.state != "succeeded":
         hint = f"\n  {outcome.hint}" if outcome.hint else ""
-        message = f"{options.mode} {outcome.state}: {outcome.message} [{outcome.cause}: {outcome.code}]{hint}"
+        message = f"{options.settings.mode} {outcome.state}: {outcome.message} [{outcome.cause}: {outcome.code}]{hint}"
         raise Failed(message, state=outcome.state, cause=outcome.cause or "", code=outcome.code or "")
     report: Mapping[str, object] = to_json(result.report)
     return report

@@ -11,6 +11,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from compiler.cache_folder import cache_folder
+
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -62,7 +64,8 @@ class Settings(BaseSettings):
     """Identity of the compiler in the key of repeated requests; empty: that of the compiler beside the
     service (`compiler.identity`)."""
     cache_dir: str = ""
-    """Folder of compiled kernels and the warmed linker, shared with `pockfarm build`; empty: `~/.cache/pockfarm`."""
+    """Folder of compiled kernels and the warmed linker, shared with `pockfarm build`; empty: see
+    `compiler.cache_folder`."""
     compile_s: float = 900.0
     """Wall-clock limit of one compile."""
     compile_memory_bytes: int = 16 * GIB
@@ -118,7 +121,7 @@ class Settings(BaseSettings):
     @property
     def cache_folder(self) -> Path:
         """Where compiled kernels are kept between compiles."""
-        return Path(self.cache_dir).resolve() if self.cache_dir else Path.home() / ".cache" / "pockfarm"
+        return Path(self.cache_dir).resolve() if self.cache_dir else cache_folder()
 
     @property
     def signing_key_path(self) -> Path:

@@ -19,9 +19,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from service.confinement import ChildLimits, confine
+
+if TYPE_CHECKING:
+    from compiler.api import BuildSettings
 
 ORDER, SOURCE, BUNDLE = "order.json", "source", "bundle.pfb"
 Say = Callable[..., None]
@@ -84,30 +87,32 @@ def _take_stdout() -> TextIO:
 
 def _compile(order: Order, folder: Path, say: Say) -> str:
     module, _, name = order.function.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), "build_tuning" if order.is_tuning else name)
-    bundle = function(
-        (folder / SOURCE).read_bytes(),
-        cache_dir=Path(order.cache_folder),
-        progress=lambda stage, fraction: say("progress", stage=str(stage), fraction=float(fraction)),
-        **({} if order.is_tuning else _recipe(order)),
-    )
+    compiler = importlib.import_module(module)
+    source, cache_dir = (folder / SOURCE).read_bytes(), Path(order.cache_folder)
+
+    def progress(stage: str, fraction: float) -> None:
+        say("progress", stage=str(stage), fraction=float(fraction))
+
+    if order.is_tuning:
+        bundle = compiler.build_tuning(source, cache_dir=cache_dir, progress=progress)
+    else:
+        bundle = getattr(compiler, name)(source, _settings(order, cache_dir, progress))
     (folder / BUNDLE).write_bytes(bundle.data)
     return str(bundle.digest)
 
 
-def _recipe(order: Order) -> dict[str, Any]:
+def _settings(order: Order, cache_dir: Path, progress: Callable[[str, float], None]) -> BuildSettings:
+    from compiler.api import NO_TUNING, BuildSettings, TuningTable, load_target
     from compiler.spec.documents import SparsePlan, TrainingSpec
 
-    recipe: dict[str, Any] = {
-        "plan": SparsePlan.parse(order.plan_json),
-        "spec": TrainingSpec.parse(order.spec_json),
-        "target": order.target,
-    }
-    if order.tuning_json:
-        from compiler.api import TuningTable
-
-        recipe["tuning"] = TuningTable.parse(order.tuning_json)
-    return recipe
+    return BuildSettings(
+        plan=SparsePlan.parse(order.plan_json),
+        spec=TrainingSpec.parse(order.spec_json),
+        target=load_target(order.target),
+        tuning=TuningTable.parse(order.tuning_json) if order.tuning_json else NO_TUNING,
+        cache_dir=cache_dir,
+        progress=progress,
+    )
 
 
 def _failure(error: BaseException, order: Order) -> dict[str, str]:

@@ -13,7 +13,7 @@ A kernel with symbol S is TVM's packed function
     int32_t __tvm_ffi_S(void *self, const TVMFFIAny *args, int32_t num_args, TVMFFIAny *result);
 
 `self` and `result` are not read and may be NULL. `args[i]` (16 bytes: int32 type_index, int32 zero, 8-byte union) is
-operand i, in the order inputs, outputs, then one f32 workspace if `CompiledKernel.workspace_bytes > 0`:
+operand i, in the order inputs, outputs, then one f32 workspace if its launch record says so:
 `type_index = 7` (kTVMFFIDLTensorPtr) and `v_ptr` = `DLTensor *`. Of the DLTensor only `data` is read (offset 0, 64-byte
 aligned storage of the whole tensor); nothing is checked, so a caller builds its tables once, from the same specs.
 A call without parallel loops costs a few nanoseconds. The return value is 0, or what the parallel launch returned

@@ -14,7 +14,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, BinaryIO, cast
 
-from compiler.codegen.cache import CompiledKernel, read_entry, write_entry
+from compiler.codegen.artefacts import CompiledKernel
+from compiler.codegen.cache import read_entry, write_entry
 from compiler.codegen.choice import DEFAULT, Choice, Variant
 from compiler.codegen.family import workspace_bytes_of
 from compiler.codegen.symbols import symbol_of
@@ -176,7 +177,7 @@ class _Worker:
             raise BuildError(
                 reply.error.strip().splitlines()[-1], where=where, hint=f"{canonical(request.spec)}\n{reply.error}"
             )
-        return CompiledKernel(symbol, reply.object_bytes, reply.workspace_bytes)
+        return CompiledKernel.called(symbol, reply.object_bytes, reply.workspace_bytes)
 
     def _last_words(self) -> str:
         code = self._process.wait()

@@ -4,50 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import struct
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-_MAGIC = b"PFK1"
-_HEADER = struct.Struct(">4s32sQ")
-"""Magic, SHA-256 of what follows the digest, workspace bytes; then the object file."""
+from compiler.codegen.artefacts import Artefact, CompiledKernel, Launch
 
-
-@dataclass(frozen=True, slots=True)
-class CompiledKernel:
-    """One kernel as a relocatable object that exports `__tvm_ffi_<symbol>`."""
-
-    symbol: str
-    object_bytes: bytes
-    workspace_bytes: int
+_MAGIC = b"PFK2"
+_PREFIX = struct.Struct(">4s32sI")
+"""Magic, SHA-256 of what follows the prefix, bytes of the head; then the head (JSON: launch record, form and size of
+each artefact), then the artefacts."""
 
 
 def read_entry(folder: Path, key: str, symbol: str) -> CompiledKernel | None:
-    """The entry, or None if there is none or its bytes are damaged."""
+    """The entry, or None if there is none, its bytes are damaged, or it is of another symbol."""
     try:
         raw = _path(folder, key).read_bytes()
     except OSError:
         return None
-    if len(raw) < _HEADER.size:
+    if len(raw) < _PREFIX.size:
         return None
-    magic, digest, workspace_bytes = _HEADER.unpack_from(raw)
-    body = raw[_HEADER.size :]
-    if magic != _MAGIC or digest != _digest(workspace_bytes, body):
+    magic, digest, head_bytes = _PREFIX.unpack_from(raw)
+    body = raw[_PREFIX.size :]
+    if magic != _MAGIC or digest != hashlib.sha256(body).digest():
         return None
-    return CompiledKernel(symbol, body, workspace_bytes)
+    kernel = _unpacked(json.loads(body[:head_bytes]), body[head_bytes:])
+    return kernel if kernel.symbol == symbol else None
 
 
 def write_entry(folder: Path, key: str, kernel: CompiledKernel) -> None:
     """Store an entry: written beside, then renamed, so that a reader sees all of it or none."""
     path = _path(folder, key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest = _digest(kernel.workspace_bytes, kernel.object_bytes)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(_HEADER.pack(_MAGIC, digest, kernel.workspace_bytes) + kernel.object_bytes)
+            stream.write(_packed(kernel))
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -55,9 +51,20 @@ def write_entry(folder: Path, key: str, kernel: CompiledKernel) -> None:
         raise
 
 
+def _packed(kernel: CompiledKernel) -> bytes:
+    parts = [[artefact.form, len(artefact.content)] for artefact in kernel.artefacts]
+    head = json.dumps({"launch": asdict(kernel.launch), "artefacts": parts}).encode()
+    body = head + b"".join(artefact.content for artefact in kernel.artefacts)
+    return _PREFIX.pack(_MAGIC, hashlib.sha256(body).digest(), len(head)) + body
+
+
+def _unpacked(head: dict[str, Any], content: bytes) -> CompiledKernel:
+    artefacts, start = [], 0
+    for form, size_bytes in head["artefacts"]:
+        artefacts.append(Artefact(form, content[start : start + size_bytes]))
+        start += size_bytes
+    return CompiledKernel(Launch(**head["launch"]), tuple(artefacts))
+
+
 def _path(folder: Path, key: str) -> Path:
     return folder / key[:2] / f"{key}.kernel"
-
-
-def _digest(workspace_bytes: int, body: bytes) -> bytes:
-    return hashlib.sha256(struct.pack(">Q", workspace_bytes) + body).digest()

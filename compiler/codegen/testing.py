@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import ziglang
 
+from compiler.cache_folder import cache_folder
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.linking.link import cache_folder
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, build
 from compiler.element_types import ELEMENT_TYPES

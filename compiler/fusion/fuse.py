@@ -79,7 +79,7 @@ def _without_dead(program: Program) -> Program:
         if any(program.root(name) in needed for name in call.outputs):
             alive.append(call)
             needed.update(program.root(name) for name in call.inputs)
-    return replace(program, calls=tuple(reversed(alive)))
+    return replace(program, calls=tuple(reversed(alive))).trimmed()
 
 
 # ----------------------------------------------------------------------------------------------- producer into reader

@@ -60,7 +60,7 @@ def fuse_updates(program: Program, *, can_update: CanUpdate) -> PassResult[Progr
     if None not in calls:
         return PassResult(program, False, tuple(declined))
     left = tuple(call for call in calls if call is not None)
-    return PassResult(replace(program, calls=left, ordered=False), True, tuple(declined))
+    return PassResult(replace(program, calls=left, ordered=False).trimmed(), True, tuple(declined))
 
 
 def _unfit(spec: MatmulSpec | GatherSpec, can_update: CanUpdate) -> Reason | None:

@@ -72,6 +72,22 @@ Expr = Const | Ref | Stat | Index | Unary | Binary | Select
 ACCUMULATED: Expr = Ref(0)
 """In an epilogue: the value that the contraction has summed up, as it is."""
 
+
+def add(x: Expr, y: Expr) -> Expr:
+    """x + y."""
+    return Binary("add", x, y)
+
+
+def sub(x: Expr, y: Expr) -> Expr:
+    """x - y."""
+    return Binary("sub", x, y)
+
+
+def mul(x: Expr, y: Expr) -> Expr:
+    """x y."""
+    return Binary("mul", x, y)
+
+
 WORK = {
     "exp": 10, "log": 12, "tanh": 15, "sigmoid": 12, "erf": 20, "sin": 15, "cos": 15, "pow": 25,
     "div": 4, "sqrt": 4, "rsqrt": 5, "reciprocal": 4,

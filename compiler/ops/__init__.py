@@ -7,16 +7,33 @@ from types import MappingProxyType
 
 from compiler.ops.attention import ATTENTION
 from compiler.ops.convolution import CONVOLUTION
+from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
+from compiler.ops.depthwise import DEPTHWISE_OPERATORS
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.matmul import MATMUL
 from compiler.ops.movement import MOVEMENT
 from compiler.ops.normalization import NORMALIZATION
+from compiler.ops.normalize import NORMALIZE_OPERATORS
 from compiler.ops.optimizer import OPTIMIZERS
 from compiler.ops.pooling import POOLING
 from compiler.ops.record import Operator
 from compiler.ops.reduction import REDUCTION
-from compiler.ops.rows import ROWS
+from compiler.ops.softmax import SOFTMAX_OPERATORS
 
-FAMILIES = (ELEMENTWISE, MOVEMENT, REDUCTION, MATMUL, CONVOLUTION, POOLING, ROWS, NORMALIZATION, ATTENTION, OPTIMIZERS)
+FAMILIES = (
+    ELEMENTWISE,
+    MOVEMENT,
+    REDUCTION,
+    MATMUL,
+    CONVOLUTION,
+    DEPTHWISE_OPERATORS,
+    POOLING,
+    SOFTMAX_OPERATORS,
+    NORMALIZE_OPERATORS,
+    CROSS_ENTROPY_OPERATORS,
+    NORMALIZATION,
+    ATTENTION,
+    OPTIMIZERS,
+)
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType({record.name: record for family in FAMILIES for record in family})

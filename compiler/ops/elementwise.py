@@ -1,21 +1,21 @@
-"""Element-wise operators: arithmetic, comparison, selection and activation, with NumPy broadcasting."""
+"""Element-wise operators: those of one number, of two, and clip, cast and where."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.element_types import ELEMENT_TYPES, DType
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import InternalError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.kernels.access import broadcast, identity
 from compiler.kernels.expressions import Binary, Const, Expr, Ref, Select, Unary
 from compiler.kernels.spec import MapSpec
+from compiler.ops.binary import BINARY_OPERATORS
+from compiler.ops.broadcasting import pointwise, sum_to
 from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Example,
-    NotDifferentiable,
     OnnxNode,
     OnnxWriter,
     Operator,
@@ -25,169 +25,15 @@ from compiler.ops.record import (
     number,
     text,
 )
-
-Gradient = Callable[[Emitter, Value, Value, Value], Value]
-Evaluate = Callable[[Array], Array]
+from compiler.ops.unary import UNARY_OPERATORS
 
 _VECTOR = TensorType("f32", (2, 3, 5))
 _ROW = TensorType("f32", (3, 1))
 _BOOL = TensorType("bool", (2, 3, 5))
 
 
-def sum_to(b: Emitter, value: Value, shape: tuple[int, ...]) -> Value:
-    """Sum a gradient over the axes along which its operand was broadcast."""
-    have = b.shape(value)
-    if have == shape:
-        return value
-    lead = len(have) - len(shape)
-    padded = (1,) * lead + shape
-    axes = tuple(i for i, (got, want) in enumerate(zip(have, padded, strict=True)) if want == 1 and got != 1)
-    total = b.emit("reduce_sum", value, axes=axes, keepdims=True) if axes else value
-    return total if b.shape(total) == shape else b.emit("reshape", total, shape=shape)
-
-
-def _map(inputs: Types, output: TensorType, expr: Expr) -> MapSpec:
-    reads = tuple(broadcast(tensor, output.shape) for tensor in inputs)
-    return MapSpec(output.shape, reads, (identity(output),), (expr,))
-
-
 def _same(inputs: Types, attrs: Attrs) -> Types:
     return (inputs[0],)
-
-
-# ------------------------------------------------------------------------------------------------------------- unary
-
-
-def _unary(
-    name: str,
-    evaluate: Evaluate,
-    grad: Gradient | NotDifferentiable,
-    onnx: str | Callable[[OnnxWriter, str, str], str],
-    *,
-    flops: int = 1,
-    expr: Expr | None = None,
-    values: str = "normal",
-    tensor: TensorType = _VECTOR,
-    result: DType | None = None,
-) -> Operator:
-    """A record for `y = f(x)`; `grad(emitter, x, y, d_y)` returns d_x."""
-    body = expr if expr is not None else Unary(name, Ref(0))
-
-    def infer(inputs: Types, attrs: Attrs) -> Types:
-        return (TensorType(result or inputs[0].dtype, inputs[0].shape),)
-
-    def rule(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
-        if isinstance(grad, NotDifferentiable):
-            raise InternalError(f"{name} has no gradient")
-        return (grad(b, node.inputs[0], node.output, d_output),)
-
-    def to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
-        out = OnnxWriter(node.output)
-        if isinstance(onnx, str):
-            out.add(onnx, node.inputs[0], output=node.output)
-        else:
-            onnx(out, node.inputs[0], node.output)
-        return out.nodes
-
-    return Operator(
-        name=name,
-        attributes=(),
-        infer=infer,
-        evaluate=lambda inputs, attrs: (np.asarray(evaluate(inputs[0])),),
-        grad=grad if isinstance(grad, NotDifferentiable) else rule,
-        cost=elementwise_cost(flops),
-        lower=lambda inputs, outputs, attrs: _map(inputs, outputs[0], body),
-        to_onnx=to_onnx,
-        examples=(Example((tensor,), values=(values,)),),
-    )
-
-
-def _erf(x: Array) -> Array:
-    from math import erf
-
-    return np.asarray(np.vectorize(erf, otypes=[x.dtype])(x))
-
-
-def _sigmoid(x: Array) -> Array:
-    half = np.asarray(0.5, x.dtype)
-    return np.asarray(half * (np.tanh(half * x) + 1))
-
-
-def _d_erf(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
-    square = b.emit("mul", x, x)
-    bell = b.emit("exp", b.emit("neg", square))
-    return b.emit("mul", b.emit("mul", d_y, b.constant(2 / np.sqrt(np.pi))), bell)
-
-
-def _d_tanh(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
-    slope = b.emit("sub", b.constant(1.0), b.emit("mul", y, y))
-    return b.emit("mul", d_y, slope)
-
-
-def _d_sigmoid(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
-    slope = b.emit("mul", y, b.emit("sub", b.constant(1.0), y))
-    return b.emit("mul", d_y, slope)
-
-
-def _d_rsqrt(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
-    cube = b.emit("mul", y, b.emit("mul", y, y))
-    return b.emit("mul", b.emit("mul", d_y, b.constant(-0.5)), cube)
-
-
-def _onnx_rsqrt(out: OnnxWriter, x: str, output: str) -> str:
-    return out.add("Reciprocal", out.add("Sqrt", x), output=output)
-
-
-def _relu_mask(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
-    positive = b.emit("less", b.constant(0.0), y)
-    return b.emit("where", positive, d_y, b.constant(0.0))
-
-
-_FLAT = NotDifferentiable("piecewise constant: the derivative is zero almost everywhere")
-_LOGIC = NotDifferentiable("boolean values have no derivative")
-
-UNARY_OPERATORS = (
-    _unary("neg", np.negative, lambda b, x, y, d: b.emit("neg", d), "Neg"),
-    _unary("abs", np.abs, lambda b, x, y, d: b.emit("mul", d, b.emit("sign", x)), "Abs"),
-    _unary("exp", np.exp, lambda b, x, y, d: b.emit("mul", d, y), "Exp", flops=12),
-    _unary("log", np.log, lambda b, x, y, d: b.emit("div", d, x), "Log", flops=15, values="positive"),
-    _unary(
-        "sqrt",
-        np.sqrt,
-        lambda b, x, y, d: b.emit("div", b.emit("mul", d, b.constant(0.5)), y),
-        "Sqrt",
-        flops=4,
-        values="positive",
-    ),
-    _unary("rsqrt", lambda x: 1 / np.sqrt(x), _d_rsqrt, _onnx_rsqrt, flops=6, values="positive"),
-    _unary(
-        "reciprocal",
-        lambda x: 1 / x,
-        lambda b, x, y, d: b.emit("neg", b.emit("mul", d, b.emit("mul", y, y))),
-        "Reciprocal",
-        flops=4,
-        values="positive",
-    ),
-    _unary("tanh", np.tanh, _d_tanh, "Tanh", flops=20),
-    _unary("sigmoid", _sigmoid, _d_sigmoid, "Sigmoid", flops=16),
-    _unary("erf", _erf, _d_erf, "Erf", flops=25),
-    _unary(
-        "relu",
-        lambda x: np.maximum(x, 0),
-        _relu_mask,
-        "Relu",
-        expr=Binary("max", Ref(0), Const(0.0)),
-    ),
-    _unary("floor", np.floor, _FLAT, "Floor"),
-    _unary("sign", np.sign, _FLAT, "Sign"),
-    _unary("sin", np.sin, lambda b, x, y, d: b.emit("mul", d, b.emit("cos", x)), "Sin", flops=20),
-    _unary("cos", np.cos, lambda b, x, y, d: b.emit("neg", b.emit("mul", d, b.emit("sin", x))), "Cos", flops=20),
-    _unary("not", np.logical_not, _LOGIC, "Not", values="bool", tensor=_BOOL),
-    _unary("is_nan", np.isnan, _LOGIC, "IsNaN", result="bool"),
-    _unary("identity", lambda x: x.copy(), lambda b, x, y, d: d, "Identity", flops=0, expr=Ref(0)),
-)
-
-# ---------------------------------------------------------------------------------------------------- clip and cast
 
 
 def _clip_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
@@ -215,7 +61,7 @@ def _clip_lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
         expr = Binary("max", expr, Const(number(attrs, "low")))
     if number(attrs, "high") != np.inf:
         expr = Binary("min", expr, Const(number(attrs, "high")))
-    return _map(inputs, outputs[0], expr)
+    return pointwise(inputs, outputs[0], expr)
 
 
 CLIP = Operator(
@@ -258,138 +104,12 @@ CAST = Operator(
     evaluate=_cast_evaluate,
     grad=_cast_grad,
     cost=elementwise_cost(1),
-    lower=lambda inputs, outputs, attrs: _map(inputs, outputs[0], Unary(f"to_{outputs[0].dtype}", Ref(0))),
+    lower=lambda inputs, outputs, attrs: pointwise(inputs, outputs[0], Unary(f"to_{outputs[0].dtype}", Ref(0))),
     to_onnx=lambda node, types: [
         OnnxNode("Cast", node.inputs, node.outputs, {"to": ELEMENT_TYPES[text(node.attrs, "to")].onnx})
     ],
     examples=(Example((_VECTOR,), {"to": "f32"}),),
 )
-
-# ------------------------------------------------------------------------------------------------------------ binary
-
-
-BinaryOneSided = Callable[[Emitter, Value, Value, Value, Value], Value]
-"""(emitter, x, y, z, d_z) -> the gradient of one operand, before it is summed to the operand's shape."""
-
-
-def _binary_infer(result: DType | None) -> Callable[[Types, Attrs], Types]:
-    def infer(inputs: Types, attrs: Attrs) -> Types:
-        x, y = inputs
-        return (TensorType(result or x.dtype, broadcast_shape(x.shape, y.shape)),)
-
-    return infer
-
-
-def _binary(
-    name: str,
-    evaluate: Callable[[Array, Array], Array],
-    grads: tuple[BinaryOneSided, BinaryOneSided] | NotDifferentiable,
-    onnx: str,
-    *,
-    scalar: str = "",
-    result: DType | None = None,
-    values: tuple[str, ...] = (),
-    tensors: tuple[TensorType, TensorType] = (_VECTOR, _ROW),
-    flops: int = 1,
-) -> Operator:
-    """A record for `z = f(x, y)`; each of `grads` maps (emitter, x, y, z, d_z) to one operand's gradient."""
-
-    def rule(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
-        if isinstance(grads, NotDifferentiable):
-            raise InternalError(f"{name} has no gradient")
-        x, y = node.inputs
-        sides = zip((x, y), grads, wanted, strict=True)
-        return [
-            sum_to(b, one_sided(b, x, y, node.output, d_output), b.shape(operand)) if want else None
-            for operand, one_sided, want in sides
-        ]
-
-    return Operator(
-        name=name,
-        attributes=(),
-        infer=_binary_infer(result),
-        evaluate=lambda inputs, attrs: (np.asarray(evaluate(inputs[0], inputs[1])),),
-        grad=grads if isinstance(grads, NotDifferentiable) else rule,
-        cost=elementwise_cost(flops),
-        lower=lambda inputs, outputs, attrs: _map(inputs, outputs[0], Binary(scalar or name, Ref(0), Ref(1))),
-        to_onnx=lambda node, types: [OnnxNode(onnx, node.inputs, node.outputs)],
-        examples=(Example(tensors, values=values),),
-    )
-
-
-def _d_div_y(b: Emitter, x: Value, y: Value, z: Value, d: Value) -> Value:
-    return b.emit("neg", b.emit("div", b.emit("mul", d, z), y))
-
-
-def _d_pow_x(b: Emitter, x: Value, y: Value, z: Value, d: Value) -> Value:
-    """d y x^(y - 1); 0 where y = 0, also at x = 0."""
-    lower = b.emit("pow", x, b.emit("sub", y, b.constant(1.0)))
-    slope = b.emit("where", b.emit("equal", y, b.constant(0.0)), b.constant(0.0), b.emit("mul", y, lower))
-    return b.emit("mul", d, slope)
-
-
-def _d_pow_y(b: Emitter, x: Value, y: Value, z: Value, d: Value) -> Value:
-    """d x^y log x; 0 where x = 0 and y >= 0, the limit."""
-    flat = b.emit("and", b.emit("equal", x, b.constant(0.0)), b.emit("less_equal", b.constant(0.0), y))
-    slope = b.emit("where", flat, b.constant(0.0), b.emit("mul", z, b.emit("log", x)))
-    return b.emit("mul", d, slope)
-
-
-def _where_less(b: Emitter, low: Value, high: Value, d: Value) -> Value:
-    """`d` where `low` < `high`, and half of it where they are equal, as in torch.maximum."""
-    half = b.emit("where", b.emit("equal", low, high), b.emit("mul", d, b.constant(0.5)), b.constant(0.0))
-    return b.emit("where", b.emit("less", low, high), d, half)
-
-
-_BOOL_ROW = TensorType("bool", (3, 1))
-_COMPARE = NotDifferentiable("comparisons are piecewise constant")
-
-BINARY_OPERATORS = (
-    _binary("add", np.add, (lambda b, x, y, z, d: d, lambda b, x, y, z, d: d), "Add"),
-    _binary("sub", np.subtract, (lambda b, x, y, z, d: d, lambda b, x, y, z, d: b.emit("neg", d)), "Sub"),
-    _binary(
-        "mul",
-        np.multiply,
-        (lambda b, x, y, z, d: b.emit("mul", d, y), lambda b, x, y, z, d: b.emit("mul", d, x)),
-        "Mul",
-    ),
-    _binary(
-        "div",
-        np.divide,
-        (lambda b, x, y, z, d: b.emit("div", d, y), _d_div_y),
-        "Div",
-        values=("normal", "positive"),
-        flops=4,
-    ),
-    _binary(
-        "maximum",
-        np.maximum,
-        (
-            lambda b, x, y, z, d: _where_less(b, y, x, d),
-            lambda b, x, y, z, d: _where_less(b, x, y, d),
-        ),
-        "Max",
-        scalar="max",
-    ),
-    _binary(
-        "minimum",
-        np.minimum,
-        (
-            lambda b, x, y, z, d: _where_less(b, x, y, d),
-            lambda b, x, y, z, d: _where_less(b, y, x, d),
-        ),
-        "Min",
-        scalar="min",
-    ),
-    _binary("pow", np.power, (_d_pow_x, _d_pow_y), "Pow", values=("positive", "positive"), flops=30),
-    _binary("less", np.less, _COMPARE, "Less", scalar="lt", result="bool"),
-    _binary("less_equal", np.less_equal, _COMPARE, "LessOrEqual", scalar="le", result="bool"),
-    _binary("equal", np.equal, _COMPARE, "Equal", scalar="eq", result="bool"),
-    _binary("and", np.logical_and, _LOGIC, "And", values=("bool", "bool"), tensors=(_BOOL, _BOOL_ROW)),
-    _binary("or", np.logical_or, _LOGIC, "Or", values=("bool", "bool"), tensors=(_BOOL, _BOOL_ROW)),
-)
-
-# ------------------------------------------------------------------------------------------------------------- where
 
 
 def _where_infer(inputs: Types, attrs: Attrs) -> Types:
@@ -411,7 +131,7 @@ WHERE = Operator(
     evaluate=lambda inputs, attrs: (np.where(inputs[0], inputs[1], inputs[2]),),
     grad=_where_grad,
     cost=elementwise_cost(1),
-    lower=lambda inputs, outputs, attrs: _map(inputs, outputs[0], Select(Ref(0), Ref(1), Ref(2))),
+    lower=lambda inputs, outputs, attrs: pointwise(inputs, outputs[0], Select(Ref(0), Ref(1), Ref(2))),
     to_onnx=lambda node, types: [OnnxNode("Where", node.inputs, node.outputs)],
     examples=(Example((_BOOL, _VECTOR, _ROW), values=("bool",)),),
 )

@@ -10,7 +10,7 @@ import numpy as np
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import MatmulSpec
-from compiler.ops.elementwise import sum_to
+from compiler.ops.broadcasting import sum_to
 from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import Cost, Example, OnnxNode, OnnxWriter, Operator, Types, broadcast_shape, flag
 

@@ -13,7 +13,7 @@ from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.access import Access, axis, broadcast, identity
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select
 from compiler.kernels.spec import GatherSpec, MapSpec
-from compiler.ops.elementwise import sum_to
+from compiler.ops.broadcasting import sum_to
 from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Cost,

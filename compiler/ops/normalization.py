@@ -17,9 +17,10 @@ import numpy as np
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.access import Access, axis, row_matrix
-from compiler.kernels.expressions import Expr, Ref
+from compiler.kernels.expressions import Expr, Ref, add, mul
 from compiler.kernels.spec import NormGradSpec, RowSpec
 from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.normalize import moments, norm_onnx, norm_stages
 from compiler.ops.record import (
     Cost,
     Example,
@@ -33,7 +34,6 @@ from compiler.ops.record import (
     number,
     reading_cost,
 )
-from compiler.ops.rows import add, moments, mul, norm_onnx, norm_stages
 
 _T = TypeVar("_T")
 _GRADIENT_FLOPS = 18

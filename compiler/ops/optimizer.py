@@ -17,7 +17,7 @@ import numpy as np
 from compiler.errors import InternalError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.access import Access, axis, broadcast, identity
-from compiler.kernels.expressions import Binary, Const, Expr, Ref, Unary
+from compiler.kernels.expressions import Binary, Const, Expr, Ref, Unary, add, mul, sub
 from compiler.kernels.spec import MapSpec
 from compiler.ops.record import (
     Cost,
@@ -30,7 +30,6 @@ from compiler.ops.record import (
     integer,
     number,
 )
-from compiler.ops.rows import add, mul, sub
 
 _UPDATE = NotDifferentiable("an optimizer step is the end of the graph")
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import PoolSpec
-from compiler.ops.convolution import TO_NCHW, TO_NHWC, output_size
 from compiler.ops.emitter import Emitter, Grads, Value
 from compiler.ops.record import (
     Example,
@@ -23,6 +22,7 @@ from compiler.ops.record import (
     ints,
     reading_cost,
 )
+from compiler.ops.windows import TO_NCHW, TO_NHWC, output_size
 
 Kind = Literal["max", "max_grad", "average", "average_grad"]
 WINDOW = ("kernel", "strides", "pads")

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.graph import Array, Graph, Node
-from compiler.ops.rows import LOWEST
+from compiler.ops.softmax import LOWEST
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.passes import Declined, PassResult, rewritten
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, takewhile
 
-from compiler.program.cost import cache_bytes
+from compiler.program.cost import Machine
 from compiler.program.program import Program
 from compiler.recomputation.choose import Repeat, lowering, rank_repeats
 from compiler.recomputation.rewrite import repeat_calls, repeat_forward
@@ -35,8 +35,8 @@ class Attempt:
 
 def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterator[Attempt]:
     """The fastest way for `target`, then ever more repeated calls and finer slices of the batch."""
-    capacity_bytes = cache_bytes(target)
-    ranked = [rank_repeats(program, capacity_bytes) for program in programs]
+    machine = Machine.of(target)
+    ranked = [rank_repeats(program, machine) for program in programs]
     for share in (0.0, *SHARES):
         chosen = [lowering(program, _taken(repeats, share)) for program, repeats in zip(programs, ranked, strict=True)]
         positions = {
@@ -45,7 +45,8 @@ def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterato
         }
         repeated = [repeat_calls(program, positions[program.name]) for program in programs]
         for finer in FINER:
-            groups = {program.name: choose_groups(program, batch, capacity_bytes // finer) for program in repeated}
+            finer_machine = machine.with_cache_over(finer)
+            groups = {program.name: choose_groups(program, batch, finer_machine) for program in repeated}
             count, runs = sum(map(len, positions.values())), sum(map(len, groups.values()))
             yield Attempt(
                 f"{count} forward kernels repeated in the backward pass, {runs} runs cut by the batch",

@@ -15,10 +15,11 @@ from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
 from compiler.placement.attempts import Attempt
 from compiler.placement.packed_weights import pack_weights, plan_packing
-from compiler.program.memory import plan_memory
+from compiler.program.memory import check_budget, plan_memory
 from compiler.program.program import KernelCall, MemoryPlan, Program, StateTensor
 from compiler.program.verify import find_problem
 from compiler.rewriting.passes import Trace
+from compiler.settings import BuildSettings
 from compiler.targets import Target
 from compiler.tuning.table import TuningTable
 
@@ -38,26 +39,24 @@ def place_programs(
     programs: Sequence[Program],
     state: Sequence[StateTensor],
     attempts: Iterable[Attempt],
-    *,
-    tuning: TuningTable,
-    target: Target,
-    threads: int,
-    limit_bytes: int | None,
+    settings: BuildSettings,
     trace: Trace | None = None,
 ) -> Placed:
-    """Memory and schedules of the first of several equivalent ways to run the programs that fits in `limit_bytes`.
+    """Memory and schedules of the first of several equivalent ways to run the programs that fits in the spec's limit.
 
-    Frozen weights are packed; a limit on memory leaves no room for copies of them.
+    Frozen weights are packed; a limit on memory leaves no room for copies of them. Without a limit the first way is
+    taken, and what the target's memory does not hold is refused.
 
     Raises: DoesNotFit, of the attempt that needs least, if none fits; TuningError as `measured_choices`.
     """
+    target, threads, limit_bytes = settings.target, settings.threads, settings.spec.memory_limit_bytes
     refusals: list[tuple[DoesNotFit, str]] = []
     panel_width = partial(stored_panel_width, target=target, threads=threads)
     for attempt in attempts:
         tried = [run_call_passes(program, attempt.passes, trace) for program in programs]
         packing = plan_packing(tried, state, panel_width, may_copy=limit_bytes is None)
         packed = [run_call_passes(program, (partial(pack_weights, packing=packing),), trace) for program in tried]
-        choices = measured_choices(packed, tuning, target, threads)
+        choices = measured_choices(packed, settings.tuning, target, threads)
 
         def scratch_bytes(call: KernelCall, choices: Mapping[str, Choice] = choices) -> int:
             return workspace_bytes(call.spec, target, threads, choices.get(signature(call.spec), DEFAULT))
@@ -67,6 +66,8 @@ def place_programs(
         except DoesNotFit as refusal:
             refusals.append((refusal, attempt.name))
         else:
+            if limit_bytes is None:
+                check_budget(memory, target)
             _check(placed)
             return Placed(attempt.name, placed, packing.state, memory, choices)
     if not refusals:

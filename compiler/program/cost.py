@@ -1,8 +1,9 @@
 """What a call costs, whole or part by part: the bytes it moves to and from memory against its arithmetic.
 
 The unit is a byte of memory traffic. A call takes as long as the slowest of its memory traffic, its cache traffic and
-its arithmetic, and a little for being called. Traffic is what a cache of least recently used values misses: a value
-that has left it is read again, and what leaves it changed is written; a dead value's bytes serve the next one.
+its arithmetic, and a little for being called; how fast each is, the target says (`compiler.targets.costs`). Traffic is
+what a cache of least recently used values misses: a value that has left it is read again, and what leaves it changed is
+written; a dead value's bytes serve the next one.
 On Zen 4 the whole-batch sums come within 10% of the measured steps of MobileNetV2, ResNet-50 and DistilBERT.
 """
 
@@ -10,30 +11,28 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compiler.kernels.spec import ConvSpec, KernelSpec, MatmulSpec
 from compiler.program.program import Program
-from compiler.slicing.cut import Part
-from compiler.targets import Target
-
-CACHE_SHARE = 0.25
-"""Part of the last cache that a step can count on: 0.25 measured faster than 0.5 and 0.75 (MobileNetV2, batch 8)."""
-CACHE_SPEED = 4.0
-"""Bytes that the last cache delivers in the time of one from memory. Measured on Zen 4: 90-175 GB/s against 21-35."""
-PRODUCT_SPEED = 8.0
-"""FLOP of a matrix product or dense convolution in that time: 200 GFLOP/s against 25 GB/s on Zen 4."""
-OTHER_SPEED = 3.0
-"""FLOP of any other kernel in that time."""
-CALL_BYTES = 125_000
-"""Start and uneven end of a parallel kernel: 5 us at 25 GB/s."""
-PACKING = 2.0
-"""How often a matrix product moves its weights before it computes: packing reads and writes them."""
+from compiler.targets import MachineCosts, Target
 
 
-def cache_bytes(target: Target) -> int:
-    """Bytes of the target's last cache that hold a group's values."""
-    return int(CACHE_SHARE * (target.l3_bytes or target.l2_bytes))
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the model knows of a target: the bytes of its last cache that hold a group's values, and its figures."""
+
+    cache_bytes: int
+    costs: MachineCosts
+
+    @classmethod
+    def of(cls, target: Target) -> Machine:
+        """The model of a target."""
+        return cls(int(target.costs.cache_share * (target.l3_bytes or target.l2_bytes)), target.costs)
+
+    def with_cache_over(self, divisor: int) -> Machine:
+        """The same with a cache that many times smaller."""
+        return replace(self, cache_bytes=self.cache_bytes // divisor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class CostedCall:
         return sum(operand.size_bytes for operand in (*self.inputs, *self.outputs))
 
 
-def costed_calls(program: Program) -> tuple[CostedCall, ...]:
+def costed_calls(program: Program, costs: MachineCosts) -> tuple[CostedCall, ...]:
     """The calls of a program as the model sees them, in order."""
     last_read = {program.root(name): i for i, call in enumerate(program.calls) for name in call.inputs}
     last_read |= {program.root(name): len(program.calls) for name in program.outputs}
@@ -73,11 +72,15 @@ def costed_calls(program: Program) -> tuple[CostedCall, ...]:
             operands(call.inputs),
             operands(call.outputs),
             frozenset(root for root in map(program.root, call.inputs) if last_read[root] == position),
-            call.flops / (PRODUCT_SPEED if isinstance(call.spec, MatmulSpec | ConvSpec) else OTHER_SPEED),
-            PACKING * program.types[call.inputs[1]].size_bytes if _packs_weights(call.spec) else 0.0,
+            call.flops / _flop_per_byte(call.spec, costs),
+            costs.packing_passes * program.types[call.inputs[1]].size_bytes if _packs_weights(call.spec) else 0.0,
         )
         for position, call in enumerate(program.calls)
     )
+
+
+def _flop_per_byte(spec: KernelSpec, costs: MachineCosts) -> float:
+    return costs.product_flop_per_byte if isinstance(spec, MatmulSpec | ConvSpec) else costs.other_flop_per_byte
 
 
 def _packs_weights(spec: KernelSpec) -> bool:
@@ -136,51 +139,14 @@ class Cache:
         return written
 
 
-def whole_costs(calls: Sequence[CostedCall], capacity_bytes: int) -> list[float]:
+def whole_costs(calls: Sequence[CostedCall], machine: Machine) -> list[float]:
     """The cost of each call of a program, run whole and in order."""
-    cache = Cache(capacity_bytes)
+    cache, speed, launch_bytes = Cache(machine.cache_bytes), machine.costs.cache_speed, machine.costs.launch_bytes
     costs: list[float] = []
     for call in calls:
         traffic = sum(cache.read(operand, operand.size_bytes) for operand in call.inputs)
         traffic += sum(cache.write(operand, operand.size_bytes) for operand in call.outputs)
         for root in call.dying:
             cache.drop(root)
-        costs.append(max(traffic, call.operand_bytes / CACHE_SPEED, call.arithmetic) + CALL_BYTES + call.packing)
+        costs.append(max(traffic, call.operand_bytes / speed, call.arithmetic) + launch_bytes + call.packing)
     return costs
-
-
-@dataclass(slots=True)
-class RunCost:
-    """The cost of a growing run of calls in parts, followed through one part that begins with a cold cache."""
-
-    parts: int
-    cache: Cache
-    part_cost: float = 0.0
-    idle: float = 0.0
-    """Time of one part in which memory has nothing to do, so that changed values can be written."""
-    sums_cost: float = 0.0
-    """Terms of sums over the batch, and their adding up."""
-
-    def add(self, call: CostedCall, part: Part) -> None:
-        """The next call that runs in parts."""
-        traffic, touched = 0.0, 0
-        for operand, cut in zip(call.inputs, part.cut, strict=False):
-            size_bytes = operand.size_bytes // self.parts if cut else operand.size_bytes
-            missed = self.cache.read(operand, size_bytes)
-            traffic += missed if cut else missed / self.parts
-            touched += size_bytes
-        for operand in call.outputs:
-            if part.sums:
-                self.sums_cost += 3 * operand.size_bytes * self.parts
-            else:
-                traffic += self.cache.write(operand, operand.size_bytes // self.parts)
-                touched += operand.size_bytes // self.parts
-        for root in call.dying:
-            self.cache.drop(root)
-        time = max(traffic, touched / CACHE_SPEED, call.arithmetic / self.parts)
-        self.idle += time - traffic
-        self.part_cost += time + CALL_BYTES + call.packing
-
-    def total(self) -> float:
-        """The cost if the run ends here: what later calls read must have been written."""
-        return self.parts * (self.part_cost + max(0.0, self.cache.changed_bytes() - self.idle)) + self.sums_cost

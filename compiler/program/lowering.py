@@ -40,7 +40,7 @@ def lower(graph: Graph, name: ProgramName, *, inputs: tuple[str, ...], outputs: 
         calls.append(_call(node, spec, taken, made, scalars))
     updates = tuple(value for value in graph.outputs if value not in outputs)
     program = Program(name, tuple(calls), graph.types, inputs, outputs, aliases, updates)
-    return replace(program, state=_state(graph, program))
+    return replace(program, state=_state(graph, program)).trimmed()
 
 
 def _state(graph: Graph, program: Program) -> tuple[str, ...]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import DoesNotFit
 from compiler.kernels.affine import is_identity
+from compiler.kernels.alignment import aligned
 from compiler.kernels.spec import MapSpec
 from compiler.program.aliases import Alias, storage_of
 from compiler.program.program import KernelCall, MemoryPlan, Placement, Program, ProgramName, StateTensor
-
-ALIGNMENT = 64
+from compiler.targets import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def peak_bytes(blocks: Sequence[Block]) -> int:
 
 
 def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
-    """Offsets (multiples of 64) such that blocks alive together do not overlap, and the bytes used."""
+    """Offsets (of aligned blocks: aligned) such that blocks alive together do not overlap, and the bytes used."""
     orders: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda i: (-blocks[i].size_bytes, blocks[i].first),
         lambda i: (-blocks[i].size_bytes * (blocks[i].last - blocks[i].first + 1), blocks[i].first),
@@ -117,8 +117,9 @@ def _first_fit(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int]
     return offsets, used
 
 
-def _aligned(size_bytes: int) -> int:
-    return -(-max(size_bytes, 1) // ALIGNMENT) * ALIGNMENT
+def _stored_bytes(size_bytes: int) -> int:
+    """Of a value, an empty one too: each has a place of its own."""
+    return aligned(max(size_bytes, 1))
 
 
 def _stack(state: Sequence[StateTensor], roles: tuple[str, ...]) -> tuple[dict[str, tuple[int, int]], int]:
@@ -128,7 +129,7 @@ def _stack(state: Sequence[StateTensor], roles: tuple[str, ...]) -> tuple[dict[s
     for tensor in state:
         if tensor.role in roles:
             places[tensor.name] = (offset, tensor.type.size_bytes)
-            offset += _aligned(tensor.type.size_bytes)
+            offset += _stored_bytes(tensor.type.size_bytes)
     return places, offset
 
 
@@ -145,14 +146,14 @@ def _blocks(
         root = program.root(name)
         spans[root] = (spans[root][0], len(program.calls))
     blocks = [
-        Block((program.name, root), _aligned(program.types[root].size_bytes), first, last)
+        Block((program.name, root), _stored_bytes(program.types[root].size_bytes), first, last)
         for root, (first, last) in spans.items()
         if root not in fixed
     ]
     for position, call in enumerate(program.calls):
         needed = workspace_bytes(call)
         if needed:
-            blocks.append(Block((program.name, position), _aligned(needed), position, position))
+            blocks.append(Block((program.name, position), _stored_bytes(needed), position, position))
     return blocks
 
 
@@ -171,10 +172,30 @@ def _place_aliases(
 
 
 def _check_limit(plan: MemoryPlan, limit_bytes: int | None) -> None:
-    needed = plan.arena_bytes + plan.weights_bytes + plan.optimizer_bytes
-    if limit_bytes is not None and needed > limit_bytes:
-        advice = f"arena {plan.arena_bytes:,}, weights {plan.weights_bytes:,}, optimizer {plan.optimizer_bytes:,}: "
-        raise DoesNotFit(needed, limit_bytes, advice + "lower the batch, or train fewer or later layers")
+    if limit_bytes is not None and plan.needed_bytes > limit_bytes:
+        advice = f"{_parts(plan)}: lower the batch, or train fewer or later layers"
+        raise DoesNotFit(plan.needed_bytes, limit_bytes, advice)
+
+
+def check_budget(plan: MemoryPlan, target: Target) -> None:
+    """Refuses a step, planned without a limit, that the target's memory does not hold.
+
+    Raises: DoesNotFit, with the ways out.
+    """
+    budget = target.budget_bytes
+    if plan.needed_bytes <= budget:
+        return
+    advice = (
+        f"{_parts(plan)}; {target.title} has {target.memory_bytes:,} bytes, of which "
+        f"{target.memory_bytes - budget:,} are left to its system. Set the spec's memory_limit_bytes to {budget:,}, "
+        "and forward kernels are repeated rather than their results kept, as far as that helps; lower the batch; train "
+        "fewer or later layers; on a device with more memory, set memory_limit_bytes to what is free there"
+    )
+    raise DoesNotFit(plan.needed_bytes, budget, advice)
+
+
+def _parts(plan: MemoryPlan) -> str:
+    return f"arena {plan.arena_bytes:,}, weights {plan.weights_bytes:,}, optimizer {plan.optimizer_bytes:,}"
 
 
 # ---------------------------------------------------------------------------------------------------- in-place reuse

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from compiler.graph import Parameter, Phase, TensorType
@@ -11,6 +11,8 @@ from compiler.kernels.spec import KernelSpec
 from compiler.program.aliases import Aliases, root_of
 
 Region = Literal["weights", "optimizer", "arena"]
+Space = Literal["ram"]
+"""Memories that kernels reach by different addresses: one, on a CPU. Each has regions of its own."""
 ProgramName = Literal["train", "forward"]
 
 
@@ -94,14 +96,28 @@ class Program:
         """The value that owns the storage of `value`."""
         return root_of(self.aliases, value)
 
+    def trimmed(self) -> Program:
+        """The same without types and aliases of values that nothing touches."""
+        left = [value for call in self.calls for value in (*call.inputs, *call.outputs)]
+        left += (*self.inputs, *self.outputs, *self.updates, *self.state)
+        touched: set[str] = set()
+        while left:
+            value = left.pop()
+            if value not in touched:
+                touched.add(value)
+                left += [self.aliases[value].value] if value in self.aliases else []
+        types = {value: tensor for value, tensor in self.types.items() if value in touched}
+        return replace(self, types=types, aliases={v: alias for v, alias in self.aliases.items() if v in touched})
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a value lives: byte range in one region; offsets are multiples of 64."""
+    """Where a value lives: a byte range in one region of a memory space, at an aligned offset."""
 
     region: Region
     offset_bytes: int
     size_bytes: int
+    space: Space = "ram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +134,11 @@ class MemoryPlan:
     weights_bytes: int
     optimizer_bytes: int
     arena_bytes: int
+
+    @property
+    def needed_bytes(self) -> int:
+        """All memory that a step takes, apart from its code."""
+        return self.arena_bytes + self.weights_bytes + self.optimizer_bytes
 
 
 @dataclass(frozen=True, slots=True)

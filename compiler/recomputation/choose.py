@@ -2,8 +2,8 @@
 
 A kept value is written to memory once and read again once it has left the cache; a repeated one lives in the cache only
 but its arithmetic is done twice. Both are counted in bytes of memory traffic (see `compiler.program.cost`), so a repeat
-that costs less than `KEPT_TRAFFIC` for each byte that it saves is taken to save time: an expanding 1x1 convolution with
-very few input channels or a normalisation, never a product with a long reduction.
+that costs less than the target's `kept_passes` for each byte that it saves is taken to save time: an expanding 1x1
+convolution with very few input channels or a normalisation, never a product with a long reduction.
 """
 
 from __future__ import annotations
@@ -12,17 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from compiler.program.cost import CACHE_SPEED, CALL_BYTES, CostedCall, costed_calls
+from compiler.program.cost import CostedCall, Machine, costed_calls
 from compiler.program.program import Program
 from compiler.recomputation.candidates import first_reads_after_forward, repeatable
 from compiler.recomputation.rewrite import repeat_calls
-
-KEPT_TRAFFIC = 1.5
-"""Memory traffic for each byte of a kept value: one read, and a write that partly hides behind arithmetic.
-
-Measured on Zen 4, MobileNetV2 at batch 8, against no repeats: 2.0 takes 1.067 of the time, 1.75 takes 1.036, 1.5 takes
-0.986 (two calls: 211 MB resident instead of 250).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +29,12 @@ class Repeat:
     """True if repeating takes less time than keeping would."""
 
 
-def rank_repeats(program: Program, capacity_bytes: int) -> tuple[Repeat, ...]:
+def rank_repeats(program: Program, machine: Machine) -> tuple[Repeat, ...]:
     """Repeats that save memory: those that gain time, then the others, each time the cheapest for each byte first.
 
     What a repeat saves counts on those before it.
     """
-    ranking = _Ranking.of(program, capacity_bytes)
+    ranking = _Ranking.of(program, machine)
     found: list[Repeat] = []
     while (best := ranking.cheapest()) is not None:
         ranking.accept(best)
@@ -82,7 +75,7 @@ def _live_bytes(program: Program) -> tuple[int, int]:
 @dataclass(slots=True)
 class _Ranking:
     program: Program
-    capacity_bytes: int
+    machine: Machine
     calls: tuple[CostedCall, ...]
     left: list[int]
     kept: set[str]
@@ -94,19 +87,19 @@ class _Ranking:
     again: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, program: Program, capacity_bytes: int) -> _Ranking:
+    def of(cls, program: Program, machine: Machine) -> _Ranking:
         made = frozenset(name for call in program.calls if call.phase == "forward" for name in call.outputs)
         needs = first_reads_after_forward(program)
-        calls = costed_calls(program)
+        calls = costed_calls(program, machine.costs)
         read = {operand.root for call in calls for operand in call.inputs}
         return cls(
             program,
-            capacity_bytes,
+            machine,
             calls,
             list(repeatable(program)),
             set(made & needs.keys()),
             frozenset(read - made),
-            _leaving(program, calls, capacity_bytes),
+            _leaving(program, calls, machine.cache_bytes),
         )
 
     def cheapest(self) -> Repeat | None:
@@ -127,11 +120,12 @@ class _Ranking:
         freed = sum(operand.size_bytes for operand in call.outputs if operand.root in self.kept)
         known = self.kept | self.again | self.fixed
         held = sum(operand.size_bytes for operand in call.inputs if operand.root not in known)
-        parts = 1 + call.operand_bytes // self.capacity_bytes
-        cost = max(call.operand_bytes / CACHE_SPEED, call.arithmetic) + parts * (CALL_BYTES + call.packing)
+        costs, parts = self.machine.costs, 1 + call.operand_bytes // self.machine.cache_bytes
+        cost = max(call.operand_bytes / costs.cache_speed, call.arithmetic)
+        cost += parts * (costs.launch_bytes + call.packing)
         leaves = any(operand.root in self.leaving for operand in call.outputs)
         saved_bytes = freed - held
-        return Repeat(position, saved_bytes, cost, leaves and cost < KEPT_TRAFFIC * saved_bytes)
+        return Repeat(position, saved_bytes, cost, leaves and cost < costs.kept_passes * saved_bytes)
 
 
 def _leaving(program: Program, calls: Iterable[CostedCall], capacity_bytes: int) -> frozenset[str]:

@@ -8,6 +8,8 @@
 #include "events.h"
 #include "failure.h"
 #include "files.h"
+#include "run_events.h"
+#include "stop.h"
 
 static void put_score(int64_t samples, const pf_score *score) {
     double terms = (double)score->terms;

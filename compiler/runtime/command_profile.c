@@ -3,10 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "commands.h"
-#include "events.h"
 #include "denormals.h"
+#include "events.h"
 #include "failure.h"
+#include "run_events.h"
+#include "stop.h"
 #include "threads.h"
 
 /* Step times come first, without a timer between kernels; then some steps are timed kernel by kernel; then what starting

@@ -1,6 +1,9 @@
 #include "commands.h"
+#include "clock.h"
 #include "events.h"
 #include "failure.h"
+#include "run_events.h"
+#include "stop.h"
 
 static void put_step(int64_t number, double loss, double us) {
     pf_event("step");

@@ -10,6 +10,9 @@
 #include "pockfarm_step.h"
 #include "tvm_abi.h"
 
+/* Of every operand's storage; the compiler's half is compiler/kernels/alignment.py. */
+#define PF_ALIGNMENT 64
+
 #define PF_NOWHERE UINT64_MAX
 #define PF_MAX_OPERANDS 64
 #define PF_MAX_INPUTS 16

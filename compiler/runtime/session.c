@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "backend.h"
 #include "checkpoint.h"
@@ -31,12 +30,6 @@ pf_sizes pf_planned_sizes(void) { return pf_image_data.sizes; }
 int64_t pf_steps_done(const pf_step *step) { return step->steps_done; }
 void pf_set_learning_rate(pf_step *step, double learning_rate) { step->learning_rate = learning_rate; }
 
-double pf_now_us(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
-
 /* Every operand lies inside the mapping: what the compiler planned is what this process may touch. */
 static pf_status check_program(const pf_program *program) {
     for (uint32_t i = 0; i < program->call_count; i++) {
@@ -44,7 +37,7 @@ static pf_status check_program(const pf_program *program) {
         for (uint32_t k = 0; k < call->operand_count; k++) {
             const pf_operand *operand = &program->operands[call->first_operand + k];
             uint64_t bytes = (uint64_t)operand->count * pf_item_bytes(operand->dtype);
-            if (operand->offset % 64 || operand->offset > pf_image_data.total_bytes ||
+            if (operand->offset % PF_ALIGNMENT || operand->offset > pf_image_data.total_bytes ||
                 bytes > pf_image_data.total_bytes - operand->offset)
                 return pf_fail(PF_INTERNAL, "internal.plan", "operand %" PRIu32 " of kernel %" PRIu32 " (%s) lies outside the plan",
                                k, i, call->name);

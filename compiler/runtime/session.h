@@ -27,7 +27,4 @@ pf_status pf_run_call(pf_step *step, const pf_program *program, uint32_t index);
 /* `pf_train_step` that takes a loss that is not finite as it comes: a profile measures time, not learning. */
 pf_status pf_run_train(pf_step *step, float *loss);
 
-/* Monotonic time in microseconds. */
-double pf_now_us(void);
-
 #endif

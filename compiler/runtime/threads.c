@@ -8,9 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "denormals.h"
 #include "failure.h"
-#include "session.h"
 
 /* Kernels follow each other within microseconds, so a waiter spins about that long before it sleeps. */
 #ifndef PF_SPIN_US

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from compiler.program.cost import Cache, CostedCall, RunCost, costed_calls, whole_costs
+from compiler.program.cost import Cache, CostedCall, Machine, costed_calls, whole_costs
 from compiler.program.program import Program
 from compiler.slicing.flow import Cutter, Group, Run
+from compiler.slicing.run_cost import RunCost
 
 SMALL = 0.25
 """A call whose operands all fit in this part of the cache does not begin a run."""
@@ -23,10 +24,10 @@ PATIENCE = 16
 """A run that has not gained for so many calls is not followed further."""
 
 
-def choose_groups(program: Program, batch: int, capacity_bytes: int) -> tuple[Group, ...]:
-    """The cheapest grouping of a program for a cache of `capacity_bytes`; a batch of 1 has none."""
+def choose_groups(program: Program, batch: int, machine: Machine) -> tuple[Group, ...]:
+    """The cheapest grouping of a program for a machine; a batch of 1 has none."""
     counts = [parts for parts in range(2, batch + 1) if batch % parts == 0]
-    search = _Search.of(program, capacity_bytes)
+    search = _Search.of(program, machine)
     end = len(search.calls)
     best: list[float] = [0.0] + [float("inf")] * end
     last: list[Group | None] = [None] * (end + 1)
@@ -34,7 +35,7 @@ def choose_groups(program: Program, batch: int, capacity_bytes: int) -> tuple[Gr
         alone = best[first] + search.whole(first, first + 1)
         if alone < best[first + 1]:
             best[first + 1], last[first + 1] = alone, None
-        for parts in counts if call.operand_bytes > SMALL * capacity_bytes else ():
+        for parts in counts if call.operand_bytes > SMALL * machine.cache_bytes else ():
             for stop, cost in search.runs(first, parts):
                 if best[first] + cost < best[stop]:
                     best[stop], last[stop] = best[first] + cost, Group(first, stop, parts)
@@ -45,15 +46,15 @@ def choose_groups(program: Program, batch: int, capacity_bytes: int) -> tuple[Gr
 class _Search:
     cutter: Cutter
     calls: tuple[CostedCall, ...]
-    capacity_bytes: int
+    machine: Machine
     whole_until: list[float]
     """Cost of the calls before each position, run whole."""
 
     @classmethod
-    def of(cls, program: Program, capacity_bytes: int) -> _Search:
-        calls = costed_calls(program)
-        whole_until = [0.0, *accumulate(whole_costs(calls, capacity_bytes))]
-        return cls(Cutter(program), calls, capacity_bytes, whole_until)
+    def of(cls, program: Program, machine: Machine) -> _Search:
+        calls = costed_calls(program, machine.costs)
+        whole_until = [0.0, *accumulate(whole_costs(calls, machine))]
+        return cls(Cutter(program), calls, machine, whole_until)
 
     def whole(self, first: int, end: int) -> float:
         """The cost of some calls, run whole."""
@@ -61,8 +62,8 @@ class _Search:
 
     def runs(self, first: int, parts: int) -> Iterator[tuple[int, float]]:
         """Every run in `parts` parts that begins with a call, while it gains: its end, and its cost."""
-        run, cost = Run(self.cutter, parts), RunCost(parts, Cache(self.capacity_bytes))
-        waiting, most_gained, patience = REFILL * self.capacity_bytes, 0.0, PATIENCE
+        run, cost = Run(self.cutter, parts), RunCost(parts, Cache(self.machine.cache_bytes), self.machine.costs)
+        waiting, most_gained, patience = REFILL * self.machine.cache_bytes, 0.0, PATIENCE
         for position in range(first, len(self.calls)):
             part = run.admit(position)
             if part is not None:

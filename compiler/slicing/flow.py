@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from compiler.program.memory import ALIGNMENT
+from compiler.kernels.alignment import ALIGNMENT_BYTES
 from compiler.program.program import KernelCall, Program
 from compiler.slicing.cut import Part, part_of
 
@@ -58,7 +58,7 @@ class Cutter:
         """True if every part's range of the value begins at an aligned byte of its storage."""
         size_bytes = self.program.types[name].size_bytes
         owner_bytes = self.program.types[self.program.root(name)].size_bytes
-        return size_bytes == owner_bytes and size_bytes % (parts * ALIGNMENT) == 0
+        return size_bytes == owner_bytes and size_bytes % (parts * ALIGNMENT_BYTES) == 0
 
 
 @dataclass(slots=True)

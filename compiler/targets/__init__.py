@@ -1,52 +1,26 @@
-"""Targets are data: one TOML per board beside this file, read into a `Target`."""
+"""Targets are data: one TOML per board beside this file, read into the description of its kind.
+
+`kind` in the TOML is the tag: the one table below says what each kind's description is, so a GPU, a DSP or a
+micro-controller is a dataclass of its own and a row. Adding a target of a known kind is one file.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from compiler.errors import TargetError
+from compiler.targets.costs import MachineCosts
+from compiler.targets.cpu import CpuTarget
 
 FOLDER = Path(__file__).parent
 
+Target = CpuTarget
+"""A target of any kind: the union of the table's descriptions."""
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A board (or a class of machine) that we build for.
-
-    `triple`, `cpu` and `features` are LLVM's; `zig_triple` is the linker's. Vector and cache sizes drive schedules.
-    `cores` is the number of cores a training step uses by default. `required_features` are the agent's names (as in
-    /proc/cpuinfo) that a device must report before it gets this binary. `sources` says where each figure is from.
-    """
-
-    name: str
-    title: str
-    device_class: str
-    triple: str
-    cpu: str
-    features: tuple[str, ...]
-    required_features: tuple[str, ...]
-    zig_triple: str
-    vector_bits: int
-    vector_registers: int
-    l1_bytes: int
-    l2_bytes: int
-    l3_bytes: int
-    cores: int
-    memory_bytes: int
-    sources: Mapping[str, str]
-
-    @property
-    def architecture(self) -> str:
-        """`x86_64` or `aarch64`."""
-        return self.triple.split("-", 1)[0]
-
-    @property
-    def lanes(self) -> int:
-        """f32 elements in one vector register."""
-        return self.vector_bits // 32
+KINDS: Mapping[str, Callable[[str, Mapping[str, Any]], Target]] = {"cpu": CpuTarget.of}
 
 
 def names() -> tuple[str, ...]:
@@ -61,7 +35,25 @@ def load(name: str) -> Target:
     """
     if name not in names():
         raise TargetError(f"no target {name!r}", where="target", hint=f"known targets: {', '.join(names())}")
-    table = tomllib.loads((FOLDER / f"{name}.toml").read_text())
-    table["features"] = tuple(table["features"])
-    table["required_features"] = tuple(table["required_features"])
-    return Target(name=name, **table)
+    return parse(name, (FOLDER / f"{name}.toml").read_text())
+
+
+def parse(name: str, text: str) -> Target:
+    """The target that a TOML describes. Raises: TargetError if it does not describe one."""
+    where = f"target {name}"
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise TargetError(f"not TOML: {problem}", where=where) from None
+    kind = table.get("kind")
+    read = KINDS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        hint = f"known kinds: {', '.join(KINDS)}; another one needs a description in `compiler/targets`"
+        raise TargetError(f"no kind of target is called {kind!r}", where=where, hint=hint)
+    try:
+        return read(name, table)
+    except TypeError as problem:
+        raise TargetError(f"its fields are not those of kind {kind!r}: {problem}", where=where) from None
+
+
+__all__ = ["FOLDER", "KINDS", "CpuTarget", "MachineCosts", "Target", "load", "names", "parse"]

@@ -107,9 +107,13 @@ def build_tuning(
 def choose_trials(catalogue: Catalogue, target: Target) -> tuple[Trial, ...]:
     """The costliest kernels, each with all of its schedules."""
     kernels = catalogue.kernels[:MAX_TRIALS]
-    total = sum(kernel.cost for kernel in kernels)
+    total = sum(kernel.cost(target.costs) for kernel in kernels)
     trials = (
-        Trial(kernel.spec, choices_of(kernel.spec, target, catalogue.threads)[:MAX_VARIANTS], kernel.cost / total)
+        Trial(
+            kernel.spec,
+            choices_of(kernel.spec, target, catalogue.threads)[:MAX_VARIANTS],
+            kernel.cost(target.costs) / total,
+        )
         for kernel in kernels
     )
     return tuple(trial for trial in trials if len(trial.choices) > 1)

@@ -11,12 +11,10 @@ from compiler.errors import TuningError
 from compiler.kernels.spec import KernelSpec, canonical, signature
 from compiler.program.labels import label_of
 from compiler.program.program import KernelCall
-from compiler.targets import Target
+from compiler.targets import MachineCosts, Target
 from compiler.tuning.spec_text import parse_spec
 
 SCHEMA = "pockfarm.kernels/1"
-_FLOPS_PER_BYTE = 8
-"""A byte that moves takes about as long as this many operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +28,9 @@ class CatalogueKernel:
     flops: int
     bytes_moved: int
 
-    @property
-    def cost(self) -> float:
-        """Grows with the time that a step spends in it."""
-        return float(self.flops + _FLOPS_PER_BYTE * self.bytes_moved)
+    def cost(self, costs: MachineCosts) -> float:
+        """Grows with the time that a step spends in it on a machine."""
+        return self.flops + costs.product_flop_per_byte * self.bytes_moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +83,12 @@ def catalogue_of(calls: Iterable[KernelCall], target: Target, *, threads: int, v
             found[name] = replace(
                 known, calls=known.calls + 1, flops=known.flops + call.flops, bytes_moved=known.bytes_moved + moved
             )
-    return Catalogue(version, threads, heaviest_first(_with_choices(found, target, threads)))
+    return Catalogue(version, threads, heaviest_first(_with_choices(found, target, threads), target.costs))
 
 
-def heaviest_first(kernels: Mapping[str, CatalogueKernel]) -> tuple[CatalogueKernel, ...]:
+def heaviest_first(kernels: Mapping[str, CatalogueKernel], costs: MachineCosts) -> tuple[CatalogueKernel, ...]:
     """By cost, then by signature."""
-    return tuple(kernels[name] for name in sorted(kernels, key=lambda name: (-kernels[name].cost, name)))
+    return tuple(kernels[name] for name in sorted(kernels, key=lambda name: (-kernels[name].cost(costs), name)))
 
 
 def _with_choices(kernels: Mapping[str, CatalogueKernel], target: Target, threads: int) -> dict[str, CatalogueKernel]:

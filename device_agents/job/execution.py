@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Optional
 
 from device_agents.devices.describe import Device
 from device_agents.errors import AttemptError, BadBundle, BadData, Stopped
@@ -28,18 +28,17 @@ from device_agents.wire import (
     KernelTime,
     Limits,
     ProtocolError,
+    RunSettings,
     VariantTime,
 )
 from device_agents.wire.plausibility import check_kernel, check_memory
 
-JobMode = Literal["profile", "train", "eval", "infer", "tune"]
 Notify = Callable[..., None]
 """`notify(kind, **fields)`: kinds and fields of `wire.Event`."""
 StopCheck = Callable[[], Optional[Stopped]]
 
 WANTED_BLOCKS = 5
 MIN_BLOCK_STEPS = 4
-DEFAULT_TUNE_S = 60.0
 TUNE_SHARE = 0.8
 """Of the run's time limit, at most: the last kernel's rounds may pass the end of the measuring time."""
 OUT = "out"
@@ -61,17 +60,10 @@ class Job:
     keep: Path
     """A folder of the agent's own, out of the job's reach, for what the job has made."""
     bundle: UnpackedBundle
-    mode: JobMode
-    steps: int = 20
-    warmup: int = 3
-    seed: int = 0
-    learning_rate: float | None = None
-    threads: int | None = None
+    settings: RunSettings
     data: DataFiles | None = None
     weights: Path | None = None
     """Starting weights; tensors it lacks (constants) come from the bundle's own."""
-    tune_s: float = DEFAULT_TUNE_S
-    """Seconds that measuring schedules may take; mode tune only."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -111,7 +103,7 @@ class Execution:
         self._deadline_s = time.monotonic() + self._run_limit_s
         with self._confined(), self._sampler:
             try:
-                modes[self.job.mode]()
+                modes[self.job.settings.mode]()
             finally:
                 self.findings.states = self._sampler.states()
                 self.findings.energy_use = None if self.device.is_emulated else self._sampler.energy()
@@ -119,21 +111,21 @@ class Execution:
                     self.findings.memory = replace(self.findings.memory, cgroup_peak_bytes=self._group.peak_bytes())
 
     def _profile(self) -> None:
-        job = self.job
-        self.findings.warmup_steps = job.warmup
-        counts = block_steps(job.steps, emulated=self.device.is_emulated)
+        settings = self.job.settings
+        self.findings.warmup_steps = settings.warmup
+        counts = block_steps(settings.steps, emulated=self.device.is_emulated)
         for index, steps in enumerate(counts):
-            arguments = ["--steps", str(steps), "--warmup", str(job.warmup), "--batch-seed", str(job.seed)]
+            arguments = ["--steps", str(steps), "--warmup", str(settings.warmup), "--batch-seed", str(settings.seed)]
             done_before = sum(counts[:index])
             self._block("profile", [*self._weights(), *self._data(), *arguments], done_before, steps, sum(counts))
 
     def _train(self) -> None:
-        job = self.job
+        settings = self.job.settings
         self.findings.evaluation_before = self._evaluate("before", self._weights())
-        arguments = ["--steps", str(job.steps), "--batch-seed", str(job.seed), "--save", TRAINED]
-        if job.learning_rate is not None:
-            arguments += ["--learning-rate", repr(job.learning_rate)]
-        self._block("train", [*self._weights(), *self._data(), *arguments], 0, job.steps, job.steps)
+        arguments = ["--steps", str(settings.steps), "--batch-seed", str(settings.seed), "--save", TRAINED]
+        if settings.learning_rate is not None:
+            arguments += ["--learning-rate", repr(settings.learning_rate)]
+        self._block("train", [*self._weights(), *self._data(), *arguments], 0, settings.steps, settings.steps)
         if self.findings.losses and self.findings.losses[-1] is None:
             hint = "lower the learning rate, or look for extreme values in the data"
             raise BadData("train.diverged", "the loss is not a finite number any more", hint=hint)
@@ -171,7 +163,7 @@ class Execution:
                 self._notify("progress", fraction=(event.trial + 1) / len(trials))
 
         self._notify("phase", message="tune")
-        seconds = min(self.job.tune_s, TUNE_SHARE * self._run_limit_s)
+        seconds = min(self.job.settings.tune_s or 0.0, TUNE_SHARE * self._run_limit_s)
         self._run("tune", ["--seconds", repr(seconds)], on_event)
 
     def _evaluate(self, moment: str, weights: Sequence[str]) -> Evaluation:
@@ -316,8 +308,8 @@ class Execution:
         return keep_output(job.folder, name, to, uid=uid, max_bytes=most, should_stop=self._should_stop)
 
     def _threads(self) -> int | None:
-        if self.job.threads is not None:
-            return self.job.threads
+        if self.job.settings.threads is not None:
+            return self.job.settings.threads
         return min(self.job.bundle.threads, os.cpu_count() or 1) if self.job.bundle.threads else None
 
     def _weights(self) -> list[str]:
@@ -350,7 +342,7 @@ class Execution:
 
 def check_fits(job: Job, device: Device) -> None:
     """That this device may run this bundle in this mode. Raises: `BadBundle`, `BadData`."""
-    description = device.description
+    description, mode = device.description, job.settings.mode
     if job.bundle.target not in description.targets:
         known = ", ".join(description.targets) or "none"
         raise BadBundle("bundle.target", f"built for {job.bundle.target}; this device runs {known}", cause="user")
@@ -358,13 +350,13 @@ def check_fits(job: Job, device: Device) -> None:
     if missing:
         message = f"the binary needs CPU features that this device lacks: {', '.join(missing)}"
         raise BadBundle("bundle.features", message, cause="user")
-    if (job.bundle.trials is not None) != (job.mode == "tune"):
+    if (job.bundle.trials is not None) != (mode == "tune"):
         kind = "trains" if job.bundle.trials is None else "measures schedules"
-        raise BadBundle("bundle.kind", f"mode {job.mode} does not go with a bundle that {kind}", cause="user")
-    if job.data is None and job.mode not in ("profile", "tune"):
-        raise BadData("data.missing", f"mode {job.mode} needs a data set")
-    if job.mode in ("profile", "train") and job.steps < 1:
-        raise BadData("steps.missing", f"mode {job.mode} needs at least one step")
+        raise BadBundle("bundle.kind", f"mode {mode} does not go with a bundle that {kind}", cause="user")
+    if job.data is None and job.settings.needs_data:
+        raise BadData("data.missing", f"mode {mode} needs a data set")
+    if mode in ("profile", "train") and job.settings.steps < 1:
+        raise BadData("steps.missing", f"mode {mode} needs at least one step")
 
 
 def block_steps(steps: int, *, emulated: bool) -> tuple[int, ...]:

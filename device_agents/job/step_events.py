@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
 
 from device_agents.wire.codec import ProtocolError, check, from_json, parse
-from device_agents.wire.report import MAX_STEPS, MAX_THREADS, check_count, check_time, check_times
+from device_agents.wire.report import check_count, check_time, check_times
+from device_agents.wire.settings import MAX_STEPS, MAX_THREADS
 
 MAX_LINE_BYTES = 1 << 16
 """Of an event; the longest that a binary of ours writes, the text of an error, has some kilobytes."""

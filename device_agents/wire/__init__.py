@@ -5,15 +5,14 @@ unknown, missing and ill-typed fields by name (`ProtocolError`). `_at` is second
 `_us` microseconds, `_mj` millijoules, `_c` degrees Celsius, `_hz` hertz, `_bytes` bytes. Absent numbers are null,
 never zero or NaN. Digests are `sha256:<64 hex digits>`. Keys, signatures and payloads are standard base64 with padding.
 
-One file per conversation: `enrolment`, `assignment` (with the `envelope` around it), `progress`, `report`. Everybody
-outside of this room imports from here.
+One file per conversation: `enrolment`, `assignment` (with the `envelope` around it and the `settings` in it),
+`progress`, `report`. Everybody outside of this room imports from here.
 """
 
 from device_agents.wire.assignment import (
     EMULATION_TIME_FACTOR,
     LEASE_S,
     MAX_LONG_POLL_S,
-    MAX_TUNE_S,
     Assignment,
     LeaseRequest,
     Limits,
@@ -63,7 +62,6 @@ from device_agents.wire.progress import (
     ReportResponse,
 )
 from device_agents.wire.report import (
-    MAX_STEPS,
     Blob,
     Block,
     Cause,
@@ -74,25 +72,37 @@ from device_agents.wire.report import (
     Measurement,
     MeasurementClass,
     Memory,
-    Mode,
     Outcome,
     OutcomeState,
     Report,
     Verdict,
     VerdictKind,
 )
+from device_agents.wire.settings import (
+    LOCAL_MODES,
+    MAX_STEPS,
+    MODES,
+    LocalMode,
+    Mode,
+    RunSettings,
+    Setting,
+    check_taken,
+    default_of,
+    settings_of,
+)
 from device_agents.wire.tuning_report import KernelTuning, Tuning, VariantTime
 
 __all__ = [
     "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "CLOCK_HEADER", "DATASET_PATH",
     "DIGEST_HEADER", "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH",
-    "KEY_TYPE", "LEASE_PATH", "LEASE_S", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "MAX_REPORT_BYTES", "MAX_STEPS",
-    "MAX_TUNE_S", "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "WEIGHTS_PATH",
-    "Assignment", "Blob", "Block", "Cause", "Challenge", "ChallengeRequest", "Credential", "DeviceDescription",
-    "DeviceState", "Energy", "EnrolRequest", "EnrolResponse", "Envelope", "Evaluation", "Event", "EventBatch",
-    "EventsResponse", "HeartbeatRequest", "HeartbeatResponse", "KernelTime", "KernelTuning", "LeaseRequest",
-    "Limits", "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "ProtocolError",
-    "RenewRequest", "Report", "ReportResponse", "ServerKey", "Signature", "Statement", "Tuning", "VariantTime",
-    "Verdict", "VerdictKind", "attempt_path", "challenge_message", "check_plausible", "dumps", "from_json",
-    "key_message", "loads", "pae", "to_json",
+    "KEY_TYPE", "LEASE_PATH", "LEASE_S", "LOCAL_MODES", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S",
+    "MAX_REPORT_BYTES", "MAX_STEPS", "MODES", "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH", "REPORT_PATH",
+    "REPORT_TYPE", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause", "Challenge", "ChallengeRequest",
+    "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest", "EnrolResponse", "Envelope",
+    "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest", "HeartbeatResponse", "KernelTime",
+    "KernelTuning", "LeaseRequest", "Limits", "LocalMode", "Measurement", "MeasurementClass", "Memory", "Mode",
+    "Outcome", "OutcomeState", "ProtocolError", "RenewRequest", "Report", "ReportResponse", "RunSettings",
+    "ServerKey", "Setting", "Signature", "Statement", "Tuning", "VariantTime", "Verdict", "VerdictKind",
+    "attempt_path", "challenge_message", "check_plausible", "check_taken", "default_of", "dumps", "from_json",
+    "key_message", "loads", "pae", "settings_of", "to_json",
 ]  # fmt: skip

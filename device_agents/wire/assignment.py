@@ -4,14 +4,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Optional
 
-from device_agents.wire.codec import check
+from device_agents.wire.codec import FLAT, check
 from device_agents.wire.envelope import Envelope
-from device_agents.wire.report import MAX_STEPS, Blob, Mode, check_digest
+from device_agents.wire.report import Blob, check_digest
+from device_agents.wire.settings import MODES, RunSettings
 
 LEASE_S = 60.0
 MAX_LONG_POLL_S = 60.0
 EMULATION_TIME_FACTOR = 10.0
-MAX_TUNE_S = 86_400.0
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{8,200}")
 
 
@@ -78,29 +78,14 @@ class Assignment:
     """Time until the lease ends unless a heartbeat renews it (`LEASE_S`)."""
     envelope: Envelope
     bundle: Blob
-    mode: Mode
-    steps: int
-    """Measured or training steps; ignored by eval and tune."""
-    warmup: int = 3
-    """Steps before measuring; profile only."""
-    seed: int = 0
-    learning_rate: Optional[float] = None
-    """Null: the bundle's."""
-    threads: Optional[int] = None
-    """Null: the bundle's."""
+    settings: RunSettings = field(metadata=FLAT)
     dataset: Optional[Blob] = None
     """npz with the model's inputs by name (or `x`) and labels `y`. Null for profile only (synthetic data)."""
     weights: Optional[Blob] = None
     """Starting weights (safetensors); null: the bundle's."""
-    tune_s: Optional[float] = None
-    """Mode tune: seconds that the measuring may take."""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         check(bool(_TOKEN.fullmatch(self.lease_token)), "lease_token", "8-200 URL-safe characters")
         check(self.attempt >= 1, "attempt", "at least 1")
-        check(0 <= self.steps <= MAX_STEPS, "steps", f"0 to {MAX_STEPS:,}")
-        check(0 <= self.warmup <= MAX_STEPS, "warmup", f"0 to {MAX_STEPS:,}")
-        check(0 <= self.seed < 1 << 63, "seed", "0 to 2^63 - 1")
-        check(self.threads is None or 1 <= self.threads <= 1024, "threads", "1 to 1024")
-        check(self.tune_s is None or 0 < self.tune_s <= MAX_TUNE_S, "tune_s", f"above 0, at most {MAX_TUNE_S:,.0f}")
+        check(self.settings.mode in MODES, "mode", f"one of {', '.join(MODES)}")

@@ -14,6 +14,11 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 T = TypeVar("T")
 
+FLAT = {"flat": True}
+"""Metadata of a field whose own fields stand among those of the whole; there, what equals its default is left out."""
+ALWAYS_SENT = {"always_sent": True}
+"""Metadata of a field that is never left out, nor absent."""
+
 MAX_STRING_CHARACTERS = 1 << 20
 MAX_ITEMS = 1 << 20
 MAX_DIGITS = 400
@@ -37,7 +42,7 @@ def check(holds: bool, where: str, wanted: str) -> None:
 def to_json(value: Any) -> Any:
     """The JSON value (dicts, lists, strings, numbers, None) of a dataclass or of a field of one."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return _object(value)
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -45,6 +50,19 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ProtocolError("", f"{value} cannot be sent: numbers on the wire are finite, absent ones are null")
     return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if field.metadata.get("flat"):
+            said = {one.name for one in dataclasses.fields(item)
+                    if one.metadata.get("always_sent") or getattr(item, one.name) != one.default}  # fmt: skip
+            written.update({name: part for name, part in to_json(item).items() if name in said})
+        else:
+            written[field.name] = to_json(item)
+    return written
 
 
 def dumps(value: Any) -> bytes:
@@ -70,10 +88,10 @@ def from_json(kind: type[T], value: Any, where: str = "") -> T:
     if not isinstance(value, dict):
         raise ProtocolError(where or kind.__name__, f"expected an object, got {_name(value)}")
     fields = _fields(cast(Hashable, kind))
+    value, arguments = _take_flat(cast(Hashable, kind), value, where)
     unknown = sorted(set(value) - set(fields))
     if unknown:
         raise ProtocolError(_join(where, unknown[0]), f"unknown field of {kind.__name__}")
-    arguments = {}
     for name, (hint, required) in fields.items():
         if name in value:
             arguments[name] = _decode(hint, value[name], _join(where, name))
@@ -87,12 +105,33 @@ def from_json(kind: type[T], value: Any, where: str = "") -> T:
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Type and whether it must be there, of each field but the flat ones."""
     hints = get_type_hints(kind)
     absent = dataclasses.MISSING
     return {
         field.name: (hints[field.name], field.default is absent and field.default_factory is absent)
         for field in dataclasses.fields(kind)
+        if not field.metadata.get("flat")
     }
+
+
+@cache
+def _flat_fields(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.metadata.get("flat")}
+
+
+def _take_flat(kind: Any, value: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is left of the object, and the flat fields that were among its own."""
+    taken = {}
+    for name, hint in _flat_fields(kind).items():
+        inner = _fields(hint)
+        for field in dataclasses.fields(hint):
+            if field.metadata.get("always_sent") and field.name not in value:
+                raise ProtocolError(_join(where, field.name), f"missing field of {kind.__name__}")
+        taken[name] = from_json(hint, {key: item for key, item in value.items() if key in inner}, where)
+        value = {key: item for key, item in value.items() if key not in inner}
+    return value, taken
 
 
 def _decode(hint: Any, value: Any, where: str) -> Any:

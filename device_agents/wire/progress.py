@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Literal, Optional
 
 from device_agents.wire.codec import check
-from device_agents.wire.report import MAX_COUNT, MAX_STEPS, MAX_US, check_count, check_moment
+from device_agents.wire.report import MAX_COUNT, MAX_US, check_count, check_moment
+from device_agents.wire.settings import MAX_STEPS
 
 HEARTBEAT_INTERVAL_S = 10.0
 MAX_EVENTS_PER_BATCH = 1000

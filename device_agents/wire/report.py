@@ -9,23 +9,20 @@ from dataclasses import dataclass, field
 from typing import Literal, Optional
 
 from device_agents.wire.codec import check
+from device_agents.wire.settings import MAX_STEPS, MAX_THREADS, Mode
 from device_agents.wire.tuning_report import Tuning
 
 MeasurementClass = Literal["hardware", "host", "emulated", "simulated"]
-Mode = Literal["profile", "train", "eval", "tune"]
 Cause = Literal["model", "compiler", "limits", "device", "infra", "service", "user", "policy"]
 OutcomeState = Literal["succeeded", "failed", "cancelled", "inconclusive"]
 VerdictKind = Literal["valid", "noisy", "throttled", "disturbed", "drifting"]
 
-MAX_STEPS = 100_000
-"""Steps of one run: all of their losses and times are in its report."""
 MAX_US = 1e12
 """Of anything that is timed: eleven days, more than any run may take."""
 MAX_COUNT = 1 << 62
 """Of bytes and operations: what a database's integer holds."""
 MAX_INDEX = 1 << 20
 MAX_AT = 95_000_000_000.0
-MAX_THREADS = 1024
 MAX_READING = 1e15
 """Of a sensor, which may well be broken; its nonsense is shown, not judged."""
 MAX_MJ = 1e15

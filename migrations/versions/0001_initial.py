@@ -8,6 +8,13 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+TABLES = (
+    "results", "attempts", "runs", "jobs", "idempotency_records", "enrolment_tokens", "device_events",
+    "device_credentials", "dashboard_sessions", "dashboard_links", "outbox", "events", "devices", "datasets",
+    "bundles", "api_keys",
+)
+"""In the order in which they can be dropped."""
+
 
 def upgrade() -> None:
     op.create_table(
@@ -361,66 +368,5 @@ def downgrade() -> None:
     for name in sa.inspect(op.get_bind()).get_table_names():
         if name.startswith("set_aside_"):  # by later revisions, for their way up
             op.drop_table(name)
-    with op.batch_alter_table("results") as batch_op:
-        batch_op.drop_index(batch_op.f("ix_results_run_id"))
-
-    op.drop_table("results")
-    with op.batch_alter_table("attempts") as batch_op:
-        batch_op.drop_index(
-            "uq_attempts_live_run",
-            sqlite_where=sa.text("state IN ('leased', 'running')"),
-            postgresql_where=sa.text("state IN ('leased', 'running')"),
-        )
-        batch_op.drop_index(
-            "uq_attempts_live_device",
-            sqlite_where=sa.text("state IN ('leased', 'running')"),
-            postgresql_where=sa.text("state IN ('leased', 'running')"),
-        )
-        batch_op.drop_index(batch_op.f("ix_attempts_device_id"))
-
-    op.drop_table("attempts")
-    with op.batch_alter_table("runs") as batch_op:
-        batch_op.drop_index(batch_op.f("ix_runs_trained_weights_digest"))
-        batch_op.drop_index("ix_runs_state_created_at")
-        batch_op.drop_index(batch_op.f("ix_runs_device_id"))
-        batch_op.drop_index(batch_op.f("ix_runs_bundle_digest"))
-
-    op.drop_table("runs")
-    with op.batch_alter_table("jobs") as batch_op:
-        batch_op.drop_index(
-            "uq_jobs_current_request",
-            sqlite_where=sa.text("state IN ('queued', 'compiling', 'succeeded')"),
-            postgresql_where=sa.text("state IN ('queued', 'compiling', 'succeeded')"),
-        )
-        batch_op.drop_index("ix_jobs_state_created_at")
-        batch_op.drop_index(batch_op.f("ix_jobs_bundle_digest"))
-
-    op.drop_table("jobs")
-    op.drop_table("idempotency_records")
-    op.drop_table("enrolment_tokens")
-    with op.batch_alter_table("device_events") as batch_op:
-        batch_op.drop_index("ix_device_events_device_id_id")
-
-    op.drop_table("device_events")
-    with op.batch_alter_table("device_credentials") as batch_op:
-        batch_op.drop_index(batch_op.f("ix_device_credentials_device_id"))
-
-    op.drop_table("device_credentials")
-    op.drop_table("dashboard_sessions")
-    op.drop_table("dashboard_links")
-    op.drop_table("outbox")
-    with op.batch_alter_table("events") as batch_op:
-        batch_op.drop_index("ix_events_subject_id")
-
-    op.drop_table("events")
-    with op.batch_alter_table("devices") as batch_op:
-        batch_op.drop_index(batch_op.f("ix_devices_device_class"))
-
-    op.drop_table("devices")
-    op.drop_table("datasets")
-    with op.batch_alter_table("bundles") as batch_op:
-        batch_op.drop_index(batch_op.f("ix_bundles_target"))
-        batch_op.drop_index(batch_op.f("ix_bundles_model_digest"))
-
-    op.drop_table("bundles")
-    op.drop_table("api_keys")
+    for name in TABLES:  # their indexes go with them
+        op.drop_table(name)

@@ -12,7 +12,6 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
-LIVE = "state IN ('leased', 'running')"
 TUNING_RUNS = "(SELECT id FROM runs WHERE mode = 'tune')"
 ROWS = (
     ("jobs", "id", "source_digest IS NOT NULL"),
@@ -54,8 +53,7 @@ def upgrade() -> None:
             "target", "version", "kernel", "threads", name=op.f("uq_tunings_target_version_kernel_threads")
         ),
     )
-    if sa.inspect(op.get_bind()).has_table("set_aside_0002_attempts"):
-        _give_up_overtaken_attempts()
+    op.give_up_overtaken_attempts("0002")
     op.put_back("0002", ROWS, VALUES)
 
 
@@ -70,15 +68,3 @@ def downgrade() -> None:
         jobs.drop_constraint(op.f("fk_jobs_source_digest_bundles"), type_="foreignkey")
         jobs.drop_column("tuning_json")
         jobs.drop_column("source_digest")
-
-
-def _give_up_overtaken_attempts() -> None:
-    """A device may have begun other work in between; its run waits for the next device, as after any lost attempt."""
-    overtaken = f"{LIVE} AND device_id IN (SELECT device_id FROM attempts WHERE {LIVE})"
-    ours = f"SELECT run_id FROM set_aside_0002_attempts WHERE {overtaken}"
-    op.execute(f"UPDATE set_aside_0002_runs SET state = 'queued', phase = '' WHERE {LIVE} AND id IN ({ours})")
-    op.execute(
-        "UPDATE set_aside_0002_attempts SET state = 'lost', cause = 'infra', code = 'infra.abandoned', "
-        "message = 'the database was taken to an older schema', finished_at = lease_expires_at "
-        f"WHERE {overtaken}"
-    )

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from device_agents.wire import MODES
 from pockfarm.client import Farm
-from pockfarm.commands.local import add_recipe_options, compile_progress, plan_source, positive, print_warnings, source
+from pockfarm.commands.local import add_recipe_options, compile_progress, plan_source, print_warnings, source
+from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import UsageError
 from pockfarm.state import StateFolder
 from pockfarm.summary import report_text
@@ -30,17 +32,13 @@ def add_compile(subparsers: argparse._SubParsersAction[Any]) -> None:
 def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = _command(subparsers, "run", "run a bundle on a device and wait for its report", _run)
     command.add_argument("bundle", metavar="DIGEST", help="sha256:… as printed by compile")
-    command.add_argument("mode", choices=("profile", "train", "eval"))
+    command.add_argument("mode", choices=MODES)
     where = command.add_mutually_exclusive_group()
     where.add_argument("--device", metavar="ID")
     where.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class")
-    command.add_argument("--steps", type=positive)
-    command.add_argument("--warmup", type=int)
+    add_setting_options(command, MODES)
     command.add_argument("--dataset", metavar="DIGEST|F.npz", help="a file is uploaded first")
     command.add_argument("--weights", metavar="RUN|DIGEST", help="start from what an earlier run trained")
-    command.add_argument("--learning-rate", type=float)
-    command.add_argument("--seed", type=int)
-    command.add_argument("--threads", type=positive)
     command.add_argument("--no-wait", action="store_true", help="print the run's id and return at once")
 
 
@@ -49,7 +47,8 @@ def add_jobs(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def add_runs(subparsers: argparse._SubParsersAction[Any]) -> None:
-    _command(subparsers, "runs", "list runs, the newest first", _runs)
+    command = _command(subparsers, "runs", "list runs, the newest first", _runs)
+    command.add_argument("--mode", choices=MODES, help="runs of this mode only")
 
 
 def add_report(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -122,19 +121,16 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    given = given_settings(options, options.mode)
     with connect(options) as farm:
         run = farm.start_run(
             options.bundle,
             mode=options.mode,
             device=options.device,
             device_class=options.device_class,
-            steps=options.steps,
-            warmup=options.warmup,
             dataset=_dataset_digest(farm, options.dataset),
             weights=_weights_digest(farm, options.weights),
-            learning_rate=options.learning_rate,
-            seed=options.seed,
-            threads=options.threads,
+            **given,
         )
         if options.no_wait:
             print(run.id)
@@ -172,7 +168,7 @@ def _jobs(options: argparse.Namespace) -> int:
 
 def _runs(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        runs = farm.runs()
+        runs = farm.runs(mode=options.mode)
     rows = [
         (
             run.id,
@@ -190,7 +186,8 @@ def _runs(options: argparse.Namespace) -> int:
         for run in runs
     ]
     header = ("run", "state", "mode", "model", "plan", "target", "class", "verdict", "step ms", "loss", "why")
-    print(text_table(header, rows) if rows else "no runs yet")
+    none = f"no runs of mode {options.mode}" if options.mode else "no runs yet"
+    print(text_table(header, rows) if rows else none)
     return 0
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from device_agents.wire import LOCAL_MODES, RunSettings
+from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import UsageError
 from pockfarm.summary import report_text
 from pockfarm.table import seconds, text_table
 from pockfarm.values import CompileWarning
 
 PRESETS = ("full", "bias-only", "last-layer")
-MODES = ("profile", "train", "eval", "infer")
 PRINTED_WARNINGS = 20
 
 
@@ -28,7 +29,11 @@ def add_build(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("model", type=Path, metavar="MODEL.onnx")
     add_recipe_options(command)
     command.add_argument("--target", default="host", help="see `pockfarm targets` (default: host, this machine)")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE.pfb")
+    command.add_argument("--out", type=Path, metavar="FILE.pfb", help="the bundle; needed without --stop-after")
+    command.add_argument(
+        "--stop-after", metavar="STAGE", help="import, forward, lower, fuse, …: build no further and write no bundle"
+    )
+    command.add_argument("--print", action="store_true", dest="shown", help="print what that stage made, as text")
     command.add_argument(
         "--tuning",
         type=Path,
@@ -43,13 +48,9 @@ def add_exec(subparsers: argparse._SubParsersAction[Any]) -> None:
     text = "run a bundle on this machine"
     command = subparsers.add_parser("exec", help=text, description=text)
     command.add_argument("bundle", type=Path, metavar="BUNDLE.pfb")
-    command.add_argument("mode", choices=MODES)
+    command.add_argument("mode", choices=LOCAL_MODES)
     command.add_argument("--data", type=Path, metavar="F.npz", help="inputs by name (or x) and labels y")
-    command.add_argument("--steps", type=positive, default=20)
-    command.add_argument("--warmup", type=int, default=3, help="steps before measuring (profile)")
-    command.add_argument("--seed", type=int, default=0, help="of the order of samples")
-    command.add_argument("--learning-rate", type=float)
-    command.add_argument("--threads", type=positive)
+    add_setting_options(command, LOCAL_MODES)
     command.add_argument("--weights", type=Path, metavar="F", help="checkpoint to start from (default: the bundle's)")
     command.add_argument("--save", type=Path, metavar="F", help="write a checkpoint with the optimizer's state")
     command.add_argument("--export", type=Path, metavar="F", help="write the trained parameters alone")
@@ -91,14 +92,6 @@ def source(option: str, name: str) -> str:
     return option
 
 
-def positive(word: str) -> int:
-    """An integer of at least 1."""
-    value = int(word)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
-    return value
-
-
 def compile_progress(started_s: float) -> Callable[[str, float], None]:
     """Prints a line per stage, and within a stage one per tenth of the whole."""
     last: tuple[str, int] = ("", -1)
@@ -122,16 +115,27 @@ def print_warnings(warnings: Sequence[CompileWarning], report: str) -> None:
 
 
 def _build(options: argparse.Namespace) -> int:
+    if options.shown and options.stop_after is None:
+        raise UsageError("--print shows what a stage made: say which with --stop-after STAGE")
+    if options.stop_after is None and options.out is None:
+        raise UsageError("a build needs --out FILE.pfb, or --stop-after STAGE")
+    if options.stop_after is not None and options.out is not None:
+        raise UsageError("--stop-after writes no bundle: leave out --out")
     local = load_local()
     started_s = time.monotonic()
-    built = local.build(
+    recipe = (
         options.model,
         plan_source(options.plan),
         source(options.spec, "--spec"),
         options.target,
         compile_progress(started_s),
-        tuning=None if options.no_tuning else options.tuning or local.tuning_file(),
     )
+    tuning = None if options.no_tuning else options.tuning or local.tuning_file()
+    if options.stop_after is not None:
+        text = local.text_after(options.stop_after, *recipe, tuning=tuning)
+        print(text if options.shown else f"stopped after {options.stop_after}", end="" if options.shown else "\n")
+        return 0
+    built = local.build(*recipe, tuning=tuning)
     try:
         options.out.write_bytes(built.data)
     except OSError as problem:
@@ -143,8 +147,9 @@ def _build(options: argparse.Namespace) -> int:
 
 def _exec(options: argparse.Namespace) -> int:
     local = load_local()
+    settings = RunSettings(options.mode, **given_settings(options, options.mode))
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
-    chosen = local.ExecOptions(**{name: getattr(options, name) for name in names})
+    chosen = local.ExecOptions(settings, **{name: getattr(options, name) for name in names})
     report = local.execute(options.bundle, chosen, progress=lambda line: print(line, file=sys.stderr, flush=True))
     print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
     return 0

@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from device_agents.wire import RunSettings
 from pockfarm.client import Farm
-from pockfarm.commands.local import compile_progress, load_local, positive
+from pockfarm.commands.local import compile_progress, load_local
+from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import UsageError
 from pockfarm.summary import tuning_text
 
-DEFAULT_BUDGET_S = 60.0
 LOCAL = "local"
 
 
@@ -25,18 +26,10 @@ def add_tune(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("bundle", metavar="BUNDLE", help="a .pfb file; for a farm's device also its digest, sha256:…")
     command.add_argument("--device", default=LOCAL, metavar="D", help="local (default), or the id of a farm's device")
     command.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class of the farm")
-    command.add_argument("--budget", type=_seconds, default=DEFAULT_BUDGET_S, metavar="SECONDS", help="default: 60")
-    command.add_argument("--threads", type=positive)
+    add_setting_options(command, ("tune",))
     command.add_argument("--table", type=Path, metavar="FILE", help="where winners are kept (local only)")
     command.add_argument("--json", action="store_true", help="print the whole report as JSON")
     command.set_defaults(run=_tune)
-
-
-def _seconds(word: str) -> float:
-    value = float(word)
-    if not 0 < value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{word} is not between 0 and 86400 seconds")
-    return value
 
 
 def _tune(options: argparse.Namespace) -> int:
@@ -51,9 +44,8 @@ def _tune_here(options: argparse.Namespace) -> tuple[Any, str]:
     table = options.table or local.tuning_file()
     tuned = local.tune(
         Path(options.bundle),
-        seconds=options.budget,
+        RunSettings("tune", **given_settings(options, "tune")),
         table=table,
-        threads=options.threads,
         progress=compile_progress(time.monotonic()),
     )
     if not tuned.kept:
@@ -73,8 +65,7 @@ def _tune_on_farm(options: argparse.Namespace) -> tuple[Any, str]:
             mode="tune",
             device=None if options.device == LOCAL else options.device,
             device_class=options.device_class,
-            tune_s=options.budget,
-            threads=options.threads,
+            **given_settings(options, "tune"),
         )
         print(f"run {run.id}", file=sys.stderr)
         ended = farm.wait_for_run(run.id)

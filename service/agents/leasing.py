@@ -17,7 +17,6 @@ from device_agents.wire import (
     Blob,
     LeaseRequest,
     Limits,
-    Mode,
     Statement,
     attempt_path,
 )
@@ -32,7 +31,6 @@ from service.runs import attempts
 from service.settings import Settings
 
 CANDIDATES = 50
-_MODES: dict[str, Mode] = {"profile": "profile", "train": "train", "eval": "eval", "tune": "tune"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +122,9 @@ def lease(session: Session, farm: Farm, agent: Agent, run_id: str) -> Assignment
         lease_s=farm.settings.lease_s,
         envelope=farm.signer.sign(_statement(farm, run, attempt, device, bundle)),
         bundle=Blob(bundle.digest, bundle.size_bytes, attempt_path(BUNDLE_PATH, token)),
-        mode=_MODES[run.mode],
-        steps=run.steps,
-        warmup=run.warmup,
-        seed=run.seed,
-        learning_rate=run.learning_rate,
-        threads=run.threads,
+        settings=run.settings,
         dataset=Blob(dataset.digest, dataset.size_bytes, attempt_path(DATASET_PATH, token)) if dataset else None,
         weights=weights,
-        tune_s=run.tune_s,
         limits=limits,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from device_agents.wire import Report
+from device_agents.wire import Report, RunSettings
 from service.dashboard import format as fmt
 
 LAST_LOSSES = 10
@@ -20,17 +20,14 @@ class RunFacts:
 
     id: str
     state: str
-    mode: str
     model_name: str
     model_digest: str
     plan_name: str
     target: str
     bundle_digest: str
     created_at: float
-    steps: int = 0
+    settings: RunSettings
     steps_done: int = 0
-    warmup: int = 0
-    seed: int = 0
     phase: str = ""
     attempts: int = 0
     device_id: str | None = None
@@ -54,6 +51,7 @@ class RunFacts:
     verdict: str | None = None
     batch: int | None = None
     threads: int | None = None
+    """Measured by the binary, or asked for before it has run."""
     median_us: float | None = None
     p90_us: float | None = None
     samples_per_second: float | None = None
@@ -67,6 +65,16 @@ class RunFacts:
     accuracy_before: float | None = None
     accuracy_after: float | None = None
     report: Report | None = None
+
+    @property
+    def mode(self) -> str:
+        """What the run does."""
+        return self.settings.mode
+
+    @property
+    def steps(self) -> int:
+        """Steps that were asked for."""
+        return self.settings.steps
 
     @property
     def title(self) -> str:

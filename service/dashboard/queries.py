@@ -228,9 +228,10 @@ def _run_facts(row: SqlRow[Run, Bundle, Device, str]) -> RunFacts:
     found, built, on, dataset_name = row
     planned = _manifest_memory(built.manifest, "arena_bytes")
     return RunFacts(
-        id=found.id, state=found.state, mode=found.mode, model_name=built.model_name, model_digest=built.model_digest,
+        id=found.id, state=found.state, settings=found.settings, model_name=built.model_name,
+        model_digest=built.model_digest,
         plan_name=built.plan_name, target=found.target, bundle_digest=found.bundle_digest, created_at=found.created_at,
-        steps=found.steps, steps_done=found.steps_done, warmup=found.warmup, seed=found.seed, phase=found.phase,
+        steps_done=found.steps_done, phase=found.phase,
         attempts=found.attempts, device_id=found.device_id, device_name=on.name if on else None,
         device_class=on.device_class if on else None, wanted=found.wanted_device_id or found.wanted_device_class or "",
         dataset_digest=found.dataset_digest, dataset_name=dataset_name, start_weights_digest=found.weights_digest,
@@ -238,7 +239,7 @@ def _run_facts(row: SqlRow[Run, Bundle, Device, str]) -> RunFacts:
         bundle_bytes=built.size_bytes, started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
         code=found.code, message=found.message, hint=found.hint, measurement_class=found.measurement_class,
         verdict=found.verdict, batch=found.batch if found.batch is not None else _manifest_batch(built.manifest),
-        threads=found.threads, median_us=found.median_us,
+        threads=found.settings.threads, median_us=found.median_us,
         p90_us=found.p90_us, samples_per_second=found.samples_per_second,
         arena_bytes=found.arena_bytes if found.arena_bytes is not None else planned, rss_bytes=found.peak_rss_bytes,
         energy_mj=found.energy_per_step_mj, loss_first=found.loss_first, loss_last=found.loss_last,

@@ -35,7 +35,7 @@ def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: Ide
 
     def act() -> Answer:
         run = service.create(
-            session, body, api_key_id=principal.key_id, settings=farm.settings, storage=farm.storage
+            session, body, api_key_id=principal.key_id, limits=farm.settings, storage=farm.storage
         )  # fmt: skip
         return Answer(202, _view(session, run).model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
 

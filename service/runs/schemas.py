@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from device_agents.wire import MAX_STEPS, MAX_TUNE_S
+from device_agents.wire import RunSettings, to_json
 from service.database.models import Attempt, Bundle, Run
-from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
+from service.runs.settings import SettingsBody, SettingsView, settings_in
+from service.schemas import DigestText, Ending, Timestamp, View
 
-Mode = Literal["profile", "train", "eval", "tune"]
 
-
-class RunCreate(RequestBody):
+class RunCreate(SettingsBody):
     """What to run, and where: a device, a class of devices, or any device that runs the bundle's target."""
 
     bundle: DigestText
     device: str | None = Field(default=None, max_length=100, description="Id of one device")
     device_class: str | None = Field(default=None, max_length=100, description="Any device of this class")
     target: str | None = Field(default=None, max_length=100, description="The bundle's target, as a check")
-    mode: Mode = "profile"
-    steps: int = Field(
-        default=20, ge=0, le=MAX_STEPS, description="Steps to train or measure; ignored by eval and tune"
-    )
-    warmup: int = Field(default=3, ge=0, le=10_000, description="Steps before measuring; profile only")
     dataset: DigestText | None = Field(default=None, description="Needed by train and eval; profile can do without")
-    seed: int = Field(default=0, ge=0, lt=1 << 63)
     weights: DigestText | None = Field(default=None, description="Starting weights: trained ones of an earlier run")
-    learning_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    tune_s: float = Field(default=60.0, gt=0, le=MAX_TUNE_S, description="Seconds of measuring; tune only")
+
+    @model_validator(mode="after")
+    def check_settings(self) -> Self:
+        """Raises: ValueError, for what `RunSettings` refuses."""
+        settings_in(self)
+        return self
+
+    @property
+    def settings(self) -> RunSettings:
+        """All of the run's settings as one value."""
+        return settings_in(self)
 
 
 class AttemptView(View):
@@ -75,7 +76,7 @@ class RunLinks(View):
     weights: str | None
 
 
-class RunView(View):
+class RunView(SettingsView):
     """A run."""
 
     id: str
@@ -84,14 +85,6 @@ class RunView(View):
     model_name: str
     plan_name: str
     target: str
-    mode: Mode
-    steps: int
-    warmup: int
-    seed: int
-    learning_rate: float | None
-    threads: int | None
-    tune_s: float | None
-    """Seconds of measuring; null unless the mode is tune."""
     dataset_digest: str | None
     weights_digest: str | None
     """Starting weights."""
@@ -151,10 +144,15 @@ def _fields(run: Run, bundle: Bundle) -> dict[str, Any]:
         weights=f"/runs/{run.id}/weights" if run.trained_weights_digest else None,
     )
     plain = {name: getattr(run, name) for name in RunView.model_fields if hasattr(run, name)}
-    return plain | {
-        "model_name": bundle.model_name,
-        "plan_name": bundle.plan_name,
-        "ending": ending,
-        "summary": RunSummary.model_validate(run) if is_reported else None,
-        "links": links,
-    }
+    settings: dict[str, Any] = to_json(run.settings)
+    return (
+        plain
+        | settings
+        | {
+            "model_name": bundle.model_name,
+            "plan_name": bundle.plan_name,
+            "ending": ending,
+            "summary": RunSummary.model_validate(run) if is_reported else None,
+            "links": links,
+        }
+    )

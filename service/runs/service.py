@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from device_agents.wire import RunSettings
 from service.bundles.manifest import is_tuning
 from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Job, Result, Run
 from service.database.paging import newest_first
@@ -26,33 +27,28 @@ TUNE_SHARE = 0.8
 """Of a run's time, at most: measuring ends after the rounds that have begun."""
 
 
-def create(session: Session, body: RunCreate, *, api_key_id: str, settings: Settings, storage: Storage) -> Run:
+def create(session: Session, body: RunCreate, *, api_key_id: str, limits: Settings, storage: Storage) -> Run:
     """A queued run. Raises: NotFound, Invalid (what does not fit the bundle), TooMany."""
     bundle = session.get(Bundle, body.bundle)
     if bundle is None:
         raise NotFound("bundle.unknown", f"no bundle {body.bundle}", where="bundle", hint="POST /compile makes one")
-    _check_kind(body, bundle, settings)
+    settings = body.settings
+    _check_kind(settings, bundle, limits)
     _check_place(session, body, bundle)
     _check_data(session, body, bundle)
     _check_weights(session, body, bundle, storage)
-    _check_threads(body, bundle)
-    _check_quota(session, api_key_id, settings)
+    _check_threads(settings, bundle)
+    _check_quota(session, api_key_id, limits)
     run = Run(
         api_key_id=api_key_id,
         bundle_digest=bundle.digest,
         target=bundle.target,
         wanted_device_id=body.device,
         wanted_device_class=body.device_class,
-        mode=body.mode,
-        steps=0 if body.mode in ("eval", "tune") else body.steps,
-        warmup=body.warmup if body.mode == "profile" else 0,
-        seed=body.seed,
-        learning_rate=body.learning_rate,
-        threads=body.threads,
-        tune_s=body.tune_s if body.mode == "tune" else None,
+        settings=settings,
         dataset_digest=body.dataset,
         weights_digest=body.weights,
-        queue_deadline_at=time.time() + settings.queue_s,
+        queue_deadline_at=time.time() + limits.queue_s,
     )
     session.add(run)
     session.flush()
@@ -60,13 +56,14 @@ def create(session: Session, body: RunCreate, *, api_key_id: str, settings: Sett
     return run
 
 
-def _check_kind(body: RunCreate, bundle: Bundle, settings: Settings) -> None:
-    if is_tuning(bundle.manifest) != (body.mode == "tune"):
+def _check_kind(settings: RunSettings, bundle: Bundle, limits: Settings) -> None:
+    if is_tuning(bundle.manifest) != (settings.mode == "tune"):
         kind = "measures schedules: its mode is tune" if is_tuning(bundle.manifest) else "trains"
         raise Invalid("run.mode", f"the bundle {kind}", where="mode",
                       hint="POST /tune makes the bundle that measures another's schedules")  # fmt: skip
-    if body.mode == "tune" and body.tune_s > TUNE_SHARE * settings.run_s:
-        raise Invalid("run.tune-time", f"{body.tune_s:.0f} s, a run may measure for {TUNE_SHARE * settings.run_s:.0f}",
+    most_s = TUNE_SHARE * limits.run_s
+    if settings.tune_s is not None and settings.tune_s > most_s:
+        raise Invalid("run.tune-time", f"{settings.tune_s:.0f} s, a run may measure for {most_s:.0f}",
                       where="tune_s", hint="ask for less; what was measured before is kept")  # fmt: skip
 
 
@@ -96,7 +93,7 @@ def _check_device(device: Device, bundle: Bundle) -> None:
 
 def _check_data(session: Session, body: RunCreate, bundle: Bundle) -> None:
     if body.dataset is None:
-        if body.mode not in ("profile", "tune"):
+        if body.settings.needs_data:
             raise Invalid("run.dataset", f"{body.mode} needs a data set", where="dataset",
                           hint="send one with POST /datasets")  # fmt: skip
         return
@@ -137,12 +134,12 @@ def _norms(forms: set[tuple[str, str]], bundle: Bundle) -> set[str]:
     return {str(spec.get("batch_norm", "fold")) for spec in specs}
 
 
-def _check_threads(body: RunCreate, bundle: Bundle) -> None:
+def _check_threads(settings: RunSettings, bundle: Bundle) -> None:
     most = bundle.manifest.get("threads")
-    if body.threads is not None and isinstance(most, int) and body.threads > most:
+    if settings.threads is not None and isinstance(most, int) and settings.threads > most:
         raise Invalid(
             "run.threads",
-            f"{body.threads} threads, the bundle was built for at most {most}",
+            f"{settings.threads} threads, the bundle was built for at most {most}",
             where="threads",
             hint="compile with more `threads` in the spec",
         )

@@ -99,10 +99,10 @@ class FakeFarm:
         )  # fmt: skip
         signed = replace(signed, **(statement or {}))
         envelope = seal(signer or self.key, self.key_id, p.ASSIGNMENT_TYPE, p.dumps(signed))
-        values = {"mode": "profile", "steps": 20, **fields}
+        limits = fields.pop("limits", p.Limits())
         assignment = p.Assignment(
             run_id="run-1", attempt=1, lease_token=lease, lease_expires_at=now + 60, lease_s=60.0, envelope=envelope,
-            bundle=blob, dataset=data, weights=start, **values,
+            bundle=blob, settings=p.RunSettings(**fields), dataset=data, weights=start, limits=limits,
         )  # fmt: skip
         with self.changed:
             self.queue.append(assignment)

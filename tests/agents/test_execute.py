@@ -12,6 +12,7 @@ import pytest
 from device_agents.errors import EnrolmentError
 from device_agents.execute import run_bundle
 from device_agents.job.execution import block_steps
+from device_agents.wire import RunSettings
 from tests.agents.conftest import npz
 from tests.agents.fake_step import bundle
 
@@ -33,21 +34,26 @@ def test_train_saves_and_goes_on_from_there(tmp_path: Path, data: Path) -> None:
     seen: list[str] = []
     path, saved, exported = written(tmp_path), tmp_path / "saved", tmp_path / "exported"
     first = run_bundle(
-        path, "train", data=data, steps=10, save=saved, export=exported, notify=lambda kind, **_: seen.append(kind)
+        path,
+        RunSettings("train", steps=10),
+        data=data,
+        save=saved,
+        export=exported,
+        notify=lambda kind, **_: seen.append(kind),
     )
     assert first.error is None
     assert first.report.bundle_digest == f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     assert float(saved.read_text()) == pytest.approx(1 + 4 * 0.8**10)
     assert exported.read_text() == saved.read_text()
     assert {"phase", "step", "progress", "eval"} <= set(seen)
-    second = run_bundle(path, "train", data=data, steps=1, weights=saved)
+    second = run_bundle(path, RunSettings("train", steps=1), data=data, weights=saved)
     assert second.report.losses[0] == pytest.approx(16 * 0.64**10)
 
 
 def test_infer_writes_what_was_asked_for(tmp_path: Path) -> None:
     unlabelled, out = tmp_path / "x.npz", tmp_path / "logits.npy"
     numpy.savez(unlabelled, x=numpy.zeros((3, 2), numpy.float32))
-    result = run_bundle(written(tmp_path), "infer", data=unlabelled, out=out)
+    result = run_bundle(written(tmp_path), RunSettings("infer"), data=unlabelled, out=out)
     assert result.report.outcome.state == "succeeded"
     assert out.exists()
 
@@ -61,15 +67,17 @@ def test_infer_writes_what_was_asked_for(tmp_path: Path) -> None:
     ],
 )
 def test_bundles_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], code: str) -> None:
-    result = run_bundle(written(tmp_path, **changes), "profile", steps=1)
+    result = run_bundle(written(tmp_path, **changes), RunSettings("profile", steps=1))
     assert result.report.outcome.code == code
     assert result.error is not None
 
 
 def test_missing_data_and_steps(tmp_path: Path, data: Path) -> None:
-    assert run_bundle(written(tmp_path), "train", steps=1).report.outcome.code == "data.missing"
-    assert run_bundle(written(tmp_path), "train", data=data, steps=0).report.outcome.code == "steps.missing"
-    missing = run_bundle(written(tmp_path), "profile", weights=tmp_path / "none")
+    assert run_bundle(written(tmp_path), RunSettings("train", steps=1)).report.outcome.code == "data.missing"
+    assert (
+        run_bundle(written(tmp_path), RunSettings("train", steps=0), data=data).report.outcome.code == "steps.missing"
+    )
+    missing = run_bundle(written(tmp_path), RunSettings("profile"), weights=tmp_path / "none")
     assert missing.report.outcome.code == "weights.missing"
 
 
@@ -77,14 +85,14 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     scratch = tmp_path / "tmp"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    run_bundle(written(tmp_path), "profile", steps=1)
-    run_bundle(written(tmp_path, "crash"), "profile", steps=1)
+    run_bundle(written(tmp_path), RunSettings("profile", steps=1))
+    run_bundle(written(tmp_path, "crash"), RunSettings("profile", steps=1))
     assert not list(scratch.iterdir())
 
 
 def test_unknown_runner(tmp_path: Path) -> None:
     with pytest.raises(EnrolmentError):
-        run_bundle(written(tmp_path), "profile", runner="no-such-emulator")
+        run_bundle(written(tmp_path), RunSettings("profile"), runner="no-such-emulator")
 
 
 @pytest.mark.parametrize(

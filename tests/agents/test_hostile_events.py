@@ -13,6 +13,7 @@ import pytest
 from device_agents import wire as p
 from device_agents.execute import run_bundle
 from device_agents.job.sandbox import Sandbox
+from device_agents.wire import RunSettings
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle, script
@@ -96,7 +97,7 @@ def saying(garbage: str | bytes, folder: Path) -> bytes:
 def test_garbage_ends_the_run_with_its_cause(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "b.pfb"
     path.write_bytes(saying(GARBAGE[kind], tmp_path))
-    outcome = run_bundle(path, "profile", steps=2).report.outcome
+    outcome = run_bundle(path, RunSettings("profile", steps=2)).report.outcome
     assert (outcome.state, outcome.cause, outcome.code) == ("failed", "compiler", "step.output"), outcome
     assert len(outcome.message) < 1000
 
@@ -107,7 +108,7 @@ def test_an_evaluation_of_another_data_set_is_refused(tmp_path: Path) -> None:
     for fields in ({"samples": 9}, {"accuracy": 1.5}, {"accuracy": -0.1}, {"loss": "x"}, {"samples": 0}):
         event = {"event": "eval", "samples": 8, "loss": 0.5, "accuracy": 0.5, **fields}
         path.write_bytes(saying(json.dumps(event), tmp_path))
-        outcome = run_bundle(path, "eval", data=data).report.outcome
+        outcome = run_bundle(path, RunSettings("eval"), data=data).report.outcome
         assert (outcome.state, outcome.cause, outcome.code) == ("failed", "compiler", "step.output"), fields
 
 
@@ -133,7 +134,7 @@ def test_a_binary_cannot_blame_the_device(tmp_path: Path, code: str) -> None:
     path = tmp_path / "b.pfb"
     error = {"event": "error", "cause": "internal", "code": code, "message": "the board is broken, really"}
     path.write_bytes(saying(json.dumps(error), tmp_path))
-    outcome = run_bundle(path, "profile", steps=2).report.outcome
+    outcome = run_bundle(path, RunSettings("profile", steps=2)).report.outcome
     assert (outcome.cause, outcome.code) == ("compiler", "step.error")
 
 
@@ -156,7 +157,7 @@ def test_fewer_steps_than_asked_for_are_no_success(tmp_path: Path, mode: p.Mode)
     path, data = tmp_path / "b.pfb", tmp_path / "d.npz"
     path.write_bytes(bundle(step=step))
     data.write_bytes(npz())
-    outcome = run_bundle(path, mode, data=data, steps=3).report.outcome
+    outcome = run_bundle(path, RunSettings(mode, steps=3), data=data).report.outcome
     assert (outcome.cause, outcome.code) == ("compiler", "step.incomplete")
 
 
@@ -164,7 +165,7 @@ def test_fewer_steps_than_asked_for_are_no_success(tmp_path: Path, mode: p.Mode)
 def test_a_manifest_with_an_impossible_batch_is_refused(tmp_path: Path, batch: object) -> None:
     path = tmp_path / "b.pfb"
     path.write_bytes(bundle(batch=batch))
-    assert run_bundle(path, "profile", steps=1).report.outcome.code == "bundle.invalid"
+    assert run_bundle(path, RunSettings("profile", steps=1)).report.outcome.code == "bundle.invalid"
 
 
 def test_a_stream_of_words_on_standard_error_does_not_hold_up_the_events(farm: FakeFarm, start_agent: Start) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from device_agents import wire as p
 from device_agents.execute import run_bundle
+from device_agents.wire import RunSettings
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle, script
@@ -83,7 +84,7 @@ def test_the_same_without_a_farm(tmp_path: Path, kind: str) -> None:
     path, data, exported = tmp_path / "b.pfb", tmp_path / "d.npz", tmp_path / "exported"
     path.write_bytes(hostile(code, tmp_path / "secrets"))
     data.write_bytes(npz())
-    result = run_bundle(path, "train", data=data, steps=2, export=exported)
+    result = run_bundle(path, RunSettings("train", steps=2), data=data, export=exported)
     assert (result.report.outcome.state, result.report.outcome.code) == ("failed", expected)
     assert result.error is not None
     assert not exported.exists()
@@ -101,7 +102,7 @@ def test_checkpoints_and_logits_are_read_as_carefully(tmp_path: Path, mode: str,
     path, data, wanted = tmp_path / "b.pfb", tmp_path / "d.npz", tmp_path / "wanted"
     path.write_bytes(bundle(step=script(then=f"if command == '{command}':\n    W = '{name}'\n    {code}\n")))
     data.write_bytes(npz())
-    result = run_bundle(path, mode, data=data, steps=2, **{asked: wanted})  # type: ignore[arg-type]
+    result = run_bundle(path, RunSettings(mode, steps=2), data=data, **{asked: wanted})  # type: ignore[arg-type]
     assert (result.report.outcome.state, result.report.outcome.code) == ("failed", ODD[kind][1])
     assert not wanted.exists()
 
@@ -159,6 +160,6 @@ def test_hostile_trees_without_a_farm(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     path.write_bytes(hostile(TREES[kind], tmp_path / "kept"))
     data.write_bytes(npz())
-    run_bundle(path, "train", data=data, steps=1)
+    run_bundle(path, RunSettings("train", steps=1), data=data)
     assert not list(scratch.iterdir())
     assert (tmp_path / "kept" / "weights.safetensors").read_bytes() == SECRET

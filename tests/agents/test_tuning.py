@@ -11,7 +11,7 @@ import pytest
 
 from device_agents.execute import run_bundle
 from device_agents.measure.tuning import winner
-from device_agents.wire import Report, VariantTime, dumps, loads
+from device_agents.wire import Report, RunSettings, VariantTime, dumps, loads
 from tests.agents.fake_step import bundle
 
 TRIALS = [
@@ -82,7 +82,9 @@ def test_tuned_is_never_slower_than_the_default_by_more_than_noise() -> None:
 def test_a_run_reports_variants_and_winners(tmp_path: Path) -> None:
     path, seen = tmp_path / "t.pfb", []
     path.write_bytes(bundle(kind="tuning", trials=TRIALS, threads=1, inputs=[], batch=1))
-    result = run_bundle(path, "tune", tune_s=1.0, notify=lambda kind, **fields: seen.append((kind, fields)))
+    result = run_bundle(
+        path, RunSettings("tune", tune_s=1.0), notify=lambda kind, **fields: seen.append((kind, fields))
+    )
     assert result.error is None
     tuning = result.report.tuning
     assert tuning is not None
@@ -101,12 +103,14 @@ def test_a_run_reports_variants_and_winners(tmp_path: Path) -> None:
 def test_a_mode_goes_with_its_kind_of_bundle(tmp_path: Path, mode: Any, kind: str) -> None:
     path = tmp_path / "t.pfb"
     path.write_bytes(bundle(kind=kind, trials=TRIALS, batch=1))
-    assert run_bundle(path, mode, steps=1).report.outcome.code == "bundle.kind"
+    assert run_bundle(path, RunSettings(mode, steps=1)).report.outcome.code == "bundle.kind"
 
 
 def test_a_manifest_whose_trials_are_ill_formed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.pfb"
     path.write_bytes(bundle(kind="tuning", trials=[{"kernel": "a"}], batch=1))
-    assert run_bundle(path, "tune").report.outcome.code == "bundle.invalid"
+    assert run_bundle(path, RunSettings("tune")).report.outcome.code == "bundle.invalid"
     path.write_bytes(bundle(kind="tuning", trials=TRIALS[:1], batch=1))
-    assert run_bundle(path, "tune").report.outcome.code == "step.output", "it times a kernel that the bundle lacks"
+    assert run_bundle(path, RunSettings("tune")).report.outcome.code == "step.output", (
+        "it times a kernel that the bundle lacks"
+    )

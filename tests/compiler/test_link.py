@@ -15,8 +15,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from compiler import targets
+from compiler.cache_folder import cache_folder
 from compiler.codegen.api import build_kernels
-from compiler.codegen.linking.link import FLAGS, RUNTIME, cache_folder, link_binary, runtime_objects
+from compiler.codegen.artefacts import Artefact, CompiledKernel
+from compiler.codegen.linking.link import FLAGS, LINKERS, RUNTIME, link_binary, runtime_objects
 from compiler.codegen.linking.tables import checkpoint_name, table_source
 from compiler.errors import BuildError, CompileError, InternalError, SpecError
 from compiler.graph import TensorType
@@ -194,7 +196,7 @@ def test_a_call_without_its_kernel_is_refused() -> None:
 def test_a_broken_object_is_a_build_error(tmp_path: Path) -> None:
     image = tiny_images.classifier()
     kernels = tiny_images.kernels(image, "x86_64-linux-musl")
-    broken = {key: replace(kernel, object_bytes=b"no object") for key, kernel in kernels.items()}
+    broken = {key: CompiledKernel.called(kernel.symbol, b"no object", 0) for key, kernel in kernels.items()}
     with pytest.raises(BuildError, match="zig cc"):
         link_binary(image, broken, targets.load("x86-64-v3"), work_dir=tmp_path)
 
@@ -214,7 +216,7 @@ def test_an_app_embeds_the_step_through_the_public_header(tmp_path: Path) -> Non
     kernels = tiny_images.kernels(image, triple)
     (tmp_path / "tables.c").write_text(table_source(image, kernels))
     for kernel in kernels.values():
-        (tmp_path / f"{kernel.symbol}.o").write_bytes(kernel.object_bytes)
+        (tmp_path / f"{kernel.symbol}.o").write_bytes(kernel.artefacts[0].content)
     shutil.copy(RUNTIME / "pockfarm_step.h", tmp_path)
     runtime = [str(path) for path in runtime_objects(triple) if path.stem != "main"]
     objects = [f"{kernel.symbol}.o" for kernel in kernels.values()]
@@ -234,3 +236,31 @@ def test_an_app_embeds_the_step_through_the_public_header(tmp_path: Path) -> Non
     assert last < first * 0.5
     assert correct == BATCH
     assert load_file(tmp_path / "out.safetensors")["w"].shape == (CLASSES, FEATURES)
+
+
+def test_every_kind_of_target_has_its_linker() -> None:
+    assert set(LINKERS) == set(targets.KINDS)
+
+
+@pytest.mark.parametrize("wrong", ["form", "launch", "two objects"])
+def test_what_a_static_executable_cannot_hold_or_call_is_refused(tmp_path: Path, wrong: str) -> None:
+    image = tiny_images.classifier()
+    kernels = tiny_images.kernels(image, targets.load("x86-64-v3").zig_triple)
+    odd: dict[str, Callable[[CompiledKernel], CompiledKernel]] = {
+        "form": lambda one: replace(one, artefacts=(Artefact("text", b""),)),  # type: ignore[arg-type]
+        "launch": lambda one: replace(one, launch=replace(one.launch, by="queue")),  # type: ignore[arg-type]
+        "two objects": lambda one: replace(one, artefacts=2 * one.artefacts),
+    }
+    with pytest.raises(InternalError, match="takes one object that is called"):
+        link_binary(
+            image, {key: odd[wrong](one) for key, one in kernels.items()}, targets.load("x86-64-v3"), work_dir=tmp_path
+        )
+
+
+def test_a_place_in_another_memory_is_refused() -> None:
+    image = tiny_images.classifier()
+    key, place = next(iter(image.plan.placements.items()))
+    elsewhere = {**image.plan.placements, key: replace(place, space="device")}  # type: ignore[arg-type]
+    odd = replace(image, plan=replace(image.plan, placements=elsewhere))
+    with pytest.raises(InternalError, match="not in the memory of a static executable"):
+        table_source(odd, tiny_images.kernels(image, targets.load("x86-64-v3").zig_triple))

@@ -16,13 +16,14 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.codegen.testing import native_target
 from compiler.graph import TensorType
 from compiler.kernels.spec import MatmulSpec
 from compiler.placement.packed_weights import packed_state
 from compiler.program.program import StateTensor
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
 
 BATCH, STEPS, RATE = 64, 3, 0.05
 WIDTHS = (4096, 64, 96, 48, 10)
@@ -88,15 +89,12 @@ def test_a_step_with_packed_weights_learns_as_pytorch(tmp_path: Path, limit_byte
     y = rng.integers(0, WIDTHS[-1], BATCH)
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
-    bundle = compile_training(
-        _model(weights),
-        plan=SparsePlan.parse({"name": "middle", "update": [{"parameters": list(TRAINED)}]}),
-        spec=TrainingSpec.parse({
-            "batch": BATCH, "threads": 2, "memory_limit_bytes": limit_bytes,
-            "optimizer": {"kind": "sgd", "learning_rate": RATE, "momentum": 0.9},
-        }),
-        target=native_target(),
-    )  # fmt: skip
+    spec = TrainingSpec.parse({
+        "batch": BATCH, "threads": 2, "memory_limit_bytes": limit_bytes,
+        "optimizer": {"kind": "sgd", "learning_rate": RATE, "momentum": 0.9},
+    })  # fmt: skip
+    plan = SparsePlan.parse({"name": "middle", "update": [{"parameters": list(TRAINED)}]})
+    bundle = compile_training(_model(weights), BuildSettings(plan, spec, load(native_target())))
     with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
         archive.extractall(tmp_path, filter="data")
     notes = " ".join(json.loads((tmp_path / "report.json").read_text())["notes"])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
 from compiler import targets
 from compiler.errors import TargetError
+from compiler.program.cost import Machine
+from compiler.targets import FOLDER, KINDS, MachineCosts
 
 NAMES = targets.names()
 
@@ -31,7 +34,12 @@ def test_figures_hang_together(name: str) -> None:
     assert target.lanes * 32 == target.vector_bits
     assert target.l1_bytes < target.l2_bytes <= target.l3_bytes < target.memory_bytes
     assert target.zig_triple == f"{target.architecture}-linux-musl"
-    assert {"cores", "caches", "features"} <= set(target.sources)
+    assert {"cores", "caches", "features", "memory", "reserved"} <= set(target.sources)
+    assert {field.name for field in fields(MachineCosts)} <= set(target.sources)
+    assert 0 < target.budget_bytes < target.memory_bytes
+    assert 0 < target.costs.cache_share <= 1
+    assert target.costs.cache_gb_per_s > target.costs.memory_gb_per_s
+    assert target.costs.product_gflop_per_s > target.costs.other_gflop_per_s
     assert all(len(source) > 10 for source in target.sources.values())
 
 
@@ -46,7 +54,7 @@ def llvm_features(name: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "raspberry-pi-4", "snapdragon-8-gen-2"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_device_must_report_what_the_code_may_use(name: str) -> None:
     required = set(targets.load(name).required_features)
     for feature in list(required):
@@ -65,3 +73,25 @@ def test_an_unknown_target_lists_the_known_ones() -> None:
 def test_a_path_is_no_target_name() -> None:
     with pytest.raises(TargetError):
         targets.load("../targets/x86-64-v3")
+
+
+def test_a_kind_that_nothing_describes_is_refused() -> None:
+    text = (FOLDER / "raspberry-pi-4.toml").read_text()
+    for wrong in (text.replace('kind = "cpu"', 'kind = "gpu"'), text.replace('kind = "cpu"', ""), "kind = 7"):
+        with pytest.raises(TargetError, match="no kind of target is called") as caught:
+            targets.parse("new", wrong)
+        assert all(kind in caught.value.hint for kind in KINDS)
+    with pytest.raises(TargetError, match=r"target new: its fields are not those of kind 'cpu'.*cores"):
+        targets.parse("new", text.replace("cores = 4\n", "", 1))
+    with pytest.raises(TargetError, match="not TOML"):
+        targets.parse("new", "kind = ")
+
+
+def test_x86_64_costs_what_was_measured_on_zen_4() -> None:
+    """In bytes of memory traffic, the model's unit: programs of these targets are chosen by these ratios."""
+    for name in ("x86-64-v3", "x86-64-v4"):
+        costs = targets.load(name).costs
+        ratios = (costs.cache_speed, costs.product_flop_per_byte, costs.other_flop_per_byte, costs.launch_bytes)
+        assert ratios == (4.0, 8.0, 3.0, 125_000.0)
+        assert (costs.cache_share, costs.packing_passes, costs.kept_passes) == (0.25, 2.0, 1.5)
+    assert Machine.of(targets.load("x86-64-v4")).cache_bytes == 4 << 20

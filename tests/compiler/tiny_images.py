@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler import targets
-from compiler.codegen.cache import CompiledKernel
-from compiler.codegen.linking.link import RUNTIME, cache_folder, link_binary
+from compiler.cache_folder import cache_folder
+from compiler.codegen.artefacts import CompiledKernel
+from compiler.codegen.linking.link import RUNTIME, link_binary
 from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Const
@@ -67,7 +68,7 @@ def kernel(name: str, zig_triple: str) -> CompiledKernel:
                    f"-DKERNEL_{name}", "-c", str(SOURCE), "-o", str(out)]  # fmt: skip
         environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": folder}
         subprocess.run(command, check=True, env=environment, cwd=folder)
-        return CompiledKernel(f"tiny_{name}", out.read_bytes(), WORKSPACE_BYTES.get(name, 0))
+        return CompiledKernel.called(f"tiny_{name}", out.read_bytes(), WORKSPACE_BYTES.get(name, 0))
 
 
 SIZE_NAMES = ("BATCH", "FEATURES", "CLASSES", "ROWS")

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from sqlalchemy.orm import Session
 
-from device_agents.wire import MeasurementClass, Mode, Report, to_json
+from device_agents.wire import MeasurementClass, Mode, Report, RunSettings, to_json
 from service.database.models import (
     ApiKey,
     Attempt,
@@ -208,10 +208,7 @@ class Seeder:
                 bundle_digest=bundle.digest,
                 target=bundle.target,
                 wanted_device_class=device.device_class if device else "jetson-orin-nano",
-                mode=mode,
-                steps=more.pop("steps", 120),
-                warmup=10,
-                seed=7,
+                settings=RunSettings(mode, steps=more.pop("steps", 120), warmup=10, seed=7),
                 device_id=device.id if device else None,
                 attempts=1 if device else 0,
                 queue_deadline_at=created + 6 * HOUR_S,
@@ -234,7 +231,7 @@ class Seeder:
             measurement_class=cast(MeasurementClass, device.measurement_class),
             seed=self.count,
             at=at + 3,
-            steps=run.steps,
+            steps=run.settings.steps,
             **more,
         )
         measured = made.measurement

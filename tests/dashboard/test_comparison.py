@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.wire import Mode
+from device_agents.wire import Mode, RunSettings
 from service.dashboard import render
 from service.dashboard.comparison import (
     comparable,
@@ -42,14 +42,13 @@ def facts(name: str = "run_a", *, median_us: float = BASE_US, mode: Mode = "trai
     made = RunFacts(
         id=name,
         state="succeeded",
-        mode=mode,
+        settings=RunSettings(mode, steps=50),
         model_name="m",
         model_digest="sha256:aa",
         plan_name="full",
         target="x86-64-v3",
         bundle_digest=bundle.digest,
         created_at=0.0,
-        steps=50,
         device_id="dev_1",
         batch=8,
         measurement_class="host",
@@ -80,7 +79,7 @@ def test_equal_conditions_are_comparable_whatever_the_plan() -> None:
         ({"threads": 4}, {"time"}, {"memory", "loss"}),
         ({"dataset_digest": "sha256:cc"}, {"loss"}, {"time", "memory"}),
         ({"start_weights_digest": "sha256:dd"}, {"loss"}, {"time", "memory"}),
-        ({"steps": 60}, {"loss"}, {"time", "memory"}),
+        ({"settings": RunSettings("train", steps=60)}, {"loss"}, {"time", "memory"}),
         ({"verdict": "noisy"}, {"time"}, {"memory", "loss"}),
         ({"device_id": "dev_2", "target": "x86-64-v4"}, set(), {"time", "memory", "loss"}),
     ],

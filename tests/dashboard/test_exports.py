@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event, insert, update
 
+from device_agents.wire import RunSettings
 from service.dashboard.exports import BATCH_ROWS, runs_file
 from service.dashboard.queries import MAX_MEASURED_RUNS
 from service.dashboard.tables import csv_text
@@ -106,7 +107,8 @@ def test_the_files_of_a_device_and_a_job_are_whole(large: SeededFarm, reader: Te
 def test_benchmarks_as_a_file_know_every_measured_run(large: SeededFarm, reader: TestClient) -> None:
     with large.farm.database.transaction() as session:
         oldest = session.get_one(Run, ids(large, Run)[-1])
-        oldest.mode, oldest.batch, oldest.verdict = "profile", 77, "valid"  # a configuration of its own
+        oldest.settings = RunSettings("profile")
+        oldest.batch, oldest.verdict = 77, "valid"  # a configuration of its own
         oldest.state, oldest.median_us = "succeeded", 123.0
     assert [row["median_ms"] for row in rows_of(reader, "/dashboard/benchmarks{}") if row["batch"] == "77"] == ["0.123"]
 

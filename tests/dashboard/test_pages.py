@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
+from device_agents.wire import MODES
 from service.dashboard import render
 from service.dashboard.routes import private
 from service.database.models import Device, Run
@@ -282,3 +284,10 @@ def test_data_files_are_refused_to_strangers_as_problems(seeded: SeededFarm) -> 
     answer = TestClient(seeded.app, headers=BROWSER).get("/dashboard/runs.csv")
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_the_run_list_can_be_narrowed_to_every_mode_there_is(browser: TestClient) -> None:
+    page = browser.get("/dashboard/runs").text
+    [choices] = re.findall(r'<select[^>]*name="mode".*?</select>', page, re.DOTALL)
+    assert re.findall(r'<option value="(\w+)"', choices) == list(MODES)
+    assert browser.get("/dashboard/runs?mode=tune").status_code == 200

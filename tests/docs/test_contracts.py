@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training, load_target
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from examples.models import MODELS
 from tests.architecture.sources import ROOT
@@ -32,13 +32,8 @@ def test_the_usage_is_what_the_binary_prints() -> None:
 def documents(kernel_cache: Path) -> dict[str, object]:
     model = MODELS["small_cnn"]()
     spec = TrainingSpec.parse({"batch": 4, "threads": 1, "optimizer": {"kind": "adamw", "learning_rate": 0.01}})
-    bundle = compile_training(
-        model,
-        plan=SparsePlan.parse({"name": "some", "preset": "full"}),
-        spec=spec,
-        target=native_target(),
-        cache_dir=kernel_cache,
-    )
+    plan = SparsePlan.parse({"name": "some", "preset": "full"})
+    bundle = compile_training(model, BuildSettings(plan, spec, load_target(native_target()), cache_dir=kernel_cache))
     with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
         names = ("manifest.json", "report.json", "kernels.json")
         return {name: json.load(archive.extractfile(name)) for name in names}  # type: ignore[arg-type]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 
@@ -22,10 +23,9 @@ def test_memory_stays_and_the_loss_falls(tmp_path: Path, kernel_cache: Path) -> 
     spec = TrainingSpec.parse("{batch: 32, threads: 2, optimizer: {kind: sgd, learning_rate: 0.02, momentum: 0.9}}")
     bundle = compile_training(
         MODELS["small_cnn"](),
-        plan=SparsePlan.of_preset("full"),
-        spec=spec,
-        target=native_target(),
-        cache_dir=kernel_cache,
+        BuildSettings(
+            plan=SparsePlan.of_preset("full"), spec=spec, target=load(native_target()), cache_dir=kernel_cache
+        ),
     )
     binary = StepBinary.unpack(bundle, tmp_path)
     images = (digits.images[:, None] / 16).astype(np.float32)

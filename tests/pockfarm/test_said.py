@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from device_agents.wire import LocalMode, RunSettings
 from pockfarm import cli, local
 from pockfarm.errors import Failed
 from tests.compiler.frontend.onnx_graphs import model_of, node
@@ -69,10 +70,12 @@ def test_a_build_prints_its_warnings_and_keeps_them_in_the_report(
 
 
 @pytest.mark.parametrize("mode", ["profile", "train", "eval", "infer"])
-def test_weights_of_another_model_end_a_run(folder: Path, bundle: Path, mode: local.Mode) -> None:
+def test_weights_of_another_model_end_a_run(folder: Path, bundle: Path, mode: LocalMode) -> None:
     other = folder / "other.safetensors"
     save_file({"encoder.weight": np.ones((6, 4), np.float32)}, other)
-    options = local.ExecOptions(mode, data=folder / "data.npz", steps=2, weights=other, out=folder / "out.npy")
+    options = local.ExecOptions(
+        RunSettings(mode, steps=2), data=folder / "data.npz", weights=other, out=folder / "out.npy"
+    )
     with pytest.raises(Failed) as caught:
         local.execute(bundle, options, progress=lambda line: None)
     assert (caught.value.cause, caught.value.code) == ("user", "weights.unmatched")
@@ -87,7 +90,7 @@ def test_weights_that_match_in_part_are_told(folder: Path, bundle: Path) -> None
     part = folder / "part.safetensors"
     save_file({"fc1.weight": own["fc1.weight"], "encoder.weight": np.ones((6, 4), np.float32)}, part)
     said: list[str] = []
-    options = local.ExecOptions("eval", data=folder / "data.npz", weights=part)
+    options = local.ExecOptions(RunSettings("eval"), data=folder / "data.npz", weights=part)
     local.execute(bundle, options, progress=said.append)
     (line,) = [line for line in said if "parameters are taken" in line]
     assert "1 of 4 parameters are taken from it, the others from the files before it" in line

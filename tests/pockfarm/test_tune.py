@@ -17,6 +17,7 @@ from compiler.codegen.family import choices_of
 from compiler.kernels.spec import ConvSpec, signature
 from compiler.tuning.catalogue import Catalogue
 from compiler.tuning.table import TuningTable
+from device_agents.wire import RunSettings
 from pockfarm import cli, local
 from pockfarm.errors import UsageError
 from tests.compiler.tuning.conv_model import two_convolutions
@@ -52,7 +53,9 @@ def schedules(bundle: Path) -> dict[str, str]:
 
 
 def losses(bundle: Path) -> list[float]:
-    report = local.execute(bundle, local.ExecOptions("profile", steps=3, warmup=0), progress=lambda line: None)
+    report = local.execute(
+        bundle, local.ExecOptions(RunSettings("profile", steps=3, warmup=0)), progress=lambda line: None
+    )
     found = report["losses"]
     assert isinstance(found, list)
     return found
@@ -124,7 +127,7 @@ def local_entry(kernel: str, target: targets.Target, version: str, choice: str) 
 
 def test_what_cannot_be_tuned(folder: Path, tmp_path: Path) -> None:
     def tune(bundle: Path, table: Path = tmp_path / "none.json") -> None:
-        local.tune(bundle, seconds=1, table=table, progress=lambda stage, fraction: None)
+        local.tune(bundle, RunSettings("tune", tune_s=1), table=table, progress=lambda stage, fraction: None)
 
     with pytest.raises(UsageError, match="No such file"):
         tune(tmp_path / "none.pfb")

@@ -105,7 +105,8 @@ class Board:
     def make_report(self, work: p.Assignment, outcome: p.Outcome | None = None, **changes: Any) -> p.Report:
         fields: dict[str, Any] = {
             "run_id": work.run_id, "attempt": work.attempt, "device_id": self.device_id,
-            "bundle_digest": work.bundle.digest, "mode": work.mode, "outcome": outcome or p.Outcome("succeeded"),
+            "bundle_digest": work.bundle.digest, "mode": work.settings.mode,
+            "outcome": outcome or p.Outcome("succeeded"),
             "measurement_class": self.description.measurement_class, "started_at": 1.0, "finished_at": 3.0,
             "transfer_s": 0.5, "run_s": 1.5, "losses": (2.5, 1.25),
             "memory": p.Memory(arena_bytes=4096, peak_rss_bytes=100_000), "verdict": p.Verdict("valid", "all fine"),

@@ -137,7 +137,20 @@ def _allowed(table: Table) -> Iterator[tuple[str, list[str]]]:
             yield column[1], values
 
 
+def _settings(index: int) -> dict[str, Any]:
+    """Of a run, as `RunSettings` is stored: every mode; now and then a setting, or a mode, of a later version."""
+    mode = ("profile", "train", "eval", "tune")[index % 4]
+    settings: dict[str, Any] = {
+        "mode": mode, "steps": index, "warmup": 3, "seed": (1 << 62) + index, "threads": index % 3 or None,
+        "learning_rate": 0.1 + index / 7 if mode == "train" else None, "tune_s": 60.0 if mode == "tune" else None,
+    }  # fmt: skip
+    later: dict[int, dict[str, Any]] = {5: {"clip": 0.5}, 6: {"clip": None}, 11: {"mode": "prune"}}
+    return settings | later.get(index % 12, {})
+
+
 def _value(column: Column[Any], index: int) -> Any:
+    if (column.table.name, column.name) == ("runs", "settings"):
+        return _settings(index)
     for kind, make in _VALUES:
         if isinstance(column.type, kind):
             return make(column, index)

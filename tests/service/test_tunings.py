@@ -54,7 +54,7 @@ def test_a_board_measures_and_later_compiles_use_what_won(farm: TestFarm) -> Non
     assert (run["mode"], run["steps"], run["tune_s"]) == ("tune", 0, 7.5)
     work = board.lease()
     assert work is not None
-    assert (work.mode, work.tune_s, work.steps) == ("tune", 7.5, 0)
+    assert work.settings == p.RunSettings("tune", steps=0, warmup=0, tune_s=7.5)
     rows = (row(CONV, "rows=6"), row(PRODUCT, "", other="rows=8"))
     assert board.report(work, tuning=p.Tuning(2, rows), losses=(), verdict=None).status_code == 200
     assert farm.show(run["id"])["state"] == "succeeded"

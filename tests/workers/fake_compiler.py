@@ -15,34 +15,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compiler.errors import DoesNotFit, UnsupportedOperator
-from compiler.spec.documents import SparsePlan, TrainingSpec
-from compiler.tuning.table import NO_TUNING, TuningTable
+from compiler.settings import BuildSettings
+from compiler.tuning.table import NO_TUNING
 from tests.service.bundles import MadeBundle, make_bundle, make_manifest
 
 Progress = Callable[[str, float], None]
 
 
-def compile_training(
-    model: bytes,
-    *,
-    plan: SparsePlan,
-    spec: TrainingSpec,
-    target: str,
-    cache_dir: Path,
-    progress: Progress,
-    tuning: TuningTable = NO_TUNING,
-) -> MadeBundle:
+def compile_training(model: bytes, settings: BuildSettings) -> MadeBundle:
     """Like `compiler.api.compile_training`. `model` is `<behaviour>` or `<behaviour> <folder>`, plus anything after a
     line end. The manifest says which measured schedules it got."""
+    progress = settings.progress
     words = model.split(b"\n")[0].decode().split()
     progress("import", 0.1)
     print("a library talks on the standard output")
     os.write(1, b"and so does C code\n")
     BEHAVIOURS[words[0]](Path(words[1]) if len(words) > 1 else Path("."), progress)
     progress("codegen", 0.9)
-    manifest = make_manifest(target=target, plan_digest=plan.digest, spec_digest=spec.digest)
-    if tuning != NO_TUNING:
-        manifest["schedules"] = [entry.choice for entry in tuning.entries]
+    manifest = make_manifest(
+        target=settings.target.name, plan_digest=settings.plan.digest, spec_digest=settings.spec.digest
+    )
+    if settings.tuning != NO_TUNING:
+        manifest["schedules"] = [entry.choice for entry in settings.tuning.entries]
     warnings = json.loads(Path(words[1]).read_text()) if words[0] == "warns" else []
     step = b"not a program" if words[0] == "no-elf" else b"\x7fELF" + b"\0" * 60
     made = make_bundle(manifest, step=step, warnings=warnings)

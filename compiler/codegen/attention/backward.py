@@ -17,6 +17,7 @@ from compiler.codegen.tile.tiling import vector_pieces
 from compiler.codegen.tir import scalar_math
 from compiler.codegen.tir.accumulate import fold_lanes
 from compiler.codegen.tir.tir import Block, Buffer, Operands, Value, broadcast, literal, load
+from compiler.element_types import SCRATCH
 from compiler.kernels.spec import AttentionSpec
 
 
@@ -112,12 +113,12 @@ class Backward(Head):
             x = self.masked(inner, load(self.workspace, at + s, width), mask, s, width)
             p = scalar_math.exp(inner, inner.let(x - broadcast(highest, width), "x")) * broadcast(share, width)
             seen = self.visible(t, s, width) if spec.causal else None
-            zero = literal(0.0, "float32", width)
+            zero = literal(0.0, SCRATCH.tir, width)
             p = inner.let(p if seen is None else tirx.Select(seen, p, zero), "p")
             inner.store(self.workspace, at + s, p)
             if delta is None:
                 return
-            scaled = inner.let(p * literal(spec.scale, "float32", width), "scaled")
+            scaled = inner.let(p * literal(spec.scale, SCRATCH.tir, width), "scaled")
             d_s = scaled * (load(self.workspace, d_at + s, width) - broadcast(delta, width))
             inner.store(self.workspace, d_at + s, d_s if seen is None else tirx.Select(seen, d_s, zero))
 

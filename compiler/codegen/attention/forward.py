@@ -14,6 +14,7 @@ from compiler.codegen.tile.tiling import vector_pieces
 from compiler.codegen.tir import scalar_math
 from compiler.codegen.tir.accumulate import fold_lanes
 from compiler.codegen.tir.tir import Block, Operands, Value, broadcast, index, literal, load
+from compiler.element_types import SCRATCH
 from compiler.kernels.spec import AttentionSpec
 
 _LOWEST = -3.4028234663852886e38
@@ -82,12 +83,12 @@ class Forward(Head):
         lanes = self.plan.lanes
         mask = mask_row(block, self.mask_access(), self.mask, (rows.batch, rows.head, t))
         best = block.local(lanes, name="best")
-        block.store(best, 0, literal(_LOWEST, "float32", lanes))
+        block.store(best, 0, literal(_LOWEST, SCRATCH.tir, lanes))
 
         def step(inner: Block, s: Value, width: int) -> None:
             x = self.masked(inner, load(self.workspace, row + s, width), mask, s, width)
             if self.spec.causal:
-                hidden = literal(-math.inf, "float32", width)
+                hidden = literal(-math.inf, SCRATCH.tir, width)
                 x = inner.let(tirx.Select(self.visible(t, s, width), x, hidden), "x")
             inner.store(self.workspace, row + s, x)
             inner.store(best, 0, tirx.Max(load(best, 0, width), x))
@@ -100,13 +101,13 @@ class Forward(Head):
         """Scores of keys that do not exist, up to whole vectors."""
         rest = -self.spec.keys % self.plan.lanes
         for start, width in vector_pieces(rest, self.plan.lanes):
-            block.store(self.workspace, row + (self.spec.keys + start), literal(-math.inf, "float32", width))
+            block.store(self.workspace, row + (self.spec.keys + start), literal(-math.inf, SCRATCH.tir, width))
 
     def _exponentials(self, block: Block, rows: Rows, row: Value, highest: Value) -> Value:
         """The row's exp(score - highest), in place; their sum."""
         lanes = self.plan.lanes
         total = block.local(lanes, name="total")
-        block.store(total, 0, literal(0.0, "float32", lanes))
+        block.store(total, 0, literal(0.0, SCRATCH.tir, lanes))
         spread = broadcast(highest, lanes)
         vectors: int | Value = -(-self.spec.keys // lanes)
         if rows.limit is not None:
@@ -129,10 +130,10 @@ class Forward(Head):
 
         def step(inner: Block, start: Value, width: int) -> None:
             total = inner.let(load(self.workspace, sums + start, width), "total")
-            unseen = tirx.EQ(total, literal(0.0, "float32", width))
+            unseen = tirx.EQ(total, literal(0.0, SCRATCH.tir, width))
             inner.store(self.stats, out + start, load(self.workspace, highest + start, width))
-            whole = tirx.Div(literal(1.0, "float32", width), total)
-            share = inner.let(tirx.Select(unseen, literal(0.0, "float32", width), whole), "share")
+            whole = tirx.Div(literal(1.0, SCRATCH.tir, width), total)
+            share = inner.let(tirx.Select(unseen, literal(0.0, SCRATCH.tir, width), whole), "share")
             inner.store(self.stats, out + (start + queries), share)
             inner.store(self.workspace, sums + start, share)
 

@@ -13,6 +13,7 @@ from compiler.codegen.tile.register_tile import RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.tiling import Columns, ColumnTile, vector_pieces
 from compiler.codegen.tir.iteration import FlatAccess, flatten_access
 from compiler.codegen.tir.tir import Block, Buffer, Value, divide, index, literal, load
+from compiler.element_types import SCRATCH
 from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.spec import AttentionSpec
@@ -263,7 +264,7 @@ class Head:
 
     def masked(self, block: Block, score: Value, mask: tuple[Buffer, Value, int] | None, s: Value, width: int) -> Value:
         """The scaled score with the mask (buffer, first element of the row, stride) added."""
-        scale = literal(self.spec.scale, "float32", width)
+        scale = literal(self.spec.scale, SCRATCH.tir, width)
         if mask is None:
             return block.let(score * scale, "x")
         buffer, base, stride = mask

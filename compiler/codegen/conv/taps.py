@@ -7,8 +7,9 @@ from tvm import tirx
 from compiler.codegen.conv.band import Image, Source, Unit, fill, unit_of, units
 from compiler.codegen.conv.phases import AxisPhase, TapRun, axis_phases, tap_run
 from compiler.codegen.conv.plan import ConvPlan, out_rows, panel_elements
+from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.packing import Matrix, pack_panel
-from compiler.codegen.tile.register_tile import SUM_BLOCK, Epilogue, Place, RegisterTile, Scalars, Vectors
+from compiler.codegen.tile.register_tile import SUM_BLOCK, Place, RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile
 from compiler.codegen.tir.tir import Block, Operands, Value, index

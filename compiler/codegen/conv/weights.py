@@ -14,8 +14,9 @@ from tvm import tirx
 from compiler.codegen.conv.band import Image, Source, Unit, fill, unit_of, units
 from compiler.codegen.conv.phases import forward_axis, tap_run
 from compiler.codegen.conv.plan import ConvPlan, weight_elements, weight_rows
+from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.packing import Matrix, zero_run
-from compiler.codegen.tile.register_tile import Epilogue, RegisterTile, Scalars, Vectors
+from compiler.codegen.tile.register_tile import RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.sums import store_sums, sum_columns
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces

@@ -16,7 +16,8 @@ from tvm import tirx
 
 from compiler.codegen.conv.phases import AxisPhase, axis_phases
 from compiler.codegen.depthwise.plan import DepthwisePlan
-from compiler.codegen.tile.register_tile import Epilogue, Place, RegisterTile, fma, load_wide, prefetch, wide
+from compiler.codegen.tile.epilogue import Epilogue
+from compiler.codegen.tile.register_tile import Place, RegisterTile, fma, load_wide, prefetch, wide
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
 from compiler.codegen.tir.tir import Block, Operands, Value, index

@@ -11,8 +11,9 @@ from tvm import tirx
 
 from compiler.codegen.conv.phases import forward_axis
 from compiler.codegen.depthwise.plan import DepthwisePlan
+from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.packing import zero_run
-from compiler.codegen.tile.register_tile import Epilogue, fma, load_wide, prefetch, wide
+from compiler.codegen.tile.register_tile import fma, load_wide, prefetch, wide
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import divisor_near, vector_pieces
 from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, Value, index, literal, load

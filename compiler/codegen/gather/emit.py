@@ -11,12 +11,12 @@ from collections.abc import Callable
 from tvm import tirx
 
 from compiler.codegen.gather.plan import GatherPlan, plan, workspace_bytes
-from compiler.codegen.tile.register_tile import Epilogue
+from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.iteration import chunks
 from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value
-from compiler.element_types import ELEMENT_TYPES
+from compiler.element_types import ELEMENT_TYPES, SCRATCH
 from compiler.errors import InternalError
 from compiler.kernels.spec import GatherSpec
 from compiler.targets import Target
@@ -156,7 +156,7 @@ def _update(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan)
 
         def finish(inner: Block, place: Value, width: int) -> None:
             total = inner.local(width, name="total")
-            inner.store(total, 0, tir.literal(0.0, "float32", width))
+            inner.store(total, 0, tir.literal(0.0, SCRATCH.tir, width))
 
             def add(turn: Block, i: Value) -> None:
                 position = tirx.Cast("int32", tir.load(workspace, first + i + spec.rows))
@@ -189,11 +189,11 @@ def _sort_by_row(body: Block, spec: GatherSpec, index_buffer: Buffer, workspace:
     """
 
     def clear(block: Block, place: Value, width: int) -> None:
-        block.store(workspace, place, tir.literal(0.0, "float32", width))
+        block.store(workspace, place, tir.literal(0.0, SCRATCH.tir, width))
 
     def count(block: Block, j: Value) -> None:
         row = _row(block, spec, index_buffer, j)
-        block.store(workspace, row, tir.load(workspace, row) + tir.literal(1.0, "float32"))
+        block.store(workspace, row, tir.load(workspace, row) + tir.literal(1.0, SCRATCH.tir))
 
     def begin(block: Block, row: Value) -> None:
         here = block.let(tir.load(workspace, row), "here")
@@ -203,12 +203,12 @@ def _sort_by_row(body: Block, spec: GatherSpec, index_buffer: Buffer, workspace:
     def put(block: Block, j: Value) -> None:
         row = _row(block, spec, index_buffer, j)
         place = block.let(tir.load(workspace, row), "place")
-        block.store(workspace, tirx.Cast("int32", place) + spec.rows, tirx.Cast("float32", j))
-        block.store(workspace, row, place + tir.literal(1.0, "float32"))
+        block.store(workspace, tirx.Cast("int32", place) + spec.rows, tirx.Cast(SCRATCH.tir, j))
+        block.store(workspace, row, place + tir.literal(1.0, SCRATCH.tir))
 
     _vectors(body, spec.rows, lanes, clear)
     body.loop(spec.count, count, name="j")
     running = body.local(1, name="running")
-    body.store(running, 0, tir.literal(0.0, "float32"))
+    body.store(running, 0, tir.literal(0.0, SCRATCH.tir))
     body.loop(spec.rows, begin, name="row")
     body.loop(spec.count, put, name="j")

@@ -1,8 +1,8 @@
 """Kernels and tables -> one stripped static executable, by `zig cc`.
 
 The runtime is generic C: only kernels use a board's features, so there is one set of flags per triple. Its objects, and
-zig's C library, are built once per triple and kept in a cache folder (`POCKFARM_CACHE_DIR`, or
-`~/.cache/pockfarm`; zig's own part also by `ZIG_GLOBAL_CACHE_DIR`).
+zig's C library, are built once per triple and kept in a cache folder (`compiler.cache_folder`;
+zig's own part also by `ZIG_GLOBAL_CACHE_DIR`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from compiler import targets
-from compiler.codegen.cache import CompiledKernel
+from compiler.cache_folder import cache_folder
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import Variant
 from compiler.codegen.linking.tables import table_source
 from compiler.codegen.linking.trials import Trial, pool_bytes, trial_source
-from compiler.errors import BuildError
+from compiler.errors import BuildError, InternalError
 from compiler.program.program import BinaryImage
-from compiler.targets import Target
+from compiler.targets import CpuTarget, Target
 
 RUNTIME = Path(__file__).parents[2] / "runtime"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-ffunction-sections", "-fdata-sections", "-fno-unwind-tables",
@@ -41,7 +42,7 @@ def link_binary(image: BinaryImage, kernels: Mapping[str, CompiledKernel], targe
     Raises: InternalError if the image contradicts itself, BuildError if the compiler or linker fails.
     """
     sources = {"tables": table_source(image, kernels)}
-    return _link(sources, runtime_objects(target.zig_triple), kernels.values(), target, work_dir)
+    return LINKERS[target.kind](sources, (), kernels.values(), target, work_dir)
 
 
 def link_tuner(
@@ -52,19 +53,19 @@ def link_tuner(
         "trials": trial_source(trials, kernels, threads=threads, pool_bytes=pool_bytes(target)),
         "tuner": (RUNTIME / "tuner" / "tuner.c").read_text(),
     }
-    runtime = [path for path in runtime_objects(target.zig_triple) if path.stem != "main"]
-    return _link(sources, runtime, kernels.values(), target, work_dir)
+    return LINKERS[target.kind](sources, ("main",), kernels.values(), target, work_dir)
 
 
-def _link(
+def _static_executable(
     sources: Mapping[str, str],
-    runtime: Iterable[Path],
+    left_out: Collection[str],
     kernels: Iterable[CompiledKernel],
-    target: Target,
+    target: CpuTarget,
     work_dir: Path,
 ) -> bytes:
-    """Compile the sources and link them with the runtime's objects and the kernels."""
+    """Compile the sources and link them with the kernels and the runtime's objects, some of these left out."""
     triple, include = target.zig_triple, ["-I", str(RUNTIME), "-I", str(RUNTIME / "tuner")]
+    runtime = [path for path in runtime_objects(triple) if path.stem not in left_out]
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="link-") as name:
         folder = Path(name)
         objects = _write_kernels(folder, kernels)
@@ -74,6 +75,12 @@ def _link(
         own = [f"{stem}.o" for stem in sources]
         _zig_cc(triple, [*LINK_FLAGS, "-o", "step", *map(str, runtime), *own, *objects], folder)
         return (folder / "step").read_bytes()
+
+
+LINKERS: Mapping[str, Callable[[Mapping[str, str], Collection[str], Iterable[CompiledKernel], Target, Path], bytes]] = {
+    "cpu": _static_executable,
+}
+"""How a target's kind is linked. A CPU's step is a static executable (decision 0006)."""
 
 
 def runtime_objects(zig_triple: str) -> tuple[Path, ...]:
@@ -102,18 +109,22 @@ def warm_toolchain(zig_triples: Iterable[str] | None = None) -> None:
             _zig_cc(triple, [*LINK_FLAGS, "-o", "warm", "warm.c"], folder)
 
 
-def cache_folder() -> Path:
-    """Where built runtimes and zig's libraries are kept between compiles."""
-    named = os.environ.get("POCKFARM_CACHE_DIR")
-    return Path(named) if named else Path.home() / ".cache" / "pockfarm"
-
-
 def _write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:
     """One object file per symbol, named and ordered by symbol so that links repeat."""
-    objects = {kernel.symbol: kernel.object_bytes for kernel in kernels}
+    objects = {kernel.symbol: _object_of(kernel) for kernel in kernels}
     for symbol, content in objects.items():
         (folder / f"{symbol}.o").write_bytes(content)
     return [f"{symbol}.o" for symbol in sorted(objects)]
+
+
+def _object_of(kernel: CompiledKernel) -> bytes:
+    """Raises: InternalError for a kernel that a static executable cannot hold or call."""
+    forms = [artefact.form for artefact in kernel.artefacts]
+    if forms != ["object"] or kernel.launch.by != "call":
+        raise InternalError(
+            f"an executable takes one object that is called, not {forms} by {kernel.launch.by}", where=kernel.symbol
+        )
+    return kernel.artefacts[0].content
 
 
 def _runtime_digest(zig_triple: str) -> str:

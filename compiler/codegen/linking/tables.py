@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
+from compiler.kernels.alignment import ALIGNMENT_BYTES, aligned
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Placement, Program, ProgramName, Region, StateTensor
 
-ALIGNMENT_BYTES = 64
 MAX_RANK = 8
 MAX_INPUTS = 16
 MAX_OPERANDS = 64
 NOWHERE = "PF_NOWHERE"
+SAME_ALIGNMENT = f'_Static_assert(PF_ALIGNMENT == {ALIGNMENT_BYTES}, "the runtime and the compiler align alike");\n'
 
 
 def checkpoint_name(state: StateTensor) -> str:
@@ -46,6 +47,7 @@ class _Tables:
         symbols = sorted({self._kernel(call).symbol for program in self._programs() for call in program.calls})
         parts = [
             '#include "image.h"\n',
+            SAME_ALIGNMENT,
             *(f"extern pf_kernel_fn __tvm_ffi_{symbol};\n" for symbol in symbols),
             *(self._program_tables(program) for program in self._programs()),
             self._states(),
@@ -67,8 +69,8 @@ class _Tables:
 
     def _region_offset(self, region: Region) -> int:
         plan = self.image.plan
-        weights_end = _aligned(plan.weights_bytes)
-        optimizer_end = weights_end + _aligned(plan.optimizer_bytes)
+        weights_end = aligned(plan.weights_bytes)
+        optimizer_end = weights_end + aligned(plan.optimizer_bytes)
         return {"weights": 0, "optimizer": weights_end, "arena": optimizer_end}[region]
 
     def _total_bytes(self) -> int:
@@ -76,11 +78,15 @@ class _Tables:
 
     def _absolute(self, place: Placement, needed_bytes: int, where: str) -> int:
         """Offset in the one mapping. Raises: InternalError if the place is not inside its region or too small."""
+        if place.space != "ram":
+            raise InternalError(f"{place} is not in the memory of a static executable", where=where)
         plan = self.image.plan
         region_bytes = {"weights": plan.weights_bytes, "optimizer": plan.optimizer_bytes, "arena": plan.arena_bytes}
         end = place.offset_bytes + place.size_bytes
         if place.offset_bytes % ALIGNMENT_BYTES or place.offset_bytes < 0 or end > region_bytes[place.region]:
-            raise InternalError(f"{place} is not inside {region_bytes[place.region]} bytes, aligned to 64", where=where)
+            raise InternalError(
+                f"{place} is not inside {region_bytes[place.region]} bytes, aligned to {ALIGNMENT_BYTES}", where=where
+            )
         if place.size_bytes < needed_bytes:
             raise InternalError(f"{place} is too small for {needed_bytes} bytes", where=where)
         return self._region_offset(place.region) + place.offset_bytes
@@ -312,10 +318,6 @@ def _with_batch(shape: tuple[int, ...], batch: int, name: str) -> tuple[int, ...
     if shape and shape[0] and shape[0] % batch == 0:
         return (batch, shape[0] // batch, *shape[1:])
     raise SpecError(f"shape {shape} does not begin with the batch ({batch})", where=name)
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _list(values: tuple[int, ...], where: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler.codegen.cache import CompiledKernel
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import Choice, Variant
+from compiler.codegen.linking.tables import SAME_ALIGNMENT
 from compiler.graph import TensorType
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
@@ -43,6 +44,7 @@ def trial_source(
     symbols = sorted({kernels[variant].symbol for trial in trials for variant in trial.variants})
     parts = [
         '#include "trials.h"\n',
+        SAME_ALIGNMENT,
         *(f"extern pf_kernel_fn __tvm_ffi_{symbol};\n" for symbol in symbols),
         *(_trial_tables(index, trial, kernels) for index, trial in enumerate(trials)),
         "static const pf_trial trials[] = {\n",

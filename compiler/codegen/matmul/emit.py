@@ -11,16 +11,8 @@ from compiler.codegen.choice import Choice
 from compiler.codegen.matmul.panels import Panels, Steps
 from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, workspace_bytes
 from compiler.codegen.matmul.sums import SplitSums
-from compiler.codegen.tile.register_tile import (
-    Epilogue,
-    Place,
-    RegisterTile,
-    Scalars,
-    Stream,
-    Vectors,
-    prefetch,
-    wide,
-)
+from compiler.codegen.tile.epilogue import Epilogue
+from compiler.codegen.tile.register_tile import Place, RegisterTile, Scalars, Stream, Vectors, prefetch, wide
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.sums import sum_columns
 from compiler.codegen.tile.tiling import ColumnTile

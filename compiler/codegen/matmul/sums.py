@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compiler.codegen.matmul.plan import MatmulPlan
+from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.packing import zero_run
-from compiler.codegen.tile.register_tile import Epilogue, RegisterTile, Vectors
+from compiler.codegen.tile.register_tile import RegisterTile, Vectors
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.sums import store_sums
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from tvm import tirx
 
 from compiler.codegen.norm_grad.plan import NormGradPlan, plan, workspace_bytes
+from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.packing import zero_run
-from compiler.codegen.tile.register_tile import Epilogue
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import vector_pieces
 from compiler.codegen.tir import tir

@@ -13,6 +13,7 @@ from compiler.codegen.tir.accumulate import Accumulators
 from compiler.codegen.tir.expressions import epilogue
 from compiler.codegen.tir.iteration import chunks
 from compiler.codegen.tir.tir import Block, Operands, PrimFunc, Value
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import InternalError
 from compiler.kernels.expressions import Ref
 from compiler.kernels.spec import PoolSpec
@@ -45,6 +46,8 @@ class _Pool:
 
     def __init__(self, spec: PoolSpec, operands: Operands, plan: PoolPlan) -> None:
         self.spec, self.operands, self.plan, self.lanes = spec, operands, plan, plan.precision.lanes
+        element = ELEMENT_TYPES[spec.dtype]
+        self.stored, self.summed = element.tir, element.sum.tir
         self.kind = "parallel" if plan.parallel else "serial"
 
     # ------------------------------------------------------------------------------------------------------- loops
@@ -92,7 +95,7 @@ class _Pool:
     def window_result(self, block: Block, n: Value, row: Value, column: Value, channel: Value, width: int) -> None:
         """One vector of outputs of max or average pooling."""
         spec = self.spec
-        sums = Accumulators(block, "max" if spec.kind == "max" else "sum", "float32", 1, width)
+        sums = Accumulators(block, "max" if spec.kind == "max" else "sum", self.summed, 1, width)
         top, bottom = self._window(block, row, 0)
         left, right = self._window(block, column, 1)
 
@@ -116,16 +119,16 @@ class _Pool:
         """1 / (number of positions that an output averages)."""
         spec = self.spec
         if spec.count_pads or not any(spec.pads):
-            return tir.literal(1.0 / (spec.kernel[0] * spec.kernel[1]), "float32")
+            return tir.literal(1.0 / (spec.kernel[0] * spec.kernel[1]), self.summed)
         (top, bottom), (left, right) = self._window(block, row, 0), self._window(block, column, 1)
         count = block.let(tirx.max((bottom - top) * (right - left), 1), "count")
-        return block.let(tirx.Div(tir.literal(1.0, "float32"), tirx.Cast("float32", count)), "share")
+        return block.let(tirx.Div(tir.literal(1.0, self.summed), tirx.Cast(self.summed, count)), "share")
 
     # ------------------------------------------------------------------------------------------------------ gradients
 
     def average_gradient(self, block: Block, n: Value, h: Value, w: Value, channel: Value, width: int) -> None:
         """d_x at one position: the shares of all windows that cover it."""
-        sums = Accumulators(block, "sum", "float32", 1, width)
+        sums = Accumulators(block, "sum", self.summed, 1, width)
 
         def tap(inner: Block, row: Value, column: Value) -> None:
             gradient = tir.load(self.operands.inputs[0], self._y(n, row, column, channel), width)
@@ -182,7 +185,7 @@ class _Pool:
             inner.loop(inner.let((end - first) * spec.w, "count"), one, name="x")
 
         def clear(inner: Block, place: Value, width: int) -> None:
-            inner.store(d_x, place, tir.literal(0.0, "float32", width))
+            inner.store(d_x, place, tir.literal(0.0, self.stored, width))
 
         def one_row(inner: Block, row: Value) -> None:
             rows(inner, reached(inner, row), reached(inner, row + 1), clear)
@@ -215,9 +218,9 @@ class _Pool:
         x, d_y = self.operands.inputs[:2]
         d_x = self.operands.outputs[0]
         rows, columns = self._window(block, row, 0), self._window(block, column, 1)
-        zero = tir.literal(0.0, "float32", width)
-        best = block.local(width, "float32", "best")
-        block.store(best, 0, tir.literal(-math.inf, "float32", width))
+        zero = tir.literal(0.0, self.stored, width)
+        best = block.local(width, self.stored, "best")
+        block.store(best, 0, tir.literal(-math.inf, self.stored, width))
 
         def find(inner: Block, h: Value, w: Value) -> None:
             value = tir.load(x, self._x(n, h, w, channel), width)
@@ -226,7 +229,7 @@ class _Pool:
         _area(block, rows, columns, find)
         highest = block.let(tir.load(best, 0, width), "highest")
         gradient = block.let(tir.load(d_y, self._y(n, row, column, channel), width), "gradient")
-        given = block.local(width, "float32", "given")  # 1.0 in the lanes whose maximum has been met
+        given = block.local(width, self.stored, "given")  # 1.0 in the lanes whose maximum has been met
         block.store(given, 0, zero)
 
         def give(inner: Block, h: Value, w: Value) -> None:
@@ -236,7 +239,7 @@ class _Pool:
             hit = tirx.And(tirx.EQ(value, highest), tirx.EQ(so_far, zero))
             old = inner.let(tir.load(d_x, flat, width), "old")
             inner.store(d_x, flat, tirx.Add(old, tirx.Select(hit, gradient, zero)))
-            inner.store(given, 0, tirx.Select(hit, tir.literal(1.0, "float32", width), so_far))
+            inner.store(given, 0, tirx.Select(hit, tir.literal(1.0, self.stored, width), so_far))
 
         _area(block, rows, columns, give)
 

@@ -21,11 +21,12 @@ from compiler.codegen.tir.tir import (
     literal,
     read,
 )
-from compiler.element_types import ELEMENT_TYPES, NUMERIC, promotion
+from compiler.element_types import ELEMENT_TYPES, NUMERIC, REAL, promotion
 from compiler.errors import InternalError
 from compiler.kernels.access import Access
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Stat, Unary
 
+_REAL = frozenset(ELEMENT_TYPES[name].tir for name in REAL)
 _RANK = {"bool": promotion("bool"), **{ELEMENT_TYPES[name].tir: promotion(name) for name in NUMERIC}}
 _CASTS = {f"to_{name}": ELEMENT_TYPES[name].tir for name in NUMERIC}
 _COMPARISONS: Mapping[str, Callable[[Value, Value], Value]] = {"lt": tirx.LT, "le": tirx.LE, "eq": tirx.EQ}
@@ -158,11 +159,11 @@ def _apply_unary(block: Block, op: str, x: Value) -> Value:
         return scalar_math.is_nan(x)
     if op == "neg":
         return tirx.Mul(x, literal(-1, kind, lanes))
-    if op == "abs" and kind != "float32":
+    if op == "abs" and kind not in _REAL:
         return tirx.Select(tirx.LT(x, zero), tirx.Sub(zero, x), x)
     if op == "sign":
         return _sign(x, zero)
-    if kind != "float32":
+    if kind not in _REAL:
         raise InternalError(f"{op} of a value of type {kind}")
     return scalar_math.UNARY_F32[op](block, x)
 
@@ -184,7 +185,7 @@ def _apply_binary(block: Block, op: str, x: Value, y: Value) -> Value:
         return _ARITHMETIC[op](x, y)
     if op in ("max", "min"):
         return extreme(op, x, y)
-    if base(x) == "float32":
+    if base(x) in _REAL:
         return scalar_math.quotient(x, y) if op == "div" else scalar_math.power(block, x, y)
     if op == "div":
         return tirx.truncdiv(x, y)
@@ -195,7 +196,7 @@ def extreme(op: str, x: Value, y: Value) -> Value:
     """max or min that returns NaN if either side is NaN, as NumPy, PyTorch and ONNX have it."""
     chosen = tirx.Select(tirx.LT(x, y), y, x) if op == "max" else tirx.Select(tirx.LT(y, x), y, x)
     # These return x whenever a side is NaN: right if that is x; y needs a look, unless it is a constant.
-    may_be_nan = base(y) == "float32" and not isinstance(y, tirx.FloatImm | tirx.Broadcast)
+    may_be_nan = base(y) in _REAL and not isinstance(y, tirx.FloatImm | tirx.Broadcast)
     return tirx.Select(scalar_math.is_nan(y), y, chosen) if may_be_nan else chosen
 
 

@@ -18,6 +18,7 @@ from compiler.codegen.tir.iteration import FlatAccess
 from compiler.element_types import SCRATCH, require_emitted
 from compiler.errors import InternalError
 from compiler.graph import TensorType
+from compiler.kernels.alignment import ALIGNMENT_BYTES
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
 
@@ -27,7 +28,6 @@ Buffer = Any
 Stmt = Any
 PrimFunc = Any
 
-_ALIGNMENT_BYTES = 64
 _MOST_ELEMENTS = 2**31 - 1
 
 
@@ -159,7 +159,7 @@ class Block:
 
     def local(self, elements: int, element: str = "float32", name: str = "local") -> Buffer:
         """A small array on the stack (LLVM keeps it in registers if every index is constant after unrolling)."""
-        buffer = tirx.decl_buffer((elements,), element, name=name, scope="local", data_alignment=_ALIGNMENT_BYTES)
+        buffer = tirx.decl_buffer((elements,), element, name=name, scope="local", data_alignment=ALIGNMENT_BYTES)
         self.add(tirx.AllocBuffer(buffer))
         return buffer
 
@@ -227,7 +227,7 @@ def _argument(name: str, tensor: TensorType) -> Buffer:
     require_emitted(tensor.dtype, f"operand {name}")
     if tensor.size > _MOST_ELEMENTS:
         raise InternalError(f"operand {name} {tensor} has more than {_MOST_ELEMENTS} elements")
-    return tirx.decl_buffer((max(tensor.size, 1),), tensor.element.tir, name=name, data_alignment=_ALIGNMENT_BYTES)
+    return tirx.decl_buffer((max(tensor.size, 1),), tensor.element.tir, name=name, data_alignment=ALIGNMENT_BYTES)
 
 
 def finish(spec: KernelSpec, operands: Operands, body: Block) -> PrimFunc:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from tvm import tirx
 
+from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.packing import zero_run
-from compiler.codegen.tile.register_tile import Epilogue, RegisterTile, Scalars, Vectors, load_wide, wide
+from compiler.codegen.tile.register_tile import RegisterTile, Scalars, Vectors, load_wide, wide
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile
 from compiler.codegen.tir.tir import Block, Operands, Point, Value, divide, index, literal, load

@@ -7,19 +7,21 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "backend.h"
+#include "clock.h"
 #include "events.h"
 #include "failure.h"
+#include "run_events.h"
 #include "session.h"
+#include "stop.h"
 #include "trials.h"
 
-enum { MAX_VARIANTS = 64, MAX_ROUNDS = 40, FIRST_ROUNDS = 4, ALIGNMENT = 64 };
+enum { MAX_VARIANTS = 64, MAX_ROUNDS = 40, FIRST_ROUNDS = 4 };
 static const double SAMPLE_US = 300.0, HOPELESS = 1.25;
 
 typedef struct {
@@ -34,14 +36,7 @@ typedef struct {
     bool dropped[MAX_VARIANTS];
 } pf_bench;
 
-static volatile sig_atomic_t stop_requested;
-
-static void request_stop(int signal) {
-    (void)signal;
-    stop_requested = 1;
-}
-
-static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+static uint64_t aligned(uint64_t bytes) { return (bytes + PF_ALIGNMENT - 1) / PF_ALIGNMENT * PF_ALIGNMENT; }
 
 static uint64_t operand_bytes(const pf_extent *operand) { return (uint64_t)operand->count * pf_item_bytes(operand->dtype); }
 
@@ -163,7 +158,7 @@ static pf_status run_rounds(pf_bench *bench, double deadline_us) {
     uint32_t variants = bench->trial->variant_count;
     PF_TRY(time_calls(bench, 0, 1, &us));
     int64_t calls = us < SAMPLE_US ? (int64_t)(SAMPLE_US / (us + 0.01)) + 1 : 1;
-    for (int round = 0; round < MAX_ROUNDS && !stop_requested; round++) {
+    for (int round = 0; round < MAX_ROUNDS && !pf_stop_requested; round++) {
         if (round >= FIRST_ROUNDS && pf_now_us() > deadline_us) break;
         for (uint32_t turn = 0; turn < variants; turn++) {
             uint32_t v = (turn + (uint32_t)round) % variants;
@@ -220,12 +215,12 @@ static pf_status run_trials(double seconds) {
     double end_us = pf_now_us() + seconds * 1e6, weight_left = 0.0;
     uint32_t done = 0;
     for (uint32_t i = 0; i < pf_trials_data.count; i++) weight_left += pf_trials_data.trials[i].weight;
-    for (; done < pf_trials_data.count && !stop_requested && pf_now_us() < end_us; done++) {
+    for (; done < pf_trials_data.count && !pf_stop_requested && pf_now_us() < end_us; done++) {
         double now_us = pf_now_us(), weight = pf_trials_data.trials[done].weight;
         PF_TRY(run_trial(done, now_us + (end_us - now_us) * (weight_left > 0.0 ? weight / weight_left : 1.0)));
         weight_left -= weight;
     }
-    pf_event(stop_requested ? "stopped" : "done");
+    pf_event(pf_stop_requested ? "stopped" : "done");
     pf_integer("trials", done);
     pf_event_end();
     return PF_OK;
@@ -260,18 +255,6 @@ static pf_status run(int count, char **arguments) {
 }
 
 int main(int count, char **arguments) {
-    struct sigaction action = {.sa_handler = request_stop};
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    if (run(count, arguments) == PF_OK) return 0;
-    static const char *const causes[] = {"", "user", "data", "weights", "limits", "internal"};
-    static const int exit_codes[] = {0, 2, 3, 3, 4, 5};
-    const pf_error *error = pf_last_error();
-    pf_event("error");
-    pf_text("cause", causes[error->status]);
-    pf_text("code", error->code);
-    pf_text("message", error->message);
-    pf_event_end();
-    fprintf(stderr, "step: %s\n", error->message);
-    return exit_codes[error->status];
+    pf_stop_on_signals();
+    return run(count, arguments) == PF_OK ? 0 : pf_report_failure();
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from device_agents.wire import RunSettings, settings_of
 from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH
@@ -228,10 +229,9 @@ def _facts(found: RunFacts) -> tuple[Fact, ...]:
         Fact("Device", found.device_name or found.wanted or "any that fits", device),
         Fact("Device class", found.device_class or fmt.ABSENT),
         Fact("Mode", found.mode),
-        Fact("Steps", fmt.number(found.steps)),
+        *_settings(found.settings),
         Fact("Batch", fmt.number(found.batch)),
         Fact("Threads", fmt.number(found.threads)),
-        Fact("Seed", str(found.seed)),
         Fact("Data set", found.dataset_name or "synthetic", hint=found.dataset_digest or ""),
         Fact("Starts from", fmt.short_digest(start) if start else "the bundle's weights", hint=start or ""),
         Fact("Bundle", fmt.short_digest(found.bundle_digest), addresses.bundle(found.bundle_digest)),
@@ -239,6 +239,16 @@ def _facts(found: RunFacts) -> tuple[Fact, ...]:
         Fact("Created", f"{fmt.clock_seconds(found.created_at)} UTC"),
         Fact("Queued for", fmt.duration(_between(found.created_at, found.started_at))),
         Fact("Took", fmt.duration(_between(found.started_at, found.finished_at))),
+    )
+
+
+def _settings(chosen: RunSettings) -> tuple[Fact, ...]:
+    """What its user set, as far as the mode takes it; the threads are told as measured."""
+    values = {name: getattr(chosen, name) for name in settings_of(type(chosen))}
+    return tuple(
+        Fact(known.label, known.absent or fmt.ABSENT if values[name] is None else f"{values[name]:,}")
+        for name, known in settings_of(type(chosen)).items()
+        if chosen.mode in known.modes and name != "threads"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from device_agents.wire import MODES
 from service.dashboard import addresses, queries
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import CLASSES, VERDICTS, Filter, Listing, choices
@@ -13,7 +14,6 @@ from service.database.models import RUN_STATES
 from service.runs.filter import RunFilter
 
 PAGE_ROWS = 50
-MODES = ("profile", "train", "eval")
 
 
 def runs_page(session: Session, chosen: RunFilter, before: str, sort: str) -> Listing:

@@ -25,7 +25,6 @@ from service.database.models.runs import (
     ATTEMPT_STATES,
     LIVE_ATTEMPT_STATES,
     OPEN_RUN_STATES,
-    RUN_MODES,
     RUN_STATES,
     Attempt,
     Result,
@@ -35,7 +34,7 @@ from service.database.models.tunings import Tuning
 
 __all__ = [
     "ATTEMPT_STATES", "DEVICE_STATES", "JOB_STATES", "LIVE_ATTEMPT_STATES", "OPEN_JOB_STATES", "OPEN_RUN_STATES",
-    "RUN_MODES", "RUN_STATES", "ApiKey", "Attempt", "Base", "Bundle", "DashboardLink", "DashboardSession",
+    "RUN_STATES", "ApiKey", "Attempt", "Base", "Bundle", "DashboardLink", "DashboardSession",
     "Dataset", "Device", "DeviceCredential", "DeviceEvent", "EnrolmentToken", "Event", "IdempotencyRecord", "Job",
     "Outbox", "Result", "Run", "SigningKey", "Strike", "Tuning",
 ]  # fmt: skip

@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Boolean,
+    ColumnElement,
+    Dialect,
     ForeignKey,
     Index,
     String,
     Text,
+    TypeDecorator,
     UniqueConstraint,
     text,
+    type_coerce,
 )
+from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column
 
+from device_agents.wire import LocalMode, RunSettings, from_json, to_json
 from service.database.models.base import Base, Digest, Id, one_of
 from service.identifiers import new_id
 
 RUN_STATES = ("queued", "leased", "running", "succeeded", "failed", "cancelled", "expired", "inconclusive")
-RUN_MODES = ("profile", "train", "eval", "tune")
 ATTEMPT_STATES = ("leased", "running", "succeeded", "failed", "cancelled", "inconclusive", "lost")
 OPEN_RUN_STATES = ("queued", "leased", "running")
 LIVE_ATTEMPT_STATES = ("leased", "running")
 _LIVE_ATTEMPT = text("state IN ('leased', 'running')")
+
+
+class RunSettingsColumn(TypeDecorator[RunSettings]):
+    """`RunSettings` as one JSON value, written in full: a default that changes later does not change old runs.
+
+    Of a row, settings that this version does not know are passed over, and those that it lacks have their default.
+    """
+
+    impl = JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: RunSettings | None, dialect: Dialect) -> Any:
+        return None if value is None else to_json(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> RunSettings | None:
+        return None if value is None else settings_of_row(value)
+
+
+def settings_of_row(value: Mapping[str, Any], kind: type[RunSettings] = RunSettings) -> RunSettings:
+    """The settings in a row's JSON. Raises: ValueError, for a row that no version has written."""
+    known = {field.name for field in dataclasses.fields(kind)}
+    return from_json(kind, {name: item for name, item in value.items() if name in known}, "settings")
 
 
 class Run(Base):
@@ -34,7 +64,6 @@ class Run(Base):
     __tablename__ = "runs"
     __table_args__ = (
         one_of("state", "state", RUN_STATES),
-        one_of("mode", "mode", RUN_MODES),
         Index("ix_runs_state_created_at", "state", "created_at"),
     )
 
@@ -46,17 +75,11 @@ class Run(Base):
     """The bundle's."""
     wanted_device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"))
     wanted_device_class: Mapped[str | None] = mapped_column(String(100))
-    mode: Mapped[str] = mapped_column(String(20))
-    steps: Mapped[int]
-    warmup: Mapped[int]
-    seed: Mapped[int] = mapped_column(BigInteger)
-    learning_rate: Mapped[float | None]
-    threads: Mapped[int | None]
+    settings: Mapped[RunSettings] = mapped_column(RunSettingsColumn)
+    """What its user set; lists filter by the mode in it."""
     dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"))
     weights_digest: Mapped[str | None] = mapped_column(Digest)
     """Starting weights; null: the bundle's."""
-    tune_s: Mapped[float | None]
-    """Seconds of measuring; mode tune only."""
 
     device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"), index=True)
     """The device of the newest attempt."""
@@ -89,6 +112,17 @@ class Run(Base):
     loss_last: Mapped[float | None]
     accuracy_before: Mapped[float | None]
     accuracy_after: Mapped[float | None]
+
+    @hybrid_property
+    def mode(self) -> LocalMode:
+        """The settings' mode; in a query, what the column says."""
+        return self.settings.mode
+
+    @mode.inplace.expression
+    @classmethod
+    def _mode(cls) -> ColumnElement[str]:
+        mode: ColumnElement[str] = type_coerce(cls.settings, JSON)["mode"].as_string()
+        return mode
 
 
 class Attempt(Base):

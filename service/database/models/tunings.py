@@ -18,7 +18,7 @@ from service.identifiers import new_id
 class Tuning(Base):
     """The schedule that won when a kernel was measured on a board; compiles for its target use it.
 
-    `choice` is empty where the default won. `version` is that of the kernel generator: another one builds other code.
+    `choice` is empty where the default won. `version` is the compiler's identity: another one builds other code.
     """
 
     __tablename__ = "tunings"

@@ -15,10 +15,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.frontend.importer import import_model
 from compiler.graph import Parameter
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
 from tests.compiler.agreement.reference import Reference, Window, what_learns
 from tests.compiler.agreement.step_binary import StepBinary
 
@@ -93,7 +94,9 @@ class Built:
 def build(case: Case, target: str, folder: Path, cache: Path, runner: tuple[str, ...] = ()) -> Built:
     """Compile the case's step for a target and unpack it; its first checkpoint holds the author's parameters."""
     graph = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm)
-    bundle = compile_training(case.model, plan=case.plan, spec=case.spec, target=target, cache_dir=cache, jobs=1)
+    bundle = compile_training(
+        case.model, BuildSettings(plan=case.plan, spec=case.spec, target=load(target), cache_dir=cache, jobs=1)
+    )
     binary = StepBinary.unpack(bundle, folder, runner)
     built = Built(case, what_learns(case.plan, case.reference, case.last_layer), graph.parameters, binary)
     wrong = start_problems(case.reference.initial(), binary.checkpoint())

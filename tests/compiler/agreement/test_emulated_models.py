@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
 from tests.compiler.agreement.cases import CASES, classes, images
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
 from tests.compiler.agreement.module_reference import ModuleReference
@@ -90,7 +91,10 @@ def test_a_transformer_learns_as_in_float64(name: str, tmp_path: Path, kernel_ca
     )
     model = export(module, inputs, input_names=names)
     bundle = compile_training(
-        model, plan=SparsePlan.parse("full"), spec=spec, target=TRANSFORMERS[name], cache_dir=kernel_cache
+        model,
+        BuildSettings(
+            plan=SparsePlan.parse("full"), spec=spec, target=load(TRANSFORMERS[name]), cache_dir=kernel_cache
+        ),
     )
     binary = StepBinary.unpack(bundle, tmp_path, QEMU)
     data = binary.write_data(dict(zip(names, (t.numpy() for t in inputs), strict=True)), labels.numpy())

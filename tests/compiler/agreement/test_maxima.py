@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import LossSpec, SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import resolve_plan
 from compiler.step.training import attach_loss
+from compiler.targets import load
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
 from tests.compiler.passes.gradients import with_gradients
@@ -62,7 +63,9 @@ def test_the_gradient_of_a_maximum_that_is_computed_twice(name: str, tmp_path: P
     model = export(module, (torch.from_numpy(x),), dynamic_batch=False)
     optimizer = {"kind": "sgd", "learning_rate": 0.0, "momentum": 0.5}
     spec = TrainingSpec.parse({"batch": BATCH, "optimizer": optimizer, "threads": 2})
-    bundle = compile_training(model, plan=FULL, spec=spec, target=native_target(), cache_dir=kernel_cache, jobs=1)
+    bundle = compile_training(
+        model, BuildSettings(plan=FULL, spec=spec, target=load(native_target()), cache_dir=kernel_cache, jobs=1)
+    )
     binary = StepBinary.unpack(bundle, tmp_path)
     _, after = binary.train(load_file(binary.weights), 1, binary.write_data({"input": x}, labels))
     F.cross_entropy(module.double()(torch.from_numpy(x).double()), torch.from_numpy(labels)).backward()

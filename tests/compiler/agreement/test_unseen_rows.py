@@ -17,13 +17,14 @@ import torch
 import torch.nn.functional as F
 from safetensors.numpy import load_file
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import LossSpec, SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import resolve_plan
 from compiler.step.training import attach_loss
+from compiler.targets import load
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.models import Logits, export
@@ -131,7 +132,9 @@ def test_the_binary_is_the_module(kind: Kind, attention: str, opset: int, tmp_pa
     want = trained(kind, attention, opset)
     optimizer = {"kind": "sgd", "learning_rate": 0.0, "momentum": 0.5}
     spec = TrainingSpec.parse({"batch": BATCH, "optimizer": optimizer, "threads": 2})
-    bundle = compile_training(want.model, plan=FULL, spec=spec, target=native_target(), cache_dir=kernel_cache, jobs=1)
+    bundle = compile_training(
+        want.model, BuildSettings(plan=FULL, spec=spec, target=load(native_target()), cache_dir=kernel_cache, jobs=1)
+    )
     binary = StepBinary.unpack(bundle, tmp_path)
     losses, after = binary.train(load_file(binary.weights), 1, binary.write_data(want.feeds, want.labels))
     assert losses[0] == pytest.approx(want.loss, rel=2e-6)

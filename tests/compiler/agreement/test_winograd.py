@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.call_passes import call_passes
 from compiler.codegen.conv.plan import method_of
 from compiler.frontend.importer import import_model
@@ -86,7 +86,9 @@ def test_steps_as_in_float64(case: Case, target: str, tmp_path: Path, kernel_cac
 def test_a_spec_can_forbid_it(case: Case, convolutions: Literal["fast", "direct"], kernel_cache: Path) -> None:
     """There is one way only to schedule a direct convolution, so that tuning is not offered any."""
     spec = replace(case, convolutions=convolutions).spec
-    bundle = compile_training(case.model, plan=case.plan, spec=spec, target=native_target(), cache_dir=kernel_cache)
+    bundle = compile_training(
+        case.model, BuildSettings(plan=case.plan, spec=spec, target=load(native_target()), cache_dir=kernel_cache)
+    )
     with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
         member = archive.extractfile("kernels.json")
         assert member is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from compiler.codegen.api import build_kernels, cache_key, workspace_bytes
+from compiler.codegen.artefacts import Artefact
 from compiler.codegen.testing import build_object
 from compiler.errors import BuildError
 from compiler.kernels.expressions import Binary, Const, Ref, Unary
@@ -41,7 +42,7 @@ def test_same_specs_same_bytes_in_any_number_of_processes() -> None:
     first = build_kernels(SPECS, TARGET, threads=2, cache_dir=None, jobs=1)
     second = build_kernels(list(reversed(SPECS)), TARGET, threads=2, cache_dir=None, jobs=2)
     assert first == second
-    assert first[signature(SPECS[0])].object_bytes == build_object(SPECS[0], TARGET).object_bytes
+    assert first[signature(SPECS[0])].artefacts == (Artefact("object", build_object(SPECS[0], TARGET).object_bytes),)
     assert list(first) == [signature(spec) for spec in SPECS]
 
 

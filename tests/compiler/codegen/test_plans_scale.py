@@ -16,6 +16,7 @@ from compiler.codegen.depthwise import plan as depthwise_plan
 from compiler.codegen.depthwise.plan import DepthwisePlan
 from compiler.codegen.family import choices_of, workspace_bytes_of
 from compiler.codegen.matmul import plan as matmul_plan
+from compiler.codegen.matmul.cost import Core, cost, ranked
 from compiler.codegen.tile import precision as precision_module
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.winograd import plan as winograd_plan
@@ -44,6 +45,11 @@ PRODUCTS = [
     product(5000, 96, 300),
     product(3000, 1024, 256),
     product(40, 24, 5),
+    product(90, 64, 100),
+    product(8, 200, 4000),
+    product(1300, 96, 300),
+    product(330, 96, 300),
+    product(64, 1024, 32),
     replace(product(150, 330, 1021), b_transposed=True),
     replace(product(6000, 64, 40), b_transposed=True),
     replace(product(33, 48, 64), batch=6),
@@ -76,13 +82,21 @@ def test_a_products_plan_depends_on_numbers_not_on_bytes(
     twin = replace(spec, dtype="i64")
     before = [(choice, matmul_plan.plan(spec, target, 2, choice)) for choice in choices_of(spec, target, 2)]
     scratch = [workspace_bytes_of(spec, target, 2, choice) for choice, _ in before]
-    width = matmul_plan.panel_width(spec, target, 2)
+    width, cycles = matmul_plan.panel_width(spec, target, 2), cycles_of(spec, target)
     monkeypatch.setattr(precision_module, "LINE_BYTES", 128)
     wide = doubled(target)
     after = [(choice, matmul_plan.plan(twin, wide, 2, choice)) for choice in choices_of(twin, wide, 2)]
     assert [(choice, replace(plan, precision=before[0][1].precision)) for choice, plan in after] == before
     assert [workspace_bytes_of(twin, wide, 2, choice) for choice, _ in after] == [2 * size for size in scratch]
-    assert matmul_plan.panel_width(twin, wide, 2) == width
+    assert (matmul_plan.panel_width(twin, wide, 2), cycles_of(twin, wide)) == (width, cycles)
+
+
+def cycles_of(spec: MatmulSpec, target: Target) -> list[float]:
+    """The estimate of every schedule worth measuring, and of those that read B where it lies."""
+    core = Core.of(target, spec.dtype)
+    found = ranked(spec, core, 2)
+    in_place = [replace(one, panels="direct") for one in found]
+    return [cost(spec, core, 2, one) for one in (*found, *in_place)]
 
 
 @pytest.mark.parametrize("target", [V4, V3, A72])

@@ -63,6 +63,11 @@ def test_a_products_tile_fits_in_the_registers(target: Target, spec: MatmulSpec)
         assert plan.rows * vectors * 2 + vectors + 1 <= target.vector_registers
 
 
+def test_no_tile_is_wider_than_its_product() -> None:
+    choices = choices_of(matmul(100, 24, 90), V4, 1)[1:]
+    assert {choice.integer("vectors", 0) for choice in choices} == {1}
+
+
 def test_a_vector_of_half_precision_costs_two_multiply_adds() -> None:
     """The same tile in vectors: twice the columns, twice the cycles."""
     way = choose(rows=4, vectors=2, strategy="rows", order="rows", panels="direct", k_block=10_000)

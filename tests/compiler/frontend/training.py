@@ -17,9 +17,10 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.graph import Array
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 
 BATCH, STEPS, LEARNING_RATE = 2, 2, 0.2
@@ -98,7 +99,10 @@ def train(
     """Compile for this machine, run the binary from its own weights."""
     options = {"batch": BATCH, "optimizer": {"kind": "sgd", "learning_rate": LEARNING_RATE}, "threads": 1, **spec}
     bundle = compile_training(
-        model, plan=plan, spec=TrainingSpec.parse(options), target=native_target(), cache_dir=cache, jobs=1
+        model,
+        BuildSettings(
+            plan=plan, spec=TrainingSpec.parse(options), target=load(native_target()), cache_dir=cache, jobs=1
+        ),
     )
     binary = StepBinary.unpack(bundle, folder)
     data, save = binary.write_data(feeds, labels), folder / "after.safetensors"

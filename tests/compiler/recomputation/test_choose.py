@@ -9,18 +9,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
+from compiler.program.cost import Machine
 from compiler.program.memory import plan_memory
 from compiler.recomputation.choose import lowering, rank_repeats
 from compiler.recomputation.rewrite import repeat_calls
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.compiler.recomputation.small_steps import BATCH, CASES, SmallStep, small_step
 
 FULL = SparsePlan.of_preset("full")
+COSTS = load("x86-64-v4").costs
 
 
 def _arena_bytes(step: SmallStep, positions: list[int]) -> int:
@@ -39,7 +42,7 @@ def _kept_bytes(step: SmallStep, positions: list[int]) -> int:
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_each_repeat_saves_what_it_says(case: str) -> None:
     step = small_step(case)
-    repeats = rank_repeats(step.train, capacity_bytes=1 << 10)
+    repeats = rank_repeats(step.train, Machine(1 << 10, COSTS))
     assert repeats
     positions: list[int] = []
     for repeat in repeats:
@@ -52,7 +55,7 @@ def test_each_repeat_saves_what_it_says(case: str) -> None:
 def test_repeats_lower_the_peak(case: str) -> None:
     """Repeating all that saves kept bytes would make the whole forward pass again at once; what is taken does not."""
     step = small_step(case)
-    repeats = rank_repeats(step.train, capacity_bytes=1 << 10)
+    repeats = rank_repeats(step.train, Machine(1 << 10, COSTS))
     taken = [repeat.position for repeat in lowering(step.train, repeats)]
     assert _arena_bytes(step, taken) < 0.9 * _arena_bytes(step, [])
     assert _arena_bytes(step, taken) < 1.01 * _arena_bytes(step, [repeat.position for repeat in repeats])
@@ -60,8 +63,8 @@ def test_repeats_lower_the_peak(case: str) -> None:
 
 def test_long_reductions_gain_nothing_and_values_in_the_cache_neither() -> None:
     encoder, mcunet = small_step("encoder").train, small_step("mcunet").train
-    assert not any(repeat.gains for repeat in rank_repeats(mcunet, capacity_bytes=1 << 30))
-    gaining = [repeat.position for repeat in rank_repeats(encoder, capacity_bytes=1 << 10) if repeat.gains]
+    assert not any(repeat.gains for repeat in rank_repeats(mcunet, Machine(1 << 30, COSTS)))
+    gaining = [repeat.position for repeat in rank_repeats(encoder, Machine(1 << 10, COSTS)) if repeat.gains]
     assert not any(encoder.calls[position].layer.endswith("attention") for position in gaining)
 
 
@@ -70,7 +73,7 @@ def _train(limit_bytes: int | None, folder: Path, cache: Path) -> tuple[dict[str
     limited = {"batch": BATCH, "optimizer": {"kind": "sgd", "momentum": 0.9}, "threads": 2}
     spec = TrainingSpec.parse(limited | ({"memory_limit_bytes": limit_bytes} if limit_bytes else {}))
     model = MODELS["small_cnn"]()
-    bundle = compile_training(model, plan=FULL, spec=spec, target=native_target(), cache_dir=cache)
+    bundle = compile_training(model, BuildSettings(plan=FULL, spec=spec, target=load(native_target()), cache_dir=cache))
     binary = StepBinary.unpack(bundle, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     rng = np.random.default_rng(3)
@@ -89,7 +92,7 @@ def test_a_limit_is_kept_by_repeating_what_costs_time(tmp_path: Path, kernel_cac
     spec = TrainingSpec.parse({"batch": BATCH, "optimizer": {"kind": "sgd", "momentum": 0.9}, "threads": 2,
                                "memory_limit_bytes": 1000})  # fmt: skip
     with pytest.raises(DoesNotFit, match="forward kernels repeated in the backward pass") as refused:
-        compile_training(MODELS["small_cnn"](), plan=FULL, spec=spec, target=native_target())
+        compile_training(MODELS["small_cnn"](), BuildSettings(plan=FULL, spec=spec, target=load(native_target())))
     assert refused.value.needed_bytes < needed_bytes
     tight, least_bytes, after = _train(refused.value.needed_bytes, tmp_path / "tight", kernel_cache)
     assert least_bytes == refused.value.needed_bytes

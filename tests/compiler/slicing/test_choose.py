@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from compiler.api import compile_training
+from compiler.api import BuildSettings, compile_training
 from compiler.call_passes import call_passes
 from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
@@ -17,7 +18,7 @@ from compiler.frontend.importer import import_model
 from compiler.kernels.spec import DepthwiseSpec
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
-from compiler.placement import attempts
+from compiler.program.cost import Machine
 from compiler.program.program import Program
 from compiler.slicing.choose import choose_groups
 from compiler.slicing.flow import parts_of
@@ -31,6 +32,8 @@ PASSES = call_passes(load("x86-64-v4"))
 BATCH = 4
 SPEC = TrainingSpec.parse({"batch": BATCH, "optimizer": {"kind": "sgd", "momentum": 0.9}, "threads": 2})
 FULL = SparsePlan.of_preset("full")
+NATIVE = load(native_target())
+COSTS = load("x86-64-v4").costs
 
 
 def _train_program(resolution: int) -> Program:
@@ -42,7 +45,7 @@ def _train_program(resolution: int) -> Program:
 
 def test_high_resolution_is_cut_and_late_layers_stay_whole() -> None:
     program = _train_program(192)
-    cut = parts_of(program, choose_groups(program, BATCH, 1 << 20))
+    cut = parts_of(program, choose_groups(program, BATCH, Machine(1 << 20, COSTS)))
     sizes = {
         found: [
             call.spec.h
@@ -58,20 +61,18 @@ def test_high_resolution_is_cut_and_late_layers_stay_whole() -> None:
 
 def test_nothing_is_cut_that_fits_the_cache_or_has_one_sample() -> None:
     program = _train_program(64)
-    assert choose_groups(program, BATCH, 1 << 30) == ()
-    assert choose_groups(program, 1, 1 << 10) == ()
+    assert choose_groups(program, BATCH, Machine(1 << 30, COSTS)) == ()
+    assert choose_groups(program, 1, Machine(1 << 10, COSTS)) == ()
 
 
-def test_a_sliced_binary_trains_as_the_whole_one(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sliced_binary_trains_as_the_whole_one(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     model = MODELS["small_cnn"]()
     cache = tmp_path_factory.mktemp("kernels")
     checkpoints = {}
     for name, capacity_bytes in {"whole": 1 << 30, "sliced": 1 << 10}.items():
-        monkeypatch.setattr(attempts, "cache_bytes", lambda target, size=capacity_bytes: size)
-        monkeypatch.setattr("compiler.program.cost.CALL_BYTES", 0)
-        bundle = compile_training(model, plan=FULL, spec=SPEC, target=native_target(), cache_dir=cache)
+        costs = replace(COSTS, launch_us=0.0, cache_share=capacity_bytes / NATIVE.l3_bytes)
+        target = replace(NATIVE, costs=costs)
+        bundle = compile_training(model, BuildSettings(FULL, SPEC, target, cache_dir=cache))
         binary = StepBinary.unpack(bundle, tmp_path / name)
         groups = json.loads((tmp_path / name / "report.json").read_text())["groups"]
         assert bool(groups) == (name == "sliced")
@@ -90,5 +91,5 @@ def test_a_budget_too_small_for_any_slicing_is_refused_with_the_least_need() -> 
     limited = {"batch": BATCH, "optimizer": {"kind": "sgd"}, "memory_limit_bytes": 1000, "threads": 2}
     spec = TrainingSpec.parse(limited)
     with pytest.raises(DoesNotFit) as refused:
-        compile_training(MODELS["small_cnn"](), plan=FULL, spec=spec, target=native_target())
+        compile_training(MODELS["small_cnn"](), BuildSettings(plan=FULL, spec=spec, target=load(native_target())))
     assert refused.value.needed_bytes > 1000

@@ -1,0 +1,14 @@
+"""Where built kernels, runtimes and the linker's libraries are kept between builds, by the farm on a machine too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+VARIABLE = "POCKFARM_CACHE_DIR"
+
+
+def cache_folder() -> Path:
+    """The folder that the environment names, or `~/.cache/pockfarm`."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else Path.home() / ".cache" / "pockfarm"

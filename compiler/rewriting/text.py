@@ -1,0 +1,212 @@
+"""Graphs as readable text and back.
+
+    graph
+      input %x: f32[8, 4]
+      parameter %fc.weight: f32[4, 2] = sha256:…, name=fc.weight, file_shape=(2, 4), …
+      constant %scale: f32[] = (0.5)
+      %y: f32[8, 2] = matmul(%x, %fc.weight){transpose_a=False, transpose_b=False} layer=fc, phase=forward
+      output %y
+
+Weights stand there by digest; `arrays_by_digest` keeps them, so that `parse_graph` gives the same graph to the bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import InternalError
+from compiler.graph import Array, Graph, Node, Parameter, TensorType, Unlearnable
+from compiler.kernels.text import Reader, record, show, show_fields
+from compiler.warnings import CompileWarning
+
+INLINE_ELEMENTS = 8
+"""Constants of up to so many elements are written out."""
+_SIMPLE = re.compile(r"[^\s,()=\"]*[^\s,()=\":]")
+
+
+def spell(value: str) -> str:
+    """A value in print."""
+    return f"%{value}" if _SIMPLE.fullmatch(value) else f"%{json.dumps(value)}"
+
+
+def spelled(token: str) -> str:
+    """The value that is spelled so."""
+    return str(json.loads(token[1:])) if token.startswith('%"') else token[1:]
+
+
+def typed(value: str, types: Mapping[str, TensorType]) -> str:
+    """A value in print with its type."""
+    return f"{spell(value)}: {types[value]}"
+
+
+def graph_text(graph: Graph) -> str:
+    """The text of a graph."""
+    return "\n".join(["graph", *(f"  {line}" for line in _lines(graph))]) + "\n"
+
+
+def _lines(graph: Graph) -> Iterator[str]:
+    shown = {*graph.inputs, *graph.arrays, *(value for node in graph.nodes for value in node.outputs)}
+    yield from (f"input {typed(value, graph.types)}" for value in graph.inputs)
+    for value, array in graph.arrays.items():
+        own, held = graph.parameters.get(value), _array_text(array, graph.types[value])
+        kind, rest = ("constant", "") if own is None else ("parameter", f", {show_fields(own)}")
+        yield f"{kind} {typed(value, graph.types)} = {held}{rest}"
+    for node in graph.nodes:
+        outputs = ", ".join(typed(value, graph.types) for value in node.outputs)
+        attrs = ", ".join(f"{name}={show(value)}" for name, value in node.attrs.items())
+        rest = show_fields(node, leave_out=("op", "inputs", "outputs", "attrs"))
+        operands = ", ".join(map(spell, node.inputs))
+        yield f"{outputs} = {node.op}({operands}){f'{{{attrs}}}' if attrs else ''} {rest}".rstrip()
+    yield from (f"output {spell(value)}" for value in graph.outputs)
+    yield from (f"unused {typed(value, graph.types)}" for value in graph.types if value not in shown)
+    yield from (f"unlearnable {show((name,))} {show_fields(own)}" for name, own in graph.unlearnable.items())
+    yield from (f"warning {show_fields(warning)}" for warning in graph.warnings)
+
+
+def digest_of(array: Array) -> str:
+    """`sha256:<hex>` of an array's type, shape and bytes."""
+    head = f"{array.dtype.str}{array.shape}".encode()
+    return f"sha256:{hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()}"
+
+
+def arrays_by_digest(graph: Graph) -> dict[str, Array]:
+    """What `parse_graph` needs beside the text."""
+    return {digest_of(array): array for array in graph.arrays.values()}
+
+
+def _array_text(array: Array, tensor: TensorType) -> str:
+    """A small array's elements where they are exact in print, else its digest."""
+    if array.size <= INLINE_ELEMENTS:
+        elements = tuple(_plain(element) for element in array.reshape(-1))
+        again = _array_of(elements, tensor)
+        if again is not None and digest_of(again) == digest_of(array):
+            return show(elements)
+    return show(digest_of(array))
+
+
+def _plain(element: Any) -> int | float | bool:
+    return float(str(element)) if element.dtype.kind == "f" else element.item()
+
+
+def _array_of(elements: tuple[Any, ...], tensor: TensorType) -> Array | None:
+    array = np.asarray(elements, tensor.element.numpy)
+    return array.reshape(tensor.shape) if array.size == tensor.size else None
+
+
+def parse_graph(text: str, arrays: Mapping[str, Array]) -> Graph:
+    """The graph whose text this is, with arrays by digest.
+
+    Raises: InternalError naming the line that cannot be read.
+    """
+    found = _Found(arrays)
+    parse_lines(text, "graph", found.line)
+    return Graph(
+        tuple(found.nodes),
+        tuple(found.inputs),
+        tuple(found.outputs),
+        found.types,
+        found.held,
+        found.parameters,
+        found.unlearnable,
+        tuple(found.warnings),
+    )
+
+
+def parse_lines(text: str, head: str, line: Callable[[Reader], None]) -> None:
+    """Hand on every line after the first, which is `head`. Raises: InternalError naming a line that cannot be read."""
+    first, *rest = text.rstrip("\n").split("\n")
+    if first != head:
+        raise InternalError(f"the first line should be {head!r}, it is {first!r:.80}", where="line 1")
+    for number, content in enumerate(rest, 2):
+        try:
+            reader = Reader(content, spelled)
+            line(reader)
+            reader.end()
+        except (ValueError, TypeError, KeyError, StopIteration) as problem:
+            raise InternalError(f"{content.strip()!r:.80} cannot be read: {problem}", where=f"line {number}") from None
+
+
+def read_typed(reader: Reader, types: dict[str, TensorType]) -> str:
+    """A value with its type, which `types` takes."""
+    value: Any = reader.value()
+    reader.expect(":")
+    tensor: Any = reader.value()
+    types[value] = tensor
+    return str(value)
+
+
+def read_outputs(reader: Reader, types: dict[str, TensorType]) -> tuple[str, ...]:
+    """`%a: f32[4], %b: f32[4] =`."""
+    outputs = [read_typed(reader, types)]
+    while reader.took(","):
+        outputs.append(read_typed(reader, types))
+    reader.expect("=")
+    return tuple(outputs)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the lines so far say."""
+
+    arrays: Mapping[str, Array]
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    held: dict[str, Array] = field(default_factory=dict)
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    unlearnable: dict[str, Unlearnable] = field(default_factory=dict)
+    warnings: list[CompileWarning] = field(default_factory=list)
+
+    def line(self, reader: Reader) -> None:
+        """Take in one line."""
+        if reader.kind == "value":
+            self.nodes.append(self._node(reader))
+        elif reader.took("input"):
+            self.inputs.append(read_typed(reader, self.types))
+        elif reader.took("parameter"):
+            value = self._array(reader)
+            reader.expect(",")
+            self.parameters[value] = _made(Parameter, reader)
+        elif reader.took("constant"):
+            self._array(reader)
+        elif reader.took("output"):
+            self.outputs.append(str(reader.value()))
+        elif reader.took("unused"):
+            read_typed(reader, self.types)
+        elif reader.took("unlearnable"):
+            (name,) = reader.values(")") if reader.took("(") else ("",)
+            self.unlearnable[name] = _made(Unlearnable, reader)
+        else:
+            reader.expect("warning")
+            self.warnings.append(_made(CompileWarning, reader))
+
+    def _node(self, reader: Reader) -> Node:
+        outputs = read_outputs(reader, self.types)
+        op = reader.take()[1]
+        reader.expect("(")
+        inputs = reader.values(")")
+        attrs = reader.fields("}") if reader.took("{") else {}
+        rest: Any = reader.rest()
+        return Node(op, inputs, outputs, attrs, **rest)  # type: ignore[arg-type]
+
+    def _array(self, reader: Reader) -> str:
+        value = read_typed(reader, self.types)
+        reader.expect("=")
+        content: Any = reader.value()
+        array = self.arrays[content] if isinstance(content, str) else _array_of(content, self.types[value])
+        if array is None:
+            raise ValueError(f"{len(content)} elements are no {self.types[value]}")
+        self.held[value] = array
+        return value
+
+
+def _made(kind: type, reader: Reader) -> Any:
+    return record(kind, reader.rest())

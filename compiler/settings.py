@@ -1,0 +1,41 @@
+"""What a build is told beside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import Target
+from compiler.tuning.table import NO_TUNING, TuningTable
+
+Progress = Callable[[str, float], None]
+"""(stage, fraction of the whole compile done, 0 to 1)."""
+
+
+def silent(stage: str, fraction: float) -> None:
+    """Progress that nobody hears."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """What is to be built (plan, spec, target, tuning: they decide the bytes) and how (the rest: it does not)."""
+
+    plan: SparsePlan
+    spec: TrainingSpec
+    target: Target
+    tuning: TuningTable = NO_TUNING
+    """Schedules that measurements chose; the others follow from the target's figures."""
+    cache_dir: Path | None = None
+    """Keeps kernels between builds; None: nothing is kept."""
+    limits: ModelLimits = DEFAULT_LIMITS
+    jobs: int = 2
+    """Processes that build kernels at the same time."""
+    progress: Progress = silent
+
+    @property
+    def threads(self) -> int:
+        """The most threads that the step will run on."""
+        return self.spec.threads or self.target.cores

@@ -1,0 +1,69 @@
+"""What a stage of a compile made, as text: `pockfarm build --stop-after STAGE --print`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from compiler.errors import SpecError
+from compiler.graph import Graph
+from compiler.kernels.spec import signature
+from compiler.kernels.text import show, show_fields
+from compiler.pipeline import walk
+from compiler.program.program import MemoryPlan
+from compiler.program.text import program_text
+from compiler.rewriting.text import graph_text, spell
+from compiler.settings import BuildSettings
+from compiler.stages import STAGES, CompiledStep, Stage
+from compiler.step.training import TrainingGraph
+
+
+def text_after(model: bytes, settings: BuildSettings, stage: str) -> str:
+    """The text of what a stage made; later stages do not run.
+
+    Raises: SpecError for a stage that there is not; else as `compiler.pipeline.compile_step`.
+    """
+    if stage not in STAGES:
+        raise SpecError(f"no stage {stage!r}", where="stop after", hint=f"stages: {', '.join(STAGES)}")
+    return next(text_of(done) for done in walk(model, settings) if done.name == stage)
+
+
+def text_of(stage: Stage) -> str:
+    """The text of what a stage made."""
+    match stage.made:
+        case Graph() as graph:
+            return graph_text(graph)
+        case TrainingGraph() as step:
+            return graph_text(step.graph)
+        case MemoryPlan() as plan:
+            return _lines("memory", _memory_lines(plan))
+        case CompiledStep() as step:
+            return _lines("kernels", _kernel_lines(step))
+        case Mapping() as plan:
+            return _lines("plan", (f"{show((name,))} {show_fields(part)}".rstrip() for name, part in plan.items()))
+        case programs:
+            return "\n".join(map(program_text, programs))
+
+
+def _lines(head: str, lines: Iterator[str]) -> str:
+    return "\n".join([head, *(f"  {line}" for line in lines)]) + "\n"
+
+
+def _memory_lines(plan: MemoryPlan) -> Iterator[str]:
+    yield f"arena {plan.arena_bytes} bytes, weights {plan.weights_bytes}, optimizer {plan.optimizer_bytes}"
+    for (program, value), place in sorted(plan.placements.items()):
+        first, last = plan.live.get((program, value), (None, None))
+        life = "" if first is None else f", calls {max(first, 0)} to {last}"
+        span = f"{place.offset_bytes} to {place.offset_bytes + place.size_bytes}"
+        yield f"{program} {spell(value)}: {place.region} {span}{life}"
+    for (program, position), place in sorted(plan.workspaces.items()):
+        span = f"{place.offset_bytes} to {place.offset_bytes + place.size_bytes}"
+        yield f"{program} workspace of call {position}: {place.region} {span}"
+
+
+def _kernel_lines(step: CompiledStep) -> Iterator[str]:
+    specs = {signature(call.spec): call.spec for program in step.programs.values() for call in program.calls}
+    for name, kernel in step.kernels.items():
+        choice = step.choices.get(name)
+        schedule = f" scheduled by {choice.text}" if choice is not None else ""
+        size_bytes = sum(len(artefact.content) for artefact in kernel.artefacts)
+        yield f"{name[:16]}: {size_bytes} bytes{schedule} of {show(specs[name])}"

@@ -1,0 +1,76 @@
+"""The stages of a compile: their names in order, what each hands on, and the clock that tells how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from compiler.codegen.artefacts import CompiledKernel
+from compiler.codegen.choice import Choice
+from compiler.graph import Graph
+from compiler.program.program import MemoryPlan, Optimizer, Program, ProgramName, StateTensor
+from compiler.rewriting.passes import Trace
+from compiler.settings import Progress
+from compiler.step.plan import UpdatePlan
+from compiler.step.training import TrainingGraph
+from compiler.warnings import CompileWarning
+
+StageName = Literal[
+    "import", "forward", "plan", "loss", "differentiate", "optimizer", "training",
+    "lower", "fuse", "schedule", "place", "memory", "kernels",
+]  # fmt: skip
+STAGES: tuple[StageName, ...] = get_args(StageName)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledStep:
+    """A training step ready to link: programs, memory, kernels, and where the time went (`stage_ms`)."""
+
+    forward: Graph
+    training: TrainingGraph
+    plan: UpdatePlan
+    programs: Mapping[ProgramName, Program]
+    memory: MemoryPlan
+    state: tuple[StateTensor, ...]
+    kernels: Mapping[str, CompiledKernel]
+    optimizer: Optimizer
+    threads: int
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    """Kernels (by signature) that are not scheduled by default."""
+    trace: Trace = field(default_factory=Trace)
+    """Every pass that ran, and what it declined."""
+    warnings: tuple[CompileWarning, ...] = ()
+    """What the import, the plan and the loss had to say, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage that is done."""
+
+    name: StageName
+    made: Graph | UpdatePlan | TrainingGraph | tuple[Program, ...] | MemoryPlan | CompiledStep
+
+
+class Clock:
+    """Tells progress, and keeps the wall time of what it names."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._started = time.monotonic()
+        self._name = ""
+        self.ms: dict[str, float] = {}
+
+    def enter(self, name: str, fraction: float) -> None:
+        """Begin something; what was before it ends."""
+        now = time.monotonic()
+        if self._name:
+            self.ms[self._name] = self.ms.get(self._name, 0.0) + (now - self._started) * 1e3
+        self._name, self._started = name, now
+        self._progress(name, fraction)
+
+    def within(self, fraction: float) -> None:
+        """Progress inside of what began last."""
+        self._progress(self._name, fraction)

@@ -1,0 +1,62 @@
+"""A target of kind `cpu`: cores under Linux that share one memory, and run a static executable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from compiler.targets.costs import MachineCosts
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTarget:
+    """A board (or a class of machine) whose CPU we build for.
+
+    `triple`, `cpu` and `features` are LLVM's; `zig_triple` is the linker's. Vector and cache sizes drive schedules.
+    `cores` is the number of cores a training step uses by default. `required_features` are the agent's names (as in
+    /proc/cpuinfo) that a device must report before it gets this binary. `sources` says where each figure is from.
+    """
+
+    name: str
+    kind: Literal["cpu"]
+    title: str
+    device_class: str
+    triple: str
+    cpu: str
+    features: tuple[str, ...]
+    required_features: tuple[str, ...]
+    zig_triple: str
+    vector_bits: int
+    vector_registers: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    cores: int
+    memory_bytes: int
+    """Main memory of the machine."""
+    reserved_bytes: int
+    """Of that: what the system, the agent and the pages of the binary itself need."""
+    costs: MachineCosts
+    sources: Mapping[str, str]
+
+    @classmethod
+    def of(cls, name: str, table: Mapping[str, Any]) -> CpuTarget:
+        """The target of a TOML table. Raises: TypeError for missing or unknown fields."""
+        lists = {field: tuple(table.get(field, ())) for field in ("features", "required_features")}
+        return cls(**{**table, **lists, "name": name, "costs": MachineCosts(**table.get("costs", {}))})
+
+    @property
+    def architecture(self) -> str:
+        """`x86_64` or `aarch64`."""
+        return self.triple.split("-", 1)[0]
+
+    @property
+    def lanes(self) -> int:
+        """f32 elements in one vector register."""
+        return self.vector_bits // 32
+
+    @property
+    def budget_bytes(self) -> int:
+        """Most bytes of a training step, unless its spec says another limit; never under half of the memory."""
+        return max(self.memory_bytes - self.reserved_bytes, self.memory_bytes // 2)

@@ -1,0 +1,151 @@
+"""What a user sets for a run: one value from the command line to the binary. Standard library only.
+
+A setting is one field of `RunSettings`, with what is known of it beside its type and default: its words, its bounds,
+the modes that take it. The API's bodies, the command line's options, the database's column, the pages and the agent's
+assignment are derived from it. The files that a run reads (data set, starting weights) are no settings: each place
+names them its own way.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Optional, TypeVar, get_args
+
+from device_agents.wire.codec import ALWAYS_SENT, ProtocolError, check
+
+Mode = Literal["profile", "train", "eval", "tune"]
+"""What a run of the farm does."""
+LocalMode = Literal[Mode, "infer"]
+"""What a bundle does on the machine at hand; `infer` writes the logits to a file."""
+MODES: tuple[Mode, ...] = get_args(Mode)
+LOCAL_MODES: tuple[LocalMode, ...] = get_args(LocalMode)
+
+MAX_STEPS = 100_000
+"""Steps of one run: all of their losses and times are in its report."""
+MAX_WARMUP = 10_000
+MAX_SEED = (1 << 63) - 1
+MAX_THREADS = 1024
+MAX_TUNE_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a setting. A value lies within the bounds, or is `unused`."""
+
+    label: str
+    """For a page: `Learning rate`."""
+    words: str
+    """For help texts."""
+    modes: tuple[str, ...]
+    """That take it; the others run with `unused`."""
+    unused: Any
+    least: Optional[float] = None
+    above: Optional[float] = None
+    most: Optional[float] = None
+    absent: str = ""
+    """What null means, for people; empty where there is none."""
+    option: str = ""
+    """Of the command line: `--learning-rate`."""
+    metavar: Optional[str] = None
+
+    @property
+    def bounds(self) -> str:
+        """`1 to 1,024`, `above 0, at most 86,400`, `at least 0`."""
+        if self.above is not None:
+            return f"above {self.above:,}" + ("" if self.most is None else f", at most {self.most:,.0f}")
+        return f"at least {self.least:,}" if self.most is None else f"{self.least:,} to {self.most:,}"
+
+    def allows(self, value: Any) -> bool:
+        """Whether the value may stand in a run."""
+        if value is None:
+            return self.unused is None or bool(self.absent)
+        return bool(value == self.unused) or self.is_within(value)
+
+    def is_within(self, value: Any) -> bool:
+        """Whether the value is within the bounds."""
+        is_enough = value >= (self.least or 0) if self.above is None else value > self.above
+        return bool(is_enough and math.isfinite(value) and (self.most is None or value <= self.most))
+
+
+def setting(default: Any, known: Setting, *, always_sent: bool = False) -> Any:
+    """A field of `RunSettings`.
+
+    What equals its default is left out of an assignment (but `always_sent`): an older agent hears of a new setting only
+    when a user sets it.
+    """
+    return field(default=default, metadata={"setting": known, **(ALWAYS_SENT if always_sent else {})})
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All that a user sets for a run."""
+
+    mode: LocalMode = field(default="profile", metadata=ALWAYS_SENT)
+    steps: int = setting(
+        20,
+        Setting("Steps", "steps to train or measure", ("profile", "train"), unused=0, least=1, most=MAX_STEPS),
+        always_sent=True,
+    )
+    warmup: int = setting(
+        3, Setting("Warm-up steps", "steps before measuring", ("profile",), unused=0, least=0, most=MAX_WARMUP)
+    )
+    seed: int = setting(
+        0, Setting("Seed", "of the order of samples", ("profile", "train"), unused=0, least=0, most=MAX_SEED)
+    )
+    learning_rate: Optional[float] = setting(
+        None, Setting("Learning rate", "instead of the bundle's", ("train",), None, least=0, absent="the bundle's")
+    )
+    threads: Optional[int] = setting(
+        None,
+        Setting("Threads", "at most the bundle's", LOCAL_MODES, None, least=1, most=MAX_THREADS, absent="the bundle's"),
+    )
+    tune_s: Optional[float] = setting(
+        60.0,
+        Setting("Time to measure", "seconds that measuring schedules may take", ("tune",), None, above=0,
+                most=MAX_TUNE_S, option="--budget", metavar="SECONDS"),
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for name, known in settings_of(type(self)).items():
+            check(known.allows(getattr(self, name)), name, known.bounds)
+
+    @property
+    def reported_mode(self) -> Mode:
+        """As a report says it: `infer` is an evaluation that nobody scores."""
+        return "eval" if self.mode == "infer" else self.mode
+
+    @property
+    def needs_data(self) -> bool:
+        """A profile can do with made-up samples."""
+        return self.mode not in ("profile", "tune")
+
+    def fitted(self: "Settings") -> "Settings":
+        """The same, with `unused` for what the mode does not take, and the default where it takes one and has none."""
+        changes = {}
+        for name, known in settings_of(type(self)).items():
+            if self.mode not in known.modes:
+                changes[name] = known.unused
+            elif getattr(self, name) is None:
+                changes[name] = default_of(type(self), name)
+        return replace(self, **changes)
+
+
+Settings = TypeVar("Settings", bound=RunSettings)
+
+
+def settings_of(kind: type[RunSettings]) -> Mapping[str, Setting]:
+    """Every setting but the mode, by name, in order."""
+    known = {one.name: one.metadata["setting"] for one in fields(kind) if "setting" in one.metadata}
+    return {name: replace(one, option=one.option or f"--{name.replace('_', '-')}") for name, one in known.items()}
+
+
+def default_of(kind: type[RunSettings], name: str) -> Any:
+    """What a setting is when nobody sets it."""
+    return next(one.default for one in fields(kind) if one.name == name)
+
+
+def check_taken(mode: str, given: Collection[str], kind: type[RunSettings] = RunSettings) -> None:
+    """Refuse settings that the mode would pass over. Raises: `ProtocolError` naming the option."""
+    for name, known in settings_of(kind).items():
+        if name in given and mode not in known.modes:
+            raise ProtocolError(known.option, f"mode {mode} takes none; it is for {' and '.join(known.modes)}")
