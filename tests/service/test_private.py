@@ -51,7 +51,7 @@ def test_an_open_database_of_an_older_release_is_made_private(tmp_path: Path) ->
     older.close()
 
 
-def test_everything_that_a_running_farm_leaves_is_private(tmp_path: Path) -> None:
+def test_everything_that_a_running_farm_leaves_is_private(loopback: None, tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o755)
     with live_farm(state) as farm:

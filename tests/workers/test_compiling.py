@@ -213,7 +213,7 @@ def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, tmp_pat
     assert show(farm, job_id)["state"] == "queued"
 
 
-def test_compile_sees_no_secrets_no_home_and_no_network(farm: TestFarm, tmp_path: Path) -> None:
+def test_compile_sees_no_secrets_no_home_and_no_network(loopback: None, farm: TestFarm, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         (tmp_path / "port").write_text(str(server.getsockname()[1]))
         os.environ["POCKFARM_DATABASE_PASSWORD"] = "secret"
