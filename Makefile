@@ -29,9 +29,10 @@ format: set-up-test  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-golden: set-up       ## renew the kept descriptions (openapi.json), to be read in the diff
+golden: set-up       ## renew the kept descriptions (openapi.json, what passes do), to be read in the diff
 	$(BIN)/python -m service.admin openapi > openapi.json.new
 	mv openapi.json.new openapi.json
+	$(BIN)/python -m tests.compiler.goldens
 
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks
