@@ -86,6 +86,8 @@ def _wait_until_ready(
         if status and status.ready:
             return status
         if status and status.problem:
+            if supervisor is not None:
+                supervisor.wait()  # it ends by itself after it has said why
             raise FarmDown(f"the farm does not start: {status.problem}")
         if (supervisor is not None and supervisor.poll() is not None) or (supervisor is None and not state.is_up()):
             raise FarmDown(f"the farm's supervisor ended; its log is {state.logs / 'supervisor.log'}")

@@ -191,7 +191,7 @@ def test_the_worker_touches_the_file_that_its_container_is_asked_about() -> None
     assert Settings(state=Path(SERVICES["worker"]["environment"]["POCKFARM_STATE"])).worker_alive_path == Path(asked)
 
 
-def test_the_bucket_is_made_once() -> None:
+def test_the_bucket_is_made_once(loopback: None) -> None:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

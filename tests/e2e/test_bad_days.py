@@ -17,7 +17,11 @@ from pockfarm.values import Run
 from tests.e2e.conftest import LiveFarm
 from tests.e2e.inputs import SPEC, cnn, digits, npz
 
-pytestmark = pytest.mark.xdist_group("farm")
+pytestmark = [
+    pytest.mark.xdist_group("farm"),
+    # `up` leaves the farm running on purpose
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
 WITHIN_S = 90.0
 FOREVER = 100_000
 """Steps of a run that is still there when we look: some minutes, at this batch."""

@@ -14,7 +14,11 @@ from pockfarm.values import Json, optional_number, part, parts
 from tests.e2e.conftest import LiveFarm
 from tests.e2e.inputs import SPARSE, SPEC, accuracy_by_onnx_runtime, cnn, digits, npz
 
-pytestmark = pytest.mark.xdist_group("farm")
+pytestmark = [
+    pytest.mark.xdist_group("farm"),
+    # `up` leaves the farm running on purpose
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
 STEPS = 140
 """Five epochs over one half of the digits."""
 

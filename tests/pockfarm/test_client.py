@@ -108,7 +108,7 @@ def test_what_is_left_out_of_a_run_is_not_sent(server: FakeFarm, farm: Farm) -> 
     assert server.seen[0].body.replace(b" ", b"") == f'{{"bundle":"{DIGEST}","mode":"profile","warmup":0}}'.encode()
 
 
-def test_no_farm_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_farm_at_the_address(loopback: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "RETRY_PAUSE_S", 0.01)
     with Farm("http://127.0.0.1:9", "k") as farm, pytest.raises(Unreachable, match="no answer from the farm at"):
         farm.devices()

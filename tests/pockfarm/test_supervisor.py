@@ -25,6 +25,8 @@ SLEEPER = "import time; time.sleep(600)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 WITH_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPER!r}])"
 
+pytestmark = pytest.mark.usefixtures("loopback")
+
 
 @pytest.fixture
 def state(tmp_path: Path) -> StateFolder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sqlite3
 import subprocess
@@ -316,4 +317,5 @@ def test_simultaneous_migrations_wait_for_each_other(empty_url: str) -> None:
     for process in both:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors.decode()
-    check_schema(Database(url))
+    with contextlib.closing(Database(url)) as database:
+        check_schema(database)

@@ -15,6 +15,8 @@ import pytest
 from tests.service.postgres import PostgresServer, running_postgres
 from tests.workers.live import LiveFarm, live_farm, wait_until
 
+pytestmark = pytest.mark.usefixtures("loopback")
+
 
 @pytest.fixture(scope="module")
 def farm(loopback: None) -> Iterator[LiveFarm]:

@@ -19,14 +19,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from compiler.call_passes import call_passes
 from compiler.errors import CompileError, InternalError
-from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph
-from compiler.passes import FORWARD_PASSES, run_passes
-from compiler.pipeline import derive_training_step, make_programs
-from compiler.placement.attempts import attempts
-from compiler.placement.place import place_programs
+from compiler.pipeline import walk
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
@@ -59,20 +54,21 @@ def carry_on(model: bytes, plan: SparsePlan, spec: TrainingSpec) -> str:
 
     Raises: anything but an error that a user can act on; AssertionError if the gradients are wrong.
     """
-    target = load("raspberry-pi-4")
+    made: dict[str, object] = {}
+    settings = BuildSettings(plan, spec, load("raspberry-pi-4"), limits=SMALL)
     try:
-        graph = import_model(model, input_shapes={}, batch=BATCH, batch_norm="fold", limits=SMALL)
-        forward = run_passes(graph, FORWARD_PASSES)
-        update_plan = resolve_plan(forward, plan)
-        training = derive_training_step(forward, update_plan, spec)
-        programs, state = make_programs(forward, training, call_passes(target))
-        ways = attempts(programs, BATCH, target)
-        place_programs(programs, state, ways, BuildSettings(plan, spec, target))
-        check_gradients(graph, forward, update_plan, spec)
+        for stage in walk(model, settings):
+            made[stage.name] = stage.made
+            if stage.name == "memory":
+                break
     except InternalError:
         raise
     except CompileError as refusal:
         return refusal.code
+    imported, forward = made["import"], made["forward"]
+    assert isinstance(imported, Graph)
+    assert isinstance(forward, Graph)
+    check_gradients(imported, forward, resolve_plan(forward, plan), spec)
     return TRAINS
 
 
