@@ -23,7 +23,7 @@ from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
-from compiler.step.training import LABELS, TrainingGraph, add_optimizer, attach_loss
+from compiler.step.training import TrainingGraph, add_optimizer, attach_loss
 
 
 def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
@@ -51,7 +51,7 @@ def walk(model: bytes, settings: BuildSettings, trace: Trace | None = None) -> I
     yield Stage("forward", forward)
     clock.enter("differentiate", 0.08)
     plan = resolve_plan(forward, settings.plan)
-    yield Stage("plan", plan)
+    yield Stage("plan", plan, forward.names)
     forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan))
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
@@ -68,7 +68,7 @@ def walk(model: bytes, settings: BuildSettings, trace: Trace | None = None) -> I
     state = state_tensors(forward, training, programs)
     placed = place_programs(programs, state, attempts(programs, _batch(training), target), settings, trace)
     yield Stage("place", placed.programs)
-    yield Stage("memory", placed.memory)
+    yield Stage("memory", placed.memory, training.graph.names)
     clock.enter("kernels", 0.2)
     kernels = _built(placed, settings, clock)
     clock.enter("link", 0.9)
@@ -111,7 +111,7 @@ def make_programs(
 
 def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
     """The train and forward programs, a call for every node."""
-    inputs = (*training.data_inputs, LABELS, *training.hyper)
+    inputs = (*training.data_inputs, training.labels, *training.hyper)
     inference = without_dead(replace(forward, outputs=(training.logits,)))
     return (
         lower(training.graph, "train", inputs=inputs, outputs=(training.loss, training.logits)),
