@@ -309,8 +309,8 @@ def _output_value(scope: Scope, name: str, inputs: Collection[str], made: Collec
 
     Raises: ModelError if no node computes it from the inputs.
     """
-    value = scope.operands[name]
-    if isinstance(value, Known) or name in inputs:
+    value = scope.operands.get(name)
+    if value is None or isinstance(value, Known) or name in inputs:
         raise ModelError(
             "no node computes it from the inputs", where=f"output {name!r}", hint="remove this output from the model"
         )

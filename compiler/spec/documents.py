@@ -128,6 +128,7 @@ class TrainingSpec:
     """direct: no Winograd, whose rounding error is up to three times that of direct convolution."""
     threads: int | None = None
     memory_limit_bytes: int | None = None
+    """None: the target's memory refuses what is larger, and nothing is slowed down to need less."""
 
     @classmethod
     def parse(cls, source: str | bytes | Mapping[str, object]) -> TrainingSpec:

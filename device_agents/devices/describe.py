@@ -18,6 +18,7 @@ from device_agents.devices.host import (
     cpu_model,
     max_frequency,
     memory_bytes,
+    with_any_arm,
     x86_targets,
 )
 from device_agents.errors import EnrolmentError
@@ -57,7 +58,7 @@ def describe_device(
     device_class = device_class or found_class
     features = cpu_features(board)
     is_board = kind.name != "host"
-    targets = kind.targets.get(device_class) or _generic_targets(features)
+    targets = with_any_arm(kind.targets.get(device_class) or _generic_targets(features), features)
     description = DeviceDescription(
         name=name or _default_name(device_class),
         device_class=device_class,
@@ -89,7 +90,7 @@ def _emulated(name: str | None, device_class: str, runner: str, board: Board, is
         name=name or _default_name(f"emulated-{device_class}"),
         device_class=device_class,
         measurement_class=measurement_class,
-        targets=emulated.targets,
+        targets=with_any_arm(emulated.targets, emulated.features),
         architecture="aarch64",
         cpu_model=emulated.cpu_model,
         features=emulated.features,

@@ -42,6 +42,7 @@ _ARMV9 = tuple(sorted((*_ARMV8_2, "bf16", "i8mm")))
 _GIB = 1 << 30
 
 EMULATED_BOARDS = {
+    "raspberry-pi-3": EmulatedBoard("Cortex-A53 (emulated)", _ARMV8_0, 4, _GIB // 2, ("raspberry-pi-3",)),
     "raspberry-pi-4": EmulatedBoard("Cortex-A72 (emulated)", _ARMV8_0, 4, 4 * _GIB, ("raspberry-pi-4",)),
     "raspberry-pi-5": EmulatedBoard(
         "Cortex-A76 (emulated)", _ARMV8_2, 4, 8 * _GIB, ("raspberry-pi-5", "raspberry-pi-4")

@@ -15,7 +15,8 @@ from device_agents.devices.kind import DeviceKind
 _CPU_ZONES = r"cpu|x86_pkg_temp|acpitz|soc|coretemp"
 _LEVEL_3 = frozenset(["avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"])
 _LEVEL_4 = frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
-_ARM_V8_0 = frozenset(["asimd", "crc32", "fp"])
+_ARM = frozenset(["asimd", "fp"])
+_ARM_V8_0 = _ARM | {"crc32"}
 _ARM_V8_2 = _ARM_V8_0 | {"asimddp", "asimdhp", "asimdrdm", "atomics", "fphp", "lrcpc"}
 
 
@@ -65,7 +66,13 @@ def arm_targets(features: tuple[str, ...]) -> tuple[str, ...]:
         levels.append("raspberry-pi-5")
     if have >= _ARM_V8_0:
         levels.append("raspberry-pi-4")
-    return tuple(levels)
+    return with_any_arm(tuple(levels), features)
+
+
+def with_any_arm(targets: tuple[str, ...], features: tuple[str, ...]) -> tuple[str, ...]:
+    """The targets and, last, the one for AArch64 machines of any make, if this one has what all of them have."""
+    fits = frozenset(features) >= _ARM and "aarch64" not in targets
+    return (*targets, "aarch64") if fits else targets
 
 
 def governor(board: Board) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Raspberry Pi 4 and 5.
+"""Raspberry Pi 3 (and Zero 2 W, the same chip), 4 and 5.
 
 Sources: raspberrypi.com/documentation/computers/os.html (`vcgencmd get_throttled`: bit 0 under-voltage, 1 clock capped,
 2 throttled, 3 soft temperature limit; bits 16-19 the same since boot), the `raspberrypi-hwmon` driver (`rpi_volt`,
@@ -20,7 +20,10 @@ _RAIL = re.compile(r"(\w+)_([AV])\s+(?:current|volt)\(\d+\)=([0-9.]+)[AV]")
 
 
 def _detect(board: Board) -> str | None:
-    match = re.match(r"Raspberry Pi (?:Compute Module )?([45])\b", board.text("/proc/device-tree/model") or "")
+    model = board.text("/proc/device-tree/model") or ""
+    if re.match(r"Raspberry Pi Zero 2\b", model):
+        return "raspberry-pi-3"
+    match = re.match(r"Raspberry Pi (?:Compute Module )?([345])\b", model)
     return f"raspberry-pi-{match.group(1)}" if match else None
 
 
@@ -75,7 +78,11 @@ def _facts(board: Board) -> dict[str, str]:
 KIND = DeviceKind(
     name="raspberry-pi",
     detect=_detect,
-    targets={"raspberry-pi-4": ("raspberry-pi-4",), "raspberry-pi-5": ("raspberry-pi-5", "raspberry-pi-4")},
+    targets={
+        "raspberry-pi-3": ("raspberry-pi-3",),
+        "raspberry-pi-4": ("raspberry-pi-4", "raspberry-pi-3"),
+        "raspberry-pi-5": ("raspberry-pi-5", "raspberry-pi-4", "raspberry-pi-3"),
+    },
     facts=_facts,
     read=read,
 )

@@ -110,6 +110,24 @@ def test_raspberry_pi_4(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("model", "device_class"),
+    [
+        ("Raspberry Pi 3 Model B Plus Rev 1.3", "raspberry-pi-3"),
+        ("Raspberry Pi Compute Module 3 Rev 1.0", "raspberry-pi-3"),
+        ("Raspberry Pi Zero 2 W Rev 1.0", "raspberry-pi-3"),
+        ("Raspberry Pi Compute Module 4 Rev 1.1", "raspberry-pi-4"),
+        ("Raspberry Pi Zero W Rev 1.1", None),
+        ("Raspberry Pi 2 Model B Rev 1.1", None),
+    ],
+)
+def test_raspberry_pi_by_its_model(tmp_path: Path, model: str, device_class: str | None) -> None:
+    board = synthetic(tmp_path, {**PI_4, "/proc/device-tree/model": f"{model}\0"})
+    assert raspberry_pi.KIND.detect(board) == device_class
+    if device_class is not None:
+        assert targets.load(raspberry_pi.KIND.targets[device_class][0]).device_class == device_class
+
+
 @pytest.mark.parametrize(("bits", "throttled"), [("0x0", False), ("0x50000", False), ("0x8", True), ("0x1", True)])
 def test_raspberry_pi_bits_of_now_only(tmp_path: Path, bits: str, throttled: bool) -> None:
     board = synthetic(tmp_path, PI_4, {"vcgencmd get_throttled": f"throttled={bits}\n"})
@@ -234,8 +252,12 @@ def test_targets_named_by_the_agent_exist_and_fit() -> None:
         needed = targets.load(name).required_features
         assert name in host.x86_targets(tuple(needed) + targets.load("x86-64-v3").required_features)
     pi_5 = targets.load("raspberry-pi-5").required_features
-    assert host.arm_targets(pi_5) == ("raspberry-pi-5", "raspberry-pi-4")
-    assert host.arm_targets(targets.load("raspberry-pi-4").required_features) == ("raspberry-pi-4",)
+    assert host.arm_targets(pi_5) == ("raspberry-pi-5", "raspberry-pi-4", "aarch64")
+    assert host.arm_targets(targets.load("raspberry-pi-4").required_features) == ("raspberry-pi-4", "aarch64")
+    assert host.arm_targets(targets.load("aarch64").required_features) == ("aarch64",)
+    assert host.with_any_arm(("raspberry-pi-5",), pi_5) == ("raspberry-pi-5", "aarch64")
+    assert host.with_any_arm(("x86-64-v3",), targets.load("x86-64-v3").required_features) == ("x86-64-v3",)
+    assert host.with_any_arm((), ("neon", "vfpv4")) == (), "a 32-bit system on such a board runs none of our binaries"
 
 
 def test_description_of_this_machine() -> None:
@@ -247,7 +269,7 @@ def test_description_of_this_machine() -> None:
 
 
 def test_unknown_class_or_runner() -> None:
-    with pytest.raises(EnrolmentError, match="known: raspberry-pi-4"):
+    with pytest.raises(EnrolmentError, match="known: raspberry-pi-3"):
         describe_device(device_class="toaster", runner="env")
     with pytest.raises(EnrolmentError, match="qemu-user-static"):
         describe_device(runner="no-such-emulator")

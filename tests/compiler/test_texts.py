@@ -108,7 +108,11 @@ def test_any_numbers_and_names_survive(numbers: list[float], layer: str, name: s
 def test_small_constants_are_written_out_and_weights_are_not() -> None:
     c, w, n = Value(0), Value(1), Value(2)
     types = {c: TensorType("f32", (2,)), w: TensorType("f32", (9,)), n: TensorType("f32", ())}
-    arrays = {c: np.float32([0.1, -np.inf]), w: np.ones(9, np.float32), n: np.float32(np.nan).reshape(())}
+    arrays: dict[Value, Array] = {
+        c: np.asarray([0.1, -np.inf], np.float32),
+        w: np.ones(9, np.float32),
+        n: np.asarray(np.nan, np.float32),
+    }
     text = graph_text(Graph((), (), (c,), types, arrays))
     assert "constant %0: f32[2] = (0.1, -inf)\n" in text
     assert 'constant %1: f32[9] = "sha256:' in text

@@ -145,17 +145,8 @@ CLASSIFIER_TYPES = typed({
 
 
 def state(name: str, role: str, file_shape: tuple[int, ...], perm: tuple[int, ...], inside: TensorType) -> StateTensor:
-    own = f"constant.{name}" if role == "constant" else name
-    return StateTensor(
-        value(name),
-        own,
-        inside,
-        role,
-        file_shape,
-        file_shape,
-        perm,
-        role != "constant",  # type: ignore[arg-type]
-    )
+    own, of = f"constant.{name}" if role == "constant" else name, value(name)
+    return StateTensor(of, own, inside, role, file_shape, file_shape, perm, role != "constant")  # type: ignore[arg-type]
 
 
 def classifier_programs() -> tuple[Program, Program]:
@@ -201,8 +192,8 @@ def classifier(*, threads: int = 2, arena_padding_bytes: int = 0, spare_elements
         state("spare", "constant", (spare_elements,), (0,), types[value("spare")]),
     )
     return BinaryImage(
-        {"train": train, "forward": forward}, plan, states, values("x"), *values("labels", "loss", "logits"),
-        "cross_entropy", Optimizer("sgd", 0.1, momentum=0.9), threads, {"model": "sha256:00", "plan": "full"},
+        {"train": train, "forward": forward}, plan, states, values("x"),
+        value("labels"), value("loss"), value("logits"), "cross_entropy", Optimizer("sgd", 0.1, momentum=0.9), threads, {"model": "sha256:00", "plan": "full"},
     )  # fmt: skip
 
 
@@ -261,6 +252,6 @@ def table() -> BinaryImage:
         ),
     )
     return BinaryImage(
-        {"train": train, "forward": forward}, plan, states, values("tokens"), *values("labels", "loss", "logits"),
-        "mse", Optimizer("adamw", 0.01), 1, {"model": "sha256:01"},
+        {"train": train, "forward": forward}, plan, states, values("tokens"),
+        value("labels"), value("loss"), value("logits"), "mse", Optimizer("adamw", 0.01), 1, {"model": "sha256:01"},
     )  # fmt: skip

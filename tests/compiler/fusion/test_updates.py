@@ -73,7 +73,7 @@ def test_the_product_updates_in_place() -> None:
 def test_it_runs_after_other_readers_of_the_weight() -> None:
     program = fuse(weight_gradient, update, input_gradient).subject
     assert not program.ordered
-    scheduled = schedule(replace(program, outputs=("d_x",), updates=UPDATED)).subject
+    scheduled = schedule(replace(program, outputs=(D_X,), updates=UPDATED)).subject
     assert scheduled.ordered
     assert [call.outputs[0] for call in scheduled.calls] == [D_X, W.updated()]
 

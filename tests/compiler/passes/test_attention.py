@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.graph import Graph, Parameter, TensorType
+from compiler.graph import Array, Graph, Parameter, TensorType
 from compiler.passes.attention import fuse_attention
 from compiler.passes.eliminate_dead import without_dead
 from compiler.passes.guarded_softmax import unguard_softmax
@@ -162,9 +162,9 @@ def test_a_form_becomes_one_node_with_the_same_values(name: str) -> None:
     check_same(graph, fused)
 
 
-def feeds_of(graph: Graph) -> dict[str, np.ndarray]:
+def feeds_of(graph: Graph) -> dict[Value, Array]:
     rng = np.random.default_rng(3)
-    feeds = {name: rng.normal(size=graph.types[name].shape) for name in graph.inputs}
+    feeds: dict[Value, Array] = {name: rng.normal(size=graph.types[name].shape) for name in graph.inputs}
     if SEEN in feeds:
         feeds[SEEN] = rng.random(graph.types[SEEN].shape) < 0.7
         feeds[SEEN][0] = False  # nobody sees anything in the first sample
@@ -182,7 +182,7 @@ def check_same(graph: Graph, fused: Graph) -> None:
         np.testing.assert_allclose(mine, wanted, rtol=1e-6, atol=1e-7)
 
 
-def outputs_of(graph: Graph, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+def outputs_of(graph: Graph, feeds: dict[Value, Array]) -> list[np.ndarray]:
     values = evaluate_graph(graph, feeds)
     return [values[name] for name in graph.outputs]
 
