@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -243,11 +244,12 @@ def test_every_kind_of_target_has_its_linker() -> None:
 def test_what_a_static_executable_cannot_hold_or_call_is_refused(tmp_path: Path, wrong: str) -> None:
     image = tiny_images.classifier()
     kernels = tiny_images.kernels(image, targets.load("x86-64-v3").zig_triple)
-    odd = {
-        "form": lambda one: replace(one, artefacts=(Artefact("text", b""),)),  # type: ignore[arg-type]
-        "launch": lambda one: replace(one, launch=replace(one.launch, by="queue")),  # type: ignore[arg-type]
+    changes: dict[str, Callable[[CompiledKernel], CompiledKernel]] = {
+        "form": lambda one: replace(one, artefacts=(Artefact(cast(Any, "text"), b""),)),
+        "launch": lambda one: replace(one, launch=replace(one.launch, by=cast(Any, "queue"))),
         "two objects": lambda one: replace(one, artefacts=2 * one.artefacts),
-    }[wrong]
+    }
+    odd = changes[wrong]
     with pytest.raises(InternalError, match="takes one object that is called"):
         link_binary(
             image, {key: odd(one) for key, one in kernels.items()}, targets.load("x86-64-v3"), work_dir=tmp_path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ from tests.compiler.ops.test_records import CASES
 TARGET = load("raspberry-pi-4")
 RATIO = SparsePlan.parse("{update: [{parameters: ['*.weight'], ratio: 0.4}, {parameters: ['*'], kind: bias}]}")
 ADAMW = TrainingSpec.parse({"batch": 4, "optimizer": {"kind": "adamw"}})
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "mobilenet_v2": {"resolution": 64, "width": 0.35},
     "mcunet": {"resolution": 64},
     "resnet18": {"resolution": 32},
