@@ -193,8 +193,8 @@ def classifier(*, threads: int = 2, arena_padding_bytes: int = 0, spare_elements
     )
     return BinaryImage(
         {"train": train, "forward": forward}, plan, states, values("x"),
-        value("labels"), value("loss"), value("logits"), "cross_entropy", Optimizer("sgd", 0.1, momentum=0.9), threads,
-        {"model": "sha256:00", "plan": "full"},
+        value("labels"), value("loss"), value("logits"), "cross_entropy",
+        Optimizer("sgd", 0.1, momentum=0.9), threads, {"model": "sha256:00", "plan": "full"},
     )  # fmt: skip
 
 

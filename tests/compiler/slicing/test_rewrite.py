@@ -80,10 +80,10 @@ def test_any_grouping_keeps_the_meaning(case: str) -> None:
         machine = Machine(memory, state, arrays)
         machine.load_state(placed[0])
         found: Results = {("infer", key): array for key, array in machine.run(placed[1], feeds_of(placed[1])).items()}
-        for key, array in machine.run(placed[0], feeds_of(placed[0])).items():
-            found[key] = array
-        for tensor in state:
-            found[tensor.value] = machine.view(placed[0], tensor.value).copy()
+        made = machine.run(placed[0], feeds_of(placed[0]))
+        left = {s.value: machine.view(placed[0], s.value).copy() for s in state}
+        for value, array in {**made, **left}.items():
+            found[value] = array
         return found, memory.arena_bytes
 
     whole, _ = results(programs)
