@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak set-up set-up-test clean
+.PHONY: inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -29,9 +29,10 @@ format: set-up-test  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-golden: set-up       ## renew the kept descriptions (openapi.json), to be read in the diff
+golden: set-up       ## renew the kept descriptions (openapi.json, what passes do), to be read in the diff
 	$(BIN)/python -m service.admin openapi > openapi.json.new
 	mv openapi.json.new openapi.json
+	$(BIN)/python -m tests.compiler.goldens
 
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks
@@ -47,6 +48,9 @@ screenshots: set-up-test  ## every dashboard page as PNG in build/screenshots
 
 test-224: set-up-test  ## correctness at full image size
 	$(BIN)/pytest -m resolution_224
+
+fuzz: set-up-test    ## models that are nearly right, through the whole compiler, for ten minutes (MINUTES=...)
+	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10)
 
 soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0

@@ -91,8 +91,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     target = load(arguments.target)
-    specs = contractions(model_bytes(arguments.model), arguments.batch, target)
-    found = list(analyse(specs, target, arguments.variants))
+    wanted = contractions(model_bytes(arguments.model), arguments.batch, target)
+    found = list(analyse(wanted, target, arguments.variants))
     _print_summary(target, found)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1))

@@ -41,7 +41,7 @@ def depthwise(batch: int, size: int, channels: int, stride: int) -> Iterator[Row
     out = size // stride
     for kind in ("forward", "input_grad", "weight_grad"):
         spec = DepthwiseSpec(
-            kind, batch, size, size, channels, out, out, (3, 3), (stride,) * 2, (1, 1, 1, 1),  # type: ignore[arg-type]
+            kind, batch, size, size, channels, out, out, (3, 3), (stride,) * 2, (1, 1, 1, 1),
             dtype="f32",
         )  # fmt: skip
         yield f"depthwise {kind} {size}x{size}x{channels} stride {stride}", spec
@@ -52,7 +52,7 @@ def mobilenet_v2(batch: int, size: int = 224) -> Iterator[Row]:
     half = size // 2
     for kind in ("forward", "weight_grad"):
         sizes = (batch, size, size, 3, 32, half, half)
-        spec = ConvSpec(kind, *sizes, (3, 3), (2, 2), (1, 1, 1, 1), dtype="f32")  # type: ignore[arg-type]
+        spec = ConvSpec(kind, *sizes, (3, 3), (2, 2), (1, 1, 1, 1), dtype="f32")
         yield f"stem {kind}", spec
     size, c_in = half, 32
     for expansion, channels, repeats, first_stride in _BLOCKS:

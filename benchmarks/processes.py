@@ -84,6 +84,8 @@ class RunningSide:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def _event(self, deadline: float) -> dict[str, Any]:
         """The next line that is an event; frameworks may print other things."""

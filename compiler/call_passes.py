@@ -49,9 +49,11 @@ def call_passes(target: Target, *, direct: bool = False) -> Passes[Program]:
     return (*fusion_passes(target), *order_passes(direct=direct))
 
 
-def run_call_passes(program: Program, passes: Passes[Program], trace: Trace | None = None) -> Program:
-    """Apply passes in order, with a check that the program stays valid.
+def run_call_passes(
+    program: Program, passes: Passes[Program], trace: Trace | None = None, *, at_end: bool = True
+) -> Program:
+    """Apply passes in order, with a check that the program stays valid (see `compiler.rewriting.passes.run`).
 
     Raises: InternalError naming the pass that broke it and those that ran before.
     """
-    return run(program, passes, find_problem, trace, program.name)
+    return run(program, passes, find_problem, trace, program.name, at_end=at_end)

@@ -46,6 +46,11 @@ class ElementType:
         return ELEMENT_TYPES[self.sums_in]
 
     @property
+    def tir_value(self) -> str:
+        """What TIR computes with: a bool, where a byte is stored."""
+        return "bool" if self.name == "bool" else self.tir
+
+    @property
     def lowest(self) -> float:
         """What no element is below: where a maximum starts."""
         return -math.inf if self.is_real else -(2 ** (8 * self.item_bytes - 1))

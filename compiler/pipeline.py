@@ -36,13 +36,13 @@ def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
     return last.made
 
 
-def walk(model: bytes, settings: BuildSettings) -> Iterator[Stage]:
-    """The stages of a compile in the order of `STAGES`, each done when it is taken.
+def walk(model: bytes, settings: BuildSettings, trace: Trace | None = None) -> Iterator[Stage]:
+    """The stages of a compile in the order of `STAGES`, each done when it is taken; `trace` hears of every pass.
 
     Raises: as `compile_step`.
     """
     spec, target = settings.spec, settings.target
-    clock, trace = Clock(settings.progress), Trace()
+    clock, trace = Clock(settings.progress), trace if trace is not None else Trace()
     clock.enter("import", 0.0)
     imported = _imported(model, settings)
     yield Stage("import", imported)
@@ -60,7 +60,7 @@ def walk(model: bytes, settings: BuildSettings) -> Iterator[Stage]:
     clock.enter("schedule", 0.12)
     programs = lower_both(forward, training)
     yield Stage("lower", programs)
-    programs = _run_on_each(programs, fusion_passes(target), trace)
+    programs = _run_on_each(programs, fusion_passes(target), trace, at_end=False)
     yield Stage("fuse", programs)
     programs = _run_on_each(programs, order_passes(direct=spec.convolutions == "direct"), trace)
     yield Stage("schedule", programs)
@@ -142,8 +142,10 @@ def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace
     yield Stage("training", step.with_graph(run_passes(step.graph, TRAINING_PASSES, trace, "training graph")))
 
 
-def _run_on_each(programs: tuple[Program, ...], passes: Passes[Program], trace: Trace | None) -> tuple[Program, ...]:
-    return tuple(run_call_passes(program, passes, trace) for program in programs)
+def _run_on_each(
+    programs: tuple[Program, ...], passes: Passes[Program], trace: Trace | None, *, at_end: bool = True
+) -> tuple[Program, ...]:
+    return tuple(run_call_passes(program, passes, trace, at_end=at_end) for program in programs)
 
 
 def _batch(training: TrainingGraph) -> int:

@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""What every test may use, and what none may do unasked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,29 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("POCKFARM_VERIFY", "each-pass")  # of graphs and programs, in child processes too
+from tests.sockets import GUARD
+
+
+def pytest_configure() -> None:
+    """No socket unasked, and every pass is verified, in processes that tests start too."""
+    GUARD.install()
+    os.environ.setdefault("POCKFARM_VERIFY", "each-pass")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    GUARD.allows_loopback = "loopback" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """A fixture that outlives the tests that asked for it ends with one that did not."""
+    GUARD.allows_loopback = True
+
+
+@pytest.fixture(scope="session")
+def loopback() -> None:
+    """Whoever asks for this, a test or a fixture that it uses, may use sockets of this machine (tests/sockets.py)."""
 
 
 @pytest.fixture(scope="session")

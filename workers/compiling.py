@@ -191,8 +191,9 @@ def _environment(folder: Path, settings: Settings) -> dict[str, str]:
 
 
 def _read_lines(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
+    """Hand the child's lines over until it has no more to say."""
     assert child.stdout is not None
-    with contextlib.suppress(ValueError, OSError):
+    with contextlib.suppress(ValueError, OSError), child.stdout:
         while line := child.stdout.readline(MAX_LINE_CHARACTERS):
             lines.put(line)
     lines.put(None)

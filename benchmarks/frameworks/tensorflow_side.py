@@ -116,7 +116,7 @@ def main() -> None:
     batch = {name: tf.constant(array) for name, array in feeds.items()}
     labels = tf.constant(task.labels().reshape(-1))
 
-    @tf.function  # type: ignore[misc]
+    @tf.function  # type: ignore[untyped-decorator]
     def step(batch: Mapping[str, Any], labels: Any) -> Any:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(list(variables.values()))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.element_types import REAL
+from compiler.errors import ModelError
 from compiler.frontend.call import Call
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import SourceNode
@@ -37,10 +38,16 @@ def foldable(scope: Scope, output: str) -> SourceNode | None:
 
 
 def affine_of(scope: Scope, node: SourceNode) -> Affine:
-    """The affine map of a BatchNormalization whose four vectors are known."""
+    """The affine map of a BatchNormalization whose four vectors are known.
+
+    Raises: ModelError if the variance leaves no number to divide by.
+    """
     scale, bias, mean, variance = (_vector(scope.operands[name]) for name in node.inputs[1:])
     epsilon = node.attributes.get("epsilon", 1e-5)
-    factor = scale / np.sqrt(variance + (epsilon if isinstance(epsilon, float) else 1e-5))
+    spread = variance + (epsilon if isinstance(epsilon, float) else 1e-5)
+    if not (spread > 0).all():
+        raise ModelError("its variance is not positive everywhere", where=node.where, hint="export the model again")
+    factor = scale / np.sqrt(spread)
     return Affine(factor, bias - mean * factor)
 
 

@@ -305,8 +305,8 @@ def _output_value(scope: Scope, name: str, made: Collection[str]) -> str:
 
     Raises: ModelError if no node computes it from the inputs.
     """
-    value = scope.operands[name]
-    if isinstance(value, Known) or (value == name and value not in made):
+    value = scope.operands.get(name)
+    if value is None or isinstance(value, Known) or (value == name and value not in made):
         raise ModelError(
             "no node computes it from the inputs", where=f"output {name!r}", hint="remove this output from the model"
         )

@@ -18,7 +18,7 @@ from compiler.placement.packed_weights import pack_weights, plan_packing
 from compiler.program.memory import check_budget, plan_memory
 from compiler.program.program import KernelCall, MemoryPlan, Program, StateTensor
 from compiler.program.verify import find_problem
-from compiler.rewriting.passes import Trace
+from compiler.rewriting.passes import VERIFY, Trace
 from compiler.settings import BuildSettings
 from compiler.targets import Target
 from compiler.tuning.table import TuningTable
@@ -53,9 +53,10 @@ def place_programs(
     refusals: list[tuple[DoesNotFit, str]] = []
     panel_width = partial(stored_panel_width, target=target, threads=threads)
     for attempt in attempts:
-        tried = [run_call_passes(program, attempt.passes, trace) for program in programs]
+        tried = [run_call_passes(program, attempt.passes, trace, at_end=False) for program in programs]
         packing = plan_packing(tried, state, panel_width, may_copy=limit_bytes is None)
-        packed = [run_call_passes(program, (partial(pack_weights, packing=packing),), trace) for program in tried]
+        pack = (partial(pack_weights, packing=packing),)  # last: what a product reads in parts, it reads packed in each
+        packed = [run_call_passes(program, pack, trace, at_end=False) for program in tried]
         choices = measured_choices(packed, settings.tuning, target, threads)
 
         def scratch_bytes(call: KernelCall, choices: Mapping[str, Choice] = choices) -> int:
@@ -78,11 +79,12 @@ def place_programs(
 
 
 def _check(programs: Iterable[Program]) -> None:
-    """What the planner wrote in place is still no value that anything reads later. Raises: InternalError."""
+    """The end of all passes, and of what the planner wrote in place. Raises: InternalError."""
     for program in programs:
         problem = find_problem(program)
         if problem:
-            raise InternalError(f"{program.name}: {problem}", where="memory")
+            hint = f"with {VERIFY}=each-pass in the environment, the pass to blame is named"
+            raise InternalError(f"{program.name}: {problem}", where="memory", hint=hint)
 
 
 def measured_choices(

@@ -2,7 +2,7 @@
 
 A pass is a pure function from a subject (a graph, a program) to a `PassResult`. What it must know beside the subject is
 bound beforehand (`functools.partial`), so that a list of passes is data. A pass leaves the subject valid: a verifier
-looks at it after each pass where `VERIFY` says so, and after the last one always.
+looks at it after each pass where `VERIFY` says so, and at what the last one made always.
 """
 
 from __future__ import annotations
@@ -122,16 +122,23 @@ class Trace:
 
 
 def run(
-    subject: Subject, passes: Passes[Subject], verifier: Verifier[Subject], trace: Trace | None = None, of: str = ""
+    subject: Subject,
+    passes: Passes[Subject],
+    verifier: Verifier[Subject],
+    trace: Trace | None = None,
+    of: str = "",
+    *,
+    at_end: bool = True,
 ) -> Subject:
     """Apply passes in order; `of` is what the trace calls the subject.
 
+    `at_end`: false if the caller has the end looked at, after still more.
     Raises: InternalError naming the pass that broke the subject and those that ran before. What a pass itself raises
     carries a note of the same.
     """
     runner = _Runner(verifier, trace if trace is not None else Trace(), of, os.environ.get(VERIFY) == "each-pass")
     made = runner.all(subject, passes)
-    problem = "" if runner.each else verifier(made)
+    problem = verifier(made) if at_end and not runner.each else ""
     if problem:
         _Runner(verifier, Trace(), of, each=True).all(subject, passes)  # passes are pure: this finds the one to blame
         raise InternalError(f"{problem}, with no pass run", where=of)

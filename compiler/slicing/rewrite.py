@@ -32,7 +32,7 @@ def slice_batch(program: Program, *, groups: Mapping[ProgramName, Sequence[Group
     cut = parts_of(program, tuple(own))
     waiting = [position for group in own for position in range(group.first, group.end) if position not in cut]
     declined = tuple(WAITS.at(program.calls[position].layer) for position in waiting)
-    return PassResult(slice_program(program, own), bool(own), declined)
+    return PassResult(slice_program(program, own).trimmed(), bool(own), declined)
 
 
 def slice_program(program: Program, groups: Sequence[Group]) -> Program:

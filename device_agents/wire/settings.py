@@ -62,9 +62,11 @@ class Setting:
         return bool(value == self.unused) or self.is_within(value)
 
     def is_within(self, value: Any) -> bool:
-        """Whether the value is within the bounds."""
+        """Whether the value is a number within the bounds."""
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            return False
         is_enough = value >= (self.least or 0) if self.above is None else value > self.above
-        return bool(is_enough and math.isfinite(value) and (self.most is None or value <= self.most))
+        return is_enough and (self.most is None or value <= self.most)
 
 
 def setting(default: Any, known: Setting, *, always_sent: bool = False) -> Any:
@@ -106,6 +108,7 @@ class RunSettings:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        check(self.mode in LOCAL_MODES, "mode", f"one of {', '.join(LOCAL_MODES)}")
         for name, known in settings_of(type(self)).items():
             check(known.allows(getattr(self, name)), name, known.bounds)
 

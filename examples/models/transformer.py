@@ -27,6 +27,7 @@ def transformer_encoder(
     [batch, positions, features]. Parameters: `embed`, `position`, `layers.<i>.<attention|norm|mlp> ...`, `classifier`.
     """
     net = Network("transformer_encoder", seed)
+    inputs: dict[str, tuple[int, tuple[str | int, ...]]]
     if features:
         x = net.project("input", "embed", features, width)
         inputs = {"input": (TensorProto.FLOAT, ("batch", positions, features))}

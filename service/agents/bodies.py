@@ -1,4 +1,4 @@
-"""What an agent's request holds, as a dependency: `Annotated[EnrolRequest, Sent(EnrolRequest)]`."""
+"""What an agent's request holds, as a dependency: `Annotated[EnrolRequest, sent(EnrolRequest)]`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FREE_TEXTS = ("phase",)
 """Cleaned, not refused: they are for people."""
 
 
-def Sent(kind: type[T]) -> Any:
+def sent(kind: type[T]) -> Any:
     """The body as one wire type, its own texts (ids, keys, secrets) fit to be looked up. Raises: ProtocolError.
 
     Whoever calls is known by then if its dependency comes first in the signature.

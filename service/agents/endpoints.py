@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from device_agents import wire
 from service.access import FarmDep, bearer_token
 from service.agents import enrolment, leasing, recording
-from service.agents.bodies import Sent, described
+from service.agents.bodies import described, sent
 from service.agents.enrolment import Agent
 from service.database.models import Run
 from service.farm import Farm
@@ -45,21 +45,21 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 @router.post(wire.ENROL_PATH, status_code=201, openapi_extra=described(wire.EnrolRequest))
-def enrol(farm: FarmDep, body: Annotated[wire.EnrolRequest, Sent(wire.EnrolRequest)]) -> Response:
+def enrol(farm: FarmDep, body: Annotated[wire.EnrolRequest, sent(wire.EnrolRequest)]) -> Response:
     """Become a device, by a one-time token."""
     with farm.database.transaction() as session:
         return _json(enrolment.enrol(session, farm, body), 201)
 
 
 @router.post(wire.CHALLENGE_PATH, openapi_extra=described(wire.ChallengeRequest))
-def challenge(farm: FarmDep, body: Annotated[wire.ChallengeRequest, Sent(wire.ChallengeRequest)]) -> Response:
+def challenge(farm: FarmDep, body: Annotated[wire.ChallengeRequest, sent(wire.ChallengeRequest)]) -> Response:
     """Something fresh to sign."""
     with farm.database.read() as session:
         return _json(enrolment.challenge(session, farm, body.device_id))
 
 
 @router.post(wire.RENEW_PATH, openapi_extra=described(wire.RenewRequest))
-def renew(farm: FarmDep, body: Annotated[wire.RenewRequest, Sent(wire.RenewRequest)]) -> Response:
+def renew(farm: FarmDep, body: Annotated[wire.RenewRequest, sent(wire.RenewRequest)]) -> Response:
     """A fresh credential, by the device's signature."""
     with farm.database.transaction() as session:
         return _json(enrolment.renew(session, farm, body))
@@ -68,7 +68,7 @@ def renew(farm: FarmDep, body: Annotated[wire.RenewRequest, Sent(wire.RenewReque
 @router.post(wire.LEASE_PATH, responses={204: {"description": "No work now"}},
              openapi_extra=described(wire.LeaseRequest))  # fmt: skip
 async def lease(
-    request: Request, farm: FarmDep, agent: AgentDep, body: Annotated[wire.LeaseRequest, Sent(wire.LeaseRequest)]
+    request: Request, farm: FarmDep, agent: AgentDep, body: Annotated[wire.LeaseRequest, sent(wire.LeaseRequest)]
 ) -> Response:
     """Ask for work; held open until there is some."""
     give_up_at = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
@@ -112,7 +112,7 @@ def _try_lease(farm: Farm, agent: Agent, seeker: leasing.Seeker) -> wire.Assignm
 @router.post(wire.HEARTBEAT_PATH, openapi_extra=described(wire.HeartbeatRequest))
 def heartbeat(
     lease_token: str, farm: FarmDep, agent: AgentDep,
-    body: Annotated[wire.HeartbeatRequest, Sent(wire.HeartbeatRequest)],
+    body: Annotated[wire.HeartbeatRequest, sent(wire.HeartbeatRequest)],
 ) -> Response:  # fmt: skip
     """Renew the lease of an attempt."""
     with farm.database.transaction() as session:
@@ -121,7 +121,7 @@ def heartbeat(
 
 @router.post(wire.EVENTS_PATH, openapi_extra=described(wire.EventBatch))
 def take_events(
-    lease_token: str, farm: FarmDep, agent: AgentDep, body: Annotated[wire.EventBatch, Sent(wire.EventBatch)]
+    lease_token: str, farm: FarmDep, agent: AgentDep, body: Annotated[wire.EventBatch, sent(wire.EventBatch)]
 ) -> Response:
     """Record what happens in an attempt."""
     with farm.database.transaction() as session:
@@ -130,7 +130,7 @@ def take_events(
 
 @router.post(wire.REPORT_PATH, openapi_extra=described(wire.Envelope))
 def take_report(
-    lease_token: str, farm: FarmDep, agent: AgentDep, body: Annotated[wire.Envelope, Sent(wire.Envelope)]
+    lease_token: str, farm: FarmDep, agent: AgentDep, body: Annotated[wire.Envelope, sent(wire.Envelope)]
 ) -> Response:
     """Record how an attempt ended."""
     with farm.database.transaction() as session:

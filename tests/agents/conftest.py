@@ -48,7 +48,7 @@ class AgentProcess:
 
 
 @pytest.fixture
-def farm() -> Iterator[FakeFarm]:
+def farm(loopback: None) -> Iterator[FakeFarm]:
     with FakeFarm() as running:
         yield running
 
@@ -69,6 +69,9 @@ def start_agent(farm: FakeFarm, tmp_path: Path) -> Iterator[Callable[..., AgentP
 def npz(samples: int = 8, *, value: float = 1.0, name: str = "x", label: int = 1) -> bytes:
     """A data set of `samples` x 2 numbers, with labels that are all `label`."""
     stream = io.BytesIO()
-    arrays = {name: numpy.full((samples, 2), value, numpy.float32), "y": numpy.full(samples, label, numpy.int64)}
+    arrays: dict[str, Any] = {
+        name: numpy.full((samples, 2), value, numpy.float32),
+        "y": numpy.full(samples, label, numpy.int64),
+    }
     numpy.savez_compressed(stream, **arrays)
     return stream.getvalue()

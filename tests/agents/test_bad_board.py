@@ -35,7 +35,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> Iterator[LiveFarm]:
+def farm(loopback: None, tmp_path: Path) -> Iterator[LiveFarm]:
     with live_farm(tmp_path / "farm") as running:
         yield running
 

@@ -25,7 +25,7 @@ from device_agents.agent import main; sys.exit(main())
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> Iterator[LiveFarm]:
+def farm(loopback: None, tmp_path: Path) -> Iterator[LiveFarm]:
     with live_farm(tmp_path / "farm") as running:
         yield running
 

@@ -58,7 +58,7 @@ def test_no_work_is_none(client: FarmClient) -> None:
     assert client.lease(p.LeaseRequest("s" * 16, 0.1)) is None
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_nobody_there(loopback: None, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     client = FarmClient(f"http://127.0.0.1:{port}", StateFolder(tmp_path), session="s" * 16, description=DESCRIPTION)

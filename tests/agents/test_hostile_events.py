@@ -157,7 +157,7 @@ def test_fewer_steps_than_asked_for_are_no_success(tmp_path: Path, mode: p.Mode)
     path, data = tmp_path / "b.pfb", tmp_path / "d.npz"
     path.write_bytes(bundle(step=step))
     data.write_bytes(npz())
-    outcome = run_bundle(path, RunSettings(mode, steps=3), data=data).report.outcome  # type: ignore[arg-type]
+    outcome = run_bundle(path, RunSettings(mode, steps=3), data=data).report.outcome
     assert (outcome.cause, outcome.code) == ("compiler", "step.incomplete")
 
 

@@ -133,7 +133,7 @@ def test_memory_limit(folder: Path) -> None:
     assert any("memory" in word for word in words)
 
 
-def test_no_network_and_no_survivors(folder: Path) -> None:
+def test_no_network_and_no_survivors(loopback: None, folder: Path) -> None:
     if HERE.level < 2:
         return  # a container without namespaces: the level says so, and there is nothing to hold it to
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -61,3 +63,20 @@ def _dynamic_import(node: ast.Call) -> Iterator[str]:
     first = node.args[0]
     if isinstance(first, ast.Constant) and isinstance(first.value, str):
         yield first.value
+
+
+def modules(folder: str) -> list[str]:
+    """Dotted names of the modules right in a folder."""
+    paths = sorted((ROOT / folder).glob("*.py"))
+    return [f"{folder.replace('/', '.')}.{path.stem}" for path in paths if path.stem != "__init__"]
+
+
+def functions_returning(result: str, names: list[str]) -> set[str]:
+    """Public functions of these modules that say that they return `result`."""
+    return {
+        label
+        for name in names
+        for label, function in inspect.getmembers(importlib.import_module(name), inspect.isfunction)
+        if function.__module__ == name and not label.startswith("_")
+        if inspect.signature(function).return_annotation == result
+    }

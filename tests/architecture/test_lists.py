@@ -17,7 +17,11 @@ from compiler.kernels import spec as kernel_spec
 from compiler.ops import FAMILIES, OPERATORS
 from compiler.ops.record import Operator
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES
-from compiler.rewriting.passes import each_of, name_of
+from compiler.pipeline import walk
+from compiler.rewriting.passes import Trace, each_of, name_of
+from compiler.settings import BuildSettings
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
 from device_agents.devices import DEVICE_KINDS, DeviceKind
 from device_agents.job.step_events import EVENTS
 from examples.models import MODELS
@@ -25,13 +29,7 @@ from pockfarm import cli
 from pockfarm.commands import farm, local, machine, tune
 from service.app import ROUTERS
 from service.queue import TASKS
-from tests.architecture.sources import ROOT, python_files
-
-
-def modules(folder: str) -> list[str]:
-    """Dotted names of the modules right in a folder."""
-    paths = sorted((ROOT / folder).glob("*.py"))
-    return [f"{folder.replace('/', '.')}.{path.stem}" for path in paths if path.stem != "__init__"]
+from tests.architecture.sources import ROOT, functions_returning, modules, python_files
 
 
 def test_every_operator_record_is_in_the_table() -> None:
@@ -50,18 +48,19 @@ def test_every_operator_record_is_in_the_table() -> None:
 
 def test_every_pass_runs() -> None:
     running = {name_of(step) for step in each_of((*FORWARD_PASSES, *TRAINING_PASSES))}
-    assert passes_in("PassResult[Graph]", modules("compiler/passes")) == running
+    assert functions_returning("PassResult[Graph]", modules("compiler/passes")) == running
 
 
-def passes_in(result: str, names: list[str]) -> set[str]:
-    """Public functions of these modules that return what a pass returns."""
-    return {
-        label
-        for name in names
-        for label, function in inspect.getmembers(importlib.import_module(name), inspect.isfunction)
-        if function.__module__ == name and not label.startswith("_")
-        if inspect.signature(function).return_annotation == result
-    }
+def test_every_call_pass_runs() -> None:
+    """In a build that takes all ways: no Winograd, and so little memory that calls are repeated and cut."""
+    trace = Trace()
+    spec = TrainingSpec.parse({"batch": 4, "convolutions": "direct"})
+    settings = BuildSettings(plan=SparsePlan.parse("full"), spec=spec, target=load("x86-64-v4"))
+    assert any(stage.name == "memory" for stage in walk(MODELS["small_cnn"](), settings, trace))
+    running = {step.name for step in trace.steps if step.subject == "train"}
+    rooms = ("program", "fusion", "slicing", "recomputation", "placement")
+    names = [name for room in rooms for name in modules(f"compiler/{room}")]
+    assert functions_returning("PassResult[Program]", names) == running
 
 
 def test_every_kernel_spec_has_a_plan_and_an_emitter() -> None:

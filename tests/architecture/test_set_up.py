@@ -140,8 +140,12 @@ def test_a_lock_that_another_process_holds_is_waited_for(
     said: list[str] = []
     monkeypatch.setattr(script, "LOCK_PAUSE_S", 0.05)
     with held(apt_folder / LOCKS[command]) as holder:
-        # Once it says that it waits, the other process ends.
-        monkeypatch.setattr(script, "say", lambda message: (said.append(message), holder.communicate()))
+
+        def say(message: str) -> None:
+            said.append(message)
+            holder.communicate()  # once it says that it waits, the other process ends
+
+        monkeypatch.setattr(script, "say", say)
         done = script.apt_get(command, "-qq")
         assert holder.poll() is not None, "it went on while the lock was held"
     assert done.returncode == 0, done.stderr

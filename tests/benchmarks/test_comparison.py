@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare import OURS, Comparison, SideResult, load, ratio_of
+from benchmarks.compare import Comparison, SideResult, load, ratio_of
 from benchmarks.compare import save as save_comparison
 from benchmarks.processes import SideFailed, started, take_turns
-from benchmarks.sides import Side
+from benchmarks.sides import OURS, Side
 
 TRAINS = """
 import json, time

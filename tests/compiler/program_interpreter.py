@@ -108,10 +108,11 @@ def run_spec(spec: KernelSpec, inputs: Sequence[Array]) -> list[Array]:
         return _gather(spec, wide)
     if isinstance(spec, AttentionSpec):
         return _attention(spec, wide)
-    count = len(wide) - len(spec.epilogue_inputs)
-    extents = output_extents(spec)
     if isinstance(spec, NormGradSpec):
         return _norm_grad(spec, wide)
+    assert not isinstance(spec, MapSpec), "a map is a reduction over nothing"
+    count = len(wide) - len(spec.epilogue_inputs)
+    extents = output_extents(spec)
     assert extents is not None
     base = _contraction(spec, wide[:count]).reshape(extents)
     extra = [

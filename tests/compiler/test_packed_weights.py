@@ -76,7 +76,7 @@ def _by_torch(
         loss = torch.nn.functional.cross_entropy(value, torch.tensor(y))
         losses.append(loss.item())
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     return losses, {name: tensor.detach().numpy() for name, tensor in tensors.items()}
 

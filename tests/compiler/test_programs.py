@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
@@ -16,7 +17,7 @@ from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
 from compiler.program.memory import Block, pack, peak_bytes, plan_memory
-from compiler.program.program import Program
+from compiler.program.program import Program, ProgramName
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
@@ -31,7 +32,7 @@ SGD = TrainingSpec.parse({"batch": 2, "optimizer": {"kind": "sgd", "momentum": 0
 ADAMW = TrainingSpec.parse({"batch": 2, "optimizer": {"kind": "adamw", "learning_rate": 0.01}})
 RATIO = SparsePlan.parse("{update: [{parameters: ['*.weight'], ratio: 0.4}, {parameters: ['*'], kind: bias}]}")
 TINY = {"tokens": 11, "positions": 6, "width": 8, "heads": 2}
-CASES = {
+CASES: dict[str, tuple[str, dict[str, int], str | SparsePlan, TrainingSpec]] = {
     "mlp": ("mlp", {}, "full", SGD),
     "mlp-adamw-ratio": ("mlp", {}, RATIO, ADAMW),
     "digits": ("small_cnn", {}, "full", ADAMW),
@@ -49,7 +50,7 @@ CASES = {
 }
 
 
-def _graph(name: str, options: dict[str, object]) -> Graph:
+def _graph(name: str, options: Mapping[str, object]) -> Graph:
     return import_model(MODELS[name](**options), input_shapes={}, batch=2, batch_norm="fold")
 
 
@@ -145,7 +146,7 @@ def test_gradients_die_at_once() -> None:
     training = derive_training_step(forward, resolve_plan(forward, _plan("full")), SGD)
     programs, state = make_programs(forward, training, PASSES)
     programs, memory = plan_memory(programs, state, lambda call: 0, None)
-    keys = [("train", programs[0].root(value)) for value in training.gradients.values()]
+    keys: list[tuple[ProgramName, str]] = [("train", programs[0].root(value)) for value in training.gradients.values()]
     lives = [memory.live[key] for key in keys if key in memory.live]
     lives = [life for life in lives if life[1] > life[0]]
     alive = max(sum(first <= i <= last for first, last in lives) for i in range(len(programs[0].calls)))

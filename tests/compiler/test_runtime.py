@@ -131,7 +131,7 @@ def test_the_learning_rate_option_wins(binary: Path, tmp_path: Path, weights: Pa
 
 def test_any_number_of_threads_gives_the_same_bytes(tmp_path: Path, weights: Path, data: Data) -> None:
     step = tiny_images.build(tiny_images.classifier(threads=8), tmp_path / "step")
-    files = []
+    files: list[Path] = []
     for threads in (1, 2, 2, 8):
         files.append(tmp_path / f"{len(files)}.safetensors")
         done = run(step, "train", "--weights", weights, *data.arguments, "--steps", 500, "--threads", threads,

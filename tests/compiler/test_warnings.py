@@ -12,6 +12,7 @@ from compiler.frontend.scope import Scope
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.pipeline import derive_training_step
+from compiler.rewriting.passes import each_of, name_of
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
 from compiler.warnings import MAX_CHARACTERS, MAX_WARNINGS, CompileWarning, few_of, presentable
@@ -32,8 +33,8 @@ def _graph() -> Graph:
 
 def test_every_stage_keeps_them() -> None:
     graph = replace(_graph(), warnings=(SAID,))
-    for step in (*FORWARD_PASSES, *TRAINING_PASSES):
-        assert step(graph).warnings == (SAID,), step.__name__
+    for step in each_of((*FORWARD_PASSES, *TRAINING_PASSES)):
+        assert step(graph).subject.warnings == (SAID,), name_of(step)
     forward = run_passes(graph, FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, SparsePlan.parse("full")), TrainingSpec.parse(""))
     assert training.graph.warnings == (SAID,)

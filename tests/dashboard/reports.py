@@ -12,10 +12,13 @@ from device_agents.wire import (
     Evaluation,
     KernelTime,
     Measurement,
+    MeasurementClass,
     Memory,
+    Mode,
     Outcome,
     Report,
     Verdict,
+    VerdictKind,
 )
 from service.database.models import Bundle
 
@@ -27,11 +30,11 @@ def sample_report(
     device_id: str,
     bundle: Bundle,
     *,
-    mode: str,
+    mode: Mode,
     median_us: float,
     seed: int,
-    verdict: str = "valid",
-    measurement_class: str = "host",
+    verdict: VerdictKind = "valid",
+    measurement_class: MeasurementClass = "host",
     steps: int = 120,
     blocks: int = 5,
     batch: int = 8,
@@ -108,8 +111,8 @@ def sample_report(
     )
 
 
-def _verdict(kind: str) -> Verdict:
-    rules = {
+def _verdict(kind: VerdictKind) -> Verdict:
+    rules: dict[VerdictKind, str] = {
         "valid": "CV within blocks 1.2% ≤ 5%, between blocks 0.4% ≤ 3%, no throttling, other load 0.02 cores",
         "noisy": "CV within blocks 9.0% is above the limit of 5%",
         "throttled": "the board reported throttling in 31 of 120 samples (limit 0)",

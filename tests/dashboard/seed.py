@@ -10,11 +10,11 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy.orm import Session
 
-from device_agents.wire import Report, RunSettings, to_json
+from device_agents.wire import MeasurementClass, Mode, Report, RunSettings, to_json
 from service.database.models import (
     ApiKey,
     Attempt,
@@ -192,7 +192,7 @@ class Seeder:
         bundle: Bundle,
         device: Device | None,
         *,
-        mode: str = "profile",
+        mode: Mode = "profile",
         state: str = "succeeded",
         age_s: float = HOUR_S,
         report: dict[str, Any] | None = None,
@@ -219,16 +219,16 @@ class Seeder:
             )
         )
         if device is not None:
-            self._attempt(found, device, report and self._result(found, bundle, device, mode, created, report))
+            self._attempt(found, device, self._result(found, bundle, device, mode, created, report) if report else None)
         return found
 
-    def _result(self, run: Run, bundle: Bundle, device: Device, mode: str, at: float, more: dict[str, Any]) -> Report:
+    def _result(self, run: Run, bundle: Bundle, device: Device, mode: Mode, at: float, more: dict[str, Any]) -> Report:
         made = sample_report(
             run.id,
             device.id,
             bundle,
             mode=mode,
-            measurement_class=device.measurement_class,
+            measurement_class=cast(MeasurementClass, device.measurement_class),
             seed=self.count,
             at=at + 3,
             steps=run.settings.steps,
@@ -236,6 +236,7 @@ class Seeder:
         )
         measured = made.measurement
         assert measured is not None
+        assert made.verdict is not None
         run.measurement_class, run.verdict, run.batch = made.measurement_class, made.verdict.kind, measured.batch
         run.median_us, run.p90_us, run.samples_per_second = (
             measured.median_us,

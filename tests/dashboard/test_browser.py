@@ -16,7 +16,7 @@ from tests.dashboard.screenshots import LOOKS, Look, chromium, open_page, pages_
 from tests.dashboard.test_pages import page_names
 
 MEASURE = (Path(__file__).parent / "measure.js").read_text()
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
 KEY_ELEMENTS = {
     "overview": (".summary-line", "table"),
     "job-done": (".figures", "svg.arena-picture", "pre"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.wire import RunSettings
+from device_agents.wire import Mode, RunSettings
 from service.dashboard import render
 from service.dashboard.comparison import (
     comparable,
@@ -31,7 +32,7 @@ from tests.dashboard.reports import sample_report
 BASE_US = 1000.0
 
 
-def facts(name: str = "run_a", *, median_us: float = BASE_US, mode: str = "train", **changes: object) -> RunFacts:
+def facts(name: str = "run_a", *, median_us: float = BASE_US, mode: Mode = "train", **changes: object) -> RunFacts:
     """A run with a report."""
     step = training_step(small_layers(8), {"dense"})
     bundle = Bundle(digest="sha256:" + "0" * 64, manifest={"memory": step.memory, "kernels": step.kernels})
@@ -83,11 +84,9 @@ def test_equal_conditions_are_comparable_whatever_the_plan() -> None:
         ({"device_id": "dev_2", "target": "x86-64-v4"}, set(), {"time", "memory", "loss"}),
     ],
 )
-def test_each_difference_blocks_just_what_it_spoils(
-    change: dict[str, object], blocked: set[str], free: set[str]
-) -> None:
+def test_each_difference_blocks_just_what_it_spoils(change: dict[str, Any], blocked: set[str], free: set[str]) -> None:
     found = obstacles([facts(), facts("run_b", **change)])
-    assert {q for q in ("time", "memory", "loss") if not comparable(q, found)} == blocked  # type: ignore[arg-type]
+    assert {q for q in ("time", "memory", "loss") if not comparable(q, found)} == blocked
     assert all(comparable(q, found) for q in free)  # type: ignore[arg-type]
     assert all(obstacle.reason for obstacle in found)
 
@@ -168,7 +167,7 @@ def test_the_benchmarks_page_hides_and_counts_what_is_not_valid(seeded: SeededFa
 def test_a_benchmarks_page_whose_runs_are_all_hidden_says_so(seeded: SeededFarm) -> None:
     with seeded.farm.database.read() as session:
         page = benchmarks_page(session, RunFilter(model="small_cnn", plan="none"), all_verdicts=False, sort="")
-    assert page.groups == page.hidden == ()
+    assert (page.groups, page.hidden) == ((), ())
     hidden = replace(page, hidden=(("noisy", 2),))
     text = check_page(
         bytes(render.page("benchmarks.html", page=hidden, section="benchmarks").body).decode()

@@ -35,8 +35,8 @@ def test_csv_has_raw_values_and_no_formulas() -> None:
 
 def test_json_has_units() -> None:
     body = json.loads("".join(json_text(TABLE)))
-    assert body["columns"][1] == {"key": "size_mib", "title": "Size", "unit": "MiB"}  # type: ignore[index]
-    assert body["rows"][1] == {"name": "A", "size_mib": None, "secret": None}  # type: ignore[index]
+    assert body["columns"][1] == {"key": "size_mib", "title": "Size", "unit": "MiB"}
+    assert body["rows"][1] == {"name": "A", "size_mib": None, "secret": None}
 
 
 def test_sorting_puts_absent_values_last_both_ways() -> None:

@@ -32,7 +32,7 @@ class LiveFarm:
 
 
 @pytest.fixture(scope="session")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFarm]:
+def live(loopback: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFarm]:
     state = StateFolder(tmp_path_factory.mktemp("farm") / "state")
     settings = {
         "POCKFARM_COMPILE_LEASE_S": "6",

@@ -39,7 +39,7 @@ def digits(part: int, *, of: int = 2) -> tuple[NDArray[np.float32], NDArray[np.i
 
 def npz(**arrays: NDArray[np.generic]) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 

@@ -64,7 +64,7 @@ def test_logits_are_of_a_scale_that_trains(name: str) -> None:
 def test_models_with_batch_norm_kept(name: str) -> None:
     model = MODELS[name](**SMALL[name], batch_norm=True)
     for batch_norm in ("fold", "frozen"):
-        graph = import_model(model, input_shapes={}, batch=2, batch_norm=batch_norm)  # type: ignore[arg-type]
+        graph = import_model(model, input_shapes={}, batch=2, batch_norm=batch_norm)
         assert_agrees(model, graph)
 
 

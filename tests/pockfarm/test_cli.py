@@ -16,7 +16,7 @@ DIGEST = "sha256:" + "b" * 64
 
 
 @pytest.fixture
-def farm(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFarm]:
+def farm(loopback: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFarm]:
     monkeypatch.setattr(client, "RETRY_PAUSE_S", 0.01)
     monkeypatch.setattr(client, "POLL_INTERVAL_S", 0.01)
     with fake_farm() as farm:

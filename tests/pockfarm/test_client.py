@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pockfarm import client
-from pockfarm.client import Farm
+from pockfarm.client import Farm, RunSettings
 from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
 from pockfarm.state import FarmStatus, StateFolder
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
@@ -19,7 +20,7 @@ ENDING = {"cause": "model", "code": "model.invalid", "message": "truncated", "wh
 
 
 @pytest.fixture
-def server() -> Iterator[FakeFarm]:
+def server(loopback: None) -> Iterator[FakeFarm]:
     with fake_farm() as farm:
         yield farm
 
@@ -153,3 +154,18 @@ def test_the_environment_names_the_farm(server: FakeFarm, monkeypatch: pytest.Mo
     with Farm.connect() as farm:
         assert farm.devices() == []
     assert server.seen[0].headers["Authorization"] == "Bearer from-environment"
+
+
+def test_a_setting_out_of_bounds_is_refused_before_it_is_sent(farm: Farm, server: FakeFarm) -> None:
+    with pytest.raises(UsageError, match="warmup: must be 0 to 10,000"):
+        farm.start_run(DIGEST, warmup=-1)
+    assert server.seen == []
+
+
+def test_settings_go_as_one_value_or_by_name(farm: Farm, server: FakeFarm) -> None:
+    server.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
+    farm.start_run(DIGEST, RunSettings("train", steps=5), seed=7, dataset="sha256:d")
+    farm.start_run(DIGEST, mode="train", steps=5)
+    whole, named = (json.loads(request.body) for request in server.seen)
+    assert (whole["mode"], whole["steps"], whole["seed"], whole["dataset"]) == ("train", 5, 7, "sha256:d")
+    assert named == {"bundle": DIGEST, "mode": "train", "steps": 5}

@@ -46,9 +46,9 @@ class TestFarm:
 
     __test__ = False
     farm: Farm
-    http: httpx.Client
+    http: TestClient
     queue: RecordingQueue
-    anonymous: httpx.Client
+    anonymous: TestClient
 
     def key(self, role: str = "user") -> dict[str, str]:
         """The Authorization header of a new key."""
@@ -119,7 +119,7 @@ def npz(**arrays: Any) -> bytes:
 @contextmanager
 def open_test_farm(state: Path, database_url: str, **settings: Any) -> Iterator[TestFarm]:
     """A farm whose sweeper is called by hand and whose broker records."""
-    chosen = {"sweep_s": 0.0, "poll_s": 0.02, "compiler_version": "test"} | settings
+    chosen: dict[str, Any] = {"sweep_s": 0.0, "poll_s": 0.02, "compiler_version": "test"} | settings
     queue = RecordingQueue()
     app = create_app(Settings(state=state, database_url=database_url, **chosen), queue=queue)
     farm: Farm = app.state.farm

@@ -149,7 +149,13 @@ def inspect(path: Path, limits: InspectionLimits = LIMITS) -> dict[str, ArrayInf
 
 @pytest.mark.parametrize("compressed", [True, False])
 def test_what_numpy_writes_is_taken(tmp_path: Path, compressed: bool) -> None:
-    arrays = {"x": X, "y": Y, "input/ids:0": X.astype(np.uint8), "flags": X > 3, "halves": X[:, :0:-1].copy()}
+    arrays: dict[str, Any] = {
+        "x": X,
+        "y": Y,
+        "input/ids:0": X.astype(np.uint8),
+        "flags": X > 3,
+        "halves": X[:, :0:-1].copy(),
+    }
     found = inspect(write(tmp_path, npz(compressed=compressed, **arrays)))
     assert found == {name: ArrayInfo(array.dtype.name, array.shape) for name, array in arrays.items()}
 

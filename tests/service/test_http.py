@@ -178,7 +178,7 @@ def test_texts_that_no_database_keeps_are_refused_by_their_field(farm: TestFarm)
 @pytest.mark.parametrize("text", ["9223372036854775808", "²", "١", "-1", "0x1", "1 ", "9" * 400])
 def test_event_ids_are_numbers_that_events_have(farm: TestFarm, text: str) -> None:
     path = f"/jobs/{farm.compile().json()['id']}/events"
-    answer = farm.http.get(path, headers={"Last-Event-ID": text.encode(), "Accept": "application/json"})
+    answer = farm.http.get(path, headers=[(b"Last-Event-ID", text.encode()), (b"Accept", b"application/json")])
     assert (answer.status_code, answer.json()["code"]) == (422, "request.event-id")
 
 

@@ -258,7 +258,7 @@ def test_a_migration_is_not_held_to_the_time_of_a_request(postgres: PostgresServ
     def look(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
         if statement.startswith("\nCREATE TABLE runs"):
             for name in ("statement_timeout", "lock_timeout"):
-                found[name] = str(connection.connection.cursor().execute(f"SHOW {name}").fetchone()[0])  # type: ignore[attr-defined]
+                found[name] = str(connection.connection.cursor().execute(f"SHOW {name}").fetchone()[0])
 
     event.listen(Engine, "after_cursor_execute", look)
     try:

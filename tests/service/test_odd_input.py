@@ -10,6 +10,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -41,7 +42,7 @@ def odd_fields(
     yield from (make(one) for one in odd)
     if isinstance(value, dict):
         for key, part in value.items():
-            yield from odd_fields(part, lambda new, key=key: make(value | {key: new}), odd)
+            yield from (make(value | {key: new}) for new in odd_fields(part, odd=odd))
             yield make({other: kept for other, kept in value.items() if other != key})
         yield from (make(value | {name: 1}) for name in ("unknown", "", "\0", LONE))
     elif isinstance(value, list) and value:
@@ -99,7 +100,7 @@ Operation = tuple[str, str, list[tuple[str, str]]]
 
 def operations(farm: TestFarm) -> list[Operation]:
     """(method, path, its (place, name) parameters) of every endpoint, the dashboard's too."""
-    app: Any = farm.http.app  # type: ignore[attr-defined]
+    app: Any = farm.http.app
     routes = [route for included in app.routes[1:] for route in included.effective_route_contexts()]
     return [(method, route.path, _parameters(route.dependant)) for route in routes for method in sorted(route.methods)]
 
@@ -234,12 +235,12 @@ def test_odd_identities(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None
     for act, shape in shapes.items():
         for path in (*paths(shape), ()):
             for odd in VALUES:
-                act(lambda body, path=path, odd=odd: replaced(body, path, odd))
-    for path in (p.ENROL_PATH, p.CHALLENGE_PATH, p.RENEW_PATH, p.LEASE_PATH):
+                act(partial(replaced, path=path, new=odd))
+    for url in (p.ENROL_PATH, p.CHALLENGE_PATH, p.RENEW_PATH, p.LEASE_PATH):
         for body in BODIES:
-            speak(farm, board, path, body)
-    for path in ("/devices?limit=200", "/dashboard", "/dashboard/devices", "/dashboard/devices.csv"):
-        sent(farm, "GET", path)
+            speak(farm, board, url, body)
+    for url in ("/devices?limit=200", "/dashboard", "/dashboard/devices", "/dashboard/devices.csv"):
+        sent(farm, "GET", url)
 
 
 def paths(value: Any) -> Iterator[tuple[Any, ...]]:
@@ -310,9 +311,9 @@ def test_odd_reports_and_events(farm: TestFarm) -> None:
         assert report(farm, board, work, as_json(here)).status_code == 200
         show(farm, work.run_id)
         work = lease_new(farm, board, bundle)
-    for path in ("/runs?limit=200", "/dashboard", "/dashboard/runs", "/dashboard/runs.csv", "/dashboard/benchmarks",
+    for url in ("/runs?limit=200", "/dashboard", "/dashboard/runs", "/dashboard/runs.csv", "/dashboard/benchmarks",
                  "/dashboard/benchmarks.json", "/metrics"):  # fmt: skip
-        sent(farm, "GET", path)
+        sent(farm, "GET", url)
 
 
 def lease_new(farm: TestFarm, board: Board, bundle: str) -> p.Assignment:

@@ -46,6 +46,8 @@ def assignment(settings: RunSettings) -> p.Assignment:
         ({"threads": 0}, "threads", "1 to 1,024"),
         ({"tune_s": 0}, "tune_s", "above 0, at most 86,400"),
         ({"steps": None}, "steps", "1 to 100,000"),
+        ({"steps": "7"}, "steps", "1 to 100,000"),
+        ({"mode": "dance"}, "mode", "one of profile, train, eval, tune, infer"),
     ],
 )
 def test_a_value_beyond_its_bounds_is_refused_by_name(given: dict[str, Any], where: str, said: str) -> None:

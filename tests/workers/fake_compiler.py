@@ -161,7 +161,11 @@ def odd_signal(_: Path, progress: Progress) -> None:
 
 def afterwards(change: Callable[[], object]) -> Callable[[Path, Progress], None]:
     """Changes the bundle after it was written."""
-    return lambda folder, progress: atexit.register(change) and None
+
+    def register(folder: Path, progress: Progress) -> None:
+        atexit.register(change)
+
+    return register
 
 
 def bundle_link() -> None:

@@ -17,13 +17,13 @@ from tests.workers.live import LiveFarm, live_farm, wait_until
 
 
 @pytest.fixture(scope="module")
-def farm() -> Iterator[LiveFarm]:
+def farm(loopback: None) -> Iterator[LiveFarm]:
     with live_farm() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
+def postgres(loopback: None) -> Iterator[PostgresServer]:
     with running_postgres() as server:
         yield server
 
@@ -115,7 +115,7 @@ def test_the_same_way_on_postgresql(postgres: PostgresServer) -> None:
 
 
 @pytest.fixture
-def patient_farm() -> Iterator[LiveFarm]:
+def patient_farm(loopback: None) -> Iterator[LiveFarm]:
     """A worker's silence alone would be noticed after ten minutes only."""
     with live_farm(COMPILE_LEASE_S="600", DOORBELL_S="600") as opened:
         yield opened

@@ -7,11 +7,8 @@ import math
 from compiler.codegen.map.plan import CHUNKS_PER_THREAD, PARALLEL_ELEMENTS, MapPlan, Piece, plan
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.expressions import Evaluator, spec_point
-from compiler.codegen.tir.iteration import (
-    chunks,
-)
+from compiler.codegen.tir.iteration import chunks
 from compiler.codegen.tir.tir import Block, Operands, Point, PrimFunc, Value
-from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.spec import MapSpec
 from compiler.targets import Target
 
@@ -120,13 +117,8 @@ class _Region:
         evaluator = Evaluator(body, refs, point=spec_point(self.space, len(self.spec.extents), point))
         outputs = self.space.accesses[count:]
         values = [
-            body.let(tir.broadcast(evaluator.value(expr, _element(access.type.dtype)), point.lanes), "y")
+            body.let(tir.broadcast(evaluator.value(expr, access.type.element.tir_value), point.lanes), "y")
             for expr, access in zip(self.spec.exprs, outputs, strict=True)
         ]
         for buffer, access, value in zip(self.operands.outputs, outputs, values, strict=True):
             tir.write(body, buffer, access, point, value)
-
-
-def _element(dtype: str) -> str:
-
-    return "bool" if dtype == "bool" else ELEMENT_TYPES[dtype].tir

@@ -15,9 +15,7 @@ from compiler.codegen.reduce.plan import COLUMN_VECTORS, ReducePlan, element_dty
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.accumulate import Accumulators, combined, fold_lanes
 from compiler.codegen.tir.expressions import Evaluator, spec_point
-from compiler.codegen.tir.iteration import (
-    chunks,
-)
+from compiler.codegen.tir.iteration import chunks
 from compiler.codegen.tir.tir import Block, Operands, Point, PrimFunc, Value
 from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.spec import ReduceSpec

@@ -11,7 +11,7 @@ from compiler.codegen.tir.accumulate import Accumulators, combined, fold_lanes
 from compiler.codegen.tir.expressions import Evaluator
 from compiler.codegen.tir.iteration import FlatAccess, chunks, flatten_access
 from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, PrimFunc, Value
-from compiler.element_types import ELEMENT_TYPES, SCRATCH, DType
+from compiler.element_types import ELEMENT_TYPES, SCRATCH
 from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import RowSpec
 from compiler.targets import Target
@@ -135,7 +135,7 @@ class _Rows:
             here = point.at(1, place).vector(1, width)
             values = []
             for n in moving:
-                element = _element(self.spec.outputs[n].type.dtype)
+                element = self.spec.outputs[n].type.element.tir_value
                 value = self._value(inner, here, fixed, stats, self.spec.exprs[n], element, stores)
                 values.append(inner.let(value, "y"))
             for n, value in zip(moving, values, strict=True):
@@ -151,14 +151,10 @@ class _Rows:
             if not _is_per_row(access):
                 continue
             refs = [fixed.get(number) for number in range(len(self.inputs))]
-            element = _element(self.spec.outputs[n].type.dtype)
+            element = self.spec.outputs[n].type.element.tir_value
             value = Evaluator(block, refs, stats=stats, point=point).value(self.spec.exprs[n], element)
             tir.write(block, self.operands.outputs[n], access, point, value)
 
 
 def _is_per_row(access: FlatAccess) -> bool:
     return not access.strides[1] and not any(axis == 1 for guard in access.guards for axis, _ in guard.terms)
-
-
-def _element(dtype: DType) -> str:
-    return "bool" if dtype == "bool" else ELEMENT_TYPES[dtype].tir

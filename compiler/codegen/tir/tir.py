@@ -292,8 +292,7 @@ def read(block: Block, buffer: Buffer, access: FlatAccess, point: Point) -> Valu
 
 
 def _fill(access: FlatAccess, lanes: int) -> Value:
-    element = "bool" if access.type.dtype == "bool" else access.type.element.tir
-    return literal(access.fill or 0, element, lanes)
+    return literal(access.fill or 0, access.type.element.tir_value, lanes)
 
 
 def _guard_conditions(access: FlatAccess, point: Point) -> tuple[Value | None, Value | None]:

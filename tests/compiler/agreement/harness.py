@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -124,7 +124,7 @@ class Optimizer:
     """
 
     def __init__(self, built: Built) -> None:
-        self.settings = dict(built.case.optimizer)
+        self.settings: dict[str, Any] = dict(built.case.optimizer)
         self.windows = built.plan
         self.adam = self.settings["kind"] == "adamw"
         self.kinds = ("exp_avg", "exp_avg_sq") if self.adam else ("momentum",)

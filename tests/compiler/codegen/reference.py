@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ def reading(access: Access, array: Array, extents: Sequence[int]) -> Array:
     return np.where(inside, wide[safe], np.asarray(access.fill, wide.dtype))
 
 
-_UNARY = {
+_UNARY: dict[str, Callable[[Array], Array]] = {
     "neg": lambda x: -x, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / x, "tanh": np.tanh, "erf": _erf, "floor": np.floor, "sign": np.sign,
@@ -57,7 +57,7 @@ _UNARY = {
     "to_f32": lambda x: x.astype(np.float64), "to_i64": lambda x: x.astype(np.int64),
     "to_i32": lambda x: x.astype(np.int32), "to_bool": lambda x: x.astype(bool), "is_nan": np.isnan,
 }  # fmt: skip
-_BINARY = {
+_BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
     "pow": np.power, "lt": np.less, "le": np.less_equal, "eq": np.equal, "and": np.logical_and, "or": np.logical_or,
 }  # fmt: skip

@@ -61,6 +61,6 @@ def test_pool_and_scatter() -> None:
     np.testing.assert_array_equal(run_emulated(pool, [x])[0], want)
     index, d_y = generator.integers(0, 9, 30), generator.normal(size=(1, 30, 21)).astype(np.float32)
     table = np.zeros((1, 9, 21))
-    np.add.at(table, (slice(None), index), d_y)
+    np.add.at(table, (slice(None), index), d_y)  # type: ignore[arg-type]  # NumPy takes tuples too
     scatter = GatherSpec("scatter_add", 1, 9, 21, 30, dtype="f32")
     np.testing.assert_allclose(run_emulated(scatter, [index, d_y])[0], table, atol=1e-5)

@@ -47,7 +47,8 @@ def test_scatter_add(shape: tuple[int, int, int, int], threads: int) -> None:
     index = indices(spec)
     d_y = np.random.default_rng(2).normal(size=(spec.outer, spec.count, spec.inner)).astype(np.float32)
     want = np.zeros((spec.outer, spec.rows, spec.inner))
-    np.add.at(want, (slice(None), index), d_y.astype(np.float64))
+    at = (slice(None), index)
+    np.add.at(want, at, d_y.astype(np.float64))  # type: ignore[arg-type]  # NumPy takes tuples too
     np.testing.assert_allclose(run_kernel(spec, [index, d_y], threads=threads)[0], want, atol=1e-5)
 
 
@@ -84,7 +85,7 @@ def in_place(spec: GatherSpec, index: Array, d_y: Array, state: list[Array], rat
     """The state after an update that shares its storage, as in a training step."""
     kernel = Kernel(spec, load(native_target()), threads)
     storages = kernel.storages()
-    given = [index, d_y, *state, np.float32(rate)]
+    given = [index, d_y, *state, np.asarray(rate, np.float32)]
     for storage, tensor, array in zip(storages, kernel.types.inputs, given, strict=False):
         storage.view(tensor)[...] = np.reshape(array, tensor.shape)
     for number in range(len(state)):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.codegen.testing import run_kernel
-from compiler.graph import TensorType
+from compiler.graph import AttrValue, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import NormGradSpec
@@ -24,7 +24,7 @@ def test_the_gradient(
 ) -> None:
     rng = np.random.default_rng(rows)
     x, weight, d_y, residual = (rng.normal(size=s) for s in ((rows, width), (width,), (rows, width), (rows, width)))
-    attrs = {"epsilon": 1e-5, "centred": centred, "wanted": wanted}
+    attrs: dict[str, AttrValue] = {"epsilon": 1e-5, "centred": centred, "wanted": wanted}
     want = list(OPERATORS["layer_norm_grad"].evaluate([x + 1.5, weight, d_y], attrs))
     spec = NormGradSpec(rows, width, 1e-5, centred, wanted, dtype="f32")
     inputs = [x + 1.5, weight, d_y]

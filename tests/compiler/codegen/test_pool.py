@@ -138,4 +138,4 @@ def test_max_passes_nan_on() -> None:
 @pytest.mark.parametrize("target", ["x86-64-v3", "raspberry-pi-4"])
 @pytest.mark.parametrize("kind", ["max", "max_grad", "average", "average_grad"])
 def test_other_targets_build(kind: str, target: str) -> None:
-    assert build_object(spec_of(kind, SHAPES[1]), load(target)).object_bytes  # type: ignore[arg-type]
+    assert build_object(spec_of(kind, SHAPES[1]), load(target)).object_bytes

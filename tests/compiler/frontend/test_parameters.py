@@ -97,7 +97,7 @@ def test_matmul_bias_norms_scales_and_position_table() -> None:
 
 
 def test_bounds_masks_integers_and_constant_nodes_are_constants() -> None:
-    stored = {
+    stored: dict[str, Array] = {
         "low": np.asarray([0.0], np.float32),
         "high": np.asarray([6.0], np.float32),
         "mask": np.triu(np.full((4, 4), np.finfo(np.float32).min, np.float32), 1)[:3],

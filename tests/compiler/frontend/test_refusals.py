@@ -153,3 +153,19 @@ def test_outputs_that_are_one_value_or_no_computation_are_refused() -> None:
         imported(model_of(nodes, ROWS, ["h", "y"]))
     with pytest.raises(ModelError, match="output 'k': no node computes it"):
         imported(model_of([node("Relu", ["x"], ["y"])], ROWS, ["y", "k"], {"k": _ones(3)}))
+
+
+def test_an_output_that_its_operator_does_not_have_is_refused_by_name() -> None:
+    model = model_of([node("Relu", ["x"], ["y", "more"])], ROWS, outputs=("y", "more"), infer_shapes=False)
+    with pytest.raises(ModelError, match=r"output 'more': no node computes it from the inputs"):
+        imported(model)
+
+
+@pytest.mark.parametrize("variance", [-1.0, np.nan, -2e-5])
+def test_a_variance_that_is_not_positive_is_refused(variance: float) -> None:
+    stored = {name: _ones(4) for name in ("scale", "bias", "mean")} | {"variance": _ones(4) * np.float32(variance)}
+    conv = node("Conv", ["x", "weight"], ["h"])
+    norm = node("BatchNormalization", ["h", *stored], ["y"])
+    model = model_of([conv, norm], IMAGE, initializers={"weight": _ones(4, 4, 3, 3), **stored})
+    with pytest.raises(ModelError, match=r"BatchNormalization.*its variance is not positive everywhere"):
+        imported(model)

@@ -140,7 +140,7 @@ IMAGE = {"x": ("f32", ("batch", 3, 5, 5))}
     ],
 )
 def test_a_dropout_that_would_drop_something_is_told(ratio: float, mode: bool | None, words: str | None) -> None:
-    stored = {"ratio": np.float32(ratio)} | ({} if mode is None else {"mode": np.asarray(mode)})
+    stored = {"ratio": np.asarray(ratio, np.float32)} | ({} if mode is None else {"mode": np.asarray(mode)})
     graph = imported(
         model_of([node("Dropout", ["x", *stored], ["h"]), node("Relu", ["h"], ["y"])], IMAGE, initializers=stored)
     )

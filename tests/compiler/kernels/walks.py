@@ -28,7 +28,7 @@ def accesses(draw: st.DrawFn, over: tuple[int, ...], *, guarded: bool = False) -
     """An access over a space: any affine indices, in bounds by construction unless it is guarded."""
     shape: list[int] = []
     index: list[Affine] = []
-    axes = st.lists(st.integers(0, len(over) - 1), unique=True, max_size=2) if over else st.just([])
+    axes = st.lists(st.integers(0, len(over) - 1), unique=True, max_size=2) if over else st.builds(list[int])
     for _ in range(draw(st.integers(0, 3))):
         terms = tuple((axis, draw(st.sampled_from((1, 1, 1, 2, 3, -1)))) for axis in sorted(draw(axes)))
         low = sum(min(0, coefficient * (over[axis] - 1)) for axis, coefficient in terms)
@@ -51,7 +51,8 @@ def regroupings(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
         result: list[int] = []
         for factor in factors:
             result += [1] * draw(st.integers(0, 1))
-            if result and draw(st.booleans()):
+            joins: bool = draw(st.booleans())
+            if result and joins:
                 result[-1] *= factor
             else:
                 result.append(factor)

@@ -118,8 +118,8 @@ def _reduce(g: Grown, x: Value) -> Value:
 
 
 def _matmul(g: Grown, x: Value) -> Value:
-    flags = {"transpose_a": g.draw(st.booleans()), "transpose_b": g.draw(st.booleans())}
-    return g.b.emit("matmul", x, g.any_value(), **flags)
+    a, b = g.draw(st.booleans()), g.draw(st.booleans())
+    return g.b.emit("matmul", x, g.any_value(), transpose_a=a, transpose_b=b)
 
 
 GROWERS: tuple[Callable[[Grown, Value], Value], ...] = (

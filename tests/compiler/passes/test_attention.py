@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compiler.graph import Graph, Parameter, TensorType
+from compiler.graph import Array, Graph, Parameter, TensorType
 from compiler.passes.attention import fuse_attention
 from compiler.passes.eliminate_dead import without_dead
 from compiler.passes.guarded_softmax import unguard_softmax
@@ -161,7 +161,7 @@ def test_a_form_becomes_one_node_with_the_same_values(name: str) -> None:
 
 def feeds_of(graph: Graph) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
-    feeds = {name: rng.normal(size=graph.types[name].shape) for name in graph.inputs}
+    feeds: dict[str, Array] = {name: rng.normal(size=graph.types[name].shape) for name in graph.inputs}
     if "seen" in feeds:
         feeds["seen"] = rng.random(graph.types["seen"].shape) < 0.7
         feeds["seen"][0] = False  # nobody sees anything in the first sample

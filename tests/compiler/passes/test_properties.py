@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -111,7 +112,7 @@ def _weight_gradient(draw: st.DrawFn, b: GraphBuilder, operand: Callable[..., st
         d_y = operand(*((5, 3) if tb else (3, 5)))
         return b.emit("matmul", x, d_y, transpose_a=ta, transpose_b=tb)
     strides = draw(st.sampled_from(((1, 1), (2, 1))))
-    attrs = {"strides": strides, "pads": (1, 0, 1, 1), "dilations": (1, 1)}
+    attrs: dict[str, Any] = {"strides": strides, "pads": (1, 0, 1, 1), "dilations": (1, 1)}
     x, channels = operand(2, 5, 4, 4), 5 if family == "conv2d_weight_grad" else 4
     d_y = operand(2, (5 + 2 - 3) // strides[0] + 1, (4 + 1 - 2) // strides[1] + 1, channels)
     shape = (3, 2, 4, 5) if family == "conv2d_weight_grad" else (3, 2, 4)
