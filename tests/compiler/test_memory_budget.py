@@ -14,6 +14,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import Target, load
 from examples.models import MODELS
 from pockfarm import local
+from pockfarm.errors import UsageError
 
 FULL = SparsePlan.of_preset("full")
 SMALL = 100_000
@@ -69,7 +70,7 @@ def test_host_is_a_target_with_this_machine_s_memory(
     text = '{"batch": 4, "threads": 2}'
     assert local.build(model, "full", text, "host", lambda stage, fraction: None).digest
     monkeypatch.setattr(local, "memory_bytes", lambda: SMALL)
-    with pytest.raises(local.UsageError, match=r"memory_limit_bytes.*\[limits.memory\]"):
+    with pytest.raises(UsageError, match=r"memory_limit_bytes.*\[limits.memory\]"):
         local.build(model, "full", text, "host", lambda stage, fraction: None)
     assert local.build(model, "full", text, native_target(), lambda stage, fraction: None).digest
 
