@@ -19,6 +19,7 @@ import torch
 from benchmarks import models
 from benchmarks.models import MODELS, Model, Workload
 from compiler.errors import PlanError
+from compiler.export.names import OnnxNames
 from compiler.frontend.importer import import_model
 from compiler.frontend.restore import restored
 from compiler.frontend.source import parse_model
@@ -109,7 +110,8 @@ def _write_work(prepared: Prepared) -> None:
     in_file = _names_in_file(data)
     for plan in PLANS:
         try:
-            learned = list(resolve_plan(graph, plan_of(prepared.workload.model, plan)))
+            resolved = resolve_plan(graph, plan_of(prepared.workload.model, plan))
+            learned = [graph.parameters[value].name for value in resolved]
         except PlanError as problem:  # a model without biases has no bias-only step
             prepared.learned_path(plan).unlink(missing_ok=True)
             print(f"  {prepared.name} has no {plan} step: {problem}", flush=True)
@@ -136,19 +138,23 @@ def _names_in_file(model: bytes) -> dict[str, str]:
 
 def write_portable(graph: Graph, folder: Path) -> None:
     """The forward graph as JSON and `.npy` files, for processes that have neither ONNX nor the compiler."""
-    arrays = folder / "arrays"
+    arrays, names = folder / "arrays", OnnxNames(graph.names)
     arrays.mkdir(exist_ok=True)
     files = {}
-    for index, (name, array) in enumerate(graph.arrays.items()):
-        files[name] = f"{index}.npy"
-        np.save(arrays / files[name], array)
+    for index, (value, array) in enumerate(graph.arrays.items()):
+        files[names.of(value)] = f"{index}.npy"
+        np.save(arrays / files[names.of(value)], array)
     nodes = [
-        {"op": node.op, "inputs": node.inputs, "output": node.output, "attrs": _plain(node.attrs)} for node in graph
-    ]
+        {
+            "op": node.op, "inputs": names.all_of(node.inputs), "output": names.of(node.output),
+            "attrs": _plain(node.attrs),
+        }
+        for node in graph
+    ]  # fmt: skip
     body = {
-        "inputs": graph.inputs,
-        "output": graph.outputs[0],
-        "parameters": list(graph.parameters),
+        "inputs": names.all_of(graph.inputs),
+        "output": names.of(graph.outputs[0]),
+        "parameters": names.all_of(graph.parameters),
         "arrays": files,
         "nodes": nodes,
     }

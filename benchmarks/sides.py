@@ -16,6 +16,7 @@ from benchmarks.prepare import BENCH, Prepared, plan_of
 from compiler.api import NO_TUNING, BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
+from device_agents.wire import RunSettings
 from pockfarm.local import read_tuning, tune
 
 TUNING = BENCH / "tuning.json"
@@ -163,7 +164,8 @@ def tune_step(prepared: Prepared, plan: str, threads: int, budget_s: float) -> s
     """
     own = plan_of(prepared.workload.model, plan)
     folder, _ = build_step(prepared, own, threads, prepared.workload.batch)
-    found = tune(folder / BUNDLE, seconds=budget_s, table=TUNING, progress=lambda stage, share: None, threads=threads)
+    settings = RunSettings("tune", tune_s=budget_s, threads=threads)
+    found = tune(folder / BUNDLE, settings, table=TUNING, progress=lambda stage, share: None)
     return f"{found.kept} kernels decided"
 
 

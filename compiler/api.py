@@ -38,12 +38,12 @@ from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.stage_text import text_after
 from compiler.stages import CompiledStep
-from compiler.step.training import LABELS
 from compiler.targets import Target
 from compiler.targets import load as load_target
 from compiler.tuning.build import build_tuning
 from compiler.tuning.catalogue import catalogue_of
 from compiler.tuning.table import NO_TUNING, TuningEntry, TuningTable, choices_digest
+from compiler.values import Value
 from compiler.warnings import MAX_CHARACTERS, presentable, printable
 
 MAX_STEP_BYTES = 2_000_000
@@ -91,7 +91,7 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
         plan=step.memory,
         state=step.state,
         data_inputs=step.training.data_inputs,
-        label_input=LABELS,
+        label_input=step.training.labels,
         loss=step.training.loss,
         logits=step.training.logits,
         loss_kind=step.training.loss_kind,
@@ -109,9 +109,9 @@ def initial_checkpoint(step: CompiledStep) -> bytes:
         if tensor.copy_of is not None:
             continue
         if tensor.role == "parameter":
-            tensors[tensor.name] = step.forward.parameters[tensor.name].to_file(arrays[tensor.name])
+            tensors[tensor.name] = step.forward.parameters[tensor.value].to_file(arrays[tensor.value])
         elif tensor.role == "constant":
-            tensors[f"constant.{tensor.name}"] = np.ascontiguousarray(arrays[tensor.name]).reshape(tensor.file_shape)
+            tensors[tensor.name] = np.ascontiguousarray(arrays[tensor.value]).reshape(tensor.file_shape)
     return write_checkpoint(tensors, {"step": "0"})
 
 
@@ -129,8 +129,8 @@ def _manifest(
         "plan": plan.name,
         "batch": spec.batch,
         "threads": step.threads,
-        "inputs": [_tensor(train, name) for name in step.training.data_inputs],
-        "labels": _tensor(train, LABELS),
+        "inputs": [_tensor(train, value) for value in step.training.data_inputs],
+        "labels": _tensor(train, step.training.labels),
         "outputs": [_tensor(train, step.training.logits)],
         "loss": step.training.loss_kind,
         "optimizer": step.optimizer.kind,
@@ -146,9 +146,9 @@ def _manifest(
     }
 
 
-def _tensor(program: Program, name: str) -> dict[str, object]:
-    tensor = program.types[name]
-    return {"name": name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
+def _tensor(program: Program, value: Value) -> dict[str, object]:
+    tensor = program.types[value]
+    return {"name": program.name_of(value), "dtype": tensor.dtype, "shape": list(tensor.shape)}
 
 
 def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object]:
@@ -169,11 +169,11 @@ def _total(step: CompiledStep, *, trained: bool) -> int:
     """Number of elements of all parameters, or of those (slices) that learn."""
     types = step.forward.types
     if not trained:
-        return sum(types[name].size for name in step.forward.parameters)
+        return sum(types[value].size for value in step.forward.parameters)
     total = 0
-    for name, part in step.plan.items():
-        size = types[name].size
-        total += size if part.is_whole else size // types[name].shape[part.axis] * part.size
+    for value, part in step.plan.items():
+        size = types[value].size
+        total += size if part.is_whole else size // types[value].shape[part.axis] * part.size
     return total
 
 
@@ -221,17 +221,16 @@ def _groups(program: Program) -> list[dict[str, int]]:
 
 
 def _arena_values(step: CompiledStep, name: ProgramName) -> list[dict[str, object]]:
-    last_call = len(step.programs[name].calls) - 1
+    own, last_call = step.programs[name], len(step.programs[name].calls) - 1
     values = []
     for (program, value), (first, last) in sorted(step.memory.live.items()):
         place = step.memory.placements[program, value]
-        if program == name and step.programs[name].root(value) == value:
-            values.append(
-                _arena_value(value, place.offset_bytes, place.size_bytes, max(first, 0), min(last, last_call))
-            )
+        if program == name and own.root(value) == value:
+            lives = (max(first, 0), min(last, last_call))
+            values.append(_arena_value(own.name_of(value), place.offset_bytes, place.size_bytes, *lives))
     for (program, index), place in sorted(step.memory.workspaces.items()):
         if program == name:
-            label = f"workspace of {label_of(step.programs[name].calls[index])}"
+            label = f"workspace of {label_of(own.calls[index])}"
             values.append(_arena_value(label, place.offset_bytes, place.size_bytes, index, index))
     return values
 
@@ -253,7 +252,8 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
     repeated = round(sum(1 / call.parts for call in step.programs["train"].calls if call.again))
     if repeated:
         notes.append(f"{repeated} forward kernels run again in the backward pass: what they make is not kept")
-    created = [name for name in step.plan if step.forward.parameters[name].created]
+    learning = [step.forward.parameters[value] for value in step.plan]
+    created = [parameter.name for parameter in learning if parameter.created]
     if created:
         notes.append(
             f"{len(created)} parameters that the exporter had dropped or merged were created, such as {created[0]}"

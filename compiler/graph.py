@@ -1,6 +1,6 @@
 """The intermediate representation: a small, typed, immutable dataflow graph.
 
-A `Graph` is a list of nodes in topological order over named values in single-assignment form. Layouts are
+A `Graph` is a list of nodes in topological order over values (`compiler.values`) in single-assignment form. Layouts are
 plain: images are NHWC inside the compiler, matrices row-major, every value contiguous.
 A pass is a function from `Graph` to `Graph`.
 """
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.element_types import ELEMENT_TYPES, DType, ElementType
+from compiler.values import Names, Value, name_of
 from compiler.warnings import CompileWarning
 
 Phase = Literal["forward", "backward", "update"]
@@ -55,23 +56,23 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One application of an operator record (see `compiler.ops`) to named values."""
+    """One application of an operator record (see `compiler.ops`) to values."""
 
     op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
     attrs: Attrs = field(default_factory=dict)
     layer: str = ""
     """Name of the ONNX node this came from; error messages and per-kernel tables show it."""
     phase: Phase = "forward"
     parameter: str = ""
-    """The parameter whose gradient or update this makes, if it is made for one alone."""
+    """Name of the parameter whose gradient or update this makes, if it is made for one alone."""
 
     @property
-    def output(self) -> str:
+    def output(self) -> Value:
         """The only output of a single-output node."""
-        (name,) = self.outputs
-        return name
+        (value,) = self.outputs
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,37 +123,53 @@ class Unlearnable:
 class Graph:
     """A typed dataflow graph.
 
-    `inputs` are run-time inputs (data). `parameters` and `constants` are values too: a parameter's array is in
-    `arrays` under its name, in inside layout; every other entry of `arrays` is a constant. Every value that a node
-    reads is an input, an array, or an output of an earlier node; `types` holds them all.
+    `inputs` are run-time inputs (data). Parameters and constants are values too: a parameter's array is in `arrays`, in
+    inside layout; every other entry of `arrays` is a constant. Every value that a node reads is an input, an array, or
+    an output of an earlier node; `types` holds them all.
     """
 
     nodes: tuple[Node, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    types: Mapping[str, TensorType]
-    arrays: Mapping[str, Array] = field(default_factory=dict)
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    types: Mapping[Value, TensorType]
+    arrays: Mapping[Value, Array] = field(default_factory=dict)
+    parameters: Mapping[Value, Parameter] = field(default_factory=dict)
+    names: Names = field(default_factory=dict)
+    """What the model calls its values: no two alike. Values that we made have no name."""
+    next_number: int = 0
+    """No value ever had this number or a higher one: fresh values begin here."""
     unlearnable: Mapping[str, Unlearnable] = field(default_factory=dict)
     """Parameter of the author's module -> why this file does not let it learn. It may not be in `parameters`."""
     warnings: tuple[CompileWarning, ...] = ()
     """What the import and later stages had to say; every pass keeps them."""
 
-    def with_nodes(self, nodes: Iterable[Node], types: Mapping[str, TensorType] | None = None) -> Graph:
+    def with_nodes(self, nodes: Iterable[Node], types: Mapping[Value, TensorType] | None = None) -> Graph:
         """The same graph with other nodes (and, if given, other types)."""
         return replace(self, nodes=tuple(nodes), types=self.types if types is None else types)
 
-    def producers(self) -> dict[str, Node]:
-        """Value name -> the node that makes it."""
-        return {name: node for node in self.nodes for name in node.outputs}
+    def producers(self) -> dict[Value, Node]:
+        """Value -> the node that makes it."""
+        return {value: node for node in self.nodes for value in node.outputs}
 
-    def consumers(self) -> dict[str, list[Node]]:
-        """Value name -> the nodes that read it, in order, once per reading node."""
-        readers: dict[str, list[Node]] = {}
+    def consumers(self) -> dict[Value, list[Node]]:
+        """Value -> the nodes that read it, in order, once per reading node."""
+        readers: dict[Value, list[Node]] = {}
         for node in self.nodes:
-            for name in dict.fromkeys(node.inputs):
-                readers.setdefault(name, []).append(node)
+            for value in dict.fromkeys(node.inputs):
+                readers.setdefault(value, []).append(node)
         return readers
+
+    def name_of(self, value: Value) -> str:
+        """What people read where the value is meant."""
+        return name_of(value, self.names)
+
+    def named_parameters(self) -> dict[str, Parameter]:
+        """The parameters by their names, in the model's order: plans and specs speak of them so."""
+        return {parameter.name: parameter for parameter in self.parameters.values()}
+
+    def value_called(self, name: str) -> Value:
+        """The value that the model calls so. Raises: KeyError."""
+        return {own: value for value, own in self.names.items()}[name]
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

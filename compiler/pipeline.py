@@ -23,7 +23,7 @@ from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
-from compiler.step.training import LABELS, TrainingGraph, add_optimizer, attach_loss
+from compiler.step.training import TrainingGraph, add_optimizer, attach_loss
 
 
 def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
@@ -111,7 +111,7 @@ def make_programs(
 
 def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
     """The train and forward programs, a call for every node."""
-    inputs = (*training.data_inputs, LABELS, *training.hyper)
+    inputs = (*training.data_inputs, training.labels, *training.hyper)
     inference = without_dead(replace(forward, outputs=(training.logits,)))
     return (
         lower(training.graph, "train", inputs=inputs, outputs=(training.loss, training.logits)),

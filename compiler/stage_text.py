@@ -11,7 +11,7 @@ from compiler.kernels.text import show, show_fields
 from compiler.pipeline import walk
 from compiler.program.program import MemoryPlan
 from compiler.program.text import program_text
-from compiler.rewriting.text import graph_text, spell
+from compiler.rewriting.text import graph_text
 from compiler.settings import BuildSettings
 from compiler.stages import STAGES, CompiledStep, Stage
 from compiler.step.training import TrainingGraph
@@ -39,7 +39,7 @@ def text_of(stage: Stage) -> str:
         case CompiledStep() as step:
             return _lines("kernels", _kernel_lines(step))
         case Mapping() as plan:
-            return _lines("plan", (f"{show((name,))} {show_fields(part)}".rstrip() for name, part in plan.items()))
+            return _lines("plan", (f"{value} {show_fields(part)}".rstrip() for value, part in plan.items()))
         case programs:
             return "\n".join(map(program_text, programs))
 
@@ -54,7 +54,7 @@ def _memory_lines(plan: MemoryPlan) -> Iterator[str]:
         first, last = plan.live.get((program, value), (None, None))
         life = "" if first is None else f", calls {max(first, 0)} to {last}"
         span = f"{place.offset_bytes} to {place.offset_bytes + place.size_bytes}"
-        yield f"{program} {spell(value)}: {place.region} {span}{life}"
+        yield f"{program} {value}: {place.region} {span}{life}"
     for (program, position), place in sorted(plan.workspaces.items()):
         span = f"{place.offset_bytes} to {place.offset_bytes + place.size_bytes}"
         yield f"{program} workspace of call {position}: {place.region} {span}"

@@ -23,6 +23,8 @@ packed: a frozen weight in the order in which products read it, `kind` says whic
 says which. term: what one part of the batch adds to a sum. again: made anew in the backward pass.
 """
 
+StateKind = Literal["momentum", "exp_avg", "exp_avg_sq"]
+"""What optimizers keep for a parameter."""
 FRESH: frozenset[Role] = frozenset({"plain", "loss", "labels", "hyper"})
 _ROLES: Mapping[str, Role] = {role: role for role in get_args(Role)}
 _ROOT = re.compile(r"%([0-9]+)")
@@ -49,8 +51,8 @@ class Value(NamedTuple):
             value = value.of
         return value
 
-    def state(self, kind: str) -> Value:
-        """What the optimizer keeps for it: `momentum`, `exp_avg`, `exp_avg_sq`."""
+    def state(self, kind: StateKind) -> Value:
+        """What the optimizer keeps for it."""
         return Value(self.number, "state", kind, self)
 
     def updated(self) -> Value:

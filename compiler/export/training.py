@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from compiler.errors import InternalError
+from compiler.export.names import OnnxNames
 from compiler.export.onnx_model import to_model_proto_bytes
-from compiler.graph import Graph, Parameter, TensorType
+from compiler.graph import Graph, Node, Parameter, TensorType
 from compiler.ops import OPERATORS
-from compiler.ops.record import OnnxNode
+from compiler.ops.record import NamedNode, OnnxNode
 from compiler.step.training import TrainingGraph
+from compiler.values import Value
 
 Weights = Literal["inputs", "embedded"]
 
 
 def export_graph(graph: Graph, *, name: str, weights: Weights = "embedded") -> bytes:
     """A graph (forward or any other) as ONNX, with parameters as initializers or as inputs in inside layout."""
-    embedded = weights == "embedded"
-    state = () if embedded else tuple(graph.parameters)
-    return _export(graph, (*graph.inputs, *state), set(state), name, _layouts(graph.parameters))
+    state = () if weights == "embedded" else tuple(graph.parameters)
+    names = OnnxNames(graph.names)
+    return _export(graph, names, (*graph.inputs, *state), state, name, _layouts(graph.parameters.values()))
 
 
 def export_training(step: TrainingGraph, *, name: str = "training", weights: Weights = "inputs") -> bytes:
@@ -28,54 +31,76 @@ def export_training(step: TrainingGraph, *, name: str = "training", weights: Wei
 
     Parameters that learn and optimizer state are inputs, and their updated values outputs, so a loop that feeds the
     outputs back trains. Frozen parameters are inputs too, or initializers if `weights` is "embedded". All are in
-    inside layout; the metadata holds `updates` (input -> output) and per parameter how the file's layout maps to it.
+    inside layout. The metadata says which name is which, since ours give way to the model's: `loss`, `logits`,
+    `labels`; `hyper` (kind -> input), `state` (input -> [kind, parameter]), `updates` (input -> output); and for each
+    parameter how the file's layout maps to it.
     """
-    graph = step.graph
-    known = set(graph.parameters)
+    graph, names = step.graph, OnnxNames(step.graph.names)
     frozen = [parameter for parameter in graph.parameters if parameter not in step.updates]
     learning = [parameter for parameter in graph.parameters if parameter in step.updates]
     state = [*learning, *(frozen if weights == "inputs" else ())]
-    inputs = [name for name in graph.inputs if name not in known]
+    inputs = [value for value in graph.inputs if value not in graph.parameters]
     metadata = {
-        **_layouts(graph.parameters),
-        "loss": step.loss,
-        "logits": step.logits,
-        "updates": json.dumps(dict(sorted(step.updates.items()))),
+        **_layouts(graph.parameters.values()),
+        "loss": names.of(step.loss),
+        "logits": names.of(step.logits),
+        "labels": names.of(step.labels),
+        "hyper": json.dumps({value.kind: names.of(value) for value in step.hyper}),
+        "state": json.dumps(
+            {names.of(value): [value.kind, names.of(of)] for value, of in step.optimizer_state.items()}, sort_keys=True
+        ),
+        "updates": json.dumps(names.mapped(step.updates)),
     }
-    return _export(graph, (*inputs, *state), set(state), name, metadata)
+    return _export(graph, names, (*inputs, *state), state, name, metadata)
 
 
 def _export(
-    graph: Graph, inputs: tuple[str, ...], without_array: set[str], name: str, metadata: Mapping[str, str]
+    graph: Graph,
+    names: OnnxNames,
+    inputs: Sequence[Value],
+    without_array: Collection[Value],
+    name: str,
+    metadata: Mapping[str, str],
 ) -> bytes:
-    outputs = tuple(dict.fromkeys(graph.outputs))
+    ends = {value: names.of(value) for value in (*inputs, *graph.outputs)}
     return to_model_proto_bytes(
-        nodes=tuple(_onnx_nodes(graph)),
-        inputs=_types(graph, inputs),
-        outputs=_types(graph, outputs),
-        initializers={label: array for label, array in graph.arrays.items() if label not in without_array},
+        nodes=tuple(_onnx_nodes(graph, names)),
+        inputs={ends[value]: _type(graph, value) for value in inputs},
+        outputs={ends[value]: _type(graph, value) for value in dict.fromkeys(graph.outputs)},
+        initializers={names.of(value): array for value, array in graph.arrays.items() if value not in without_array},
         name=name,
         metadata=metadata,
     )
 
 
-def _onnx_nodes(graph: Graph) -> Iterator[OnnxNode]:
+def _onnx_nodes(graph: Graph, names: OnnxNames) -> Iterator[OnnxNode]:
+    """Written with the values' own texts, which no step in between can have, and named when all are there."""
+    types = {str(value): tensor for value, tensor in graph.types.items()}
+    values = {str(value): value for value in graph.types}
+
+    def named(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.of(values[text]) if text in values else text and names.between(text) for text in texts)
+
     for node in graph.nodes:
-        yield from OPERATORS[node.op].to_onnx(node, graph.types)
+        for made in OPERATORS[node.op].to_onnx(_in_texts(node), types):
+            yield replace(made, inputs=named(made.inputs), outputs=named(made.outputs))
 
 
-def _types(graph: Graph, names: tuple[str, ...]) -> dict[str, TensorType]:
-    missing = [name for name in names if name not in graph.types]
-    if missing:
-        raise InternalError(f"value {missing[0]!r} has no type", where="export")
-    return {name: graph.types[name] for name in names}
+def _in_texts(node: Node) -> NamedNode:
+    return NamedNode(node.op, tuple(map(str, node.inputs)), tuple(map(str, node.outputs)), node.attrs)
 
 
-def _layouts(parameters: Mapping[str, Parameter]) -> dict[str, str]:
+def _type(graph: Graph, value: Value) -> TensorType:
+    if value not in graph.types:
+        raise InternalError(f"value {value} has no type", where="export")
+    return graph.types[value]
+
+
+def _layouts(parameters: Collection[Parameter]) -> dict[str, str]:
     """Metadata: inside = file.reshape(view_shape).transpose(perm)."""
     return {
-        f"layout.{name}": json.dumps(
+        f"layout.{parameter.name}": json.dumps(
             {"file_shape": parameter.file_shape, "view_shape": parameter.view_shape, "perm": parameter.perm}
         )
-        for name, parameter in parameters.items()
+        for parameter in parameters
     }

@@ -17,6 +17,7 @@ from compiler.errors import ModelError
 from compiler.frontend.call import Call
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import SourceNode
+from compiler.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,10 @@ def _require_evaluation(call: Call) -> None:
             call.unsupported(f"its running statistics {name!r} are read", "export the model in evaluation mode")
 
 
-def _folded(call: Call, x: str) -> str:
+def _folded(call: Call, x: Value) -> Value:
     """No convolution to fold into: x * factor + shift, both parameters under the names of scale and bias."""
     affine = affine_of(call.scope, call.node)
-    values: list[str] = []
+    values: list[Value] = []
     for index, array in ((1, affine.factor), (2, affine.shift)):
         known = call.known(index)
         assert known is not None
@@ -101,7 +102,7 @@ def _folded(call: Call, x: str) -> str:
     return call.emit("add", call.emit("mul", x, values[0]), values[1])
 
 
-def _frozen(call: Call, x: str, epsilon: float) -> str:
+def _frozen(call: Call, x: Value, epsilon: float) -> Value:
     """(x - mean) * (scale * rsqrt(var + epsilon)) + bias; scale and bias learn, the statistics are constants.
 
     The mean is subtracted first: multiplying out would lose digits in the gradient of the scale.

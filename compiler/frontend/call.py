@@ -13,6 +13,7 @@ from compiler.errors import ModelError, ModelShapeError, UnsupportedOperator
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import AttributeValue, SourceNode
 from compiler.graph import Array, AttrValue
+from compiler.values import Value
 
 Result = Operand | tuple[Operand | None, ...]
 Rule = Callable[["Call"], Result]
@@ -127,7 +128,7 @@ class Call:
             self.fail(f"{meaning} must be a list of integers, is {array.dtype}{list(array.shape)}")
         return tuple(int(item) for item in array.reshape(-1))
 
-    def value(self, index: int) -> str:
+    def value(self, index: int) -> Value:
         """Input `index` as a graph value."""
         return self.scope.value(self.operand(index))
 
@@ -161,7 +162,7 @@ class Call:
         self.axes(axes, rank)
         return tuple(axis % rank for axis in axes)
 
-    def learned(self, index: int, kind: Literal["weight", "bias"]) -> str:
+    def learned(self, index: int, kind: Literal["weight", "bias"]) -> Value:
         """Input `index` as a graph value; a float initializer becomes a parameter of that kind whatever its size."""
         known = self.known(index)
         if known is None or not known.source:
@@ -170,36 +171,36 @@ class Call:
 
     # ---------------------------------------------------------------------------------------------------- appending
 
-    def emit(self, op: str, *inputs: str, **attrs: AttrValue) -> str:
+    def emit(self, op: str, *inputs: Value, **attrs: AttrValue) -> Value:
         """Append a graph node and return its output."""
         return self.scope.emit(op, *inputs, **attrs)
 
-    def constant(self, array: Array) -> str:
+    def constant(self, array: Array) -> Value:
         """A constant of the graph."""
         return self.scope.constant(array)
 
-    def scalar(self, value: float, like: str) -> str:
+    def scalar(self, value: float, like: Value) -> Value:
         """A rank-0 constant with the element type of the graph value `like`."""
         return self.constant(np.asarray(value, ELEMENT_TYPES[self.scope.builder.types[like].dtype].numpy))
 
-    def shape_of(self, value: str) -> tuple[int, ...]:
+    def shape_of(self, value: Value) -> tuple[int, ...]:
         """Shape of a graph value."""
         return self.scope.builder.shape(value)
 
-    def reshape(self, value: str, shape: Sequence[int]) -> str:
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """Reshape, or the value itself if it has that shape."""
         return value if self.shape_of(value) == tuple(shape) else self.emit("reshape", value, shape=tuple(shape))
 
-    def transpose(self, value: str, perm: Sequence[int]) -> str:
+    def transpose(self, value: Value, perm: Sequence[int]) -> Value:
         """Transpose, or the value itself if nothing moves."""
         return value if tuple(perm) == tuple(range(len(perm))) else self.emit("transpose", value, perm=tuple(perm))
 
-    def to_last(self, value: str, axis: int) -> str:
+    def to_last(self, value: Value, axis: int) -> Value:
         """Move one axis to the end."""
         rank = len(self.shape_of(value))
         return self.transpose(value, [*(i for i in range(rank) if i != axis), axis])
 
-    def from_last(self, value: str, axis: int) -> str:
+    def from_last(self, value: Value, axis: int) -> Value:
         """Move the last axis to position `axis`."""
         rank = len(self.shape_of(value))
         order = list(range(rank - 1))

@@ -16,6 +16,7 @@ from compiler.errors import LimitExceeded
 from compiler.frontend.call import Call
 from compiler.frontend.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
 from compiler.graph import Array
+from compiler.values import Value
 
 Fold = Callable[[Call, Sequence[Array]], "Array | tuple[Array, ...]"]
 
@@ -83,7 +84,7 @@ def cast_target(call: Call) -> np.dtype[Any]:
     call.attributes.ignore("saturate", "round_mode")
     if call.node.op_type == "CastLike":
         like = call.operand(1)
-        return ELEMENT_TYPES[call.dtype(1)].numpy if isinstance(like, str) else like.array.dtype
+        return ELEMENT_TYPES[call.dtype(1)].numpy if isinstance(like, Value) else like.array.dtype
     code = call.attributes.integer("to", 0)
     if code not in NUMPY_OF_ONNX:
         call.unsupported(f"element type {code} is not supported", "export the model in float32")

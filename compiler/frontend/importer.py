@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -24,7 +24,8 @@ from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.frontend.unrecorded import told_apart
-from compiler.graph import Array, Graph, Node, Unlearnable
+from compiler.graph import Array, Graph, Unlearnable
+from compiler.values import Value
 from compiler.warnings import few_of
 
 MAX_RECIPES = 64
@@ -55,14 +56,15 @@ def import_model(
     prescan(model, limits)
     source = _prepared(parse_model(model), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
-    types = bind_inputs(source.inputs, input_shapes, batch, limits)
-    for name, tensor in types.items():
-        scope.builder.types[name] = tensor
-        scope.operands[name] = name
+    inputs: dict[str, Value] = {}
+    for name, tensor in bind_inputs(source.inputs, input_shapes, batch, limits).items():
+        value = scope.builder.fresh()
+        scope.builder.types[value] = tensor
+        scope.operands[name] = inputs[name] = value
     for node in source.nodes:
         _guarded(scope, node, source.opset)
     remark(scope, source)
-    return _finish(scope, source, tuple(types))
+    return _finish(scope, source, inputs)
 
 
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
@@ -94,9 +96,6 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["f
     for name in source.outputs:
         # A graph output has a reader outside the graph.
         readers.setdefault(name, []).append(SourceNode("output", "output", (name,), ()))
-    prefix = "%"
-    while any(name.startswith(prefix) for name in readers):
-        prefix += "%"
 
     def replay(scope: Scope, node: SourceNode) -> None:
         _assign(scope, node, _apply_row(scope, node, source.opset))
@@ -106,7 +105,7 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["f
         replay,
         readers=readers,
         batch_norm=batch_norm,
-        prefix=prefix,
+        taken={*source.initializers, *(value.name for value in source.inputs), *_made_names(source)},
         bias_suffix=_bias_suffix(source),
         recorded=source.record.parameters if source.record else (),
         created=source.created,
@@ -117,6 +116,10 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["f
         trainable = holds_reals(array) and name not in source.constants
         scope.operands[name] = Known(name, array, source=name if trainable else "")
     return scope
+
+
+def _made_names(source: SourceModel) -> Iterator[str]:
+    return (name for node in source.nodes for name in node.outputs if name)
 
 
 def _bias_suffix(source: SourceModel) -> str:
@@ -162,7 +165,7 @@ def _refuse_unread(call: Call) -> None:
 
 
 def _as_tuple(result: Result) -> tuple[Operand | None, ...]:
-    return result if isinstance(result, tuple) else (result,)
+    return (result,) if isinstance(result, Known | Value) else result  # a value is a tuple too
 
 
 def _assign(scope: Scope, node: SourceNode, results: Sequence[Operand | None]) -> None:
@@ -265,19 +268,20 @@ def _numbers(value: AttributeValue, dtype: np.dtype[np.generic]) -> Array:
 # --------------------------------------------------------------------------------------------------------- finishing
 
 
-def _finish(scope: Scope, source: SourceModel, inputs: tuple[str, ...]) -> Graph:
+def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value]) -> Graph:
     made = {value for node in scope.builder.nodes for value in node.outputs}
-    values = {name: _output_value(scope, name, made) for name in source.outputs}
-    names = _public_names(scope, source, inputs, values)
+    outputs = {name: _output_value(scope, name, inputs, made) for name in source.outputs}
+    _refuse_equal(outputs)
     unlearnable = {name: Unlearnable(why, UNOPTIMIZED) for name, why in source.unlearnable.items()} | _baked(scope)
-    nodes = tuple(_renamed(node, names) for node in scope.builder.nodes)
     return Graph(
-        nodes=nodes,
-        inputs=inputs,
-        outputs=source.outputs,
-        types={names.get(name, name): tensor for name, tensor in scope.builder.types.items()},
+        nodes=tuple(scope.builder.nodes),
+        inputs=tuple(inputs.values()),
+        outputs=tuple(outputs.values()),
+        types=dict(scope.builder.types),
         arrays=dict(scope.builder.arrays),
-        parameters=dict(scope.parameters),
+        parameters={scope.held[name]: parameter for name, parameter in scope.parameters.items()},
+        names=_names(scope, source, {**inputs, **outputs}),
+        next_number=scope.builder.next_number,
         unlearnable=unlearnable,
         warnings=tuple(scope.warnings),
     )
@@ -300,13 +304,13 @@ def _baked(scope: Scope) -> dict[str, Unlearnable]:
     return found
 
 
-def _output_value(scope: Scope, name: str, made: Collection[str]) -> str:
+def _output_value(scope: Scope, name: str, inputs: Collection[str], made: Collection[Value]) -> Value:
     """The graph value behind a model output; an input that is passed on under another name gets an identity node.
 
     Raises: ModelError if no node computes it from the inputs.
     """
     value = scope.operands.get(name)
-    if value is None or isinstance(value, Known) or (value == name and value not in made):
+    if value is None or isinstance(value, Known) or name in inputs:
         raise ModelError(
             "no node computes it from the inputs", where=f"output {name!r}", hint="remove this output from the model"
         )
@@ -314,26 +318,21 @@ def _output_value(scope: Scope, name: str, made: Collection[str]) -> str:
     return value if value in made else scope.emit("identity", value)
 
 
-def _public_names(scope: Scope, source: SourceModel, inputs: tuple[str, ...], values: dict[str, str]) -> dict[str, str]:
-    """Graph value -> ONNX name, outputs of the model first."""
-    fixed = set(scope.builder.arrays) | set(inputs)
-    names: dict[str, str] = {}
-    taken = set(fixed)
-    for name, value in values.items():
-        if value in names:
-            raise ModelError(f"is the same value as output {names[value]!r}", where=f"output {name!r}",
+def _refuse_equal(outputs: Mapping[str, Value]) -> None:
+    """Raises: ModelError for two outputs that are one value."""
+    first: dict[Value, str] = {}
+    for name, value in outputs.items():
+        if first.setdefault(value, name) != name:
+            raise ModelError(f"is the same value as output {first[value]!r}", where=f"output {name!r}",
                              hint="remove one of them from the model")  # fmt: skip
-        names[value] = name
-        taken.add(name)
-    for node in source.nodes:
-        for name in node.outputs:
-            made = scope.operands.get(name) if name else None
-            if isinstance(made, str) and made not in fixed and made not in names and name not in taken:
-                names[made] = name
-                taken.add(name)
+
+
+def _names(scope: Scope, source: SourceModel, ends: Mapping[str, Value]) -> dict[Value, str]:
+    """What the model calls its values: of several names of one value, an input's or output's, else the first."""
+    names = {value: name for name, value in ends.items()}
+    names.update((value, name) for name, value in scope.held.items())
+    for name in _made_names(source):
+        made = scope.operands.get(name)
+        if isinstance(made, Value) and name not in ends:
+            names.setdefault(made, name)
     return names
-
-
-def _renamed(node: Node, names: Mapping[str, str]) -> Node:
-    inputs = tuple(names.get(name, name) for name in node.inputs)
-    return replace(node, inputs=inputs, outputs=tuple(names.get(name, name) for name in node.outputs))

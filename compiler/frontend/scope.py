@@ -1,11 +1,13 @@
 """What an import knows while it runs: the graph under construction, its parameters, and every ONNX value so far.
 
-An operand is either `Known` (its elements are fixed at compile time) or a `str`, the name of a value of the graph
-that only exists at run time. Known operands become constants or parameters at the moment a run-time node reads them.
+An operand is either `Known` (its elements are fixed at compile time) or a `Value` of the graph, which only exists at
+run time. Both are found by what ONNX calls them, and so are parameters until the graph is finished. Known operands
+become constants or parameters at the moment a run-time node reads them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,6 +20,7 @@ from compiler.frontend.limits import ModelLimits
 from compiler.frontend.source import SourceNode
 from compiler.graph import Array, AttrValue, Parameter, TensorType
 from compiler.rewriting.builder import GraphBuilder
+from compiler.values import Value
 from compiler.warnings import CompileWarning
 
 
@@ -45,12 +48,12 @@ class Known:
         return bool(self.source) or self.recipe is not None
 
 
-Operand = Known | str
+Operand = Known | Value
 Replay = Callable[["Scope", SourceNode], None]
 
 
 class Scope:
-    """The graph under construction. Values are named as in the ONNX file; what we add in between gets fresh names."""
+    """The graph under construction, and what the ONNX file calls its values."""
 
     def __init__(
         self,
@@ -59,13 +62,13 @@ class Scope:
         *,
         readers: Mapping[str, Sequence[SourceNode]],
         batch_norm: Literal["fold", "frozen"],
-        prefix: str,
+        taken: Collection[str],
         bias_suffix: str,
         recorded: Collection[str],
         created: Collection[str],
     ) -> None:
-        self.builder = GraphBuilder(prefix=prefix)
-        self._prefix = prefix
+        self.builder = GraphBuilder()
+        self._taken = frozenset(taken)
         self.limits = limits
         self.readers = readers
         self.recorded = recorded
@@ -75,7 +78,9 @@ class Scope:
         """Outputs of nodes that an earlier node already computes (a BatchNormalization folded into its Conv)."""
         self.operands: dict[str, Operand] = {}
         self.parameters: dict[str, Parameter] = {}
-        self.bias_of: dict[str, str] = {}
+        self.held: dict[str, Value] = {}
+        """Parameter -> the value that holds it."""
+        self.bias_of: dict[Value, str] = {}
         """Output of a contraction that has no bias yet -> name of its ONNX node: an Add onto it is its bias."""
         self.folded_bytes = 0
         self.warnings: dict[CompileWarning, None] = {}
@@ -94,9 +99,9 @@ class Scope:
 
     # ------------------------------------------------------------------------------------------------------- values
 
-    def emit(self, op: str, *inputs: str, **attrs: AttrValue) -> str:
+    def emit(self, op: str, *inputs: Value, **attrs: AttrValue) -> Value:
         """Append a node and return its output. Raises: LimitExceeded or ModelShapeError for an absurd output."""
-        output = self.builder.emit(op, *inputs, name=self.builder.fresh(), **attrs)
+        output = self.builder.emit(op, *inputs, output=self.builder.fresh(), **attrs)
         self._check(self.builder.types[output])
         return output
 
@@ -117,14 +122,14 @@ class Scope:
 
     def dtype(self, operand: Operand) -> str:
         """Element type of an operand: f32, i64, i32, bool, or NumPy's name for one that only folding may use."""
-        if isinstance(operand, str):
+        if isinstance(operand, Value):
             return self.builder.types[operand].dtype
         element = emitted_of_numpy(operand.array.dtype)
         return operand.array.dtype.name if element is None else element.name
 
-    def value(self, operand: Operand) -> str:
+    def value(self, operand: Operand) -> Value:
         """The graph value of an operand; a known one becomes a parameter or a constant now."""
-        if isinstance(operand, str):
+        if isinstance(operand, Value):
             return operand
         if operand.recipe is not None:
             return self._replayed_value(operand)
@@ -139,7 +144,7 @@ class Scope:
             if name:
                 self.baked.setdefault(name, where)
 
-    def constant(self, array: Array) -> str:
+    def constant(self, array: Array) -> Value:
         """A constant of the graph. Raises: UnsupportedOperator for an element type the graph has not."""
         element = emitted_of_numpy(array.dtype)
         if element is None:
@@ -149,9 +154,9 @@ class Scope:
                 hint="export the model in float32",
             )
         self._check(TensorType(element.name, array.shape))
-        return self.builder.constant(array, self.builder.fresh(f"{self._prefix}constant"))
+        return self.builder.constant(array)
 
-    def _replayed_value(self, operand: Known) -> str:
+    def _replayed_value(self, operand: Known) -> Value:
         """Replay the node that computed a known value, so that gradients reach the parameters behind it."""
         node = operand.recipe
         assert node is not None
@@ -176,7 +181,7 @@ class Scope:
         *,
         kind: Literal["weight", "bias"],
         channel_axis: int | None = None,
-    ) -> str:
+    ) -> Value:
         """The parameter behind `known`, as a graph value whose axes are `known`'s axes in `order` (unit axes may drop).
 
         A second reading in another order gets a transpose of the first: it stays one parameter (tied weights). What
@@ -212,7 +217,7 @@ class Scope:
         file_array = known.array.transpose(np.argsort(source_perm)) if known.perm else known.array
         return self._add(parameter, file_array, file_order)
 
-    def created_bias(self, name: str, array: Array) -> str:
+    def created_bias(self, name: str, array: Array) -> Value:
         """A bias that the file does not hold: born of a folded norm."""
         shape = array.shape
         parameter = Parameter(name, shape, shape, (0,), "bias", self.builder.layer, created=True)
@@ -221,10 +226,12 @@ class Scope:
     def bias_name(self, weight: str) -> str:
         """A free name for the bias that belongs to a weight, in the style of the model's exporter."""
         stem = weight.removesuffix(".weight") if self._bias_suffix == ".bias" else weight
-        name = stem + self._bias_suffix
-        return self.builder.fresh(name) if name in self.operands or name in self.builder.types else name
+        wanted = stem + self._bias_suffix
+        numbered = (f"{wanted}.{number}" for number in itertools.count(1))
+        free = (name for name in itertools.chain([wanted], numbered) if name not in self._taken)
+        return next(name for name in free if name not in self.parameters)
 
-    def matrix(self, known: Known, order: tuple[int, int]) -> tuple[str, bool]:
+    def matrix(self, known: Known, order: tuple[int, int]) -> tuple[Value, bool]:
         """A weight matrix [inputs, outputs] from `known`'s two axes in `order`, and whether it is stored transposed.
 
         Only a matrix that an earlier node already reads the other way round (a tied embedding) is.
@@ -236,23 +243,24 @@ class Scope:
                 return self._shared(name, self._orders[name]), True
         return self.parameter(known, order, kind="weight", channel_axis=0), False
 
-    def _add(self, parameter: Parameter, file_array: Array, file_order: tuple[int, ...]) -> str:
+    def _add(self, parameter: Parameter, file_array: Array, file_order: tuple[int, ...]) -> Value:
         self._orders[parameter.name] = file_order
         self.parameters[parameter.name] = parameter
-        self.builder.constant(parameter.to_inside(file_array), parameter.name)
-        return parameter.name
+        value = self.builder.constant(parameter.to_inside(file_array))
+        self.held[parameter.name] = value
+        return value
 
-    def _shared(self, name: str, file_order: tuple[int, ...]) -> str:
-        existing = self.parameters[name]
+    def _shared(self, name: str, file_order: tuple[int, ...]) -> Value:
+        existing, value = self.parameters[name], self.held[name]
         # Two readers may see different channels through it, so a ratio cannot slice it any more.
         self.parameters[name] = replace(existing, channel_axis=None)
         if self._orders[name] == file_order:
-            return name
-        file_view = self.emit("transpose", name, perm=tuple(int(axis) for axis in np.argsort(existing.perm)))
+            return value
+        file_view = self.emit("transpose", value, perm=tuple(int(axis) for axis in np.argsort(existing.perm)))
         whole = self.emit("reshape", file_view, shape=existing.file_shape)
         return self._reordered(whole, existing.file_shape, file_order)
 
-    def _reordered(self, value: str, shape: tuple[int, ...], order: Sequence[int]) -> str:
+    def _reordered(self, value: Value, shape: tuple[int, ...], order: Sequence[int]) -> Value:
         """Transpose to `order`, dropping the unit axes that `order` leaves out."""
         kept = sorted(order)
         if len(kept) < len(shape):

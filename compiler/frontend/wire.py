@@ -58,6 +58,8 @@ class WireReader:
         """data[begin:end] as UTF-8. Raises: LimitExceeded above `limit_bytes`, ModelError if it is not UTF-8."""
         if end - begin > limit_bytes:
             raise LimitExceeded(f"a name of {end - begin:,} bytes, the limit is {limit_bytes:,}", where=where)
+        if b"\0" in self.data[begin:end]:
+            raise ModelError("a name holds a NUL character, at which C ends a text", where=where, hint="rename it")
         try:
             return self.data[begin:end].decode()
         except UnicodeDecodeError:

@@ -16,6 +16,7 @@ from compiler.kernels.expressions import Ref, work
 from compiler.kernels.spec import MapSpec, ReduceSpec, RowSpec, compared_with_stats
 from compiler.program.program import KernelCall, Program
 from compiler.rewriting.passes import Declined, PassResult, Reason
+from compiler.values import Value
 
 MAX_RECOMPUTED_WORK = 40
 MAX_READERS_RECOMPUTED = 4
@@ -39,11 +40,11 @@ class CallGraph:
     """Calls with who makes and who reads each root value; rebuilt after a sweep of fusions."""
 
     program: Program
-    kept: frozenset[str]
+    kept: frozenset[Value]
     """Root values that must stay in memory."""
     calls: list[KernelCall | None]
-    makers: dict[str, int] = field(default_factory=dict)
-    readers: dict[str, list[int]] = field(default_factory=dict)
+    makers: dict[Value, int] = field(default_factory=dict)
+    readers: dict[Value, list[int]] = field(default_factory=dict)
     declined: list[Declined] = field(default_factory=list)
 
     @classmethod
@@ -58,11 +59,11 @@ class CallGraph:
                 graph.readers.setdefault(root, []).append(position)
         return graph
 
-    def reads_of(self, call: KernelCall, root: str) -> frozenset[int]:
+    def reads_of(self, call: KernelCall, root: Value) -> frozenset[int]:
         """Operand positions of a call that read a root value."""
         return frozenset(i for i, name in enumerate(call.inputs) if self.program.root(name) == root)
 
-    def is_private(self, root: str) -> bool:
+    def is_private(self, root: Value) -> bool:
         """True if nothing outside the calls needs the value."""
         return root not in self.kept
 
@@ -103,7 +104,7 @@ def fuse_readers(program: Program) -> PassResult[Program]:
     return graph.result()
 
 
-def _merged(graph: CallGraph, producer: KernelCall, call: KernelCall, root: str) -> KernelCall | Reason:
+def _merged(graph: CallGraph, producer: KernelCall, call: KernelCall, root: Value) -> KernelCall | Reason:
     """The call with the map that makes `root` inside."""
     reason = _kept_apart(graph, producer, root)
     if reason is None and not _worthwhile(producer, call):
@@ -113,7 +114,7 @@ def _merged(graph: CallGraph, producer: KernelCall, call: KernelCall, root: str)
     return reason or fuse_into_reader(producer, call, graph.reads_of(call, root))
 
 
-def _kept_apart(graph: CallGraph, producer: KernelCall, root: str) -> Reason | None:
+def _kept_apart(graph: CallGraph, producer: KernelCall, root: Value) -> Reason | None:
     """Why the readers of a value may not recompute it instead of reading it."""
     spec = producer.spec
     assert isinstance(spec, MapSpec)
@@ -132,7 +133,7 @@ def _kept_apart(graph: CallGraph, producer: KernelCall, root: str) -> Reason | N
     return None if fusible and cheap and len(readers) <= MAX_READERS_RECOMPUTED else RECOMPUTED
 
 
-def _compares(graph: CallGraph, reader: KernelCall | None, root: str) -> bool:
+def _compares(graph: CallGraph, reader: KernelCall | None, root: Value) -> bool:
     """Whether a reader compares the value with a statistic of it: computed twice, the two may differ by a rounding."""
     if reader is None or not isinstance(reader.spec, RowSpec):
         return False
@@ -191,7 +192,7 @@ def fuse_epilogues(program: Program, *, can_hold: CanHold) -> PassResult[Program
     return graph.result()
 
 
-def _feeds_only(graph: CallGraph, root: str, position: int, producer: KernelCall) -> bool:
+def _feeds_only(graph: CallGraph, root: Value, position: int, producer: KernelCall) -> bool:
     """True if the call at `position` alone reads `root`, and the producer (with all it makes) may move there."""
     if graph.readers.get(root, []) != [position] or not graph.is_private(root) or producer.outputs[0] != root:
         return False

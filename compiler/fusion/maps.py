@@ -10,6 +10,7 @@ from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, substi
 from compiler.kernels.spec import MapSpec, ReduceSpec, RowSpec
 from compiler.program.program import KernelCall
 from compiler.rewriting.passes import Reason
+from compiler.values import Value
 
 MAX_OPERANDS = 12
 SMALL_ELEMENTS = 4096
@@ -26,10 +27,10 @@ class Operands:
     """Collects the operands of a fused kernel, one entry per distinct (value, access)."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
+        self.names: list[Value] = []
         self.accesses: list[Access] = []
 
-    def add(self, name: str, access: Access) -> int:
+    def add(self, name: Value, access: Access) -> int:
         """Position of the operand, new or found."""
         for position, known in enumerate(zip(self.names, self.accesses, strict=True)):
             if known == (name, access):

@@ -21,6 +21,7 @@ from compiler.kernels.expressions import Binary, Expr, Ref, substitute_refs, use
 from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, MatmulSpec
 from compiler.program.program import KernelCall, Program
 from compiler.rewriting.passes import Declined, PassResult, Reason
+from compiler.values import Value
 
 CanUpdate = Callable[[KernelSpec], bool]
 """Whether the kernel of a gradient may apply an update to it instead of writing it (`compiler.codegen.family`)."""
@@ -38,7 +39,7 @@ _GRADIENT = 1
 def fuse_updates(program: Program, *, can_update: CanUpdate) -> PassResult[Program]:
     """The calls with updates inside the products that make their gradients."""
     reads = Counter(program.kept)
-    makers: dict[str, int] = {}
+    makers: dict[Value, int] = {}
     for position, call in enumerate(program.calls):
         reads.update(program.root(name) for name in call.inputs)
         if isinstance(call.spec, MatmulSpec | GatherSpec):

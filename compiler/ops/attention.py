@@ -19,10 +19,11 @@ import numpy as np
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import AttentionSpec
-from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
     Cost,
     Example,
+    NamedNode,
     NotDifferentiable,
     OnnxNode,
     OnnxWriter,
@@ -32,6 +33,7 @@ from compiler.ops.record import (
     ints,
     number,
 )
+from compiler.values import Value
 
 _SOFTMAX_FLOPS = 20
 """Per score: scale, mask, maximum, exponential, sum."""
@@ -143,18 +145,18 @@ def _grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
 
 def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     """The mask carries no gradient: it says what may be seen."""
-    names: list[str | None] = [b.fresh() if want else None for want in wanted[:3]]
-    if any(names):
+    made: list[Value | None] = [b.fresh() if want else None for want in wanted[:3]]
+    if any(made):
         operands = (*node.inputs[:3], *node.outputs, d_output, *node.inputs[3:])
         b.emit_many(
             "attention_grad",
             operands,
-            names=tuple(name for name in names if name),
+            outputs=tuple(value for value in made if value),
             scale=number(node.attrs, "scale"),
             causal=flag(node.attrs, "causal"),
             wanted=tuple(int(want) for want in wanted[:3]),
         )
-    return (*names, *(None for _ in node.inputs[3:]))
+    return (*made, *(None for _ in node.inputs[3:]))
 
 
 def _grad_infer(inputs: Types, attrs: Attrs) -> Types:
@@ -213,7 +215,7 @@ def _spec(kind: str, operands: Types, mask: Types, attrs: Attrs) -> AttentionSpe
 class _Writer:
     """Standard ONNX operators over [B, G, R, T, D]."""
 
-    def __init__(self, node: Node, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, node: NamedNode, types: Mapping[str, TensorType]) -> None:
         self.out = OnnxWriter(node.outputs[0])
         self.attrs = node.attrs
         self.sizes = sizes_of(tuple(types[name] for name in node.inputs[:3]))
@@ -256,7 +258,7 @@ class _Writer:
         return scores
 
 
-def _to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     w = _Writer(node, types)
     out, (q, k, v, *mask) = w.out, node.inputs
     scores = w.scores(q, k, mask)
@@ -273,7 +275,7 @@ def _to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     return out.nodes
 
 
-def _grad_to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _grad_to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     w = _Writer(node, types)
     out, (q, k, v, y, stats, d_y, *mask) = w.out, node.inputs
     top, share = (w.statistic(stats, row) for row in range(2))

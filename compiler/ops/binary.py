@@ -11,8 +11,9 @@ from compiler.errors import InternalError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.expressions import Binary, Ref
 from compiler.ops.broadcasting import pointwise, sum_to
-from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import Example, NotDifferentiable, OnnxNode, Operator, Types, broadcast_shape, elementwise_cost
+from compiler.values import Value
 
 BinaryOneSided = Callable[[Emitter, Value, Value, Value, Value], Value]
 """(emitter, x, y, z, d_z) -> the gradient of one operand, before it is summed to the operand's shape."""

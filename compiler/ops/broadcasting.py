@@ -6,8 +6,9 @@ from compiler.graph import TensorType
 from compiler.kernels.access import broadcast, identity
 from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import MapSpec
-from compiler.ops.emitter import Emitter, Value
+from compiler.ops.emitter import Emitter
 from compiler.ops.record import Types
+from compiler.values import Value
 
 
 def sum_to(b: Emitter, value: Value, shape: tuple[int, ...]) -> Value:

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from compiler.element_types import DType
-from compiler.graph import Array, Attrs, Node, TensorType
+from compiler.graph import Array, Attrs, TensorType
 from compiler.kernels.spec import ConvSpec, MatmulSpec
-from compiler.ops.record import Cost, OnnxNode, OnnxWriter, Operator, ints
+from compiler.ops.record import Cost, NamedNode, OnnxNode, OnnxWriter, Operator, ints
 from compiler.ops.windows import (
     DILATED,
     GEOMETRY,
@@ -77,7 +77,7 @@ def _conv_cost(x: TensorType, w: TensorType, y: TensorType, written: TensorType)
     return Cost(2 * y.size * taps, total - written.size_bytes, written.size_bytes)
 
 
-def _conv_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _conv_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
     w = out.add("Transpose", node.inputs[1], perm=(3, 2, 0, 1))
@@ -86,7 +86,7 @@ def _conv_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode
     return out.nodes
 
 
-def _conv_input_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _conv_input_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     d_y = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
     w = out.add("Transpose", node.inputs[1], perm=(3, 2, 0, 1))
@@ -94,7 +94,7 @@ def _conv_input_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequen
     return out.nodes
 
 
-def _conv_weight_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _conv_weight_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     kh, kw = ints(node.attrs, "shape")[:2]
     x = out.add("Transpose", node.inputs[0], perm=(3, 0, 1, 2))

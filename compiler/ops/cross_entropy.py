@@ -17,10 +17,11 @@ from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.access import per_row, row_matrix
 from compiler.kernels.expressions import Binary, Const, Index, Ref, Select, Stat, Unary, mul, sub
 from compiler.kernels.spec import RowSpec
-from compiler.ops.emitter import Emitter, Grads, Value
-from compiler.ops.record import Example, OnnxNode, OnnxWriter, Operator, Types, reading_cost
+from compiler.ops.emitter import Emitter, Grads
+from compiler.ops.record import Example, NamedNode, OnnxNode, OnnxWriter, Operator, Types, reading_cost
 from compiler.ops.rows import SECOND, Stage
 from compiler.ops.softmax import log_softmax, softmax
+from compiler.values import Value
 
 _LABELS = TensorType("i64", (2, 3))
 _ROWS = TensorType("f32", (2, 3))
@@ -84,7 +85,7 @@ def _onnx_one_hot(out: OnnxWriter, labels: str, width: int) -> str:
     return out.add("Cast", out.add("Equal", last, out.ints(*range(width))), to=ELEMENT_TYPES["f32"].onnx)
 
 
-def _cross_entropy_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _cross_entropy_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     logits, labels = node.inputs
     hot = _onnx_one_hot(out, labels, types[logits].shape[-1])
@@ -93,7 +94,7 @@ def _cross_entropy_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence
     return out.nodes
 
 
-def _cross_entropy_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _cross_entropy_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     logits, labels, d_loss = node.inputs
     hot = _onnx_one_hot(out, labels, types[logits].shape[-1])

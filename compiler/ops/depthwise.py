@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.graph import Array, Attrs, Node, TensorType
+from compiler.graph import Array, Attrs, TensorType
 from compiler.kernels.spec import DepthwiseSpec
-from compiler.ops.record import Cost, OnnxNode, OnnxWriter, Operator, Types, ints
+from compiler.ops.record import Cost, NamedNode, OnnxNode, OnnxWriter, Operator, Types, ints
 from compiler.ops.windows import (
     DILATED,
     GEOMETRY,
@@ -76,7 +76,7 @@ def _depthwise_weight_nchw(out: OnnxWriter, w: str, shape: tuple[int, ...]) -> s
     return out.add("Reshape", out.add("Transpose", w, perm=(2, 0, 1)), out.ints(c, 1, kh, kw))
 
 
-def _depthwise_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _depthwise_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     shape = types[node.inputs[1]].shape
     x = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
@@ -86,7 +86,7 @@ def _depthwise_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[Onn
     return out.nodes
 
 
-def _depthwise_input_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _depthwise_input_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     shape = types[node.inputs[1]].shape
     d_y = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
@@ -94,7 +94,7 @@ def _depthwise_input_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> S
     return out.nodes
 
 
-def _depthwise_weight_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _depthwise_weight_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     # One group per (sample, channel): each sample's window is its own d_y; then samples are summed.
     out = OnnxWriter(node.output)
     (n, h, w, c), (_, oh, ow, _) = types[node.inputs[0]].shape, types[node.inputs[1]].shape

@@ -13,9 +13,10 @@ from compiler.kernels.expressions import Binary, Const, Expr, Ref, Select, Unary
 from compiler.kernels.spec import MapSpec
 from compiler.ops.binary import BINARY_OPERATORS
 from compiler.ops.broadcasting import pointwise, sum_to
-from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
     Example,
+    NamedNode,
     OnnxNode,
     OnnxWriter,
     Operator,
@@ -26,6 +27,7 @@ from compiler.ops.record import (
     text,
 )
 from compiler.ops.unary import UNARY_OPERATORS
+from compiler.values import Value
 
 _VECTOR = TensorType("f32", (2, 3, 5))
 _ROW = TensorType("f32", (3, 1))
@@ -47,7 +49,7 @@ def _clip_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]
     return (d_x,)
 
 
-def _clip_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _clip_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     low, high = number(node.attrs, "low"), number(node.attrs, "high")
     bounds = ["" if np.isinf(bound) else out.scalar(bound) for bound in (low, high)]

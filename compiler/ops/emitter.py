@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from compiler.graph import Array, AttrValue, Node, TensorType
-
-Value = str
-"""A value of the graph, as nodes refer to it."""
+from compiler.values import Value
 
 
 class Emitter(Protocol):
@@ -24,11 +22,11 @@ class Emitter(Protocol):
     def fresh(self) -> Value:
         """A value that nothing makes yet, to be an output of `emit_many`."""
 
-    def emit(self, op: str, *inputs: Value, name: Value = "", **attrs: AttrValue) -> Value:
-        """Append a single-output node and return its output, which is `name` or a fresh value."""
+    def emit(self, op: str, *inputs: Value, output: Value | None = None, **attrs: AttrValue) -> Value:
+        """Append a single-output node and return its output, which is `output` or a fresh value."""
 
     def emit_many(
-        self, op: str, inputs: Iterable[Value], *, names: tuple[Value, ...], **attrs: AttrValue
+        self, op: str, inputs: Iterable[Value], *, outputs: tuple[Value, ...], **attrs: AttrValue
     ) -> tuple[Value, ...]:
         """Append a node with the given outputs."""
 

@@ -11,8 +11,9 @@ from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import MatmulSpec
 from compiler.ops.broadcasting import sum_to
-from compiler.ops.emitter import Emitter, Grads, Value
-from compiler.ops.record import Cost, Example, OnnxNode, OnnxWriter, Operator, Types, broadcast_shape, flag
+from compiler.ops.emitter import Emitter, Grads
+from compiler.ops.record import Cost, Example, NamedNode, OnnxNode, OnnxWriter, Operator, Types, broadcast_shape, flag
+from compiler.values import Value
 
 
 def _swap(shape: tuple[int, ...], transposed: bool) -> tuple[int, ...]:
@@ -85,7 +86,7 @@ def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> MatmulSpec:
     return MatmulSpec(batch, m, n, k, ta, tb, a_batched, b_batched, dtype=a.dtype)
 
 
-def _to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     operands = []
     for name, attribute in zip(node.inputs, ("transpose_a", "transpose_b"), strict=True):

@@ -14,10 +14,11 @@ from compiler.kernels.access import Access, axis, broadcast, identity
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select
 from compiler.kernels.spec import GatherSpec, MapSpec
 from compiler.ops.broadcasting import sum_to
-from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
     Cost,
     Example,
+    NamedNode,
     OnnxNode,
     OnnxWriter,
     Operator,
@@ -29,6 +30,7 @@ from compiler.ops.record import (
     ints,
     number,
 )
+from compiler.values import Value
 
 _CUBE = TensorType("f32", (2, 3, 4))
 _FREE = Cost(0, 0, 0)
@@ -48,7 +50,7 @@ def _reshape_infer(inputs: Types, attrs: Attrs) -> Types:
     return (TensorType(inputs[0].dtype, shape),)
 
 
-def _reshape_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _reshape_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     out.add("Reshape", node.inputs[0], out.ints(*types[node.output].shape), output=node.output)
     return out.nodes
@@ -109,7 +111,7 @@ def _broadcast_infer(inputs: Types, attrs: Attrs) -> Types:
     return (TensorType(inputs[0].dtype, shape),)
 
 
-def _broadcast_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _broadcast_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     out.add("Expand", node.inputs[0], out.ints(*types[node.output].shape), output=node.output)
     return out.nodes
@@ -174,7 +176,7 @@ def _slice_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...
     return (b.emit("pad", d_output, before=before, after=after, value=0.0),)
 
 
-def _slice_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _slice_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     starts, stops, steps = (out.ints(*bound) for bound in _slice_bounds(node.attrs))
     axes = out.ints(*range(len(types[node.output].shape)))
@@ -228,7 +230,7 @@ def _pad_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...])
     return (b.emit("slice", d_output, starts=before, stops=stops, steps=(1,) * len(shape)),)
 
 
-def _pad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _pad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     pads = out.ints(*ints(node.attrs, "before"), *ints(node.attrs, "after"))
     out.add("Pad", node.inputs[0], pads, out.scalar(number(node.attrs, "value")), output=node.output)
@@ -280,7 +282,7 @@ def _concat_lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
 def _concat_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     along = integer(node.attrs, "axis")
     shapes = [b.shape(operand) for operand in node.inputs]
-    grads: list[str | None] = []
+    grads: list[Value | None] = []
     for shape, start, want in zip(shapes, _concat_starts(shapes, along), wanted, strict=True):
         if not want:
             grads.append(None)
@@ -356,7 +358,7 @@ def _scatter_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...
     return (result.transpose(1, 0, 2).reshape(shape),)
 
 
-def _scatter_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _scatter_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     shape, along = ints(node.attrs, "shape"), integer(node.attrs, "axis")
     outer, rows, inner = prod(shape[:along]), shape[along], prod(shape[along + 1 :])

@@ -19,11 +19,12 @@ from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.access import Access, axis, row_matrix
 from compiler.kernels.expressions import Expr, Ref, add, mul
 from compiler.kernels.spec import NormGradSpec, RowSpec
-from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.normalize import moments, norm_onnx, norm_stages
 from compiler.ops.record import (
     Cost,
     Example,
+    NamedNode,
     NotDifferentiable,
     OnnxNode,
     OnnxWriter,
@@ -34,6 +35,7 @@ from compiler.ops.record import (
     number,
     reading_cost,
 )
+from compiler.values import Value
 
 _T = TypeVar("_T")
 _GRADIENT_FLOPS = 18
@@ -59,16 +61,16 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
 
 def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     wanted = (*wanted, False)[:3]
-    names = [b.fresh() if want else None for want in wanted]
+    made = [b.fresh() if want else None for want in wanted]
     b.emit_many(
         "layer_norm_grad",
         (*node.inputs[:2], d_output),
-        names=tuple(name for name in names if name),
+        outputs=tuple(value for value in made if value),
         epsilon=number(node.attrs, "epsilon"),
         centred=flag(node.attrs, "centred"),
         wanted=tuple(int(want) for want in wanted),
     )
-    return names[: len(node.inputs)]
+    return made[: len(node.inputs)]
 
 
 def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
@@ -82,7 +84,7 @@ def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     )
 
 
-def _to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x, weight, *bias = node.inputs
     y, _ = norm_onnx(out, x, number(node.attrs, "epsilon"), flag(node.attrs, "centred"))
@@ -126,7 +128,7 @@ def _grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> NormGradSpec:
     return NormGradSpec(rows, width, epsilon, centred, wanted, dtype=inputs[0].dtype)
 
 
-def _grad_to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _grad_to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.outputs[0])
     x, weight, d_y = node.inputs
     centred = flag(node.attrs, "centred")

@@ -16,9 +16,10 @@ import numpy as np
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.expressions import Const, Expr, Ref, Stat, Unary, add, mul, sub
 from compiler.kernels.spec import RowSpec
-from compiler.ops.emitter import Emitter, Grads, Value
-from compiler.ops.record import Example, OnnxNode, OnnxWriter, Operator, Types, number, reading_cost
+from compiler.ops.emitter import Emitter, Grads
+from compiler.ops.record import Example, NamedNode, OnnxNode, OnnxWriter, Operator, Types, number, reading_cost
 from compiler.ops.rows import SECOND, Stage, over_rows, same_type
+from compiler.values import Value
 
 _X = TensorType("f32", (2, 3, 5))
 
@@ -73,14 +74,14 @@ def norm_onnx(out: OnnxWriter, x: str, epsilon: float, centred: bool) -> tuple[s
     return out.add("Mul", value, scale), scale
 
 
-def _norm_forward_onnx(node: Node, centred: bool) -> Sequence[OnnxNode]:
+def _norm_forward_onnx(node: NamedNode, centred: bool) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     y, _ = norm_onnx(out, node.inputs[0], number(node.attrs, "epsilon"), centred)
     out.add("Identity", y, output=node.output)
     return out.nodes
 
 
-def _norm_grad_onnx(node: Node, centred: bool) -> Sequence[OnnxNode]:
+def _norm_grad_onnx(node: NamedNode, centred: bool) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x, d_y = node.inputs
     y, scale = norm_onnx(out, x, number(node.attrs, "epsilon"), centred)

@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from compiler.errors import InternalError
-from compiler.graph import Array, Attrs, Node, TensorType
+from compiler.graph import Array, Attrs, TensorType
 from compiler.kernels.access import Access, axis, broadcast, identity
 from compiler.kernels.expressions import Binary, Const, Expr, Ref, Unary, add, mul, sub
 from compiler.kernels.spec import MapSpec
 from compiler.ops.record import (
     Cost,
     Example,
+    NamedNode,
     NotDifferentiable,
     OnnxNode,
     OnnxWriter,
@@ -97,7 +98,7 @@ def _sgd_lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
     return MapSpec(inputs[1].shape, reads, writes, (updated, step)[: 1 + states])
 
 
-def _sliced(out: OnnxWriter, node: Node, types: Mapping[str, TensorType]) -> str:
+def _sliced(out: OnnxWriter, node: NamedNode, types: Mapping[str, TensorType]) -> str:
     """The part of the parameter that learns."""
     along, start = integer(node.attrs, "axis"), integer(node.attrs, "start")
     if along < 0:
@@ -106,7 +107,7 @@ def _sliced(out: OnnxWriter, node: Node, types: Mapping[str, TensorType]) -> str
     return out.add("Slice", node.inputs[0], out.ints(start), out.ints(stop), out.ints(along))
 
 
-def _put_back(out: OnnxWriter, node: Node, types: Mapping[str, TensorType], updated: str) -> None:
+def _put_back(out: OnnxWriter, node: NamedNode, types: Mapping[str, TensorType], updated: str) -> None:
     along, start = integer(node.attrs, "axis"), integer(node.attrs, "start")
     if along < 0:
         out.add("Identity", updated, output=node.outputs[0])
@@ -120,7 +121,7 @@ def _put_back(out: OnnxWriter, node: Node, types: Mapping[str, TensorType], upda
     out.add("Concat", *parts, output=node.outputs[0], axis=along)
 
 
-def _sgd_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _sgd_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.outputs[0])
     weight, step, rate = _sliced(out, node, types), node.inputs[1], node.inputs[-1]
     if number(node.attrs, "weight_decay"):
@@ -159,7 +160,7 @@ def _adamw_lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
     return MapSpec(inputs[1].shape, reads, writes, (sub(shrunk, step), m, v))
 
 
-def _adamw_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _adamw_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.outputs[0])
     _, g, m, v, rate, c1, c2 = node.inputs
     beta1, beta2 = number(node.attrs, "beta1"), number(node.attrs, "beta2")

@@ -10,9 +10,10 @@ import numpy as np
 
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.spec import PoolSpec
-from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
     Example,
+    NamedNode,
     NotDifferentiable,
     OnnxNode,
     OnnxWriter,
@@ -23,6 +24,7 @@ from compiler.ops.record import (
     reading_cost,
 )
 from compiler.ops.windows import TO_NCHW, TO_NHWC, output_size
+from compiler.values import Value
 
 Kind = Literal["max", "max_grad", "average", "average_grad"]
 WINDOW = ("kernel", "strides", "pads")
@@ -120,14 +122,14 @@ def _onnx_window(attrs: Attrs) -> dict[str, Any]:
     return {"kernel_shape": ints(attrs, "kernel"), "strides": ints(attrs, "strides"), "pads": ints(attrs, "pads")}
 
 
-def _max_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _max_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     y = out.add("MaxPool", out.add("Transpose", node.inputs[0], perm=TO_NCHW), **_onnx_window(node.attrs))
     out.add("Transpose", y, output=node.output, perm=TO_NHWC)
     return out.nodes
 
 
-def _average_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _average_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
     y = out.add("AveragePool", x, count_include_pad=int(flag(node.attrs, "count_pads")), **_onnx_window(node.attrs))
@@ -135,7 +137,7 @@ def _average_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxN
     return out.nodes
 
 
-def _max_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _max_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     # MaxPool's second output is the flat position of each maximum in the NCHW input: scatter d_y there.
     out = OnnxWriter(node.output)
     n, h, w, c = types[node.inputs[0]].shape
@@ -149,7 +151,7 @@ def _max_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[Onnx
     return out.nodes
 
 
-def _average_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _average_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     n, h, w, c = ints(node.attrs, "shape")
     d_y_shape = types[node.inputs[0]].shape

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compiler.errors import InternalError, ModelShapeError
-from compiler.graph import Array, Attrs, AttrValue, Node, TensorType
+from compiler.graph import Array, Attrs, AttrValue, TensorType
 from compiler.kernels.spec import KernelSpec
 from compiler.ops.emitter import GradRule
 
@@ -29,6 +29,22 @@ class OnnxNode:
     outputs: tuple[str, ...]
     attributes: Mapping[str, OnnxAttribute] = field(default_factory=dict)
     domain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedNode:
+    """One of our nodes as a file refers to it: its values go by the names that they have there."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Attrs = field(default_factory=dict)
+
+    @property
+    def output(self) -> str:
+        """The only output of a single-output node."""
+        (name,) = self.outputs
+        return name
 
 
 class OnnxWriter:
@@ -104,7 +120,7 @@ class Operator:
     grad: GradRule | NotDifferentiable
     cost: Callable[[Types, Types, Attrs], Cost]
     lower: Callable[[Types, Types, Attrs], KernelSpec | View]
-    to_onnx: Callable[[Node, Mapping[str, TensorType]], Sequence[OnnxNode]]
+    to_onnx: Callable[[NamedNode, Mapping[str, TensorType]], Sequence[OnnxNode]]
     examples: tuple[Example, ...]
     in_place: Mapping[int, int] = field(default_factory=dict)
     """Output index -> input index whose storage it must take over (optimizer updates)."""

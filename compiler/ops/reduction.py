@@ -20,9 +20,10 @@ from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.access import Access, axis, identity, per_row, row_matrix
 from compiler.kernels.expressions import Binary, Const, Expr, Ref, Select, Stat, Unary
 from compiler.kernels.spec import ReduceSpec, RowSpec
-from compiler.ops.emitter import Emitter, GradRule, Grads, Value
+from compiler.ops.emitter import Emitter, GradRule, Grads
 from compiler.ops.record import (
     Example,
+    NamedNode,
     NotDifferentiable,
     OnnxNode,
     OnnxWriter,
@@ -32,6 +33,7 @@ from compiler.ops.record import (
     ints,
     reading_cost,
 )
+from compiler.values import Value
 
 _CUBE = TensorType("f32", (2, 3, 4))
 _EXAMPLES = (
@@ -88,7 +90,7 @@ def _reduction(
         target = Access(result, tuple(axis(i) for i in kept))
         return ReduceSpec(shape, axes, combine, (identity(inputs[0]),), Ref(0), target, epilogue)
 
-    def to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+    def to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
         out = OnnxWriter(node.output)
         axes, keep = ints(node.attrs, "axes"), int(flag(node.attrs, "keepdims"))
         out.add(onnx, node.inputs[0], out.ints(*axes), output=node.output, keepdims=keep)
@@ -152,7 +154,7 @@ def _max_grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     )
 
 
-def _max_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _max_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x, d_y = node.inputs
     last = out.ints(-1)
@@ -201,7 +203,7 @@ def _log_sum_exp_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     return RowSpec(y.size, x.shape[-1], reads, (("max", Ref(0)), ("sum", terms)), (per_row(y),), (result,))
 
 
-def _log_sum_exp_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _log_sum_exp_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     out.add("ReduceLogSumExp", node.inputs[0], out.ints(-1), output=node.output, keepdims=0)
     return out.nodes

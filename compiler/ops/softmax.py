@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.graph import Array, Attrs, Node, TensorType
+from compiler.graph import Array, Attrs, TensorType
 from compiler.kernels.expressions import Binary, Const, Ref, Select, Stat, Unary, mul, sub
 from compiler.kernels.spec import RowSpec
-from compiler.ops.record import Example, OnnxNode, OnnxWriter, Operator, Types, reading_cost
+from compiler.ops.record import Example, NamedNode, OnnxNode, OnnxWriter, Operator, Types, reading_cost
 from compiler.ops.rows import SECOND, Stage, over_rows, same_type
 
 _X = TensorType("f32", (2, 3, 5))
@@ -46,7 +46,7 @@ def _softmax_grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     return over_rows(inputs, outputs[0], (("sum", term),), Select(Binary("eq", rest, zero), zero, mul(Ref(0), rest)))
 
 
-def _softmax_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _softmax_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     (y, d_y), zero = node.inputs, out.scalar(0.0)
     term = out.add("Where", out.add("Equal", d_y, zero), zero, out.add("Mul", y, d_y))
@@ -83,7 +83,7 @@ def _safe_softmax_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     return over_rows(inputs, outputs[0], (("max", Ref(0)), ("sum", shifted)), weights)
 
 
-def _safe_softmax_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _safe_softmax_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     top = out.add("Max", out.add("ReduceMax", node.inputs[0], out.ints(-1), keepdims=1), out.scalar(LOWEST))
     shifted = out.add("Exp", out.add("Sub", node.inputs[0], top))
@@ -136,7 +136,7 @@ def _log_softmax_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[A
     return (d_y - np.exp(y) * d_y.sum(axis=-1, keepdims=True),)
 
 
-def _log_softmax_grad_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+def _log_softmax_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     y, d_y = node.inputs
     total = out.add("ReduceSum", d_y, out.ints(-1), keepdims=1)

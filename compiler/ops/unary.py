@@ -11,8 +11,18 @@ from compiler.errors import InternalError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.expressions import Binary, Const, Expr, Ref, Unary
 from compiler.ops.broadcasting import pointwise
-from compiler.ops.emitter import Emitter, Grads, Value
-from compiler.ops.record import Example, NotDifferentiable, OnnxNode, OnnxWriter, Operator, Types, elementwise_cost
+from compiler.ops.emitter import Emitter, Grads
+from compiler.ops.record import (
+    Example,
+    NamedNode,
+    NotDifferentiable,
+    OnnxNode,
+    OnnxWriter,
+    Operator,
+    Types,
+    elementwise_cost,
+)
+from compiler.values import Value
 
 Gradient = Callable[[Emitter, Value, Value, Value], Value]
 Evaluate = Callable[[Array], Array]
@@ -44,7 +54,7 @@ def _unary(
             raise InternalError(f"{name} has no gradient")
         return (grad(b, node.inputs[0], node.output, d_output),)
 
-    def to_onnx(node: Node, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+    def to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
         out = OnnxWriter(node.output)
         if isinstance(onnx, str):
             out.add(onnx, node.inputs[0], output=node.output)

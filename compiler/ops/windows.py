@@ -12,8 +12,9 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
-from compiler.ops.emitter import Emitter, GradRule, Grads, Value
-from compiler.ops.record import Example, OnnxWriter, Types, ints
+from compiler.ops.emitter import Emitter, GradRule, Grads
+from compiler.ops.record import Example, NamedNode, OnnxWriter, Types, ints
+from compiler.values import Value
 
 GEOMETRY = ("strides", "pads", "dilations")
 TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -120,7 +121,9 @@ def _output_padding(x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], 
     return rests[0], rests[1]
 
 
-def transposed_onnx(out: OnnxWriter, d_y: str, w: str, node: Node, types: Mapping[str, TensorType], group: int) -> None:
+def transposed_onnx(
+    out: OnnxWriter, d_y: str, w: str, node: NamedNode, types: Mapping[str, TensorType], group: int
+) -> None:
     d_x_shape, w_shape, d_y_shape = ints(node.attrs, "shape"), types[node.inputs[1]].shape, types[node.inputs[0]].shape
     rest = _output_padding(d_x_shape, w_shape, d_y_shape, node.attrs)
     # ONNX limits output_padding to below the stride; pads that crop less at the end say the same without the limit.
@@ -136,7 +139,7 @@ def transposed_onnx(out: OnnxWriter, d_y: str, w: str, node: Node, types: Mappin
     out.add("Transpose", cropped, output=node.output, perm=TO_NHWC)
 
 
-def swapped_geometry(node: Node) -> dict[str, Any]:
+def swapped_geometry(node: NamedNode) -> dict[str, Any]:
     """A weight-gradient is a convolution whose window is d_y: strides and dilations change places."""
     return {
         "strides": ints(node.attrs, "dilations"),

@@ -13,7 +13,7 @@ Why: time (the transposes, and the scores' trips to memory) and memory (weights 
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
 
 import numpy as np
 
@@ -22,14 +22,13 @@ from compiler.passes.attention_mask import later_keys
 from compiler.passes.attention_match import Finder, Match, Source, mask_shape
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.passes import Declined, PassResult, rewritten
+from compiler.values import Value
 
 
 def fuse_attention(graph: Graph) -> PassResult[Graph]:
     """The graph with every attention that is recognised as one node."""
     finder = Finder(graph)
-    b = GraphBuilder(prefix="attention")
-    b.types.update(graph.types)
-    b.arrays.update(graph.arrays)
+    b = GraphBuilder(graph, keep_nodes=False)
     declined: list[Declined] = []
     for node in graph.nodes:
         match = finder.match(node)
@@ -40,23 +39,23 @@ def fuse_attention(graph: Graph) -> PassResult[Graph]:
         b.nodes.append(node)
         if match is not None:
             declined.append(match)
-    return rewritten(graph, replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays), declined)
+    return rewritten(graph, b.graph_of(graph), declined)
 
 
-def _write(b: GraphBuilder, finder: Finder, match: Match, output: str) -> None:
+def _write(b: GraphBuilder, finder: Finder, match: Match, output: Value) -> None:
     """Append the attention, its operands' transposes before and the output's after it."""
     q_shape, k_shape, v_shape = (finder.matrices(source) for source in (match.q, match.k, match.v))
     whole = (*q_shape[:-1], k_shape[-2])
     mask, causal = _mask(b, match, whole)
     q = _by_position(b, match.q, q_shape)
     k, v = (_by_position(b, _unrepeated(finder, source), None) for source in (match.k, match.v))
-    names = (b.fresh(), b.fresh())
+    made = (b.fresh(), b.fresh())
     operands = (q, k, v, mask) if mask else (q, k, v)
-    y, _ = b.emit_many("attention", operands, names=names, scale=match.scale, causal=causal)
+    y, _ = b.emit_many("attention", operands, outputs=made, scale=match.scale, causal=causal)
     batch, *heads, queries, _ = q_shape
     split = y if len(heads) == 1 else b.emit("reshape", y, shape=(batch, queries, *heads, v_shape[-1]))
     perm = (0, *range(2, 2 + len(heads)), 1, 2 + len(heads))
-    b.emit("transpose", split, perm=perm, name=output)
+    b.emit("transpose", split, perm=perm, output=output)
 
 
 def _unrepeated(finder: Finder, source: Source) -> Source:
@@ -76,7 +75,7 @@ def _unrepeated(finder: Finder, source: Source) -> Source:
     return source
 
 
-def _by_position(b: GraphBuilder, source: Source, shape: tuple[int, ...] | None) -> str:
+def _by_position(b: GraphBuilder, source: Source, shape: tuple[int, ...] | None) -> Value:
     """[B, heads, T, D] (or with groups of heads) -> [B, T, heads, D]."""
     order = (0, 2, 1, 3) if len(source.perm) == 4 else (0, 3, 1, 2, 4)
     perm = tuple(source.perm[axis] for axis in order)
@@ -87,25 +86,24 @@ def _by_position(b: GraphBuilder, source: Source, shape: tuple[int, ...] | None)
     return b.emit("reshape", moved, shape=(batch, positions, heads[0] * heads[1], width))
 
 
-def _mask(b: GraphBuilder, match: Match, whole: tuple[int, ...]) -> tuple[str, bool]:
-    """(additive mask over [batch, heads, queries, keys] or "", whether it hides every later key)."""
+def _mask(b: GraphBuilder, match: Match, whole: tuple[int, ...]) -> tuple[Value | None, bool]:
+    """(additive mask over [batch, heads, queries, keys] or None, whether it hides every later key)."""
     later = later_keys(*whole[-2:])
     causal = bool(later.any() and match.weightless[..., later].all())
-    known, names = np.zeros((1, 1, 1, 1), np.float32), []
+    known, masks = np.zeros((1, 1, 1, 1), np.float32), list[Value]()
     for own in match.mask:
         if own.array is not None:
             known = known + own.array
             continue
         part = own.part
-        name = part.added or b.emit("where", part.seen, b.constant(0.0), b.constant(part.hidden_by))
-        shape = mask_shape(b.shape(name), whole)
+        added = part.value
+        if part.hidden_by is not None:
+            added = b.emit("where", part.value, b.constant(0.0), b.constant(part.hidden_by))
+        shape = mask_shape(b.shape(added), whole)
         assert shape is not None
-        names.append(name if b.shape(name) == shape else b.emit("reshape", name, shape=shape))
+        masks.append(added if b.shape(added) == shape else b.emit("reshape", added, shape=shape))
     if causal and known.any():
         known = np.where(later, np.float32(0), known)
     if known.any():
-        names.append(b.constant(np.ascontiguousarray(known, np.float32)))
-    mask = names[0] if names else ""
-    for name in names[1:]:
-        mask = b.emit("add", mask, name)
-    return mask, causal
+        masks.append(b.constant(np.ascontiguousarray(known, np.float32)))
+    return functools.reduce(lambda left, right: b.emit("add", left, right), masks) if masks else None, causal

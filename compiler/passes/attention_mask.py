@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.graph import Array
+from compiler.values import Value
 
 HIDDEN = -1e9
 """A mask of at most this hides: next to a score of ordinary size its exponential is zero."""
@@ -20,11 +21,10 @@ HIDDEN = -1e9
 
 @dataclass(frozen=True, slots=True)
 class MaskPart:
-    """Something added to the scores: `added`, or `hidden_by` in place of them where `seen` does not hold."""
+    """Something added to the scores: `value`; or `hidden_by` in place of them where `value` does not hold."""
 
-    added: str = ""
-    seen: str = ""
-    hidden_by: float = 0.0
+    value: Value
+    hidden_by: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def is_exact(parts: Sequence[Known], hidden: Array) -> bool:
     where the score weighs nothing.
     """
     return all(
-        not own.part.seen
+        own.part.hidden_by is None
         or own.part.hidden_by == -np.inf
         or (own.array is not None and bool((hidden | (own.array == 0)).all()))
         for own in parts

@@ -10,13 +10,14 @@ from compiler.graph import Array, Graph, Node
 from compiler.ops.record import flag, ints
 from compiler.passes.attention_mask import HIDDEN, Known, MaskPart, is_exact, weightless
 from compiler.rewriting.passes import Declined
+from compiler.values import Value
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """A value as `scale * transpose(name, perm)`."""
 
-    name: str
+    name: Value
     perm: tuple[int, ...]
     scale: float = 1.0
 
@@ -45,23 +46,23 @@ class Finder:
         self.readers = graph.consumers()
         self.learned = _learned(graph)
 
-    def maker(self, name: str, *ops: str) -> Node | None:
+    def maker(self, name: Value, *ops: str) -> Node | None:
         """The node that makes a value, if it is one of `ops`."""
         node = self.makers.get(name)
         return node if node is not None and node.op in ops else None
 
-    def constant(self, name: str) -> Array | None:
+    def constant(self, name: Value) -> Array | None:
         """The array of a constant."""
         return None if name in self.graph.parameters else self.graph.arrays.get(name)
 
-    def number(self, name: str) -> float | None:
+    def number(self, name: Value) -> float | None:
         """The one number that a constant holds everywhere."""
         array = self.constant(name)
         if array is None or not array.size or array.dtype.kind != "f" or (array != array.flat[0]).any():
             return None
         return float(array.flat[0])
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: Value) -> tuple[int, ...]:
         """Shape of a value."""
         return self.graph.types[name].shape
 
@@ -101,10 +102,10 @@ class Finder:
             )
         return Match(q, k, v, scale * q.scale * k.scale, parts, hidden)
 
-    def _private(self, name: str) -> bool:
+    def _private(self, name: Value) -> bool:
         return len(self.readers.get(name, ())) == 1 and name not in self.graph.outputs
 
-    def _scores(self, scores: str) -> tuple[Node, float, tuple[MaskPart, ...]] | None:
+    def _scores(self, scores: Value) -> tuple[Node, float, tuple[MaskPart, ...]] | None:
         """(product of q and k, its scale, masks) behind the softmax's operand; masks come after scaling."""
         shape, scale = self.shape(scores), 1.0
         mask: list[MaskPart] = []
@@ -124,7 +125,7 @@ class Finder:
                 return None
         return None
 
-    def _scaled(self, node: Node) -> tuple[str, float] | None:
+    def _scaled(self, node: Node) -> tuple[Value, float] | None:
         """(operand, factor) of a product with, or quotient by, a number."""
         if node.op not in ("mul", "div"):
             return None
@@ -135,22 +136,22 @@ class Finder:
         factor = self.number(left) if node.op == "mul" else None
         return (right, factor) if factor is not None and self.shape(right) == self.shape(node.output) else None
 
-    def _masked(self, node: Node) -> tuple[str, MaskPart] | None:
+    def _masked(self, node: Node) -> tuple[Value, MaskPart] | None:
         """(scores, mask) of an addition, or of a `where` that hides scores."""
         if node.op == "where":
             number = self.number(node.inputs[2])
             learned = node.inputs[0] in self.learned
             if number is None or number > HIDDEN or learned:
                 return None
-            return node.inputs[1], MaskPart(seen=node.inputs[0], hidden_by=number)
+            return node.inputs[1], MaskPart(node.inputs[0], number)
         if node.op != "add":
             return None
         for scores, mask in (node.inputs, node.inputs[::-1]):
             if mask not in self.learned and self._holds_product(scores):
-                return scores, MaskPart(added=mask)
+                return scores, MaskPart(mask)
         return None
 
-    def _holds_product(self, name: str) -> bool:
+    def _holds_product(self, name: Value) -> bool:
         """Whether scaling and masking lead from a product to this value."""
         node = self.maker(name, "matmul", "mul", "div", "add", "where")
         if node is None or node.op == "matmul":
@@ -158,7 +159,7 @@ class Finder:
         operands = {"mul": node.inputs, "div": node.inputs[:1], "add": node.inputs, "where": node.inputs[1:2]}[node.op]
         return any(self._holds_product(operand) for operand in operands)
 
-    def _source(self, name: str, swapped: bool) -> Source:
+    def _source(self, name: Value, swapped: bool) -> Source:
         """An operand [..., positions, width] (the other way round if `swapped`) behind transposes and scaling."""
         rank, scale = len(self.shape(name)), 1.0
         perm: tuple[int, ...] = (*range(rank - 2), rank - 1, rank - 2) if swapped else tuple(range(rank))
@@ -190,17 +191,16 @@ class Finder:
         """What constants tell of every part; None if one does not broadcast as a mask may."""
         found = []
         for part in parts:
-            name = part.added or part.seen
-            shape = mask_shape(self.shape(name), whole)
+            shape = mask_shape(self.shape(part.value), whole)
             if shape is None:
                 return None
-            array = self.constant(name)
+            array = self.constant(part.value)
             if array is None:
                 hidden, low = self._surely_hidden(part)
                 own = None if hidden is None else mask_shape(hidden.shape, whole)
                 found.append(Known(part, None, None if hidden is None or own is None else hidden.reshape(own), low))
                 continue
-            added = array if part.added else np.where(array, np.float32(0), np.float32(part.hidden_by))
+            added = array if part.hidden_by is None else np.where(array, np.float32(0), np.float32(part.hidden_by))
             found.append(Known(part, added.reshape(shape)))
         return tuple(found)
 
@@ -211,15 +211,15 @@ class Finder:
 
     def _surely_hidden(self, part: MaskPart) -> tuple[Array | None, float]:
         """(where a mask of run time hides whatever the inputs are, what it adds there), as far as constants tell."""
-        if part.seen:
-            return self._surely_false(part.seen), part.hidden_by
-        node = self.maker(part.added, "where")
+        if part.hidden_by is not None:
+            return self._surely_false(part.value), part.hidden_by
+        node = self.maker(part.value, "where")
         numbers = [self.number(name) for name in node.inputs[1:]] if node is not None else []
         if node is None or numbers[0] != 0.0 or numbers[1] is None or numbers[1] > HIDDEN:
             return None, 0.0
         return self._surely_false(node.inputs[0]), numbers[1]
 
-    def _surely_false(self, condition: str) -> Array | None:
+    def _surely_false(self, condition: Value) -> Array | None:
         known = self.constant(condition)
         if known is not None:
             return np.logical_not(known)
@@ -229,7 +229,7 @@ class Finder:
         return np.asarray(np.logical_or.reduce(np.broadcast_arrays(*parts))) if parts else None
 
 
-def _learned(graph: Graph) -> set[str]:
+def _learned(graph: Graph) -> set[Value]:
     """Every value that depends on a parameter."""
     learned = set(graph.parameters)
     for node in graph.nodes:

@@ -12,38 +12,39 @@ from dataclasses import replace
 from compiler.graph import Array, Graph
 from compiler.ops import OPERATORS
 from compiler.rewriting.passes import PassResult, rewritten
+from compiler.values import Value
 
 MAX_CONSTANT_BYTES = 1 << 16
 
 
 def eliminate_common(graph: Graph) -> PassResult[Graph]:
-    """The graph with common subexpressions merged; graph outputs keep their names."""
-    names = _equal_constants(graph)
-    seen: dict[object, tuple[str, ...]] = {}
+    """The graph with common subexpressions merged; graph outputs stay."""
+    merged = _equal_constants(graph)
+    seen: dict[object, tuple[Value, ...]] = {}
     nodes = []
     for node in graph.nodes:
-        inputs = tuple(names.get(name, name) for name in node.inputs)
+        inputs = tuple(merged.get(value, value) for value in node.inputs)
         node = replace(node, inputs=inputs)
         key = (node.op, inputs, tuple(sorted(node.attrs.items())))
         mergeable = not OPERATORS[node.op].in_place and not any(name in graph.outputs for name in node.outputs)
         if mergeable and key in seen:
-            names.update(zip(node.outputs, seen[key], strict=True))
+            merged.update(zip(node.outputs, seen[key], strict=True))
             continue
         seen.setdefault(key, node.outputs)
         nodes.append(node)
     return rewritten(graph, graph.with_nodes(nodes))
 
 
-def _equal_constants(graph: Graph) -> dict[str, str]:
-    names: dict[str, str] = {}
-    first: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+def _equal_constants(graph: Graph) -> dict[Value, Value]:
+    merged: dict[Value, Value] = {}
+    first: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
     for name, array in graph.arrays.items():
         if name in graph.parameters or array.nbytes > MAX_CONSTANT_BYTES:
             continue
         kept = first.setdefault(_identity(array), name)
         if kept != name:
-            names[name] = kept
-    return names
+            merged[name] = kept
+    return merged
 
 
 def _identity(array: Array) -> tuple[str, tuple[int, ...], bytes]:

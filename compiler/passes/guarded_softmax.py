@@ -10,7 +10,6 @@ and the file spreads such a row evenly, where the module gives zeros.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,14 +17,13 @@ from compiler.graph import Array, Graph, Node
 from compiler.ops.softmax import LOWEST
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.passes import Declined, PassResult, rewritten
+from compiler.values import Value
 
 
 def unguard_softmax(graph: Graph) -> PassResult[Graph]:
     """The graph with every guarded softmax as one that needs no guard."""
     makers = graph.producers()
-    b = GraphBuilder(prefix="guarded")
-    b.types.update(graph.types)
-    b.arrays.update(graph.arrays)
+    b = GraphBuilder(graph, keep_nodes=False)
     declined: list[Declined] = []
     for node in graph.nodes:
         softmax = _guarded(graph, makers, node)
@@ -34,11 +32,11 @@ def unguard_softmax(graph: Graph) -> PassResult[Graph]:
             declined += [softmax] if softmax is not None else []
             continue
         b.stand_for(node)
-        b.emit("safe_softmax", _masked_by_infinity(b, graph, makers, softmax.inputs[0]), name=node.output)
-    return rewritten(graph, replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays), declined)
+        b.emit("safe_softmax", _masked_by_infinity(b, graph, makers, softmax.inputs[0]), output=node.output)
+    return rewritten(graph, b.graph_of(graph), declined)
 
 
-def _guarded(graph: Graph, makers: Mapping[str, Node], node: Node) -> Node | Declined | None:
+def _guarded(graph: Graph, makers: Mapping[Value, Node], node: Node) -> Node | Declined | None:
     """The softmax behind a guard, or why what is guarded is none; None for what is no guard."""
     if node.op != "where":
         return None
@@ -52,7 +50,7 @@ def _guarded(graph: Graph, makers: Mapping[str, Node], node: Node) -> Node | Dec
     return softmax
 
 
-def _masked_by_infinity(b: GraphBuilder, graph: Graph, makers: Mapping[str, Node], scores: str) -> str:
+def _masked_by_infinity(b: GraphBuilder, graph: Graph, makers: Mapping[Value, Node], scores: Value) -> Value:
     """The scores with -inf for the lowest number in the masks that are added to them."""
     node = makers.get(scores)
     if node is None or node.op != "add":
@@ -61,22 +59,22 @@ def _masked_by_infinity(b: GraphBuilder, graph: Graph, makers: Mapping[str, Node
     return scores if (left, right) == node.inputs else b.emit("add", left, right)
 
 
-def _mask(b: GraphBuilder, graph: Graph, makers: Mapping[str, Node], name: str) -> str:
-    """A mask of 0 and the lowest number with -inf in its place; "" if the value is none."""
+def _mask(b: GraphBuilder, graph: Graph, makers: Mapping[Value, Node], name: Value) -> Value | None:
+    """A mask of 0 and the lowest number with -inf in its place; None if the value is none."""
     known = _constant(graph, name)
     if known is not None:
-        return b.constant(_infinite(known)) if _hides(known) else ""
+        return b.constant(_infinite(known)) if _hides(known) else None
     node = makers.get(name)
     if node is None or node.op != "where":
-        return ""
+        return None
     seen, *numbers = node.inputs
     arrays = [_constant(graph, number) for number in numbers]
     if any(array is None or not np.isin(array, (0, LOWEST)).all() for array in arrays):
-        return ""
+        return None
     return b.emit("where", seen, *(b.constant(_infinite(array)) for array in arrays if array is not None))
 
 
-def _constant(graph: Graph, name: str) -> Array | None:
+def _constant(graph: Graph, name: Value) -> Array | None:
     return None if name in graph.parameters else graph.arrays.get(name)
 
 

@@ -18,6 +18,7 @@ from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.record import flag, integer, ints
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.passes import Declined, PassResult, rewritten
+from compiler.values import Value
 
 ELEMENTWISE_NAMES = frozenset(record.name for record in ELEMENTWISE)
 
@@ -26,7 +27,7 @@ ELEMENTWISE_NAMES = frozenset(record.name for record in ELEMENTWISE)
 class Lazy:
     """A value that equals `transpose(base, perm)` and has not been written as such."""
 
-    base: str
+    base: Value
     perm: tuple[int, ...]
 
 
@@ -34,17 +35,15 @@ class Sinker(GraphBuilder):
     """Replays a graph, keeping transposes lazy for as long as operators can work on their base."""
 
     def __init__(self, graph: Graph) -> None:
-        super().__init__(prefix="t")
-        self.types.update(graph.types)
-        self.arrays.update(graph.arrays)
-        self.lazy: dict[str, Lazy] = {}
-        self.plain: dict[str, str] = {}
+        super().__init__(graph, keep_nodes=False)
+        self.lazy: dict[Value, Lazy] = {}
+        self.plain: dict[Value, Value] = {}
         self.written: list[Declined] = []
         """Transposes that came to no end, and before what they had to be written."""
         self.reader = self.before = ""
         """The node that is being replayed, and its operator."""
 
-    def name(self, value: str) -> str:
+    def name(self, value: Value) -> Value:
         """A plain value equal to `value`, writing its pending transpose if there is one."""
         if value in self.plain:
             return self.plain[value]
@@ -56,14 +55,14 @@ class Sinker(GraphBuilder):
         self.written.append(Declined("layout.axes_are_fixed", self.reader, f"{needs}, not {self.before}"))
         return self.plain[value]
 
-    def defer(self, output: str, base: str, perm: tuple[int, ...]) -> None:
+    def defer(self, output: Value, base: Value, perm: tuple[int, ...]) -> None:
         """Let `output` stand for `transpose(base, perm)`."""
         if perm == tuple(range(len(perm))):
             self.plain[output] = base
         else:
             self.lazy[output] = Lazy(base, perm)
 
-    def pending(self, value: str) -> Lazy | None:
+    def pending(self, value: Value) -> Lazy | None:
         """The pending transpose of a value."""
         return self.lazy.get(value)
 
@@ -86,8 +85,8 @@ def sink_transposes(graph: Graph) -> PassResult[Graph]:
     b.before, b.reader = "an output", "outputs"
     for output in graph.outputs:
         if b.name(output) != output:
-            b.emit("identity", b.name(output), name=output)
-    return rewritten(graph, replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays), b.written)
+            b.emit("identity", b.name(output), output=output)
+    return rewritten(graph, b.graph_of(graph), b.written)
 
 
 def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
@@ -119,7 +118,7 @@ def _elementwise(b: Sinker, node: Node) -> bool:
     return True
 
 
-def _in_base(b: Sinker, name: str, perm: tuple[int, ...]) -> str:
+def _in_base(b: Sinker, name: Value, perm: tuple[int, ...]) -> Value:
     """The operand as it broadcasts against values that are stored before the transpose."""
     lazy = b.pending(name)
     if lazy is not None and lazy.perm == perm:

@@ -16,6 +16,7 @@ from compiler.graph import Graph, Node
 from compiler.ops.record import flag, ints
 from compiler.passes.simplify import Rewriter
 from compiler.rewriting.passes import Declined, PassResult, rewritten
+from compiler.values import Value
 
 
 def narrow_gradients(graph: Graph) -> PassResult[Graph]:
@@ -32,7 +33,7 @@ def narrow_gradients(graph: Graph) -> PassResult[Graph]:
     return rewritten(graph, b.replayed(), declined)
 
 
-def _narrow(b: Rewriter, node: Node) -> str | None:
+def _narrow(b: Rewriter, node: Node) -> Value | None:
     source = b.made.get(node.inputs[0])
     bounds = _one_axis(b, node)
     if source is None or bounds is None or source.op not in NARROWING:
@@ -50,7 +51,7 @@ def _one_axis(b: Rewriter, node: Node) -> tuple[int, int, int] | None:
     return cut[0], starts[cut[0]], stops[cut[0]]
 
 
-def _slice(b: Rewriter, value: str, axis: int, start: int, stop: int) -> str:
+def _slice(b: Rewriter, value: Value, axis: int, start: int, stop: int) -> Value:
     shape = b.shape(value)
     starts = tuple(start if i == axis else 0 for i in range(len(shape)))
     stops = tuple(stop if i == axis else extent for i, extent in enumerate(shape))
@@ -60,7 +61,7 @@ def _slice(b: Rewriter, value: str, axis: int, start: int, stop: int) -> str:
     return result
 
 
-def _matmul(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> str | None:
+def _matmul(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> Value | None:
     x, y = source.inputs
     rank = len(b.shape(source.output))
     ta, tb = flag(source.attrs, "transpose_a"), flag(source.attrs, "transpose_b")
@@ -73,7 +74,7 @@ def _matmul(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> str 
     return None
 
 
-def _weight_grad(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> str | None:
+def _weight_grad(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> Value | None:
     if axis != 2:
         return None
     x, d_y = source.inputs
@@ -86,19 +87,19 @@ def _weight_grad(b: Rewriter, source: Node, axis: int, start: int, stop: int) ->
     return b.emit(source.op, operand, d_y, **attrs)
 
 
-def _add(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> str | None:
+def _add(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> Value | None:
     if b.shape(source.inputs[0]) != b.shape(source.inputs[1]):
         return None
     return b.emit("add", *(_narrowed(b, value, axis, start, stop) for value in source.inputs))
 
 
-def _narrowed(b: Rewriter, value: str, axis: int, start: int, stop: int) -> str:
+def _narrowed(b: Rewriter, value: Value, axis: int, start: int, stop: int) -> Value:
     inner = b.made.get(value)
     narrower = NARROWING[inner.op](b, inner, axis, start, stop) if inner and inner.op in NARROWING else None
     return narrower or _slice(b, value, axis, start, stop)
 
 
-Narrow = Callable[[Rewriter, Node, int, int, int], str | None]
+Narrow = Callable[[Rewriter, Node, int, int, int], Value | None]
 
 NARROWING: Mapping[str, Narrow] = {
     "matmul": _matmul,

@@ -14,6 +14,7 @@ from compiler.graph import Graph, Node
 from compiler.ops.record import flag, ints, number
 from compiler.passes.simplify import Rewriter
 from compiler.rewriting.passes import Declined, PassResult, rewritten
+from compiler.values import Value
 
 
 def join_norms(graph: Graph) -> PassResult[Graph]:
@@ -32,7 +33,7 @@ def join_norms(graph: Graph) -> PassResult[Graph]:
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    x: str
+    x: Value
     epsilon: float
     centred: bool
 
@@ -40,10 +41,10 @@ class _Norm:
 class _Joiner:
     """Finds norms in what has been replayed so far; `private` values have one reader."""
 
-    def __init__(self, b: Rewriter, private: set[str]) -> None:
+    def __init__(self, b: Rewriter, private: set[Value]) -> None:
         self.b, self.private = b, private
 
-    def rule(self, b: Rewriter, node: Node) -> str | None:
+    def rule(self, b: Rewriter, node: Node) -> Value | None:
         """weight * n, or y + bias."""
         for left, right in (node.inputs, node.inputs[::-1]):
             joined = self._scaled(left, right) if node.op == "mul" else self._shifted(left, right)
@@ -53,20 +54,20 @@ class _Joiner:
                 return joined
         return None
 
-    def _scaled(self, n: str, weight: str) -> str | None:
+    def _scaled(self, n: Value, weight: Value) -> Value | None:
         norm = self._norm(n) if n in self.private else None
         if norm is None or self.b.shape(weight) != self.b.shape(norm.x)[-1:]:
             return None
         return self.b.emit("layer_norm", norm.x, weight, epsilon=norm.epsilon, centred=norm.centred)
 
-    def _shifted(self, y: str, bias: str) -> str | None:
+    def _shifted(self, y: Value, bias: Value) -> Value | None:
         norm = self.b.producer(y, "layer_norm") if y in self.private else None
         if norm is None or len(norm.inputs) > 2 or self.b.shape(bias) != self.b.shape(y)[-1:]:
             return None
         epsilon, centred = number(norm.attrs, "epsilon"), flag(norm.attrs, "centred")
         return self.b.emit("layer_norm", *norm.inputs, bias, epsilon=epsilon, centred=centred)
 
-    def _norm(self, n: str) -> _Norm | None:
+    def _norm(self, n: Value) -> _Norm | None:
         node = self.b.made.get(n)
         if node is None:
             return None
@@ -85,18 +86,18 @@ class _Joiner:
                     return _Norm(x, value, False)
         return None
 
-    def _inside_root(self, name: str, *, inverse: bool) -> str:
-        """a of sqrt(a), or of its reciprocal if `inverse`; "" for anything else."""
+    def _inside_root(self, name: Value, *, inverse: bool) -> Value | None:
+        """a of sqrt(a), or of its reciprocal if `inverse`; None for anything else."""
         if not inverse:
             root = self.b.producer(name, "sqrt")
-            return root.inputs[0] if root is not None else ""
+            return root.inputs[0] if root is not None else None
         whole = self.b.producer(name, "rsqrt")
         if whole is not None:
             return whole.inputs[0]
         outer = self.b.producer(name, "reciprocal")
-        return self._inside_root(outer.inputs[0], inverse=False) if outer is not None else ""
+        return self._inside_root(outer.inputs[0], inverse=False) if outer is not None else None
 
-    def _is_mean_square(self, name: str, x: str) -> bool:
+    def _is_mean_square(self, name: Value, x: Value) -> bool:
         mean = self.b.producer(name, "reduce_mean")
         if mean is None or not flag(mean.attrs, "keepdims"):
             return False

@@ -14,29 +14,28 @@ from compiler.graph import Graph, Node
 from compiler.ops.record import flag, ints, number, text
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.passes import PassResult, rewritten
+from compiler.values import Value
 
-Rule = Callable[["Rewriter", Node], str | None]
+Rule = Callable[["Rewriter", Node], Value | None]
 
 
 class Rewriter(GraphBuilder):
     """A builder that replays a graph and lets rules replace nodes as they pass."""
 
     def __init__(self, graph: Graph) -> None:
-        super().__init__(prefix="s")
+        super().__init__(graph, keep_nodes=False)
         self.graph = graph
-        self.types.update(graph.types)
-        self.arrays.update(graph.arrays)
-        self.made: dict[str, Node] = {}
-        self.renamed: dict[str, str] = {}
+        self.made: dict[Value, Node] = {}
+        self.renamed: dict[Value, Value] = {}
 
-    def constant_scalar(self, name: str) -> float | None:
+    def constant_scalar(self, name: Value) -> float | None:
         """The number a constant one-element tensor holds, if it is one."""
         array = self.arrays.get(name)
         if array is None or name in self.graph.parameters or array.size != 1:
             return None
         return float(array.reshape(-1)[0])
 
-    def producer(self, name: str, op: str) -> Node | None:
+    def producer(self, name: Value, op: str) -> Node | None:
         """The node that makes `name`, if it is an `op`."""
         node = self.made.get(name)
         return node if node is not None and node.op == op else None
@@ -72,11 +71,11 @@ def simplify(graph: Graph) -> PassResult[Graph]:
     return rewritten(graph, b.replayed())
 
 
-def _identity(b: Rewriter, node: Node) -> str | None:
+def _identity(b: Rewriter, node: Node) -> Value | None:
     return node.inputs[0]
 
 
-def _reshape(b: Rewriter, node: Node) -> str | None:
+def _reshape(b: Rewriter, node: Node) -> Value | None:
     source = node.inputs[0]
     inner = b.producer(source, "reshape")
     if inner is not None:
@@ -88,7 +87,7 @@ def _reshape(b: Rewriter, node: Node) -> str | None:
     return b.emit("reshape", source, shape=b.shape(node.output))
 
 
-def _transpose(b: Rewriter, node: Node) -> str | None:
+def _transpose(b: Rewriter, node: Node) -> Value | None:
     perm, source = ints(node.attrs, "perm"), node.inputs[0]
     inner = b.producer(source, "transpose")
     if inner is not None:
@@ -103,11 +102,11 @@ def _transpose(b: Rewriter, node: Node) -> str | None:
     return None if inner is None else b.emit("transpose", source, perm=perm)
 
 
-def _same_shape(b: Rewriter, node: Node) -> str | None:
+def _same_shape(b: Rewriter, node: Node) -> Value | None:
     return node.inputs[0] if b.types[node.inputs[0]] == b.types[node.output] else None
 
 
-def _reduce(b: Rewriter, node: Node) -> str | None:
+def _reduce(b: Rewriter, node: Node) -> Value | None:
     shape = b.shape(node.inputs[0])
     axes = tuple(axis for axis in ints(node.attrs, "axes") if shape[axis] != 1)
     if axes:
@@ -115,11 +114,11 @@ def _reduce(b: Rewriter, node: Node) -> str | None:
     return b.emit("reshape", node.inputs[0], shape=b.shape(node.output))
 
 
-def _cast(b: Rewriter, node: Node) -> str | None:
+def _cast(b: Rewriter, node: Node) -> Value | None:
     return node.inputs[0] if b.types[node.inputs[0]].dtype == text(node.attrs, "to") else None
 
 
-def _pow(b: Rewriter, node: Node) -> str | None:
+def _pow(b: Rewriter, node: Node) -> Value | None:
     x, exponent = node.inputs[0], b.constant_scalar(node.inputs[1])
     if exponent is None or b.shape(x) != b.shape(node.output):
         return None
@@ -133,7 +132,7 @@ def _pow(b: Rewriter, node: Node) -> str | None:
 def _neutral(value: float, *, right_only: bool = False) -> Rule:
     """x + 0, x * 1, x - 0, x / 1: the other operand, where its type is already the result's."""
 
-    def rule(b: Rewriter, node: Node) -> str | None:
+    def rule(b: Rewriter, node: Node) -> Value | None:
         x, y = node.inputs
         for kept, other in ((x, y),) if right_only else ((x, y), (y, x)):
             if b.constant_scalar(other) == value and b.types[kept] == b.types[node.output]:
@@ -143,13 +142,13 @@ def _neutral(value: float, *, right_only: bool = False) -> Rule:
     return rule
 
 
-def _clip(b: Rewriter, node: Node) -> str | None:
+def _clip(b: Rewriter, node: Node) -> Value | None:
     if number(node.attrs, "low") == 0.0 and number(node.attrs, "high") == float("inf"):
         return b.emit("relu", node.inputs[0])
     return None
 
 
-def _matmul(b: Rewriter, node: Node) -> str | None:
+def _matmul(b: Rewriter, node: Node) -> Value | None:
     """Take a transpose of an operand's last two axes into the flag."""
     operands, flags = list(node.inputs), [flag(node.attrs, "transpose_a"), flag(node.attrs, "transpose_b")]
     changed = False

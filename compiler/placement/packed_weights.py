@@ -22,6 +22,7 @@ from compiler.kernels.spec import MatmulSpec
 from compiler.program.aliases import storage_of
 from compiler.program.program import KernelCall, Program, StateTensor
 from compiler.rewriting.passes import Declined, PassResult, Reason
+from compiler.values import Value
 
 AS_IT_IS = Reason(
     "packing.as_it_is", "a weight that divides into panels, is faster so, and has room for a copy if others read it too"
@@ -36,7 +37,7 @@ MAX_RANK = 8
 class Order:
     """How a product reads a weight: the weight's axes are (k, n), or (n, k) if `transposed`."""
 
-    weight: str
+    weight: Value
     transposed: bool
 
 
@@ -48,7 +49,7 @@ Stored = Mapping[Order, StateTensor]
 class Packing:
     """Which weights are stored packed, decided for all programs of a binary at once."""
 
-    frozen: Mapping[str, StateTensor]
+    frozen: Mapping[Value, StateTensor]
     stored: Stored
     state: tuple[StateTensor, ...]
     """All state, with packed weights beside or in place of the others."""
@@ -58,7 +59,7 @@ def plan_packing(
     programs: Sequence[Program], state: Sequence[StateTensor], panel_width: PanelWidth, *, may_copy: bool
 ) -> Packing:
     """The packed weights that pay, and the state that holds them; copies only if `may_copy`."""
-    frozen = {tensor.name: tensor for tensor in state if _never_changes(tensor)}
+    frozen = {tensor.value: tensor for tensor in state if _never_changes(tensor)}
     wanted = {
         order: packed
         for order, spec in _costliest(programs, frozen).items()
@@ -66,7 +67,7 @@ def plan_packing(
         and (packed := packed_state(frozen[order.weight], spec, order.transposed, width)) is not None
     }
     stored, replaced = _stored(programs, frozen, wanted, may_copy=may_copy)
-    kept = [tensor for tensor in state if tensor.name not in replaced]
+    kept = [tensor for tensor in state if tensor.value not in replaced]
     return Packing(frozen, stored, (*kept, *stored.values()))
 
 
@@ -80,11 +81,11 @@ def pack_weights(program: Program, *, packing: Packing) -> PassResult[Program]:
         if packed is not None and isinstance(call.spec, MatmulSpec):
             width = packed.type.shape[-1]
             spec = replace(call.spec, b_transposed=False, b_batched=False, b_panel=width)
-            call = replace(call, spec=spec, inputs=(call.inputs[0], packed.name, *call.inputs[2:]))
+            call = replace(call, spec=spec, inputs=(call.inputs[0], packed.value, *call.inputs[2:]))
         elif order is not None:
             declined.append(AS_IT_IS.at(call.layer))
         calls.append(call)
-    types = {tensor.name: tensor.type for tensor in packing.stored.values()}
+    types = {tensor.value: tensor.type for tensor in packing.stored.values()}
     state = tuple(dict.fromkeys((*program.state, *types)))
     made = replace(program, calls=tuple(calls), types={**program.types, **types}, state=state)
     return PassResult(made, made.calls != program.calls, tuple(declined))
@@ -94,7 +95,7 @@ def _never_changes(tensor: StateTensor) -> bool:
     return tensor.role != "optimizer" and not tensor.trained and tensor.type.element.is_real
 
 
-def _order(program: Program, call: KernelCall, frozen: Mapping[str, StateTensor]) -> Order | None:
+def _order(program: Program, call: KernelCall, frozen: Mapping[Value, StateTensor]) -> Order | None:
     """How a call reads a frozen weight as its B; None if it does not, or not the whole weight."""
     spec = call.spec
     if not isinstance(spec, MatmulSpec) or spec.b_panel or (spec.b_batched and spec.batch > 1):
@@ -103,10 +104,10 @@ def _order(program: Program, call: KernelCall, frozen: Mapping[str, StateTensor]
     tensor = frozen.get(home.value)
     if tensor is None or home.offset_bytes or tensor.type.size != spec.k * spec.n:
         return None
-    return Order(tensor.name, spec.b_transposed)
+    return Order(tensor.value, spec.b_transposed)
 
 
-def _costliest(programs: Sequence[Program], frozen: Mapping[str, StateTensor]) -> dict[Order, MatmulSpec]:
+def _costliest(programs: Sequence[Program], frozen: Mapping[Value, StateTensor]) -> dict[Order, MatmulSpec]:
     """The product that decides each order's panels: of the first program that has one, the largest."""
     found: dict[Order, MatmulSpec] = {}
     for program in programs:
@@ -141,24 +142,24 @@ def packed_state(tensor: StateTensor, spec: MatmulSpec, transposed: bool, width:
 
 
 def _stored(
-    programs: Sequence[Program], frozen: Mapping[str, StateTensor], wanted: Stored, *, may_copy: bool
-) -> tuple[Stored, set[str]]:
+    programs: Sequence[Program], frozen: Mapping[Value, StateTensor], wanted: Stored, *, may_copy: bool
+) -> tuple[Stored, set[Value]]:
     """The packed tensors to keep, by order, and the weights whose place they take."""
     plain = set(_read_plainly(programs, frozen, wanted))
     orders = Counter(order.weight for order in wanted)
     stored: dict[Order, StateTensor] = {}
-    replaced: set[str] = set()
+    replaced: set[Value] = set()
     for order, packed in wanted.items():
         if order.weight not in plain | replaced and (may_copy or orders[order.weight] == 1):
             stored[order] = packed
             replaced.add(order.weight)
         elif may_copy:
-            name = f"{order.weight} [packed{' transposed' if order.transposed else ''}]"
-            stored[order] = replace(packed, name=name, copy_of=order.weight)
+            value = order.weight.packed(transposed=order.transposed)
+            stored[order] = replace(packed, value=value, copy_of=order.weight)
     return stored, replaced
 
 
-def _read_plainly(programs: Sequence[Program], frozen: Mapping[str, StateTensor], wanted: Stored) -> Iterator[str]:
+def _read_plainly(programs: Sequence[Program], frozen: Mapping[Value, StateTensor], wanted: Stored) -> Iterator[Value]:
     """Frozen weights that something reads as they are: another kernel, or an operand other than B."""
     for program in programs:
         yield from (program.root(name) for name in program.outputs if program.root(name) in frozen)

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from compiler.values import Value
+
 
 @dataclass(frozen=True, slots=True)
 class Alias:
     """The storage of `value` from `offset_bytes` on; `value` may itself be an alias."""
 
-    value: str
+    value: Value
     offset_bytes: int = 0
 
 
-Aliases = Mapping[str, Alias]
+Aliases = Mapping[Value, Alias]
 """A value that owns its storage has no entry."""
 
 
-def storage_of(aliases: Aliases, value: str) -> Alias:
+def storage_of(aliases: Aliases, value: Value) -> Alias:
     """The owner of the storage of `value`, and where in it the value begins."""
     offset_bytes = 0
     while value in aliases:
@@ -27,6 +29,6 @@ def storage_of(aliases: Aliases, value: str) -> Alias:
     return Alias(value, offset_bytes)
 
 
-def root_of(aliases: Aliases, value: str) -> str:
+def root_of(aliases: Aliases, value: Value) -> Value:
     """The value that owns the storage of `value`."""
     return storage_of(aliases, value).value

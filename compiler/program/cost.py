@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from compiler.kernels.spec import ConvSpec, KernelSpec, MatmulSpec
 from compiler.program.program import Program
 from compiler.targets import MachineCosts, Target
+from compiler.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Machine:
 class Operand:
     """An operand of a call: the value that owns its storage, and its size."""
 
-    root: str
+    root: Value
     size_bytes: int
 
 
@@ -49,7 +50,7 @@ class CostedCall:
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
-    dying: frozenset[str]
+    dying: frozenset[Value]
     arithmetic: float
     packing: float
 
@@ -64,7 +65,7 @@ def costed_calls(program: Program, costs: MachineCosts) -> tuple[CostedCall, ...
     last_read = {program.root(name): i for i, call in enumerate(program.calls) for name in call.inputs}
     last_read |= {program.root(name): len(program.calls) for name in program.outputs}
 
-    def operands(names: Sequence[str]) -> tuple[Operand, ...]:
+    def operands(names: Sequence[Value]) -> tuple[Operand, ...]:
         return tuple(Operand(program.root(name), program.types[name].size_bytes) for name in names)
 
     return tuple(
@@ -100,7 +101,7 @@ class Cache:
     """Values by when they were last used, to the byte; they leave front first."""
 
     capacity_bytes: int
-    held: OrderedDict[str, _Held] = field(default_factory=OrderedDict)
+    held: OrderedDict[Value, _Held] = field(default_factory=OrderedDict)
     used_bytes: int = 0
 
     def read(self, operand: Operand, size_bytes: int) -> int:
@@ -114,7 +115,7 @@ class Cache:
         found = self.held.pop(operand.root, None)
         return self._hold(operand.root, size_bytes, size_bytes - (found.size_bytes if found else 0), True)
 
-    def drop(self, root: str) -> None:
+    def drop(self, root: Value) -> None:
         """The value is dead."""
         found = self.held.pop(root, None)
         if found:
@@ -124,7 +125,7 @@ class Cache:
         """What is still to be written."""
         return sum(value.size_bytes for value in self.held.values() if value.changed)
 
-    def _hold(self, root: str, size_bytes: int, more_bytes: int, changed: bool) -> int:
+    def _hold(self, root: Value, size_bytes: int, more_bytes: int, changed: bool) -> int:
         self.held[root] = _Held(size_bytes, changed)
         self.used_bytes += more_bytes
         written = 0

@@ -13,16 +13,17 @@ from compiler.ops import OPERATORS
 from compiler.ops.record import View
 from compiler.program.aliases import Alias
 from compiler.program.program import KernelCall, Program, ProgramName
+from compiler.values import Value
 
 
-def lower(graph: Graph, name: ProgramName, *, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Program:
+def lower(graph: Graph, name: ProgramName, *, inputs: tuple[Value, ...], outputs: tuple[Value, ...]) -> Program:
     """Kernel calls for every node, in graph order; graph outputs beyond `outputs` are updates of state.
 
     Raises: CompileError naming the node whose operator has no kernel for these shapes.
     """
     scalars = {name: array for name, array in graph.arrays.items() if array.size == 1 and name not in graph.parameters}
     calls: list[KernelCall] = []
-    aliases: dict[str, Alias] = {}
+    aliases: dict[Value, Alias] = {}
     for node in graph.nodes:
         record = OPERATORS[node.op]
         taken = tuple(graph.types[value] for value in node.inputs)
@@ -39,11 +40,11 @@ def lower(graph: Graph, name: ProgramName, *, inputs: tuple[str, ...], outputs: 
         aliases.update({node.outputs[o]: Alias(node.inputs[i]) for o, i in in_place.items()})
         calls.append(_call(node, spec, taken, made, scalars))
     updates = tuple(value for value in graph.outputs if value not in outputs)
-    program = Program(name, tuple(calls), graph.types, inputs, outputs, aliases, updates)
+    program = Program(name, tuple(calls), graph.types, inputs, outputs, aliases, updates, names=graph.names)
     return replace(program, state=_state(graph, program)).trimmed()
 
 
-def _state(graph: Graph, program: Program) -> tuple[str, ...]:
+def _state(graph: Graph, program: Program) -> tuple[Value, ...]:
     """Arrays and inputs of the graph that calls touch, and that are not fed to every run."""
     touched = {program.root(value) for call in program.calls for value in (*call.inputs, *call.outputs)}
     touched.update(map(program.root, program.outputs))
@@ -55,7 +56,7 @@ def _call(
     spec: KernelSpec,
     inputs: tuple[TensorType, ...],
     outputs: tuple[TensorType, ...],
-    scalars: Mapping[str, Array],
+    scalars: Mapping[Value, Array],
 ) -> KernelCall:
     cost = OPERATORS[node.op].cost(inputs, outputs, node.attrs)
     names = node.inputs
@@ -78,8 +79,8 @@ Inlinable = MapSpec | ReduceSpec | RowSpec
 
 
 def inline_scalars(
-    spec: Inlinable, names: tuple[str, ...], scalars: Mapping[str, Array]
-) -> tuple[Inlinable, tuple[str, ...]]:
+    spec: Inlinable, names: tuple[Value, ...], scalars: Mapping[Value, Array]
+) -> tuple[Inlinable, tuple[Value, ...]]:
     """Turn operands that are one-element constants into literals."""
     kept = [position for position, name in enumerate(names) if name not in scalars]
     if len(kept) == len(names):

@@ -18,13 +18,14 @@ from compiler.kernels.spec import MapSpec
 from compiler.program.aliases import Alias, storage_of
 from compiler.program.program import KernelCall, MemoryPlan, Placement, Program, ProgramName, StateTensor
 from compiler.targets import Target
+from compiler.values import Value
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """Something that needs arena bytes over a range of calls (both ends included)."""
 
-    key: tuple[ProgramName, str | int]
+    key: tuple[ProgramName, Value | int]
     size_bytes: int
     first: int
     last: int
@@ -45,9 +46,9 @@ def plan_memory(
     optimizer, optimizer_bytes = _stack(state, ("optimizer",))
     fixed = {name: Placement("weights", *place) for name, place in weights.items()}
     fixed |= {name: Placement("optimizer", *place) for name, place in optimizer.items()}
-    placements: dict[tuple[ProgramName, str], Placement] = {}
+    placements: dict[tuple[ProgramName, Value], Placement] = {}
     workspaces: dict[tuple[ProgramName, int], Placement] = {}
-    live: dict[tuple[ProgramName, str], tuple[int, int]] = {}
+    live: dict[tuple[ProgramName, Value], tuple[int, int]] = {}
     arena_bytes = 0
     for program in programs:
         blocks = _blocks(program, fixed, workspace_bytes)
@@ -122,21 +123,21 @@ def _stored_bytes(size_bytes: int) -> int:
     return aligned(max(size_bytes, 1))
 
 
-def _stack(state: Sequence[StateTensor], roles: tuple[str, ...]) -> tuple[dict[str, tuple[int, int]], int]:
-    """State tensors one after the other: name -> (offset, size)."""
-    places: dict[str, tuple[int, int]] = {}
+def _stack(state: Sequence[StateTensor], roles: tuple[str, ...]) -> tuple[dict[Value, tuple[int, int]], int]:
+    """State tensors one after the other: value -> (offset, size)."""
+    places: dict[Value, tuple[int, int]] = {}
     offset = 0
     for tensor in state:
         if tensor.role in roles:
-            places[tensor.name] = (offset, tensor.type.size_bytes)
+            places[tensor.value] = (offset, tensor.type.size_bytes)
             offset += _stored_bytes(tensor.type.size_bytes)
     return places, offset
 
 
 def _blocks(
-    program: Program, fixed: Mapping[str, Placement], workspace_bytes: Callable[[KernelCall], int]
+    program: Program, fixed: Mapping[Value, Placement], workspace_bytes: Callable[[KernelCall], int]
 ) -> list[Block]:
-    spans: dict[str, tuple[int, int]] = {program.root(name): (-1, -1) for name in program.inputs}
+    spans: dict[Value, tuple[int, int]] = {program.root(name): (-1, -1) for name in program.inputs}
     for position, call in enumerate(program.calls):
         for name in (*call.inputs, *call.outputs):
             root = program.root(name)
@@ -158,7 +159,7 @@ def _blocks(
 
 
 def _place_aliases(
-    program: Program, fixed: Mapping[str, Placement], placements: dict[tuple[ProgramName, str], Placement]
+    program: Program, fixed: Mapping[Value, Placement], placements: dict[tuple[ProgramName, Value], Placement]
 ) -> None:
     for name, place in fixed.items():
         placements[program.name, name] = place
@@ -205,8 +206,8 @@ def _reuse_in_place(program: Program, state: Sequence[StateTensor]) -> Program:
     """Let a map write over an input that dies in it."""
     aliases = dict(program.aliases)
     program = replace(program, aliases=aliases)
-    persistent = {tensor.name for tensor in state} | {program.root(name) for name in program.outputs}
-    last_use: dict[str, int] = {}
+    persistent = {tensor.value for tensor in state} | {program.root(name) for name in program.outputs}
+    last_use: dict[Value, int] = {}
     for position, call in enumerate(program.calls):
         for name in call.inputs:
             last_use[program.root(name)] = position
@@ -222,8 +223,8 @@ def _reuse_in_place(program: Program, state: Sequence[StateTensor]) -> Program:
 
 
 def _reusable_input(
-    program: Program, call: KernelCall, position: int, last_use: Mapping[str, int], persistent: set[str]
-) -> str | None:
+    program: Program, call: KernelCall, position: int, last_use: Mapping[Value, int], persistent: set[Value]
+) -> Value | None:
     spec = call.spec
     if not isinstance(spec, MapSpec) or len(call.outputs) != 1 or call.outputs[0] in program.aliases:
         return None

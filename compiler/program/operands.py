@@ -68,7 +68,7 @@ def find_mismatch(program: Program) -> str:
         for value, expected in zip((*call.inputs, *call.outputs), types.inputs + types.outputs, strict=True):
             given = program.types[value]
             if (given.dtype, given.size) != (expected.dtype, expected.size):
-                return f"{label_of(call)}: the kernel takes {value!r}, {given}, as {expected}"
+                return f"{label_of(call)}: the kernel takes {program.name_of(value)!r}, {given}, as {expected}"
     return ""
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from compiler.graph import Parameter, Phase, TensorType
 from compiler.kernels.spec import KernelSpec
 from compiler.program.aliases import Aliases, root_of
+from compiler.values import Names, Value, name_of
 
 Region = Literal["weights", "optimizer", "arena"]
 Space = Literal["ram"]
@@ -18,11 +19,11 @@ ProgramName = Literal["train", "forward"]
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One kernel applied to named values, in the operand order of its spec (inputs, outputs)."""
+    """One kernel applied to values, in the operand order of its spec (inputs, outputs)."""
 
     spec: KernelSpec
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
     layer: str
     """The ONNX node it comes from, by the name that people know. `compiler.program.labels` says what it does there."""
     phase: Phase
@@ -50,7 +51,9 @@ class StateTensor:
     written in inside layout (perm is the identity), since its shape may be a channel slice.
     """
 
+    value: Value
     name: str
+    """In checkpoints, where no two tensors have the same (see `compiler.program.state`); a copy's is its original's."""
     type: TensorType
     role: Literal["parameter", "optimizer", "constant"]
     file_shape: tuple[int, ...]
@@ -60,7 +63,7 @@ class StateTensor:
     """True for a parameter that the step updates (wholly or in part) and for all optimizer state."""
     packed: bool = False
     """True if the inside layout is the one in which matrix products read panels."""
-    copy_of: str | None = None
+    copy_of: Value | None = None
     """The tensor that this one repeats in another layout: loaded from the same tensor of a file, never written."""
 
 
@@ -73,34 +76,40 @@ class Program:
 
     name: ProgramName
     calls: tuple[KernelCall, ...]
-    types: Mapping[str, TensorType]
-    inputs: tuple[str, ...]
-    """Data inputs in the model's order, then (train) the label input, then `hyper.*` scalars."""
-    outputs: tuple[str, ...]
+    types: Mapping[Value, TensorType]
+    inputs: tuple[Value, ...]
+    """Data inputs in the model's order, then (train) the label input, then hyper-parameters."""
+    outputs: tuple[Value, ...]
     """train: the loss, then the logits; forward: the logits."""
     aliases: Aliases = field(default_factory=dict)
-    updates: tuple[str, ...] = ()
+    updates: tuple[Value, ...] = ()
     """What parameters and optimizer state become, in the storage of what they replace."""
-    state: tuple[str, ...] = ()
+    state: tuple[Value, ...] = ()
     """What calls read or write that was there before: parameters, constants, optimizer state."""
 
     ordered: bool = True
     """Whether calls stand in an order in which they can run; if not, it is for `schedule` to find one."""
+    names: Names = field(default_factory=dict)
+    """What the model calls its values."""
 
     @property
-    def kept(self) -> frozenset[str]:
+    def kept(self) -> frozenset[Value]:
         """Root values that must be in memory at the end."""
         return frozenset(map(self.root, (*self.outputs, *self.updates)))
 
-    def root(self, value: str) -> str:
+    def root(self, value: Value) -> Value:
         """The value that owns the storage of `value`."""
         return root_of(self.aliases, value)
+
+    def name_of(self, value: Value) -> str:
+        """What people read where the value is meant."""
+        return name_of(value, self.names)
 
     def trimmed(self) -> Program:
         """The same without types and aliases of values that nothing touches."""
         left = [value for call in self.calls for value in (*call.inputs, *call.outputs)]
         left += (*self.inputs, *self.outputs, *self.updates, *self.state)
-        touched: set[str] = set()
+        touched: set[Value] = set()
         while left:
             value = left.pop()
             if value not in touched:
@@ -128,9 +137,9 @@ class MemoryPlan:
     `workspaces` is keyed by (program name, call index). `live` gives, for the arena picture, (first, last) call index.
     """
 
-    placements: Mapping[tuple[ProgramName, str], Placement]
+    placements: Mapping[tuple[ProgramName, Value], Placement]
     workspaces: Mapping[tuple[ProgramName, int], Placement]
-    live: Mapping[tuple[ProgramName, str], tuple[int, int]]
+    live: Mapping[tuple[ProgramName, Value], tuple[int, int]]
     weights_bytes: int
     optimizer_bytes: int
     arena_bytes: int
@@ -145,8 +154,8 @@ class MemoryPlan:
 class Optimizer:
     """Optimizer settings that the binary needs at run time (defaults of its options).
 
-    Units: none. `hyper.learning_rate` is `learning_rate` or the command line's; for AdamW the runtime fills
-    `hyper.bias_correction_1 = 1 - beta1**t` and `hyper.bias_correction_2_sqrt = sqrt(1 - beta2**t)`, t from 1.
+    Units: none. The hyper-parameter `learning_rate` is `learning_rate` or the command line's; for AdamW the runtime
+    fills `bias_correction_1 = 1 - beta1**t` and `bias_correction_2_sqrt = sqrt(1 - beta2**t)`, t from 1.
     """
 
     kind: Literal["sgd", "adamw"]
@@ -163,10 +172,10 @@ class BinaryImage:
     programs: Mapping[ProgramName, Program]
     plan: MemoryPlan
     state: tuple[StateTensor, ...]
-    data_inputs: tuple[str, ...]
-    label_input: str
-    loss: str
-    logits: str
+    data_inputs: tuple[Value, ...]
+    label_input: Value
+    loss: Value
+    logits: Value
     loss_kind: Literal["cross_entropy", "mse"]
     optimizer: Optimizer
     threads: int

@@ -13,6 +13,7 @@ from dataclasses import replace
 from compiler.errors import InternalError
 from compiler.program.program import KernelCall, Program
 from compiler.rewriting.passes import PassResult
+from compiler.values import Value
 
 Edges = list[set[int]]
 
@@ -45,8 +46,8 @@ def schedule(program: Program) -> PassResult[Program]:
 
 def dependencies(program: Program) -> Edges:
     """For each call, the calls that must run before it."""
-    makers: dict[str, int] = {}
-    readers: dict[str, set[int]] = {}
+    makers: dict[Value, int] = {}
+    readers: dict[Value, set[int]] = {}
     for position, call in enumerate(program.calls):
         for name in call.outputs:
             makers[name] = position
@@ -64,7 +65,7 @@ def dependencies(program: Program) -> Edges:
     return needs
 
 
-def _maker_name(program: Program, makers: dict[str, int], name: str) -> str:
+def _maker_name(program: Program, makers: dict[Value, int], name: Value) -> Value:
     """The value along a chain of views that a call wrote."""
     while name not in makers and name in program.aliases:
         name = program.aliases[name].value
@@ -85,12 +86,12 @@ class _Live:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._kept = program.kept
-        self._left: dict[str, int] = {}
+        self._left: dict[Value, int] = {}
         for call in program.calls:
             for root in self._inputs(call):
                 self._left[root] = self._left.get(root, 0) + 1
 
-    def _inputs(self, call: KernelCall) -> set[str]:
+    def _inputs(self, call: KernelCall) -> set[Value]:
         return {self._program.root(name) for name in call.inputs}
 
     def growth_bytes(self, position: int) -> int:
@@ -99,7 +100,7 @@ class _Live:
         freed = sum(self._size(root) for root in self._inputs(call) if self._left[root] == 1 and root not in self._kept)
         return taken - freed
 
-    def _size(self, name: str) -> int:
+    def _size(self, name: Value) -> int:
         return self._program.types[name].size_bytes
 
     def run(self, position: int) -> None:

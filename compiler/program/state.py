@@ -6,28 +6,34 @@ from collections.abc import Sequence
 from typing import Literal
 
 from compiler.graph import Graph, TensorType
+from compiler.program.checkpoint_names import CheckpointNames
 from compiler.program.program import Program, StateTensor
 from compiler.step.training import TrainingGraph
+from compiler.values import Value
 
 
 def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Program]) -> tuple[StateTensor, ...]:
     """Every parameter of the model, optimizer state, and the constants that some call reads."""
-    read = {program.root(name) for program in programs for call in program.calls for name in call.inputs}
+    names = CheckpointNames([parameter.name for parameter in forward.parameters.values()])
     tensors = [
         StateTensor(
-            name, forward.types[name], "parameter", own.file_shape, own.view_shape, own.perm, name in training.updates
+            value, own.name, forward.types[value], "parameter", own.file_shape, own.view_shape, own.perm,
+            value in training.updates,
         )
-        for name, own in forward.parameters.items()
-    ]
+        for value, own in forward.parameters.items()
+    ]  # fmt: skip
     arrays = {**forward.arrays, **training.graph.arrays}
     types = {**forward.types, **training.graph.types}
-    for name in arrays:
-        if name in read and name not in forward.parameters:
-            tensors.append(_plain_state(name, types[name], "constant"))
-    tensors += [_plain_state(name, types[name], "optimizer") for name in training.optimizer_state]
+    read = {program.root(value) for program in programs for call in program.calls for value in call.inputs}
+    for value in arrays:
+        if value in read and value not in forward.parameters:
+            tensors.append(_plain_state(value, names.constant(arrays[value]), types[value], "constant"))
+    for value, parameter in training.optimizer_state.items():
+        name = names.state(value.kind, forward.parameters[parameter].name)
+        tensors.append(_plain_state(value, name, types[value], "optimizer"))
     return tuple(tensors)
 
 
-def _plain_state(name: str, tensor: TensorType, role: Literal["constant", "optimizer"]) -> StateTensor:
+def _plain_state(value: Value, name: str, tensor: TensorType, role: Literal["constant", "optimizer"]) -> StateTensor:
     axes = tuple(range(len(tensor.shape)))
-    return StateTensor(name, tensor, role, tensor.shape, tensor.shape, axes, role == "optimizer")
+    return StateTensor(value, name, tensor, role, tensor.shape, tensor.shape, axes, role == "optimizer")

@@ -1,11 +1,12 @@
 """Programs as readable text and back.
 
     program train
-      input %x: f32[8, 4]
-      state %fc.weight: f32[4, 2]
-      %y: f32[8, 2] = (%x, %fc.weight) spec=MatmulSpec(batch=1, m=8, n=2, k=4, dtype=f32), layer=fc, phase=forward, …
-      alias %flat: f32[16] of %y
-      output %y
+      input %0: f32[8, 4]
+      state %1: f32[4, 2]
+      %2: f32[8, 2] = (%0, %1) spec=MatmulSpec(batch=1, m=8, n=2, k=4, dtype=f32), layer=fc, phase=forward, …
+      alias %3: f32[16] of %2
+      output %2
+      name %1 = fc.weight
 
 Everything that a program holds stands there, so that `parse_program` gives the same one.
 """
@@ -17,10 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compiler.graph import TensorType
-from compiler.kernels.text import Reader, show_fields
+from compiler.kernels.text import Reader, show, show_fields
 from compiler.program.aliases import Alias
 from compiler.program.program import KernelCall, Program
-from compiler.rewriting.text import parse_lines, read_outputs, read_typed, spell, typed
+from compiler.rewriting.text import parse_lines, read_name, read_outputs, read_typed, read_value, typed
+from compiler.values import Value
 
 _HEADS = {"program train": "train", "program forward": "forward"}
 
@@ -39,13 +41,14 @@ def _lines(program: Program) -> Iterator[str]:
     for call in program.calls:
         outputs = ", ".join(typed(value, program.types) for value in call.outputs)
         rest = show_fields(call, leave_out=("inputs", "outputs"))
-        yield f"{outputs} = ({', '.join(map(spell, call.inputs))}) {rest}"
+        yield f"{outputs} = ({', '.join(map(str, call.inputs))}) {rest}"
     for value, alias in program.aliases.items():
         start = f" from {alias.offset_bytes}" if alias.offset_bytes else ""
-        yield f"alias {typed(value, program.types)} of {spell(alias.value)}{start}"
-    yield from (f"output {spell(value)}" for value in program.outputs)
-    yield from (f"update {spell(value)}" for value in program.updates)
+        yield f"alias {typed(value, program.types)} of {alias.value}{start}"
+    yield from (f"output {value}" for value in program.outputs)
+    yield from (f"update {value}" for value in program.updates)
     yield from (f"unused {typed(value, program.types)}" for value in program.types if value not in shown)
+    yield from (f"name {value} = {show(name)}" for value, name in program.names.items())
 
 
 def parse_program(text: str) -> Program:
@@ -64,6 +67,7 @@ def parse_program(text: str) -> Program:
         tuple(found.updates),
         tuple(found.state),
         found.ordered,
+        found.names,
     )
 
 
@@ -72,13 +76,14 @@ class _Found:
     """What the lines so far say."""
 
     calls: list[KernelCall] = field(default_factory=list)
-    types: dict[str, TensorType] = field(default_factory=dict)
-    inputs: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-    aliases: dict[str, Alias] = field(default_factory=dict)
-    updates: list[str] = field(default_factory=list)
-    state: list[str] = field(default_factory=list)
+    types: dict[Value, TensorType] = field(default_factory=dict)
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    aliases: dict[Value, Alias] = field(default_factory=dict)
+    updates: list[Value] = field(default_factory=list)
+    state: list[Value] = field(default_factory=list)
     ordered: bool = True
+    names: dict[Value, str] = field(default_factory=dict)
 
     def line(self, reader: Reader) -> None:
         """Take in one line."""
@@ -89,13 +94,15 @@ class _Found:
         elif reader.took("unordered"):
             self.ordered = False
         elif reader.took("output"):
-            self.outputs.append(str(reader.value()))
+            self.outputs.append(read_value(reader))
         elif reader.took("update"):
-            self.updates.append(str(reader.value()))
+            self.updates.append(read_value(reader))
         elif reader.took("input"):
             self.inputs.append(read_typed(reader, self.types))
         elif reader.took("state"):
             self.state.append(read_typed(reader, self.types))
+        elif reader.took("name"):
+            read_name(reader, self.names)
         else:
             reader.expect("unused")
             read_typed(reader, self.types)
@@ -110,7 +117,7 @@ class _Found:
     def _alias(self, reader: Reader) -> None:
         value = read_typed(reader, self.types)
         reader.expect("of")
-        alias = Alias(str(reader.value()))
+        alias = Alias(read_value(reader))
         if reader.took("from"):
             start: Any = reader.value()
             alias = replace(alias, offset_bytes=start)

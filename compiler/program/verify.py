@@ -17,6 +17,7 @@ from compiler.program.labels import label_of
 from compiler.program.operands import find_mismatch
 from compiler.program.program import KernelCall, Program
 from compiler.program.schedule import dependencies
+from compiler.values import Value
 
 
 def find_problem(program: Program) -> str:
@@ -33,14 +34,14 @@ def _values(program: Program) -> str:
     for call in program.calls:
         for value in (*call.inputs, *call.outputs):
             if value not in program.types:
-                return f"{label_of(call)}: {value} has no type"
+                return f"{label_of(call)}: {program.name_of(value)} has no type"
         for value in call.outputs:
             if value in there:
-                return f"{label_of(call)} makes {value}, which is there already"
+                return f"{label_of(call)} makes {program.name_of(value)}, which is there already"
             there.add(value)
     missing = [value for value in program.outputs if value not in program.types]
     missing += [value for value in program.updates if value not in there]
-    return f"nothing makes {missing[0]}, a result" if missing else ""
+    return f"nothing makes {program.name_of(missing[0])}, a result" if missing else ""
 
 
 def _aliases(program: Program) -> str:
@@ -48,15 +49,16 @@ def _aliases(program: Program) -> str:
         seen, at = {value}, alias.value
         while at in program.aliases:
             if at in seen:
-                return f"the storage of {value} is its own"
+                return f"the storage of {program.name_of(value)} is its own"
             seen.add(at)
             at = program.aliases[at].value
     for value, alias in program.aliases.items():
+        own, home = program.name_of(value), program.name_of(alias.value)
         if value not in program.types or alias.value not in program.types:
-            return f"{value} or {alias.value}, whose storage it shares, has no type"
+            return f"{own} or {home}, whose storage it shares, has no type"
         end, whole = alias.offset_bytes + program.types[value].size_bytes, program.types[alias.value].size_bytes
         if alias.offset_bytes < 0 or end > whole:
-            return f"{value} ends at byte {end} of {alias.value}, which has {whole}"
+            return f"{own} ends at byte {end} of {home}, which has {whole}"
     return ""
 
 
@@ -91,10 +93,10 @@ def _some_order(program: Program) -> Sequence[KernelCall]:
 class _Range:
     """Bytes of a root value's storage, and the value that wrote them."""
 
-    root: str
+    root: Value
     first: int
     end: int
-    value: str
+    value: Value
 
     def meets(self, other: _Range) -> bool:
         return self.root == other.root and self.first < other.end and other.first < self.end
@@ -105,8 +107,8 @@ class _Memory:
     """What the storage of every root value holds, as calls run; nothing stands for what was there before."""
 
     program: Program
-    made: frozenset[str] = frozenset()
-    held: dict[str, list[_Range]] = field(default_factory=dict)
+    made: frozenset[Value] = frozenset()
+    held: dict[Value, list[_Range]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.made = frozenset(value for call in self.program.calls for value in call.outputs)
@@ -117,36 +119,37 @@ class _Memory:
             problem = self.read(value)
             if problem:
                 return problem
+        name_of = self.program.name_of
         written = [self._range(value) for value in call.outputs]
         for one, other in ((a, b) for i, a in enumerate(written) for b in written[:i]):
             if one.meets(other):
-                return f"writes {one.value} and {other.value} to the same bytes"
+                return f"writes {name_of(one.value)} and {name_of(other.value)} to the same bytes"
         for own in map(self._range, call.inputs):
             for target in written:
                 if own.meets(target) and (own.first, own.end) != (target.first, target.end):
-                    return f"reads {own.value} while it overwrites part of it with {target.value}"
+                    return f"reads {name_of(own.value)} while it overwrites part of it with {name_of(target.value)}"
         for target in written:
             self._write(target)
         return ""
 
-    def read(self, value: str) -> str:
+    def read(self, value: Value) -> str:
         """What is wrong with reading a value now; empty if it is there."""
-        wanted = self._range(value)
+        wanted, name_of = self._range(value), self.program.name_of
         found = sorted((own for own in self.held.get(wanted.root, ()) if own.meets(wanted)), key=lambda own: own.first)
         chain = list(self._chain(value))
         maker = next((name for name in chain if name in self.made), None)
         if maker is None and wanted.root in {*self.program.inputs, *self.program.state}:
-            return f"reads {value} after {found[0].value} has overwritten it" if found else ""
+            return f"reads {name_of(value)} after {name_of(found[0].value)} has overwritten it" if found else ""
         whole = self.program.types[wanted.root].size_bytes
         for own in found:
             # Without a maker the value was made in parts, each of them an alias of it, or of what it is a view of.
             alias = self.program.aliases.get(own.value)
             part = alias is not None and alias.value in chain and own.end - own.first < whole
             if own.value != maker and not (maker is None and part):
-                return f"reads {value} after {own.value} has overwritten it"
+                return f"reads {name_of(value)} after {name_of(own.value)} has overwritten it"
         gapless = all(one.end == other.first for one, other in pairwise(found))
         if not found or not gapless or found[0].first > wanted.first or found[-1].end < wanted.end:
-            return f"reads {value} before it is made"
+            return f"reads {name_of(value)} before it is made"
         return ""
 
     def _write(self, target: _Range) -> None:
@@ -159,11 +162,11 @@ class _Memory:
             left += [replace(own, first=target.end)] if own.end > target.end else []
         self.held[target.root] = [*left, target]
 
-    def _range(self, value: str) -> _Range:
+    def _range(self, value: Value) -> _Range:
         home = storage_of(self.program.aliases, value)
         return _Range(home.value, home.offset_bytes, home.offset_bytes + self.program.types[value].size_bytes, value)
 
-    def _chain(self, value: str) -> Iterator[str]:
+    def _chain(self, value: Value) -> Iterator[Value]:
         """The value, what it is an alias of, and so on."""
         yield value
         while value in self.program.aliases:

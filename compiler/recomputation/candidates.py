@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compiler.program.program import Program
 from compiler.rewriting.passes import Declined, Reason
+from compiler.values import Value
 
 NOT_REPEATABLE = Reason("repeat.overwritten", "results of its own, and operands that are as they were until then")
 
@@ -43,18 +44,18 @@ def not_repeatable(program: Program) -> tuple[Declined, ...]:
     )
 
 
-def first_reads_after_forward(program: Program) -> dict[str, int]:
+def first_reads_after_forward(program: Program) -> dict[Value, int]:
     """Root values that calls after the forward pass read, and the first of these calls."""
-    reads: dict[str, int] = {}
+    reads: dict[Value, int] = {}
     for position, call in enumerate(program.calls):
         for name in call.inputs if call.phase != "forward" else ():
             reads.setdefault(program.root(name), position)
     return reads
 
 
-def _first_overwrites(program: Program) -> dict[str, int]:
+def _first_overwrites(program: Program) -> dict[Value, int]:
     """Root values that calls write in place, and the first of these calls."""
-    writes: dict[str, int] = {}
+    writes: dict[Value, int] = {}
     for position, call in enumerate(program.calls):
         for name in call.outputs:
             if name in program.aliases:

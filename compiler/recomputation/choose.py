@@ -16,6 +16,7 @@ from compiler.program.cost import CostedCall, Machine, costed_calls
 from compiler.program.program import Program
 from compiler.recomputation.candidates import first_reads_after_forward, repeatable
 from compiler.recomputation.rewrite import repeat_calls
+from compiler.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def lowering(program: Program, repeats: Iterable[Repeat]) -> tuple[Repeat, ...]:
 
 def _live_bytes(program: Program) -> tuple[int, int]:
     """The most bytes of made values alive at one call, and the sum over all calls."""
-    spans: dict[str, tuple[int, int]] = {}
+    spans: dict[Value, tuple[int, int]] = {}
     for position, call in enumerate(program.calls):
         for root in map(program.root, (*call.inputs, *call.outputs)):
             spans[root] = (spans.get(root, (position, 0))[0], position)
@@ -78,13 +79,13 @@ class _Ranking:
     machine: Machine
     calls: tuple[CostedCall, ...]
     left: list[int]
-    kept: set[str]
+    kept: set[Value]
     """Values of the forward pass that calls after it read, and that no call makes again."""
-    fixed: frozenset[str]
+    fixed: frozenset[Value]
     """Values that no forward call makes: they cost nothing to read again."""
-    leaving: frozenset[str]
+    leaving: frozenset[Value]
     """Values that leave the cache between the forward and the backward pass."""
-    again: set[str] = field(default_factory=set)
+    again: set[Value] = field(default_factory=set)
 
     @classmethod
     def of(cls, program: Program, machine: Machine) -> _Ranking:
@@ -128,10 +129,10 @@ class _Ranking:
         return Repeat(position, saved_bytes, cost, leaves and cost < costs.kept_passes * saved_bytes)
 
 
-def _leaving(program: Program, calls: Iterable[CostedCall], capacity_bytes: int) -> frozenset[str]:
+def _leaving(program: Program, calls: Iterable[CostedCall], capacity_bytes: int) -> frozenset[Value]:
     """Values that more than a cache's worth of others is written after, before the backward pass reads them."""
     written = [0, *accumulate(sum(operand.size_bytes for operand in call.outputs) for call in calls)]
-    last_uses: dict[str, int] = {}
+    last_uses: dict[Value, int] = {}
     for position, call in enumerate(program.calls):
         for name in (*call.inputs, *call.outputs) if call.phase == "forward" else ():
             last_uses[program.root(name)] = position

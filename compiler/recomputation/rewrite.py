@@ -16,8 +16,7 @@ from compiler.program.aliases import Alias
 from compiler.program.program import KernelCall, Program, ProgramName
 from compiler.recomputation.candidates import not_repeatable
 from compiler.rewriting.passes import PassResult
-
-AGAIN = "(again)"
+from compiler.values import Value
 
 
 def repeat_forward(program: Program, *, positions: Mapping[ProgramName, Collection[int]]) -> PassResult[Program]:
@@ -42,11 +41,11 @@ def repeat_calls(program: Program, positions: Collection[int]) -> Program:
 @dataclass(slots=True)
 class _Repeater:
     program: Program
-    makers: dict[str, int]
+    makers: dict[Value, int]
     """Root values that are made again -> the position of the call that makes them."""
     done: set[int] = field(default_factory=set)
-    types: dict[str, TensorType] = field(default_factory=dict)
-    aliases: dict[str, Alias] = field(default_factory=dict)
+    types: dict[Value, TensorType] = field(default_factory=dict)
+    aliases: dict[Value, Alias] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program, positions: Collection[int]) -> _Repeater:
@@ -71,12 +70,12 @@ class _Repeater:
         """The call, reading repeated values where there are any."""
         return replace(call, inputs=tuple(map(self._source, call.inputs)))
 
-    def _source(self, name: str) -> str:
+    def _source(self, name: Value) -> Value:
         return self._again(name) if self.program.root(name) in self.makers else name
 
-    def _again(self, name: str) -> str:
-        """The repeated value of that name; a view's is a view of its owner's."""
-        own = f"{name} {AGAIN}"
+    def _again(self, name: Value) -> Value:
+        """The repeated value; a view's is a view of its owner's."""
+        own = name.again()
         if own not in self.types:
             self.types[own] = self.program.types[name]
             if name in self.program.aliases:

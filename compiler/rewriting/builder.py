@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,68 +11,74 @@ from compiler.element_types import emitted_of_numpy
 from compiler.errors import CompileError, InternalError
 from compiler.graph import Array, AttrValue, Graph, Node, Phase, TensorType
 from compiler.ops import OPERATORS
+from compiler.values import Role, Value
+
+EMPTY = Graph((), (), (), {})
 
 
 class GraphBuilder:
-    """Appends nodes to a graph; `emit` names and types the output.
+    """Appends nodes to a graph; `emit` makes and types the output.
 
-    A builder is how autodiff, decompositions and passes write: they never construct types by hand.
+    A builder is how autodiff, decompositions and passes write: they never construct types or values by hand.
     """
 
-    def __init__(self, base: Graph | None = None, *, prefix: str = "v") -> None:
-        self.nodes: list[Node] = list(base.nodes) if base is not None else []
-        self.types: dict[str, TensorType] = dict(base.types) if base is not None else {}
-        self.arrays: dict[str, Array] = dict(base.arrays) if base is not None else {}
+    def __init__(self, base: Graph = EMPTY, *, keep_nodes: bool = True) -> None:
+        """Knows all values of `base`, and begins with its nodes if those are to be kept."""
+        self.nodes: list[Node] = list(base.nodes) if keep_nodes else []
+        self.types: dict[Value, TensorType] = dict(base.types)
+        self.arrays: dict[Value, Array] = dict(base.arrays)
         self.layer = ""
         self.phase: Phase = "forward"
         self.parameter = ""
-        self._prefix = prefix
-        self._counter = 0
+        self.next_number = max([base.next_number, *(value.number + 1 for value in base.types)])
 
     def stand_for(self, node: Node) -> None:
         """What is emitted from now on is what has become of `node`."""
         self.layer, self.phase, self.parameter = node.layer, node.phase, node.parameter
 
-    def fresh(self, hint: str = "") -> str:
-        """A name that no value has yet."""
-        while True:
-            name = f"{hint or self._prefix}.{self._counter}" if self._counter or not hint else hint
-            self._counter += 1
-            if name not in self.types:
-                return name
+    def graph_of(self, graph: Graph) -> Graph:
+        """What has become of `graph`: the same, with this builder's nodes and values."""
+        return replace(
+            graph, nodes=tuple(self.nodes), types=self.types, arrays=self.arrays, next_number=self.next_number
+        )
 
-    def emit(self, op: str, *inputs: str, name: str = "", **attrs: AttrValue) -> str:
-        """Append a single-output node and return its output."""
-        (output,) = self.emit_many(op, inputs, names=(name or self.fresh(),), **attrs)
-        return output
+    def fresh(self, role: Role = "plain", kind: str = "") -> Value:
+        """A value that there never was."""
+        self.next_number += 1
+        return Value(self.next_number - 1, role, kind)
+
+    def emit(self, op: str, *inputs: Value, output: Value | None = None, **attrs: AttrValue) -> Value:
+        """Append a single-output node and return its output, which is `output` or a fresh value."""
+        (made,) = self.emit_many(op, inputs, outputs=(output or self.fresh(),), **attrs)
+        return made
 
     def emit_many(
-        self, op: str, inputs: Iterable[str], *, names: tuple[str, ...], **attrs: AttrValue
-    ) -> tuple[str, ...]:
-        """Append a node whose outputs get the given names."""
+        self, op: str, inputs: Iterable[Value], *, outputs: tuple[Value, ...], **attrs: AttrValue
+    ) -> tuple[Value, ...]:
+        """Append a node with the given outputs."""
         operands = tuple(inputs)
-        node = Node(op, operands, names, attrs, self.layer, self.phase, self.parameter)
+        node = Node(op, operands, outputs, attrs, self.layer, self.phase, self.parameter)
         try:
             types = OPERATORS[op].infer(tuple(self.types[operand] for operand in operands), attrs)
         except CompileError as problem:
             if not problem.where:
                 problem.where = self.layer or op
             raise
-        self.types.update(zip(names, types, strict=True))
+        self.types.update(zip(outputs, types, strict=True))
         self.nodes.append(node)
-        return names
+        return outputs
 
-    def constant(self, value: Array | float, name: str = "") -> str:
-        """A constant; a plain number becomes an f32 scalar."""
+    def constant(self, value: Array | float) -> Value:
+        """A constant (or parameter) with the given elements; a plain number becomes an f32 scalar."""
         array = np.asarray(value, np.float32) if isinstance(value, float | int) else value
-        label = name or self.fresh("constant")
         element = emitted_of_numpy(array.dtype)
         if element is None:
-            raise InternalError(f"a constant of type {array.dtype}", where=label)
-        self.arrays[label] = np.ascontiguousarray(array).reshape(array.shape)
-        self.types[label] = TensorType(element.name, array.shape)
-        return label
+            raise InternalError(f"a constant of type {array.dtype}", where=self.layer)
+        held = self.fresh()
+        self.arrays[held] = np.ascontiguousarray(array).reshape(array.shape)
+        self.types[held] = TensorType(element.name, array.shape)
+        return held
 
-    def shape(self, value: str) -> tuple[int, ...]:
+    def shape(self, value: Value) -> tuple[int, ...]:
         """Shape of a value."""
         return self.types[value].shape

@@ -8,16 +8,17 @@ import numpy as np
 
 from compiler.graph import Array, Graph
 from compiler.ops import OPERATORS
+from compiler.values import Value
 
 
 def evaluate_graph(
-    graph: Graph, feeds: Mapping[str, Array], *, real: type[np.floating] = np.float64
-) -> dict[str, Array]:
+    graph: Graph, feeds: Mapping[Value, Array], *, real: type[np.floating] = np.float64
+) -> dict[Value, Array]:
     """Values of every tensor of the graph; real tensors are computed in `real` precision.
 
     `feeds` overrides arrays of the graph (parameters) as well as binding inputs.
     """
-    values: dict[str, Array] = {name: _as_real(array, real) for name, array in graph.arrays.items()}
+    values: dict[Value, Array] = {name: _as_real(array, real) for name, array in graph.arrays.items()}
     values.update({name: _as_real(np.asarray(array), real) for name, array in feeds.items()})
     for node in graph.nodes:
         operands = [values[name] for name in node.inputs]

@@ -1,11 +1,12 @@
 """Graphs as readable text and back.
 
     graph
-      input %x: f32[8, 4]
-      parameter %fc.weight: f32[4, 2] = sha256:…, name=fc.weight, file_shape=(2, 4), …
-      constant %scale: f32[] = (0.5)
-      %y: f32[8, 2] = matmul(%x, %fc.weight){transpose_a=False, transpose_b=False} layer=fc, phase=forward
-      output %y
+      input %0: f32[8, 4]
+      parameter %1: f32[4, 2] = sha256:…, name=fc.weight, file_shape=(2, 4), …
+      constant %2: f32[] = (0.5)
+      %3: f32[8, 2] = matmul(%0, %1){transpose_a=False, transpose_b=False} layer=fc, phase=forward
+      output %3
+      name %1 = fc.weight
 
 Weights stand there by digest; `arrays_by_digest` keeps them, so that `parse_graph` gives the same graph to the bit.
 """
@@ -13,8 +14,6 @@ Weights stand there by digest; `arrays_by_digest` keeps them, so that `parse_gra
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,26 +23,16 @@ import numpy as np
 from compiler.errors import InternalError
 from compiler.graph import Array, Graph, Node, Parameter, TensorType, Unlearnable
 from compiler.kernels.text import Reader, record, show, show_fields
+from compiler.values import Value
 from compiler.warnings import CompileWarning
 
 INLINE_ELEMENTS = 8
 """Constants of up to so many elements are written out."""
-_SIMPLE = re.compile(r"[^\s,()=\"]*[^\s,()=\":]")
 
 
-def spell(value: str) -> str:
-    """A value in print."""
-    return f"%{value}" if _SIMPLE.fullmatch(value) else f"%{json.dumps(value)}"
-
-
-def spelled(token: str) -> str:
-    """The value that is spelled so."""
-    return str(json.loads(token[1:])) if token.startswith('%"') else token[1:]
-
-
-def typed(value: str, types: Mapping[str, TensorType]) -> str:
+def typed(value: Value, types: Mapping[Value, TensorType]) -> str:
     """A value in print with its type."""
-    return f"{spell(value)}: {types[value]}"
+    return f"{value}: {types[value]}"
 
 
 def graph_text(graph: Graph) -> str:
@@ -62,10 +51,12 @@ def _lines(graph: Graph) -> Iterator[str]:
         outputs = ", ".join(typed(value, graph.types) for value in node.outputs)
         attrs = ", ".join(f"{name}={show(value)}" for name, value in node.attrs.items())
         rest = show_fields(node, leave_out=("op", "inputs", "outputs", "attrs"))
-        operands = ", ".join(map(spell, node.inputs))
+        operands = ", ".join(map(str, node.inputs))
         yield f"{outputs} = {node.op}({operands}){f'{{{attrs}}}' if attrs else ''} {rest}".rstrip()
-    yield from (f"output {spell(value)}" for value in graph.outputs)
+    yield from (f"output {value}" for value in graph.outputs)
     yield from (f"unused {typed(value, graph.types)}" for value in graph.types if value not in shown)
+    yield from (f"name {value} = {show(name)}" for value, name in graph.names.items())
+    yield from [f"numbers {graph.next_number}"] if graph.next_number else []
     yield from (f"unlearnable {show((name,))} {show_fields(own)}" for name, own in graph.unlearnable.items())
     yield from (f"warning {show_fields(warning)}" for warning in graph.warnings)
 
@@ -114,6 +105,8 @@ def parse_graph(text: str, arrays: Mapping[str, Array]) -> Graph:
         found.types,
         found.held,
         found.parameters,
+        found.names,
+        found.next_number,
         found.unlearnable,
         tuple(found.warnings),
     )
@@ -126,23 +119,38 @@ def parse_lines(text: str, head: str, line: Callable[[Reader], None]) -> None:
         raise InternalError(f"the first line should be {head!r}, it is {first!r:.80}", where="line 1")
     for number, content in enumerate(rest, 2):
         try:
-            reader = Reader(content, spelled)
+            reader = Reader(content, Value.parse)
             line(reader)
             reader.end()
-        except (ValueError, TypeError, KeyError, StopIteration) as problem:
+        except (ValueError, TypeError, KeyError, StopIteration, InternalError) as problem:
             raise InternalError(f"{content.strip()!r:.80} cannot be read: {problem}", where=f"line {number}") from None
 
 
-def read_typed(reader: Reader, types: dict[str, TensorType]) -> str:
+def read_value(reader: Reader) -> Value:
+    """A value. Raises: ValueError if something else stands there."""
+    found = reader.value()
+    if not isinstance(found, Value):
+        raise ValueError(f"{found!r:.80} is not a value")
+    return found
+
+
+def read_name(reader: Reader, names: dict[Value, str]) -> None:
+    """`%0 = x`: what the model calls a value."""
+    value = read_value(reader)
+    reader.expect("=")
+    names[value] = str(reader.value())
+
+
+def read_typed(reader: Reader, types: dict[Value, TensorType]) -> Value:
     """A value with its type, which `types` takes."""
-    value: Any = reader.value()
+    value = read_value(reader)
     reader.expect(":")
     tensor: Any = reader.value()
     types[value] = tensor
-    return str(value)
+    return value
 
 
-def read_outputs(reader: Reader, types: dict[str, TensorType]) -> tuple[str, ...]:
+def read_outputs(reader: Reader, types: dict[Value, TensorType]) -> tuple[Value, ...]:
     """`%a: f32[4], %b: f32[4] =`."""
     outputs = [read_typed(reader, types)]
     while reader.took(","):
@@ -157,11 +165,13 @@ class _Found:
 
     arrays: Mapping[str, Array]
     nodes: list[Node] = field(default_factory=list)
-    inputs: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-    types: dict[str, TensorType] = field(default_factory=dict)
-    held: dict[str, Array] = field(default_factory=dict)
-    parameters: dict[str, Parameter] = field(default_factory=dict)
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    types: dict[Value, TensorType] = field(default_factory=dict)
+    held: dict[Value, Array] = field(default_factory=dict)
+    parameters: dict[Value, Parameter] = field(default_factory=dict)
+    names: dict[Value, str] = field(default_factory=dict)
+    next_number: int = 0
     unlearnable: dict[str, Unlearnable] = field(default_factory=dict)
     warnings: list[CompileWarning] = field(default_factory=list)
 
@@ -178,9 +188,13 @@ class _Found:
         elif reader.took("constant"):
             self._array(reader)
         elif reader.took("output"):
-            self.outputs.append(str(reader.value()))
+            self.outputs.append(read_value(reader))
         elif reader.took("unused"):
             read_typed(reader, self.types)
+        elif reader.took("name"):
+            read_name(reader, self.names)
+        elif reader.took("numbers"):
+            self.next_number = int(str(reader.value()))
         elif reader.took("unlearnable"):
             (name,) = reader.values(")") if reader.took("(") else ("",)
             self.unlearnable[name] = _made(Unlearnable, reader)
@@ -197,7 +211,7 @@ class _Found:
         rest: Any = reader.rest()
         return Node(op, inputs, outputs, attrs, **rest)  # type: ignore[arg-type]
 
-    def _array(self, reader: Reader) -> str:
+    def _array(self, reader: Reader) -> Value:
         value = read_typed(reader, self.types)
         reader.expect("=")
         content: Any = reader.value()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from compiler.kernels.alignment import ALIGNMENT_BYTES
 from compiler.program.program import KernelCall, Program
 from compiler.slicing.cut import Part, part_of
+from compiler.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class _Cuttable:
     """A call's part, and the values that own the storage of its operands."""
 
     part: Part | None
-    read_whole: frozenset[str]
+    read_whole: frozenset[Value]
 
 
 @dataclass(slots=True)
@@ -33,8 +34,8 @@ class Cutter:
 
     program: Program
     known: dict[tuple[int, int], _Cuttable] = field(default_factory=dict)
-    inputs: list[frozenset[str]] = field(default_factory=list)
-    outputs: list[frozenset[str]] = field(default_factory=list)
+    inputs: list[frozenset[Value]] = field(default_factory=list)
+    outputs: list[frozenset[Value]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         root = self.program.root
@@ -54,7 +55,7 @@ class Cutter:
             return _Cuttable(None, frozenset())
         return _Cuttable(part, frozenset(map(self.program.root, whole_inputs(call, part))))
 
-    def _has_ranges(self, name: str, parts: int) -> bool:
+    def _has_ranges(self, name: Value, parts: int) -> bool:
         """True if every part's range of the value begins at an aligned byte of its storage."""
         size_bytes = self.program.types[name].size_bytes
         owner_bytes = self.program.types[self.program.root(name)].size_bytes
@@ -71,8 +72,8 @@ class Run:
 
     cutter: Cutter
     parts: int
-    made: set[str] = field(default_factory=set)
-    late: set[str] = field(default_factory=set)
+    made: set[Value] = field(default_factory=set)
+    late: set[Value] = field(default_factory=set)
 
     def admit(self, position: int) -> Part | None:
         """The next call's part; None if the call runs whole, after the parts."""
@@ -86,13 +87,13 @@ class Run:
         return part
 
 
-def cut_values(call: KernelCall, part: Part) -> Iterator[str]:
+def cut_values(call: KernelCall, part: Part) -> Iterator[Value]:
     """Operands of a call of which each part reads or writes its range."""
     yield from (name for name, cut in zip(call.inputs, part.cut, strict=False) if cut)
     yield from () if part.sums else call.outputs
 
 
-def whole_inputs(call: KernelCall, part: Part) -> Iterator[str]:
+def whole_inputs(call: KernelCall, part: Part) -> Iterator[Value]:
     """Inputs that every part reads whole; not those that only the sum of the parts needs."""
     yield from (name for name, cut in zip(call.inputs, part.cut, strict=False) if not cut)
 

@@ -20,6 +20,7 @@ from compiler.program.program import KernelCall, Program, ProgramName
 from compiler.rewriting.passes import PassResult, Reason
 from compiler.slicing.cut import Part
 from compiler.slicing.flow import Group, cut_values, parts_of
+from compiler.values import Value
 
 WAITS = Reason(
     "slice.waits", "a kernel that can be cut by the batch, and nothing to read that is complete only after it"
@@ -55,12 +56,12 @@ def slice_program(program: Program, groups: Sequence[Group]) -> Program:
 class _Slicer:
     program: Program
     parts: dict[int, tuple[Group, Part]]
-    reads: Mapping[str, int]
+    reads: Mapping[Value, int]
     """How many calls (and the world outside) read each value."""
-    apart: frozenset[str]
+    apart: frozenset[Value]
     """Values that only parts of one count make and read: each range is a value of its own, with its own short life."""
-    types: dict[str, TensorType] = field(default_factory=dict)
-    aliases: dict[str, Alias] = field(default_factory=dict)
+    types: dict[Value, TensorType] = field(default_factory=dict)
+    aliases: dict[Value, Alias] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program, groups: tuple[Group, ...]) -> _Slicer:
@@ -80,10 +81,10 @@ class _Slicer:
             late = self._merged(total, late)
         return calls + late
 
-    def _outputs(self, position: int) -> tuple[str, ...]:
+    def _outputs(self, position: int) -> tuple[Value, ...]:
         return self.program.calls[position].outputs
 
-    def _merged(self, total: str, late: list[KernelCall]) -> list[KernelCall]:
+    def _merged(self, total: Value, late: list[KernelCall]) -> list[KernelCall]:
         """The calls, with a sum of terms made inside the one map (an update, as a rule) that reads it."""
         root = self.program.root(total)
         reader = next((i for i, call in enumerate(late) if root in map(self.program.root, call.inputs)), None)
@@ -120,9 +121,9 @@ class _Slicer:
             part=j,
         )
 
-    def _range(self, name: str, j: int, parts: int) -> str:
+    def _range(self, name: Value, j: int, parts: int) -> Value:
         """The j-th range of a value; a view's is a view of its owner's."""
-        own, whole, root = f"{name} [{j + 1}/{parts}]", self.program.types[name], self.program.root(name)
+        own, whole, root = name.part(j, parts), self.program.types[name], self.program.root(name)
         if own not in self.types:
             self.types[own] = TensorType(whole.dtype, _range_shape(whole.shape, parts))
             if name != root:
@@ -131,9 +132,9 @@ class _Slicer:
                 self.aliases[own] = Alias(root, j * (whole.size_bytes // parts))
         return own
 
-    def _term(self, name: str, j: int, parts: int) -> str:
+    def _term(self, name: Value, j: int, parts: int) -> Value:
         """What part j adds to a value that sums over the batch."""
-        own = f"{name} (term {j + 1}/{parts})"
+        own = name.term(j, parts)
         self.types[own] = self.program.types[name]
         return own
 
@@ -159,7 +160,7 @@ class _Slicer:
         return sums
 
 
-def _count_reads(program: Program) -> Mapping[str, int]:
+def _count_reads(program: Program) -> Mapping[Value, int]:
     reads = Counter(program.root(name) for name in program.outputs)
     for call in program.calls:
         reads.update({program.root(name) for name in call.inputs})
@@ -176,13 +177,13 @@ def _range_shape(shape: tuple[int, ...], parts: int) -> tuple[int, ...]:
     return (size // parts,)
 
 
-def _values_apart(program: Program, parts: dict[int, tuple[Group, Part]]) -> frozenset[str]:
-    counts: dict[str, set[int]] = {}
+def _values_apart(program: Program, parts: dict[int, tuple[Group, Part]]) -> frozenset[Value]:
+    counts: dict[Value, set[int]] = {}
     touched_whole = {program.root(name) for name in program.outputs}
     for position, call in enumerate(program.calls):
         group, part = parts.get(position, (None, None))
         names = (*call.inputs, *call.outputs)
-        cut: list[str] = []
+        cut: list[Value] = []
         if group is not None and part is not None:
             cut = list(cut_values(call, part))
             for name in cut:
@@ -192,7 +193,7 @@ def _values_apart(program: Program, parts: dict[int, tuple[Group, Part]]) -> fro
     return frozenset(root for root, found in counts.items() if len(found) == 1 and root in made - touched_whole)
 
 
-def _rest(names: Sequence[str], taken: Sequence[str]) -> list[str]:
+def _rest(names: Sequence[Value], taken: Sequence[Value]) -> list[Value]:
     """`names` less `taken`, each as often as it stands there."""
     left = list(names)
     for name in taken:

@@ -17,6 +17,7 @@ from compiler.ops.record import NotDifferentiable
 from compiler.rewriting.builder import GraphBuilder
 from compiler.step.plan import UpdatePlan, UpdateSlice
 from compiler.step.training import TrainingGraph
+from compiler.values import Value
 
 
 def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
@@ -26,28 +27,27 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
     Raises: PlanError for a parameter without a differentiable path to the loss.
     """
     graph = step.graph
-    b = GraphBuilder(graph, prefix="d")
+    b = GraphBuilder(graph)
     b.phase = "backward"
     active = _depends_on(graph, plan)
-    pending: dict[str, list[str]] = {step.loss: [b.constant(1.0)]}
+    pending: dict[Value, list[Value]] = {step.loss: [b.constant(1.0)]}
     for node in reversed(graph.nodes):
         if node.outputs[0] not in pending or node.outputs[0] not in active:
             continue
         d_output = _total(b, pending.pop(node.outputs[0]))
         _propagate(b, node, d_output, active, pending)
     gradients = {}
-    for name, part in plan.items():
-        known = graph.parameters.get(name)
-        b.layer, b.parameter = known.layer if known is not None else "", name
-        if name not in pending:
-            raise _unreachable(name)
-        gradients[name] = _slice_of(b, _total(b, pending.pop(name)), part)
-    outputs = (*graph.outputs, *gradients.values())
-    whole = replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays, outputs=outputs)
+    for target, part in plan.items():
+        known = graph.parameters.get(target)
+        b.layer, b.parameter = known.layer if known is not None else "", graph.name_of(target)
+        if target not in pending:
+            raise _unreachable(graph.name_of(target))
+        gradients[target] = _slice_of(b, _total(b, pending.pop(target)), part)
+    whole = replace(b.graph_of(graph), outputs=(*graph.outputs, *gradients.values()))
     return replace(step, graph=whole, gradients=gradients)
 
 
-def _depends_on(graph: Graph, targets: Iterable[str]) -> set[str]:
+def _depends_on(graph: Graph, targets: Iterable[Value]) -> set[Value]:
     """Every value that changes when a target changes."""
     active = set(targets)
     for node in graph.nodes:
@@ -56,7 +56,9 @@ def _depends_on(graph: Graph, targets: Iterable[str]) -> set[str]:
     return active
 
 
-def _propagate(b: GraphBuilder, node: Node, d_output: str, active: set[str], pending: dict[str, list[str]]) -> None:
+def _propagate(
+    b: GraphBuilder, node: Node, d_output: Value, active: set[Value], pending: dict[Value, list[Value]]
+) -> None:
     rule = OPERATORS[node.op].grad
     wanted = tuple(name in active for name in node.inputs)
     if isinstance(rule, NotDifferentiable):
@@ -71,14 +73,14 @@ def _propagate(b: GraphBuilder, node: Node, d_output: str, active: set[str], pen
             pending.setdefault(name, []).append(d_input)
 
 
-def _total(b: GraphBuilder, parts: list[str]) -> str:
+def _total(b: GraphBuilder, parts: list[Value]) -> Value:
     total = parts[0]
     for part in parts[1:]:
         total = b.emit("add", total, part)
     return total
 
 
-def _slice_of(b: GraphBuilder, gradient: str, part: UpdateSlice) -> str:
+def _slice_of(b: GraphBuilder, gradient: Value, part: UpdateSlice) -> Value:
     if part.is_whole:
         return gradient
     shape = b.shape(gradient)

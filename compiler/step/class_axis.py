@@ -14,14 +14,15 @@ from typing import Literal
 from compiler.graph import Graph, Node
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.record import flag, integer, ints
+from compiler.values import Value
 
 Source = Literal["layer", "data", "unknown"]
 """What an axis is: outputs of a layer, something of the data (batch, positions), or not to be told."""
-Step = tuple[str, int]
+Step = tuple[Value, int]
 """A value and one of its axes."""
 
 
-def axis_source(graph: Graph, value: str, axis: int) -> Source:
+def axis_source(graph: Graph, value: Value, axis: int) -> Source:
     """Where the extent of an axis comes from. A layer wins: what is added to its outputs does not change them."""
     walk = _Walk(graph)
     found: set[Source] = set()
@@ -51,14 +52,14 @@ class _Walk:
         self.data = _reached(graph, graph.inputs)
         self.learned = _reached(graph, graph.parameters)
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: Value) -> tuple[int, ...]:
         return self.graph.types[name].shape
 
-    def from_weights(self, name: str) -> bool:
+    def from_weights(self, name: Value) -> bool:
         return name not in self.data and name in self.learned
 
 
-def _reached(graph: Graph, start: Iterable[str]) -> set[str]:
+def _reached(graph: Graph, start: Iterable[Value]) -> set[Value]:
     reached = set(start)
     for node in graph.nodes:
         if any(name in reached for name in node.inputs):

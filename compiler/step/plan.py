@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec.documents import SparsePlan, UpdateRule
+from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 
 
@@ -28,8 +29,8 @@ class UpdateSlice:
         return self.axis < 0
 
 
-UpdatePlan = Mapping[str, UpdateSlice]
-"""Parameter name -> what learns of it, in the model's order; parameters that do not appear are frozen."""
+UpdatePlan = Mapping[Value, UpdateSlice]
+"""Parameter -> what learns of it, in the model's order; parameters that do not appear are frozen."""
 
 WHOLE = UpdateSlice()
 
@@ -40,7 +41,11 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
     Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing.
     """
     ratios = _ratios(graph, plan)
-    learning = {name: _slice(graph.parameters[name], ratio) for name, ratio in ratios.items() if ratio > 0}
+    learning = {
+        value: _slice(parameter, ratios[parameter.name])
+        for value, parameter in graph.parameters.items()
+        if ratios[parameter.name] > 0
+    }
     if not learning:
         raise PlanError(
             f"plan {plan.name!r} trains nothing in this model",
@@ -52,8 +57,9 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
 
 def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
     """Where a ratio below 1 still trains the whole parameter."""
+    known = graph.named_parameters()
     parts = {name: ratio for name, ratio in _ratios(graph, plan).items() if 0 < ratio < 1}
-    whole = [graph.parameters[name] for name, ratio in parts.items() if _slice(graph.parameters[name], ratio).is_whole]
+    whole = [known[name] for name, ratio in parts.items() if _slice(known[name], ratio).is_whole]
     without = [parameter.name for parameter in whole if parameter.channel_axis is None]
     rounded = [parameter.name for parameter in whole if parameter.channel_axis is not None]
     told = []
@@ -73,13 +79,13 @@ def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
 
 
 def _ratios(graph: Graph, plan: SparsePlan) -> dict[str, float]:
-    """Parameter -> the share of it that the plan lets learn; 0: frozen. Raises: PlanError."""
-    ratios = {name: _preset_ratio(graph, parameter, plan.preset) for name, parameter in graph.parameters.items()}
+    """Name of a parameter -> the share of it that the plan lets learn; 0: frozen. Raises: PlanError."""
+    ratios = {own.name: _preset_ratio(graph, own, plan.preset) for own in graph.parameters.values()}
     wanted = {name: "plan.preset" for name in graph.unlearnable if _preset_wants(graph, name, plan.preset)}
     for position, rule in enumerate(plan.rules):
         where = f"plan.update[{position}]"
         for name in _matches(graph, rule, where):
-            if name in graph.parameters:
+            if name in ratios:
                 ratios[name] = rule.ratio
             if name in graph.unlearnable:
                 wanted[name] = where if rule.ratio > 0 else ""
@@ -103,7 +109,7 @@ def _preset_wants(graph: Graph, name: str, preset: str) -> bool:
 
 def _kind(graph: Graph, name: str) -> str:
     """Weight or bias; of a parameter that the file does not hold, only its name tells."""
-    known = graph.parameters.get(name)
+    known = graph.named_parameters().get(name)
     return known.kind if known is not None else "bias" if name.endswith("bias") else "weight"
 
 
@@ -121,20 +127,20 @@ def _refuse_unlearnable(graph: Graph, wanted: Mapping[str, str]) -> None:
 
 def _last_layer(graph: Graph) -> frozenset[str]:
     """The last contraction's weight and every parameter used after it."""
-    first_use: dict[str, int] = {}
+    first_use: dict[Value, int] = {}
     for position, node in enumerate(graph.nodes):
-        for name in node.inputs:
-            if name in graph.parameters:
-                first_use.setdefault(name, position)
-    contractions = [first_use[name] for name in first_use if graph.parameters[name].channel_axis is not None]
+        for value in node.inputs:
+            if value in graph.parameters:
+                first_use.setdefault(value, position)
+    contractions = [first_use[value] for value in first_use if graph.parameters[value].channel_axis is not None]
     start = max(contractions, default=max(first_use.values(), default=0))
-    return frozenset(name for name, position in first_use.items() if position >= start)
+    return frozenset(graph.parameters[value].name for value, position in first_use.items() if position >= start)
 
 
 def _matches(graph: Graph, rule: UpdateRule, where: str) -> list[str]:
     found = []
     for pattern in rule.parameters:
-        every = dict.fromkeys((*graph.parameters, *graph.unlearnable))
+        every = dict.fromkeys((*graph.named_parameters(), *graph.unlearnable))
         names = [name for name in every if name == pattern or fnmatchcase(name, pattern)]
         kept = [name for name in names if rule.kind in ("any", _kind(graph, name))]
         if not kept:
@@ -150,14 +156,14 @@ def _no_match(graph: Graph, rule: UpdateRule, pattern: str, names: list[str]) ->
 
 
 def _near(graph: Graph, pattern: str) -> str:
-    near = difflib.get_close_matches(pattern, graph.parameters, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(pattern, graph.named_parameters(), n=3, cutoff=0.5)
     if near:
         return "did you mean " + ", ".join(near) + "?"
     return f"the model has {len(graph.parameters)} parameters, such as {_some(graph)}"
 
 
 def _some(graph: Graph) -> str:
-    return ", ".join(list(graph.parameters)[:4])
+    return ", ".join(list(graph.named_parameters())[:4])
 
 
 def _slice(parameter: Parameter, ratio: float) -> UpdateSlice:

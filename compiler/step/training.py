@@ -13,11 +13,8 @@ from compiler.graph import Graph, TensorType
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.documents import LossSpec, OptimizerSpec
 from compiler.step.class_axis import axis_source
+from compiler.values import StateKind, Value
 from compiler.warnings import CompileWarning, few_of
-
-LABELS = "labels"
-HYPER = "hyper."
-OPTIMIZER = "optimizer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +22,20 @@ class TrainingGraph:
     """A graph whose outputs are the loss, the logits and the updated state.
 
     `updates` maps a parameter or optimizer-state value to the value that replaces it after the step;
-    `optimizer_state` maps each optimizer-state value (a graph input without data) to its parameter.
+    `optimizer_state` maps each optimizer-state value (a graph input without data) to its parameter; `hyper` are numbers
+    that are fed to every step.
     """
 
     graph: Graph
-    loss: str
-    logits: str
-    data_inputs: tuple[str, ...]
+    loss: Value
+    logits: Value
+    labels: Value
+    data_inputs: tuple[Value, ...]
     loss_kind: Literal["cross_entropy", "mse"]
-    gradients: Mapping[str, str] = field(default_factory=dict)
-    updates: Mapping[str, str] = field(default_factory=dict)
-    optimizer_state: Mapping[str, str] = field(default_factory=dict)
-    hyper: tuple[str, ...] = ()
+    gradients: Mapping[Value, Value] = field(default_factory=dict)
+    updates: Mapping[Value, Value] = field(default_factory=dict)
+    optimizer_state: Mapping[Value, Value] = field(default_factory=dict)
+    hyper: tuple[Value, ...] = ()
 
     def with_graph(self, graph: Graph) -> TrainingGraph:
         """The same training step with a rewritten graph."""
@@ -54,44 +53,40 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     tensor = graph.types[logits]
     b = GraphBuilder(graph)
     b.layer = "loss"
-    if LABELS in b.types:
-        raise SpecError(f"the model already has a value called {LABELS!r}", where="spec.loss")
+    labels = b.fresh("labels")
     warnings = _assumed_output(graph, spec)
     if spec.kind == "cross_entropy":
         warnings += _check_classes(graph, logits)
-        b.types[LABELS] = TensorType("i64", tensor.shape[:-1])
-        loss = _cross_entropy(b, logits)
+        b.types[labels] = TensorType("i64", tensor.shape[:-1])
+        loss = _cross_entropy(b, logits, labels)
     else:
-        b.types[LABELS] = TensorType("f32", tensor.shape)
-        loss = _mean_squared_error(b, logits)
+        b.types[labels] = TensorType("f32", tensor.shape)
+        loss = _mean_squared_error(b, logits, labels)
     whole = replace(
-        graph,
-        nodes=tuple(b.nodes),
-        inputs=(*graph.inputs, LABELS),
+        b.graph_of(graph),
+        inputs=(*graph.inputs, labels),
         outputs=(loss, logits),
-        types=b.types,
-        arrays=b.arrays,
         warnings=graph.warnings + warnings,
     )
-    return TrainingGraph(whole, loss, logits, graph.inputs, spec.kind)
+    return TrainingGraph(whole, loss, logits, labels, graph.inputs, spec.kind)
 
 
 def _assumed_output(graph: Graph, spec: LossSpec) -> tuple[CompileWarning, ...]:
     if spec.output or len(graph.outputs) == 1:
         return ()
-    first, *others = graph.outputs
+    first, *others = map(graph.name_of, graph.outputs)
     message = f"the loss reads the model's first output, {first!r}; the others are not used: {few_of(others)}"
     return (CompileWarning("loss.output_assumed", "spec.loss.output", message, f"say loss: {{output: {first}}}"),)
 
 
-def _check_classes(graph: Graph, logits: str) -> tuple[CompileWarning, ...]:
+def _check_classes(graph: Graph, logits: Value) -> tuple[CompileWarning, ...]:
     """Cross-entropy is over the last axis. Raises: SpecError if that cannot be the classes."""
-    tensor, where = graph.types[logits], "spec.loss.output"
+    tensor, name, where = graph.types[logits], graph.name_of(logits), "spec.loss.output"
     if len(tensor.shape) < 2:
-        raise SpecError(f"cross-entropy needs logits of rank 2 or more, {logits} is {tensor}", where=where)
+        raise SpecError(f"cross-entropy needs logits of rank 2 or more, {name} is {tensor}", where=where)
     if tensor.shape[-1] == 1:
         raise SpecError(
-            f"cross-entropy is over the last axis, and {logits}, {tensor}, has 1 class there: its loss is always 0",
+            f"cross-entropy is over the last axis, and {name}, {tensor}, has 1 class there: its loss is always 0",
             where=where,
             hint="use kind: mse, or an output with a column for each class",
         )
@@ -100,7 +95,7 @@ def _check_classes(graph: Graph, logits: str) -> tuple[CompileWarning, ...]:
     if axis_source(graph, logits, 1) == "layer":
         turned = ", ".join(map(str, (0, *range(2, len(tensor.shape)), 1)))
         raise SpecError(
-            f"cross-entropy is over the last axis, but the layers put the classes of {logits}, {tensor}, in axis 1",
+            f"cross-entropy is over the last axis, but the layers put the classes of {name}, {tensor}, in axis 1",
             where=where,
             hint=f"let the model end with logits.permute({turned}), and give labels without that axis",
         )
@@ -108,77 +103,81 @@ def _check_classes(graph: Graph, logits: str) -> tuple[CompileWarning, ...]:
         CompileWarning(
             "loss.class_axis_assumed",
             where,
-            f"the last axis of {logits}, {tensor}, is taken as its {tensor.shape[-1]} classes; the graph does not tell",
+            f"the last axis of {name}, {tensor}, is taken as its {tensor.shape[-1]} classes; the graph does not tell",
             "let the model's output have the classes last",
         ),
     )
 
 
-def _logits(graph: Graph, spec: LossSpec) -> str:
+def _logits(graph: Graph, spec: LossSpec) -> Value:
     if not spec.output:
         return graph.outputs[0]
-    if spec.output not in graph.outputs:
+    outputs = {graph.name_of(value): value for value in graph.outputs}
+    if spec.output not in outputs:
         raise SpecError(
             f"the model has no output {spec.output!r}",
             where="spec.loss.output",
-            hint=f"outputs: {', '.join(graph.outputs)}",
+            hint=f"outputs: {', '.join(outputs)}",
         )
-    return spec.output
+    return outputs[spec.output]
 
 
-def _cross_entropy(b: GraphBuilder, logits: str) -> str:
-    rows = b.emit("cross_entropy", logits, LABELS)
+def _cross_entropy(b: GraphBuilder, logits: Value, labels: Value) -> Value:
+    rows = b.emit("cross_entropy", logits, labels)
     axes = tuple(range(len(b.shape(rows))))
     zero = b.constant(np.asarray(0, np.int64))
-    counted = b.emit("cast", b.emit("less_equal", zero, LABELS), to="f32")
+    counted = b.emit("cast", b.emit("less_equal", zero, labels), to="f32")
     count = b.emit("maximum", b.emit("reduce_sum", counted, axes=axes, keepdims=False), b.constant(1.0))
     total = b.emit("reduce_sum", rows, axes=axes, keepdims=False)
-    return b.emit("div", total, count, name="loss")
+    return b.emit("div", total, count, output=b.fresh("loss"))
 
 
-def _mean_squared_error(b: GraphBuilder, logits: str) -> str:
-    error = b.emit("sub", logits, LABELS)
+def _mean_squared_error(b: GraphBuilder, logits: Value, labels: Value) -> Value:
+    error = b.emit("sub", logits, labels)
     axes = tuple(range(len(b.shape(error))))
-    return b.emit("reduce_mean", b.emit("mul", error, error), axes=axes, keepdims=False, name="loss")
+    return b.emit("reduce_mean", b.emit("mul", error, error), axes=axes, keepdims=False, output=b.fresh("loss"))
 
 
-def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, slices: Mapping[str, tuple[int, int]]) -> TrainingGraph:
+HYPER_KINDS: Mapping[str, tuple[str, ...]] = {
+    "sgd": ("learning_rate",),
+    "adamw": ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt"),
+}
+"""The numbers that an optimizer is fed at every step (see `compiler.ops.optimizer`)."""
+
+
+def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, slices: Mapping[Value, tuple[int, int]]) -> TrainingGraph:
     """Add one update node per gradient, and the optimizer state it needs.
 
     `slices[parameter]` is (axis, start), axis -1 for the whole tensor.
-    State is named `optimizer.<momentum|exp_avg|exp_avg_sq>.<parameter>` and has the gradient's shape.
+    State has the gradient's shape.
     """
     b = GraphBuilder(step.graph)
     b.phase = "update"
-    hyper = [HYPER + "learning_rate"]
-    if spec.kind == "adamw":
-        hyper += [HYPER + "bias_correction_1", HYPER + "bias_correction_2_sqrt"]
-    b.types.update({name: TensorType("f32", ()) for name in hyper})
-    states: dict[str, str] = {}
-    updates: dict[str, str] = {}
+    hyper = tuple(b.fresh("hyper", kind) for kind in HYPER_KINDS[spec.kind])
+    b.types.update(dict.fromkeys(hyper, TensorType("f32", ())))
+    states: dict[Value, Value] = {}
+    updates: dict[Value, Value] = {}
     for parameter, gradient in step.gradients.items():
-        b.layer, b.parameter = step.graph.parameters[parameter].layer, parameter
-        own = [f"{OPTIMIZER}{kind}.{parameter}" for kind in _state_kinds(spec)]
+        known = step.graph.parameters[parameter]
+        b.layer, b.parameter = known.layer, known.name
+        own = [parameter.state(kind) for kind in _state_kinds(spec)]
         b.types.update(dict.fromkeys(own, b.types[gradient]))
         states.update(dict.fromkeys(own, parameter))
         axis, start = slices[parameter]
         replaced = (parameter, *own)
-        fresh = tuple(f"{name}'" for name in replaced)
+        updated = tuple(value.updated() for value in replaced)
         operands = (parameter, gradient, *own, *hyper)
-        b.emit_many(f"{spec.kind}_update", operands, names=fresh, axis=axis, start=start, **_settings(spec))
-        updates.update(zip(replaced, fresh, strict=True))
+        b.emit_many(f"{spec.kind}_update", operands, outputs=updated, axis=axis, start=start, **_settings(spec))
+        updates.update(zip(replaced, updated, strict=True))
     graph = replace(
-        step.graph,
-        nodes=tuple(b.nodes),
-        types=b.types,
-        arrays=b.arrays,
+        b.graph_of(step.graph),
         inputs=(*step.graph.inputs, *hyper, *states),
         outputs=(step.loss, step.logits, *updates.values()),
     )
-    return replace(step, graph=graph, updates=updates, optimizer_state=states, hyper=tuple(hyper))
+    return replace(step, graph=graph, updates=updates, optimizer_state=states, hyper=hyper)
 
 
-def _state_kinds(spec: OptimizerSpec) -> tuple[str, ...]:
+def _state_kinds(spec: OptimizerSpec) -> tuple[StateKind, ...]:
     if spec.kind == "adamw":
         return ("exp_avg", "exp_avg_sq")
     return ("momentum",) if spec.momentum else ()

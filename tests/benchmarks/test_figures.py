@@ -18,7 +18,7 @@ from benchmarks.roofline import KernelPoint, by_family, place
 from compiler.frontend.importer import import_model
 from compiler.ops import OPERATORS
 from compiler.passes import run_passes
-from compiler.rewriting.evaluate import evaluate_graph
+from tests.compiler.named import evaluate_named
 from tests.models import export, transformers_model
 
 LIMITS = Limits({2: 200.0}, {1 << 20: 150.0, 1 << 28: 20.0})
@@ -74,7 +74,7 @@ def test_the_portable_graph_means_what_the_model_means(tmp_path: Path) -> None:
 
     operators = {node.op: numpy_operator(node.op) for node in graph.nodes}
     logits = graph.run(operators, {**graph.parameters, **graph.constants, **feeds})
-    np.testing.assert_allclose(logits, evaluate_graph(imported, images)["logits"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(logits, evaluate_named(imported, images)["logits"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(logits, model(*batch).detach().numpy(), rtol=1e-4, atol=1e-5)
 
 

@@ -32,13 +32,14 @@ from compiler.kernels.spec import (
 from compiler.ops import OPERATORS
 from compiler.program.operands import operand_types
 from compiler.program.program import KernelCall, MemoryPlan, Program, StateTensor
+from compiler.values import Value
 from tests.compiler.codegen import reference
 
 
 class Machine:
     """Memory of one binary: three regions of the planned sizes."""
 
-    def __init__(self, plan: MemoryPlan, state: Sequence[StateTensor], arrays: Mapping[str, Array]) -> None:
+    def __init__(self, plan: MemoryPlan, state: Sequence[StateTensor], arrays: Mapping[Value, Array]) -> None:
         self.plan = plan
         self.regions = {
             "weights": np.zeros(plan.weights_bytes, np.uint8),
@@ -48,7 +49,7 @@ class Machine:
         self.state = state
         self.arrays = arrays
 
-    def view(self, program: Program, name: str) -> Array:
+    def view(self, program: Program, name: Value) -> Array:
         """The value's storage as an array of its type."""
         place, tensor = self.plan.placements[program.name, name], program.types[name]
         raw = self.regions[place.region][place.offset_bytes : place.offset_bytes + tensor.size_bytes]
@@ -58,9 +59,9 @@ class Machine:
         """Parameters and constants as the graph holds them; optimizer state stays zero."""
         for tensor in self.state:
             if tensor.role != "optimizer":
-                self.view(program, tensor.name)[...] = self.arrays[tensor.name]
+                self.view(program, tensor.value)[...] = self.arrays[tensor.value]
 
-    def run(self, program: Program, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, program: Program, feeds: Mapping[Value, Array]) -> dict[Value, Array]:
         """Execute all calls; returns copies of the program's outputs."""
         for name, array in feeds.items():
             if (program.name, name) in self.plan.placements:

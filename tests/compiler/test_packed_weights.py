@@ -24,6 +24,7 @@ from compiler.placement.packed_weights import packed_state
 from compiler.program.program import StateTensor
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
+from compiler.values import Value
 
 BATCH, STEPS, RATE = 64, 3, 0.05
 WIDTHS = (4096, 64, 96, 48, 10)
@@ -123,7 +124,7 @@ def test_a_packed_layout_is_the_panels_of_the_matrix(transposed: bool) -> None:
     file = np.arange(32 * 20 * 6, dtype=np.float32).reshape(32, 20, 3, 2)
     perm = (3, 2, 1, 0)
     inside = file.transpose(perm)
-    tensor = StateTensor("w", TensorType("f32", inside.shape), "parameter", file.shape, file.shape, perm)
+    tensor = StateTensor(Value(0), "w", TensorType("f32", inside.shape), "parameter", file.shape, file.shape, perm)
     n, k = (6, 640) if transposed else (32, 120)
     width = 3 if transposed else 16
     packed = packed_state(tensor, MatmulSpec(1, 8, n, k, b_transposed=transposed, dtype="f32"), transposed, width)
@@ -136,6 +137,6 @@ def test_a_packed_layout_is_the_panels_of_the_matrix(transposed: bool) -> None:
 
 
 def test_no_layout_where_panels_do_not_divide_the_weight() -> None:
-    tensor = StateTensor("w", TensorType("f32", (20, 24)), "parameter", (20, 24), (20, 24), (0, 1))
+    tensor = StateTensor(Value(0), "w", TensorType("f32", (20, 24)), "parameter", (20, 24), (20, 24), (0, 1))
     assert packed_state(tensor, MatmulSpec(1, 8, 24, 20, dtype="f32"), False, 16) is None
     assert packed_state(tensor, MatmulSpec(1, 8, 30, 16, dtype="f32"), False, 16) is None

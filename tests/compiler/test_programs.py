@@ -17,13 +17,14 @@ from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
 from compiler.program.memory import Block, pack, peak_bytes, plan_memory
-from compiler.program.program import Program, ProgramName
+from compiler.program.program import ProgramName
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import resolve_plan
-from compiler.step.training import add_optimizer, attach_loss
+from compiler.step.training import TrainingGraph, add_optimizer, attach_loss
 from compiler.targets import load
+from compiler.values import Value
 from examples.models import MODELS
 from tests.compiler.program_interpreter import Machine
 
@@ -58,14 +59,13 @@ def _plan(plan: str | SparsePlan) -> SparsePlan:
     return SparsePlan.of_preset(plan) if isinstance(plan, str) else plan
 
 
-def _feeds(programs: tuple[Program, ...]) -> dict[str, np.ndarray]:
+def _feeds(step: TrainingGraph) -> dict[Value, np.ndarray]:
     rng = np.random.default_rng(5)
-    train = programs[0]
-    feeds: dict[str, np.ndarray] = {}
-    for name in train.inputs:
-        tensor = train.types[name]
-        if name.startswith("hyper."):
-            feeds[name] = np.asarray({"learning_rate": 0.05}.get(name.removeprefix("hyper."), 0.1), np.float32)
+    feeds: dict[Value, np.ndarray] = {}
+    for name in (*step.data_inputs, step.labels, *step.hyper):
+        tensor = step.graph.types[name]
+        if name.role == "hyper":
+            feeds[name] = np.asarray({"learning_rate": 0.05}.get(name.kind, 0.1), np.float32)
         elif tensor.dtype == "i64":
             feeds[name] = rng.integers(0, 2, tensor.shape)
         else:
@@ -82,12 +82,12 @@ def test_program_on_its_arena_means_what_the_plain_graph_means(case: str) -> Non
     training = derive_training_step(forward, plan, spec)
     programs, state = make_programs(forward, training, PASSES)
     programs, memory = plan_memory(programs, state, lambda call: 192, None)
-    feeds = _feeds(programs)
+    feeds = _feeds(training)
 
     slices = {key: (part.axis, part.start) for key, part in plan.items()}
     exact_step = add_optimizer(differentiate(attach_loss(plain, spec.loss), plan), spec.optimizer, slices)
     zeros = {key: np.zeros(exact_step.graph.types[key].shape, np.float32) for key in exact_step.optimizer_state}
-    exact = evaluate_graph(exact_step.graph, {**feeds, **zeros})
+    exact = evaluate_graph(exact_step.graph, {**_feeds(exact_step), **zeros})
 
     machine = Machine(memory, state, {**forward.arrays, **training.graph.arrays})
     train, infer = programs
@@ -99,7 +99,7 @@ def test_program_on_its_arena_means_what_the_plain_graph_means(case: str) -> Non
     for value, updated in exact_step.updates.items():
         have, want = machine.view(train, value), exact[updated]
         np.testing.assert_allclose(
-            have, want, rtol=2e-3, atol=2e-5 * max(1.0, float(np.abs(want).max())), err_msg=value
+            have, want, rtol=2e-3, atol=2e-5 * max(1.0, float(np.abs(want).max())), err_msg=str(value)
         )
     for parameter in forward.parameters:
         if parameter not in plan:
@@ -146,7 +146,9 @@ def test_gradients_die_at_once() -> None:
     training = derive_training_step(forward, resolve_plan(forward, _plan("full")), SGD)
     programs, state = make_programs(forward, training, PASSES)
     programs, memory = plan_memory(programs, state, lambda call: 0, None)
-    keys: list[tuple[ProgramName, str]] = [("train", programs[0].root(value)) for value in training.gradients.values()]
+    keys: list[tuple[ProgramName, Value]] = [
+        ("train", programs[0].root(value)) for value in training.gradients.values()
+    ]
     lives = [memory.live[key] for key in keys if key in memory.live]
     lives = [life for life in lives if life[1] > life[0]]
     alive = max(sum(first <= i <= last for first, last in lives) for i in range(len(programs[0].calls)))
@@ -194,16 +196,15 @@ def test_sparse_gradients_are_slices_of_full_ones(name: str) -> None:
     partial = resolve_plan(forward, RATIO)
     whole = resolve_plan(forward, _plan("full"))
     steps = {key: derive_training_step(forward, plan, SGD) for key, plan in {"part": partial, "full": whole}.items()}
-    feeds = _feeds(make_programs(forward, steps["full"], PASSES)[0])
     moments = {}
     for key, step in steps.items():
         zeros = {state: np.zeros(step.graph.types[state].shape) for state in step.optimizer_state}
-        values = evaluate_graph(step.graph, {**feeds, **zeros})
+        values = evaluate_graph(step.graph, {**_feeds(step), **zeros})
         moments[key] = {own: values[step.updates[own]] for own in step.optimizer_state}
     sliced = [parameter for parameter, part in partial.items() if not part.is_whole]
     assert sliced, "the plan must slice something"
     for parameter, part in partial.items():
-        full, kept = (moments[key][f"optimizer.momentum.{parameter}"] for key in ("full", "part"))
+        full, kept = (moments[key][parameter.state("momentum")] for key in ("full", "part"))
         if not part.is_whole:
             full = np.take(full, range(part.start, part.start + part.size), axis=part.axis)
         np.testing.assert_allclose(kept, full, rtol=1e-9, atol=1e-14)

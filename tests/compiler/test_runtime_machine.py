@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from compiler.codegen.linking.link import RUNTIME
 from compiler.graph import TensorType
 from compiler.program.program import BinaryImage, Placement, StateTensor
+from compiler.values import Value
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
     QEMU,
@@ -196,11 +197,11 @@ def with_parameters(layouts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]
     image = tiny_images.classifier()
     plan = image.plan
     states, places, end = list(image.state), dict(plan.placements), plan.weights_bytes
-    for name, (shape, perm) in layouts.items():
+    for number, (name, (shape, perm)) in enumerate(layouts.items(), start=200):
         inside = TensorType("f32", tuple(shape[axis] for axis in perm))
-        states.append(StateTensor(name, inside, "parameter", shape, shape, perm))
+        states.append(StateTensor(Value(number), name, inside, "parameter", shape, shape, perm))
         size_bytes = -(-inside.size_bytes // 64) * 64
-        places["train", name] = places["forward", name] = Placement("weights", end, size_bytes)
+        places["train", Value(number)] = places["forward", Value(number)] = Placement("weights", end, size_bytes)
         end += size_bytes
     return replace(image, state=tuple(states), plan=replace(plan, placements=places, weights_bytes=end))
 

@@ -16,6 +16,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.reading import MAX_TEXT_BYTES, PlainLoader
 from compiler.step.plan import WHOLE, UpdateSlice, resolve_plan
 from examples.models import MODELS
+from tests.compiler.named import by_name
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +44,9 @@ def test_later_rules_override_earlier_ones(mobilenet: Graph) -> None:
       - {parameters: ["blocks.1?.expand.weight"]}
       - {parameters: ["blocks.10.expand.weight", "stem.bias"], ratio: 0}
     """
-    plan = resolve_plan(mobilenet, SparsePlan.parse(text))
+    plan = by_name(mobilenet, resolve_plan(mobilenet, SparsePlan.parse(text)))
     assert plan["blocks.11.expand.weight"] == WHOLE
-    half = mobilenet.parameters["blocks.3.expand.weight"].shape[2] // 2
+    half = mobilenet.named_parameters()["blocks.3.expand.weight"].shape[2] // 2
     assert plan["blocks.3.expand.weight"] == UpdateSlice(2, 0, half)
     assert "blocks.10.expand.weight" not in plan
     assert "stem.bias" not in plan
@@ -53,7 +54,10 @@ def test_later_rules_override_earlier_ones(mobilenet: Graph) -> None:
 
 
 def test_last_layer_is_the_classifier(mobilenet: Graph) -> None:
-    assert set(resolve_plan(mobilenet, SparsePlan.of_preset("last-layer"))) == {"classifier.weight", "classifier.bias"}
+    assert set(by_name(mobilenet, resolve_plan(mobilenet, SparsePlan.of_preset("last-layer")))) == {
+        "classifier.weight",
+        "classifier.bias",
+    }
 
 
 @pytest.mark.parametrize(

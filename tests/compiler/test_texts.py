@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from compiler.rewriting.text import arrays_by_digest, graph_text, parse_graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
 from compiler.targets import load
+from compiler.values import Value
 from examples.models import MODELS
 from tests.compiler.ops.draw import as_graph, single_node
 from tests.compiler.ops.test_records import CASES
@@ -32,7 +34,7 @@ from tests.compiler.ops.test_records import CASES
 TARGET = load("raspberry-pi-4")
 RATIO = SparsePlan.parse("{update: [{parameters: ['*.weight'], ratio: 0.4}, {parameters: ['*'], kind: bias}]}")
 ADAMW = TrainingSpec.parse({"batch": 4, "optimizer": {"kind": "adamw"}})
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "mobilenet_v2": {"resolution": 64, "width": 0.35},
     "mcunet": {"resolution": 64},
     "resnet18": {"resolution": 32},
@@ -98,28 +100,35 @@ def test_every_operators_example_survives(record: Operator, example: Example) ->
 @given(st.lists(st.floats(width=32), max_size=8), st.text(), st.text(min_size=1))
 def test_any_numbers_and_names_survive(numbers: list[float], layer: str, name: str) -> None:
     tensor = TensorType("f32", (len(numbers),))
-    node = Node("identity", (name,), (name + "'",), layer=layer)
-    types, arrays = {name: tensor, name + "'": tensor}, {name: np.asarray(numbers, np.float32)}
-    check_graph(Graph((node,), (), (name,), types, arrays))
+    x, y = Value(0), Value(1, "hyper", "rate").state("momentum").part(0, 2)
+    node = Node("identity", (x,), (y,), layer=layer)
+    types, arrays = {x: tensor, y: tensor}, {x: np.asarray(numbers, np.float32)}
+    check_graph(Graph((node,), (), (x,), types, arrays, names={x: name}, next_number=2))
 
 
 def test_small_constants_are_written_out_and_weights_are_not() -> None:
-    types = {"c": TensorType("f32", (2,)), "w": TensorType("f32", (9,)), "n": TensorType("f32", ())}
-    arrays = {"c": np.float32([0.1, -np.inf]), "w": np.ones(9, np.float32), "n": np.float32(np.nan).reshape(())}
-    text = graph_text(Graph((), (), ("c",), types, arrays))
-    assert "constant %c: f32[2] = (0.1, -inf)\n" in text
-    assert 'constant %w: f32[9] = "sha256:' in text
+    c, w, n = Value(0), Value(1), Value(2)
+    types = {c: TensorType("f32", (2,)), w: TensorType("f32", (9,)), n: TensorType("f32", ())}
+    arrays: dict[Value, Array] = {
+        c: np.asarray([0.1, -np.inf], np.float32),
+        w: np.ones(9, np.float32),
+        n: np.asarray(np.nan, np.float32),
+    }
+    text = graph_text(Graph((), (), (c,), types, arrays))
+    assert "constant %0: f32[2] = (0.1, -inf)\n" in text
+    assert 'constant %1: f32[9] = "sha256:' in text
     assert text.count("\n") == 5
 
 
 @pytest.mark.parametrize(
-    "line", ["%y: f32[2]", "imput %x: f32[2]", "input x", "output", "%y: f32[2] = exp(%x) layer=", '"']
+    "line",
+    ["%1: f32[2]", "imput %0: f32[2]", "input x", "input %x: f32[2]", "output", "%1: f32[2] = exp(%0) layer=", '"'],
 )
 def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
     with pytest.raises(InternalError, match=r"line 3: .* cannot be read"):
-        parse_graph(f"graph\n  input %x: f32[2]\n  {line}\n", {})
+        parse_graph(f"graph\n  input %0: f32[2]\n  {line}\n", {})
     with pytest.raises(InternalError, match=r"line 3: .* cannot be read"):
-        parse_program(f"program train\n  input %x: f32[2]\n  {line}\n")
+        parse_program(f"program train\n  input %0: f32[2]\n  {line}\n")
 
 
 def test_another_first_line_is_refused() -> None:

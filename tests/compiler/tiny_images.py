@@ -34,9 +34,34 @@ from compiler.program.program import (
     Program,
     StateTensor,
 )
+from compiler.values import Value
 
 BATCH, FEATURES, CLASSES, ROWS = 4, 6, 3, 5
+OWN_NAMES = ("x", "w", "b", "logits", "tokens", "table")
+"""What the two models call their values."""
+OTHERS = ("labels", "loss", "d_logits", "d_w", "d_b", "d_y", "d_table", "spare", "workspace")
+HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt")
 SOURCE = Path(__file__).parent / "tiny_kernels.c"
+
+
+def value(name: str) -> Value:
+    """The value that a name stands for here: `w`, `w'` (updated), `optimizer.momentum.w`, `hyper.learning_rate`."""
+    if name.endswith("'"):
+        return value(name[:-1]).updated()
+    if name.startswith("optimizer."):
+        kind, parameter = name.split(".")[1:]
+        return value(parameter).state(kind)  # type: ignore[arg-type]
+    if name.startswith("hyper."):
+        kind = name.removeprefix("hyper.")
+        return Value(100 + HYPER.index(kind), "hyper", kind)
+    return Value((*OWN_NAMES, *OTHERS).index(name), name if name in ("labels", "loss") else "plain")  # type: ignore[arg-type]
+
+
+def values(*names: str) -> tuple[Value, ...]:
+    return tuple(map(value, names))
+
+
+OWN = {value(name): name for name in OWN_NAMES}
 
 
 def f32(*shape: int) -> TensorType:
@@ -88,40 +113,45 @@ def build(image: BinaryImage, path: Path, target: str = "x86-64-v3") -> Path:
 
 
 def call(name: str, inputs: Sequence[str], outputs: Sequence[str], phase: Phase, layer: str = "") -> KernelCall:
-    return KernelCall(SPECS[name], tuple(inputs), tuple(outputs), layer or name, phase, 10, 20, 30)
+    return KernelCall(SPECS[name], values(*inputs), values(*outputs), layer or name, phase, 10, 20, 30)
 
 
-def place_in_order(types: Mapping[str, TensorType], names: Sequence[str], region: str) -> dict[str, Placement]:
+def place_in_order(types: Mapping[Value, TensorType], names: Sequence[str], region: str) -> dict[Value, Placement]:
     """One value after another, each at a multiple of 64."""
     places, offset = {}, 0
-    for name in names:
-        size = -(-types[name].size_bytes // 64) * 64
-        places[name] = Placement(region, offset, size)  # type: ignore[arg-type]
+    for own in values(*names):
+        size = -(-types[own].size_bytes // 64) * 64
+        places[own] = Placement(region, offset, size)  # type: ignore[arg-type]
         offset += size
     return places
 
 
-def total(places: Mapping[str, Placement]) -> int:
+def total(places: Mapping[Value, Placement]) -> int:
     return sum(place.size_bytes for place in places.values())
 
 
-CLASSIFIER_TYPES = {
+def typed(types: Mapping[str, TensorType]) -> dict[Value, TensorType]:
+    return {value(name): tensor for name, tensor in types.items()}
+
+
+CLASSIFIER_TYPES = typed({
     "x": f32(BATCH, FEATURES), "w": f32(FEATURES, CLASSES), "b": f32(CLASSES), "logits": f32(BATCH, CLASSES),
     "labels": TensorType("i64", (BATCH,)), "loss": f32(), "d_logits": f32(BATCH, CLASSES),
     "d_w": f32(FEATURES, CLASSES), "d_b": f32(CLASSES), "hyper.learning_rate": f32(), "w'": f32(FEATURES, CLASSES),
     "b'": f32(CLASSES), "optimizer.momentum.w": f32(FEATURES, CLASSES), "optimizer.momentum.b": f32(CLASSES),
     "optimizer.momentum.w'": f32(FEATURES, CLASSES), "optimizer.momentum.b'": f32(CLASSES), "spare": f32(2),
     "workspace": f32(FEATURES * CLASSES),
-}  # fmt: skip
+})  # fmt: skip
 
 
 def state(name: str, role: str, file_shape: tuple[int, ...], perm: tuple[int, ...], inside: TensorType) -> StateTensor:
-    return StateTensor(name, inside, role, file_shape, file_shape, perm, role != "constant")  # type: ignore[arg-type]
+    own, of = f"constant.{name}" if role == "constant" else name, value(name)
+    return StateTensor(of, own, inside, role, file_shape, file_shape, perm, role != "constant")  # type: ignore[arg-type]
 
 
 def classifier_programs() -> tuple[Program, Program]:
     momentum = ("optimizer.momentum.w", "optimizer.momentum.b")
-    aliases = {f"{name}'": Alias(name) for name in ("w", "b", *momentum)}
+    aliases = {value(f"{name}'"): Alias(value(name)) for name in ("w", "b", *momentum)}
     linear = call("linear", ("x", "w", "b"), ("logits",), "forward", 'fully connected "é"')
     calls = (
         linear,
@@ -134,35 +164,36 @@ def classifier_programs() -> tuple[Program, Program]:
             for p in ("w", "b")
         ),
     )  # fmt: skip
-    train = Program(
-        "train", calls, CLASSIFIER_TYPES, ("x", "labels", "hyper.learning_rate"), ("loss", "logits"), aliases
-    )
-    return train, Program("forward", (linear,), CLASSIFIER_TYPES, ("x",), ("logits",), {})
+    inputs, outputs = values("x", "labels", "hyper.learning_rate"), values("loss", "logits")
+    train = Program("train", calls, CLASSIFIER_TYPES, inputs, outputs, aliases, names=OWN)
+    return train, Program("forward", (linear,), CLASSIFIER_TYPES, values("x"), values("logits"), {}, names=OWN)
 
 
 def classifier(*, threads: int = 2, arena_padding_bytes: int = 0, spare_elements: int = 2) -> BinaryImage:
     """`spare` is a constant that no kernel reads; it makes the weights as large as a test needs."""
-    types = {**CLASSIFIER_TYPES, "spare": f32(spare_elements)}
+    types = {**CLASSIFIER_TYPES, value("spare"): f32(spare_elements)}
     train, forward = classifier_programs()
     weights = place_in_order(types, ("w", "b", "spare"), "weights")
     optimizer = place_in_order(types, ("optimizer.momentum.w", "optimizer.momentum.b"), "optimizer")
     arena = place_in_order(
         types, ("x", "labels", "hyper.learning_rate", "logits", "d_logits", "loss", "d_w", "d_b", "workspace"), "arena"
     )
-    both = {(name, value): place for name in ("train", "forward") for value, place in {**weights, **arena}.items()}
+    both = {(name, own): place for name in ("train", "forward") for own, place in {**weights, **arena}.items()}
     plan = MemoryPlan(
-        {**both, **{("train", value): place for value, place in optimizer.items()}},  # type: ignore[dict-item]
-        {("train", 2): arena["workspace"]}, {}, total(weights), total(optimizer), total(arena) + arena_padding_bytes,
+        {**both, **{("train", own): place for own, place in optimizer.items()}},  # type: ignore[dict-item]
+        {("train", 2): arena[value("workspace")]}, {},
+        total(weights), total(optimizer), total(arena) + arena_padding_bytes,
     )  # fmt: skip
     states = (
-        state("w", "parameter", (CLASSES, FEATURES), (1, 0), types["w"]),
-        state("b", "parameter", (CLASSES,), (0,), types["b"]),
-        state("optimizer.momentum.w", "optimizer", (FEATURES, CLASSES), (0, 1), types["w"]),
-        state("optimizer.momentum.b", "optimizer", (CLASSES,), (0,), types["b"]),
-        state("spare", "constant", (spare_elements,), (0,), types["spare"]),
+        state("w", "parameter", (CLASSES, FEATURES), (1, 0), types[value("w")]),
+        state("b", "parameter", (CLASSES,), (0,), types[value("b")]),
+        state("optimizer.momentum.w", "optimizer", (FEATURES, CLASSES), (0, 1), types[value("w")]),
+        state("optimizer.momentum.b", "optimizer", (CLASSES,), (0,), types[value("b")]),
+        state("spare", "constant", (spare_elements,), (0,), types[value("spare")]),
     )
     return BinaryImage(
-        {"train": train, "forward": forward}, plan, states, ("x",), "labels", "loss", "logits", "cross_entropy",
+        {"train": train, "forward": forward}, plan, states, values("x"),
+        value("labels"), value("loss"), value("logits"), "cross_entropy",
         Optimizer("sgd", 0.1, momentum=0.9), threads, {"model": "sha256:00", "plan": "full"},
     )  # fmt: skip
 
@@ -175,13 +206,14 @@ def failing_classifier() -> BinaryImage:
     return replace(image, programs={**image.programs, "train": replace(train, calls=calls)})
 
 
-TABLE_TYPES = {
+TABLE_TYPES = typed({
     "tokens": TensorType("i64", (BATCH, 2)), "table": f32(ROWS, FEATURES), "logits": f32(BATCH, 2, FEATURES),
     "labels": f32(BATCH, 2, FEATURES), "loss": f32(), "d_y": f32(BATCH, 2, FEATURES), "d_table": f32(ROWS, FEATURES),
     "hyper.learning_rate": f32(), "hyper.bias_correction_1": f32(), "hyper.bias_correction_2_sqrt": f32(),
     "optimizer.exp_avg.table": f32(ROWS, FEATURES), "optimizer.exp_avg_sq.table": f32(ROWS, FEATURES),
-    "table'": f32(ROWS, FEATURES), "m'": f32(ROWS, FEATURES), "v'": f32(ROWS, FEATURES),
-}  # fmt: skip
+    "table'": f32(ROWS, FEATURES),
+    "optimizer.exp_avg.table'": f32(ROWS, FEATURES), "optimizer.exp_avg_sq.table'": f32(ROWS, FEATURES),
+})  # fmt: skip
 
 
 def table_programs() -> tuple[Program, Program]:
@@ -192,11 +224,12 @@ def table_programs() -> tuple[Program, Program]:
         look_up,
         call("mean_squared_error", ("logits", "labels"), ("loss", "d_y"), "forward"),
         call("scatter", ("tokens", "d_y"), ("d_table",), "backward"),
-        call("adamw", ("table", "d_table", *moments, *hyper), ("table'", "m'", "v'"), "update"),
+        call("adamw", ("table", "d_table", *moments, *hyper), [f"{name}'" for name in ("table", *moments)], "update"),
     )
-    aliases = {"table'": Alias("table"), "m'": Alias(moments[0]), "v'": Alias(moments[1])}
-    train = Program("train", calls, TABLE_TYPES, ("tokens", "labels", *hyper), ("loss", "logits"), aliases)
-    return train, Program("forward", (look_up,), TABLE_TYPES, ("tokens",), ("logits",), {})
+    aliases = {value(f"{name}'"): Alias(value(name)) for name in ("table", *moments)}
+    inputs, outputs = values("tokens", "labels", *hyper), values("loss", "logits")
+    train = Program("train", calls, TABLE_TYPES, inputs, outputs, aliases, names=OWN)
+    return train, Program("forward", (look_up,), TABLE_TYPES, values("tokens"), values("logits"), {}, names=OWN)
 
 
 def table() -> BinaryImage:
@@ -204,19 +237,22 @@ def table() -> BinaryImage:
     train, forward = table_programs()
     weights = place_in_order(types, ("table",), "weights")
     optimizer = place_in_order(types, ("optimizer.exp_avg.table", "optimizer.exp_avg_sq.table"), "optimizer")
-    rest = [name for name in types if name not in {**weights, **optimizer, **train.aliases}]
+    rest = ("tokens", "logits", "labels", "loss", "d_y", "d_table", *(f"hyper.{kind}" for kind in HYPER))
     arena = place_in_order(types, rest, "arena")
-    both = {(name, value): place for name in ("train", "forward") for value, place in {**weights, **arena}.items()}
+    both = {(name, own): place for name in ("train", "forward") for own, place in {**weights, **arena}.items()}
     plan = MemoryPlan(
-        {**both, **{("train", value): place for value, place in optimizer.items()}},  # type: ignore[dict-item]
+        {**both, **{("train", own): place for own, place in optimizer.items()}},  # type: ignore[dict-item]
         {}, {}, total(weights), total(optimizer), total(arena),
     )  # fmt: skip
     shape, order = (ROWS, FEATURES), (0, 1)
     states = (
-        state("table", "parameter", shape, order, types["table"]),
-        *(state(name, "optimizer", shape, order, types["table"]) for name in optimizer),
+        state("table", "parameter", shape, order, types[value("table")]),
+        *(
+            state(f"optimizer.{kind}.table", "optimizer", shape, order, types[value("table")])
+            for kind in ("exp_avg", "exp_avg_sq")
+        ),
     )
     return BinaryImage(
-        {"train": train, "forward": forward}, plan, states, ("tokens",), "labels", "loss", "logits", "mse",
-        Optimizer("adamw", 0.01), 1, {"model": "sha256:01"},
+        {"train": train, "forward": forward}, plan, states, values("tokens"),
+        value("labels"), value("loss"), value("logits"), "mse", Optimizer("adamw", 0.01), 1, {"model": "sha256:01"},
     )  # fmt: skip

@@ -16,6 +16,7 @@ from compiler.spec.documents import SparsePlan
 from compiler.step.plan import resolve_plan
 from examples.models import MODELS
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, run_onnx
+from tests.compiler.named import by_name
 
 PLANS = Path(__file__).parents[2] / "examples" / "plans"
 SMALL: Mapping[str, Mapping[str, int | float]] = {
@@ -71,14 +72,14 @@ def test_models_with_batch_norm_kept(name: str) -> None:
 def test_transformer_on_features() -> None:
     model = MODELS["transformer_encoder"](features=6, positions=5, width=8, heads=2, layers=1)
     graph = _graph(model)
-    assert graph.types["input"].shape == (2, 5, 6)
+    assert graph.types[graph.value_called("input")].shape == (2, 5, 6)
     assert_agrees(model, graph)
 
 
 def test_mobilenet_v2_has_the_published_size() -> None:
     """3.47 M weights in convolutions and classifier, as in torchvision's definition."""
     graph = _graph(MODELS["mobilenet_v2"](resolution=32))
-    sizes = {name: graph.types[name].size for name in graph.parameters}
+    sizes = {own.name: graph.types[value].size for value, own in graph.parameters.items()}
     assert sum(size for name, size in sizes.items() if name.endswith(".weight")) == 3_469_760
     assert sum(name.endswith("depthwise.weight") for name in sizes) == 17
 
@@ -86,9 +87,9 @@ def test_mobilenet_v2_has_the_published_size() -> None:
 def test_mobilenet_plans_select_what_they_say() -> None:
     graph = _graph(MODELS["mobilenet_v2"](resolution=32, width=0.35, classes=10))
     plans = {path.stem: SparsePlan.parse(path.read_text()) for path in sorted(PLANS.glob("mobilenet_v2-*.yaml"))}
-    chosen = {name: set(resolve_plan(graph, plan)) for name, plan in plans.items()}
-    assert chosen["mobilenet_v2-full"] == set(graph.parameters)
-    assert chosen["mobilenet_v2-bias-only"] == {name for name in graph.parameters if name.endswith(".bias")}
+    chosen = {name: set(by_name(graph, resolve_plan(graph, plan))) for name, plan in plans.items()}
+    assert chosen["mobilenet_v2-full"] == set(graph.named_parameters())
+    assert chosen["mobilenet_v2-bias-only"] == {name for name in graph.named_parameters() if name.endswith(".bias")}
     blocks = range(10, 17)
     expected = {f"blocks.{i}.expand.weight" for i in blocks} | {"classifier.weight", "classifier.bias"}
     expected |= {f"blocks.{i}.{part}.bias" for i in blocks for part in ("expand", "depthwise", "project")}
@@ -101,4 +102,5 @@ def test_command_line_writes_a_model(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=PLANS.parents[1], capture_output=True, text=True, check=True, timeout=60)
     assert out.read_bytes() == MODELS["mlp"](hidden=16, seed=3)
     assert str(out) in done.stdout
-    assert np.prod(_graph(out.read_bytes()).types["logits"].shape) == 20
+    graph = _graph(out.read_bytes())
+    assert np.prod(graph.types[graph.outputs[0]].shape) == 20

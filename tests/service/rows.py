@@ -140,11 +140,11 @@ def _allowed(table: Table) -> Iterator[tuple[str, list[str]]]:
 def _settings(index: int) -> dict[str, Any]:
     """Of a run, as `RunSettings` is stored: every mode; now and then a setting, or a mode, of a later version."""
     mode = ("profile", "train", "eval", "tune")[index % 4]
-    settings = {
+    settings: dict[str, Any] = {
         "mode": mode, "steps": index, "warmup": 3, "seed": (1 << 62) + index, "threads": index % 3 or None,
         "learning_rate": 0.1 + index / 7 if mode == "train" else None, "tune_s": 60.0 if mode == "tune" else None,
     }  # fmt: skip
-    later = {5: {"clip": 0.5}, 6: {"clip": None}, 11: {"mode": "prune"}}
+    later: dict[int, dict[str, Any]] = {5: {"clip": 0.5}, 6: {"clip": None}, 11: {"mode": "prune"}}
     return settings | later.get(index % 12, {})
 
 

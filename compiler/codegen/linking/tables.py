@@ -14,18 +14,13 @@ from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Placement, Program, ProgramName, Region, StateTensor
+from compiler.values import Value
 
 MAX_RANK = 8
 MAX_INPUTS = 16
 MAX_OPERANDS = 64
 NOWHERE = "PF_NOWHERE"
 SAME_ALIGNMENT = f'_Static_assert(PF_ALIGNMENT == {ALIGNMENT_BYTES}, "the runtime and the compiler align alike");\n'
-
-
-def checkpoint_name(state: StateTensor) -> str:
-    """The tensor's name in a checkpoint: constants get the prefix `constant.`; a copy's is that of its original."""
-    name = state.copy_of or state.name
-    return f"constant.{name}" if state.role == "constant" else name
 
 
 def table_source(image: BinaryImage, kernels: Mapping[str, CompiledKernel]) -> str:
@@ -91,20 +86,22 @@ class _Tables:
             raise InternalError(f"{place} is too small for {needed_bytes} bytes", where=where)
         return self._region_offset(place.region) + place.offset_bytes
 
-    def _place(self, program: Program, value: str) -> int:
+    def _place(self, program: Program, value: Value) -> int:
         placements = self.image.plan.placements
         size_bytes = program.types[value].size_bytes
         own = placements.get((program.name, value))
         if own is not None:
-            return self._absolute(own, size_bytes, value)
+            return self._absolute(own, size_bytes, program.name_of(value))
         shared = storage_of(program.aliases, value)
         owner = placements.get((program.name, shared.value))
         if owner is None:
-            raise InternalError(f"the memory plan has no place for {value!r}", where=f"{program.name} program")
+            raise InternalError(
+                f"the memory plan has no place for {program.name_of(value)!r}", where=f"{program.name} program"
+            )
         rest = Placement(owner.region, owner.offset_bytes + shared.offset_bytes, owner.size_bytes - shared.offset_bytes)
-        return self._absolute(rest, size_bytes, value)
+        return self._absolute(rest, size_bytes, program.name_of(value))
 
-    def _place_or_nowhere(self, program: Program, value: str) -> str:
+    def _place_or_nowhere(self, program: Program, value: Value) -> str:
         """Where the runtime writes an input; nowhere if the plan leaves it out because no call reads it."""
         placed = (program.name, program.root(value)) in self.image.plan.placements
         if value not in program.inputs or not (placed or _is_read(program, value)):
@@ -146,7 +143,9 @@ class _Tables:
     def _program(self, program: Program) -> str:
         inputs = ", ".join(self._place_or_nowhere(program, name) for name in self.image.data_inputs)
         is_train = program.name == "train"
-        hyper = {name: self._place_or_nowhere(program, f"hyper.{name}") for name in _HYPER}
+        hyper = {
+            value.kind: self._place_or_nowhere(program, value) for value in program.inputs if value.role == "hyper"
+        }
         fields = {
             "calls": f"{program.name}_calls",
             "call_count": str(len(program.calls)),
@@ -155,6 +154,8 @@ class _Tables:
             "label": self._place_or_nowhere(program, self.image.label_input) if is_train else NOWHERE,
             "loss": str(self._place(program, self.image.loss)) if is_train else NOWHERE,
             "logits": NOWHERE if is_train else str(self._place(program, self.image.logits)),
+            **dict.fromkeys(_HYPER, NOWHERE),
+            **dict.fromkeys(_HYPER, NOWHERE),
             **hyper,
         }
         return _struct(fields)
@@ -162,10 +163,8 @@ class _Tables:
     # ------------------------------------------------------------------------------------------------------- state
 
     def _states(self) -> str:
-        """Widest elements first, so that every tensor of a checkpoint is aligned to its element."""
-        order = sorted(
-            self.image.state, key=lambda state: (-state.type.element.item_bytes, checkpoint_name(state), state.name)
-        )
+        """Widest elements first, so that each tensor of a checkpoint is aligned to its element; else in model order."""
+        order = sorted(self.image.state, key=lambda state: -state.type.element.item_bytes)
         return _array("pf_state", "states", [self._state(state) for state in order])
 
     def _state(self, state: StateTensor) -> str:
@@ -176,7 +175,7 @@ class _Tables:
             raise InternalError(f"file shape {state.file_shape} is not {state.type}", where=state.name)
         moved = [axis for axis in state.perm if state.view_shape[axis] != 1]
         fields = {
-            "file_name": _text(checkpoint_name(state)),
+            "file_name": _text(state.name),
             "role": f"PF_{state.role.upper()}",
             "dtype": state.type.element.c_name,
             "trained": str(state.trained).lower(),
@@ -195,9 +194,9 @@ class _Tables:
     def _state_offset(self, state: StateTensor) -> int:
         names: tuple[ProgramName, ...] = ("train", "forward")
         places = {
-            self.image.plan.placements[name, state.name]
+            self.image.plan.placements[name, state.value]
             for name in names
-            if (name, state.name) in self.image.plan.placements
+            if (name, state.value) in self.image.plan.placements
         }
         if len(places) != 1:
             raise InternalError(f"has {len(places)} places in the memory plan, not one", where=state.name)
@@ -211,7 +210,7 @@ class _Tables:
         return _array("pf_identity", "identity", rows)
 
     def _batch(self) -> int:
-        shapes = {name: self._type(name).shape for name in self.image.data_inputs}
+        shapes = {self._name(value): self._type(value).shape for value in self.image.data_inputs}
         batches = {shape[0] if shape else 0 for shape in shapes.values()}
         if len(batches) != 1 or 0 in batches:
             raise SpecError(
@@ -221,26 +220,29 @@ class _Tables:
             )
         return int(batches.pop())
 
-    def _type(self, value: str) -> TensorType:
+    def _name(self, value: Value) -> str:
+        return self.image.programs["train"].name_of(value)
+
+    def _type(self, value: Value) -> TensorType:
         train, forward = self._programs()
         found = train.types.get(value) or forward.types.get(value)
         if found is None:
-            raise InternalError("has no type", where=value)
+            raise InternalError("has no type", where=self._name(value))
         return found
 
-    def _index_limit(self, name: str) -> int:
+    def _index_limit(self, value: Value) -> int:
         """Rows of the smallest table that the input indexes directly; 0 if it indexes none."""
         rows = [
             call.spec.rows
             for program in self._programs()
             for call in program.calls
             if isinstance(call.spec, GatherSpec)
-            and _same_bytes_as(program, call.inputs[1 if call.spec.kind == "gather" else 0]) == name
+            and _same_bytes_as(program, call.inputs[1 if call.spec.kind == "gather" else 0]) == value
         ]
         return min(rows, default=0)
 
-    def _tensor(self, name: str, *, batch: int, index_limit: int = 0) -> str:
-        tensor = self._type(name)
+    def _tensor(self, value: Value, *, batch: int, index_limit: int = 0) -> str:
+        tensor, name = self._type(value), self._name(value)
         shape = _with_batch(tensor.shape, batch, name)
         fields = {
             "name": _text(name),
@@ -257,7 +259,7 @@ class _Tables:
         if len(image.data_inputs) > MAX_INPUTS:
             raise SpecError(f"{len(image.data_inputs)} inputs, the limit is {MAX_INPUTS}", where="model inputs")
         self._check_interface()
-        tensors = [self._tensor(name, batch=batch, index_limit=self._index_limit(name)) for name in image.data_inputs]
+        tensors = [self._tensor(own, batch=batch, index_limit=self._index_limit(own)) for own in image.data_inputs]
         train, forward = self._programs()
         sizes = (image.plan.weights_bytes, image.plan.optimizer_bytes, image.plan.arena_bytes)
         fields = {
@@ -286,11 +288,11 @@ class _Tables:
         """Element types that the runtime relies on. Raises: InternalError."""
         label = "i64" if self.image.loss_kind == "cross_entropy" else "f32"
         wanted = {self.image.loss: "f32", self.image.logits: "f32", self.image.label_input: label}
-        for name, dtype in wanted.items():
-            if self._type(name).dtype != dtype:
-                raise InternalError(f"is {self._type(name)}, the runtime needs {dtype}", where=name)
+        for value, dtype in wanted.items():
+            if self._type(value).dtype != dtype:
+                raise InternalError(f"is {self._type(value)}, the runtime needs {dtype}", where=self._name(value))
         if self._type(self.image.loss).size != 1:
-            raise InternalError(f"the loss is {self._type(self.image.loss)}, not one number", where=self.image.loss)
+            raise InternalError(f"the loss is {self._type(self.image.loss)}, not one number", where="loss")
         if self.image.threads < 1:
             raise InternalError(f"threads is {self.image.threads}, it must be 1 or more", where="threads")
 
@@ -299,11 +301,11 @@ _HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt")
 _OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2")
 
 
-def _is_read(program: Program, value: str) -> bool:
+def _is_read(program: Program, value: Value) -> bool:
     return any(program.root(operand) == value for call in program.calls for operand in call.inputs)
 
 
-def _same_bytes_as(program: Program, value: str) -> str:
+def _same_bytes_as(program: Program, value: Value) -> Value:
     """The value that `value` is a mere view of; an in-place result shares storage too, but not its contents."""
     made = {output for call in program.calls for output in call.outputs}
     while value in program.aliases and value not in made:

@@ -13,6 +13,7 @@ from compiler.errors import ModelShapeError
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.rows.movement import cut
 from compiler.frontend.scope import Operand
+from compiler.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def _attention(call: Call) -> Operand:
     return call.reshape(call.transpose(y, (0, 2, 1, 3)), (heads.batch, heads.positions, heads.query * depth))
 
 
-def _split_heads(call: Call, index: int) -> str:
+def _split_heads(call: Call, index: int) -> Value:
     """[B, T, heads D] -> [B, heads, T, D]."""
     value, shape = call.value(index), call.shape(index)
     if len(shape) == 4:
@@ -65,7 +66,7 @@ def _split_heads(call: Call, index: int) -> str:
     return call.transpose(split, (0, 2, 1, 3))
 
 
-def _sizes(call: Call, q: str, k: str) -> _Heads:
+def _sizes(call: Call, q: Value, k: Value) -> _Heads:
     call.attributes.ignore("q_num_heads", "kv_num_heads")
     (batch, query, positions, width), (_, key_value, keys, _) = call.shape_of(q), call.shape_of(k)
     if query % key_value:
@@ -73,7 +74,7 @@ def _sizes(call: Call, q: str, k: str) -> _Heads:
     return _Heads(batch, query, key_value, positions, keys, width)
 
 
-def _grouped(call: Call, value: str, heads: _Heads) -> str:
+def _grouped(call: Call, value: Value, heads: _Heads) -> Value:
     """[B, heads, T, D] -> [B, kv heads, heads per kv head, T, D], so that key/value heads broadcast."""
     if heads.query == heads.key_value:
         return value
@@ -81,7 +82,7 @@ def _grouped(call: Call, value: str, heads: _Heads) -> str:
     return call.reshape(value, (batch, heads.key_value, count // heads.key_value, positions, width))
 
 
-def _attend(call: Call, q: str, k: str, v: str, heads: _Heads) -> str:
+def _attend(call: Call, q: Value, k: Value, v: Value, heads: _Heads) -> Value:
     scale = call.attributes.number("scale", 0.0) or 1 / sqrt(heads.width)
     scores = call.emit("matmul", q, k, transpose_a=False, transpose_b=True)
     scores = call.emit("mul", scores, call.scalar(scale, scores))
@@ -93,7 +94,7 @@ def _attend(call: Call, q: str, k: str, v: str, heads: _Heads) -> str:
     return call.emit("matmul", call.emit("safe_softmax", scores), v, transpose_a=False, transpose_b=False)
 
 
-def _masked(call: Call, scores: str, heads: _Heads) -> str:
+def _masked(call: Call, scores: Value, heads: _Heads) -> Value:
     low = call.scalar(-np.inf, scores)
     if call.attributes.integer("is_causal", 0):
         seen = call.constant(np.tril(np.ones((heads.positions, heads.keys), bool)))
@@ -107,7 +108,7 @@ def _masked(call: Call, scores: str, heads: _Heads) -> str:
     return call.emit("add", scores, mask)
 
 
-def _mask_by_group(call: Call, heads: _Heads) -> str:
+def _mask_by_group(call: Call, heads: _Heads) -> Value:
     """The mask, [..., heads or 1, T, S], beside scores that may carry a group axis."""
     mask, shape = call.value(3), call.shape(3)
     if heads.query == heads.key_value or len(shape) < 3:
@@ -136,7 +137,7 @@ def _rotary(call: Call) -> Operand:
     return call.reshape(y, shape) if len(shape) == 3 else call.transpose(y, (0, 2, 1, 3))
 
 
-def _rotated(call: Call, x: str) -> str:
+def _rotated(call: Call, x: Value) -> Value:
     """x: [B, T, heads, D]."""
     shape = call.shape_of(x)
     width = call.attributes.integer("rotary_embedding_dim", 0) or shape[3]
@@ -159,7 +160,7 @@ def _rotated(call: Call, x: str) -> str:
     return call.emit("concat", joined, cut(call, x, 3, width, shape[3]), axis=3) if rest else joined
 
 
-def _positions(call: Call, index: int, shape: tuple[int, ...], half: int) -> str:
+def _positions(call: Call, index: int, shape: tuple[int, ...], half: int) -> Value:
     """The cosine or sine table as [B or 1, T, 1, half]; tables are constants, they do not learn."""
     known = call.known(index)
     table = call.value(index) if known is None else call.constant(known.array)

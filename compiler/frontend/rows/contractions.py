@@ -12,6 +12,7 @@ from compiler.frontend import batch_norm
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand
 from compiler.frontend.shapes import pair, window_pads
+from compiler.values import Value
 
 
 def _conv(call: Call) -> Operand:
@@ -55,8 +56,8 @@ def _is_depthwise(call: Call, channels: int, w_shape: tuple[int, ...]) -> bool:
     )
 
 
-def _conv_parameters(call: Call, depthwise: bool) -> tuple[str, str]:
-    """Graph values of the weight (inside layout) and of the bias ("" if an Add or BatchNormalization follows)."""
+def _conv_parameters(call: Call, depthwise: bool) -> tuple[Value, Value | None]:
+    """Graph values of the weight (inside layout) and of the bias (None if an Add or BatchNormalization follows)."""
     order, channel_axis = ((2, 3, 0), 2) if depthwise else ((2, 3, 1, 0), 2)
     weight = call.known(1)
     if weight is None:
@@ -90,7 +91,7 @@ def _is_shared(call: Call, index: int) -> bool:
     return sum(reader.op_type not in ("Shape", "Size") for reader in readers) > 1
 
 
-def _folded_bias(call: Call, weight: str, affine: batch_norm.Affine) -> str:
+def _folded_bias(call: Call, weight: str, affine: batch_norm.Affine) -> Value:
     """(bias - mean) * factor + shift, under the convolution's own bias name if it has one."""
     own = call.known(2)
     if own is not None and own.source:
@@ -101,15 +102,15 @@ def _folded_bias(call: Call, weight: str, affine: batch_norm.Affine) -> str:
     return call.scope.created_bias(call.scope.bias_name(weight), shift.astype(np.float32))
 
 
-def _given_bias(call: Call) -> str:
+def _given_bias(call: Call) -> Value | None:
     if not call.has(2):
-        return ""
+        return None
     known = call.known(2)
     if known is None:
         return call.value(2)
     # PyTorch's exporter, not optimizing, computes zeros for a convolution without bias.
     absent = not known.trainable and not known.array.any()
-    return "" if absent else call.scope.parameter(known, (0,), kind="bias")
+    return None if absent else call.scope.parameter(known, (0,), kind="bias")
 
 
 def _gemm(call: Call) -> Operand:
@@ -138,7 +139,7 @@ def _gemm(call: Call) -> Operand:
     return call.emit("add", y, _times(call, bias, beta))
 
 
-def _times(call: Call, value: str, factor: float) -> str:
+def _times(call: Call, value: Value, factor: float) -> Value:
     return value if factor == 1.0 else call.emit("mul", value, call.scalar(factor, value))
 
 
@@ -164,7 +165,7 @@ def _matmul(call: Call) -> Operand:
     return y
 
 
-def _right(call: Call) -> tuple[str, bool, bool]:
+def _right(call: Call) -> tuple[Value, bool, bool]:
     """(right operand, whether it is stored transposed, whether it is a weight matrix)."""
     weight = call.known(1)
     if weight is not None and weight.trainable and weight.array.ndim == 2:

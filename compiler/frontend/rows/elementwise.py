@@ -9,6 +9,7 @@ import numpy as np
 from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand, Scope
+from compiler.values import Value
 
 
 def unary(op: str) -> Rule:
@@ -68,12 +69,12 @@ def _add(call: Call) -> Operand:
     _same_dtype(call, NUMERIC)
     for position in (0, 1):
         other, known = call.operand(1 - position), call.known(position)
-        if isinstance(other, str) and known is not None and known.source:
+        if isinstance(other, Value) and known is not None and known.source:
             return call.emit("add", other, add_operand(call.scope, other, known))
     return call.emit("add", call.value(0), call.value(1))
 
 
-def add_operand(scope: Scope, other: str, known: Known) -> str:
+def add_operand(scope: Scope, other: Value, known: Known) -> Value:
     """The graph value of a float initializer that is added to `other`: a bias if it spans at most one axis.
 
     A matrix (position embedding) is a weight. The bias of a contraction belongs to that contraction's layer.
@@ -114,11 +115,10 @@ def _pow(call: Call) -> Operand:
     return call.reshape(_power(call, x, power), shape)
 
 
-def _power(call: Call, x: str, power: float) -> str:
+def _power(call: Call, x: Value, power: float) -> Value:
     if power in (1.0, 2.0, 3.0, 4.0):
         square = call.emit("mul", x, x) if power > 1 else x
-        return {1.0: lambda: x, 2.0: lambda: square, 3.0: lambda: call.emit("mul", square, x),
-                4.0: lambda: call.emit("mul", square, square)}[power]()  # fmt: skip
+        return call.emit("mul", square, x if power == 3.0 else square) if power > 2 else square
     roots = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
     return call.emit(roots[power], x) if power in roots else call.emit("pow", x, call.scalar(power, x))
 
@@ -187,9 +187,9 @@ def _equal(call: Call) -> Operand:
     return _binary("equal")(call)  # type: ignore[return-value]
 
 
-def _xor_value(call: Call) -> str:
+def _xor_value(call: Call) -> Value:
     result = _xor(call)
-    assert isinstance(result, str)
+    assert isinstance(result, Value)
     return result
 
 

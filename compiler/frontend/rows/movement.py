@@ -12,6 +12,7 @@ from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand
 from compiler.frontend.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
 from compiler.graph import Array
+from compiler.values import Value
 
 
 def _reshape(call: Call) -> Operand:
@@ -56,7 +57,7 @@ def _tile(call: Call) -> Operand:
     return value
 
 
-def cut(call: Call, value: str, axis: int, start: int, stop: int, step: int = 1) -> str:
+def cut(call: Call, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
     """value[..., start:stop:step, ...] along one axis."""
     shape = call.shape_of(value)
     if (start, stop, step) == (0, shape[axis], 1):
@@ -112,7 +113,7 @@ def _pad_value(call: Call) -> float:
     return float(call.array(2, "the padding value").reshape(-1)[0]) if call.has(2) else 0.0
 
 
-def _padded(call: Call, before: list[int], after: list[int], fill: float) -> str:
+def _padded(call: Call, before: list[int], after: list[int], fill: float) -> Value:
     value = call.value(0)
     for axis, (first, last) in enumerate(zip(before, after, strict=True)):
         value = cut(call, value, axis, max(-first, 0), call.shape_of(value)[axis] - max(-last, 0))
@@ -165,7 +166,7 @@ def _gather_nd(call: Call) -> Operand:
     return call.emit("gather", flat, _flat_index(call, strides, np.asarray(shape[:depth])), axis=0)
 
 
-def _flat_index(call: Call, strides: Array, extents: Array) -> str:
+def _flat_index(call: Call, strides: Array, extents: Array) -> Value:
     known = call.known(1)
     if known is not None:
         wrapped = np.where(known.array < 0, known.array + extents, known.array)
@@ -179,12 +180,13 @@ def _flat_index(call: Call, strides: Array, extents: Array) -> str:
         "where", negative, call.emit("add", index, call.constant(extents.astype(np.int64))), index
     )
     last = len(call.shape_of(index)) - 1
-    total = ""
+    total: Value | None = None
     for column, stride in enumerate(strides.tolist()):
         one = cut(call, wrapped_value, last, column, column + 1)
         one = call.reshape(one, call.shape_of(one)[:-1])
         one = call.emit("mul", one, call.scalar(stride, one)) if stride != 1 else one
-        total = call.emit("add", total, one) if total else one
+        total = call.emit("add", total, one) if total is not None else one
+    assert total is not None
     return total
 
 
@@ -205,7 +207,7 @@ def _gather_elements(call: Call) -> Operand:
     return call.emit("gather", flat, chosen, axis=0)
 
 
-def _run_time_elements(call: Call, extent: int, stride: int, base: Array) -> str:
+def _run_time_elements(call: Call, extent: int, stride: int, base: Array) -> Value:
     call.require_dtype(1, ("i64",))
     index = call.value(1)
     negative = call.emit("less", index, call.scalar(0, index))

@@ -8,6 +8,7 @@ from math import prod
 from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Operand
+from compiler.values import Value
 
 
 def _softmax(op: str) -> Rule:
@@ -69,7 +70,7 @@ def _group_norm(call: Call) -> Operand:
     return _per_channel(call, y)
 
 
-def _per_channel(call: Call, y: str) -> str:
+def _per_channel(call: Call, y: Value) -> Value:
     last = call.to_last(y, 1)
     scaled = call.emit("mul", last, call.learned(1, "weight"))
     return call.from_last(call.emit("add", scaled, call.learned(2, "bias")), 1)

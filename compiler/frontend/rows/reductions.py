@@ -9,8 +9,9 @@ from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Operand
 from compiler.graph import AttrValue
+from compiler.values import Value
 
-Body = Callable[[Call, str, tuple[int, ...], bool], str]
+Body = Callable[[Call, Value, tuple[int, ...], bool], Value]
 """(call, x, axes, keep the reduced axes) -> the reduced value."""
 
 
@@ -34,21 +35,21 @@ def _axes(call: Call) -> tuple[int, ...]:
 
 
 def _plain(op: str) -> Body:
-    def body(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
+    def body(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
         return call.emit(op, x, axes=axes, keepdims=keep)
 
     return body
 
 
-def _min(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
+def _min(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
     return call.emit("neg", call.emit("reduce_max", call.emit("neg", x), axes=axes, keepdims=keep))
 
 
-def _sum_square(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
+def _sum_square(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
     return call.emit("reduce_sum", call.emit("mul", x, x), axes=axes, keepdims=keep)
 
 
-def _l2(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
+def _l2(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
     """The root's slope at zero counts as zero, as a norm's does in PyTorch: 0 / 0 would make a row of zeros NaN."""
     total = _sum_square(call, x, axes, keep)
     zero = call.scalar(0.0, total)
@@ -57,11 +58,11 @@ def _l2(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
     return call.emit("where", vanishes, zero, root)
 
 
-def _l1(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
+def _l1(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
     return call.emit("reduce_sum", call.emit("abs", x), axes=axes, keepdims=keep)
 
 
-def _log_sum_exp(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
+def _log_sum_exp(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
     shape = call.shape_of(x)
     kept = tuple(i for i in range(len(shape)) if i not in axes)
     perm = (*kept, *sorted(axes))
@@ -71,7 +72,7 @@ def _log_sum_exp(call: Call, x: str, axes: tuple[int, ...], keep: bool) -> str:
     return call.reshape(y, tuple(1 if i in axes else extent for i, extent in enumerate(shape)) if keep else rows)
 
 
-def _image(call: Call) -> str:
+def _image(call: Call) -> Value:
     call.require_dtype(0, REAL)
     if call.rank(0) < 3:
         call.fail(f"needs a tensor [N, C, ...], has rank {call.rank(0)}")

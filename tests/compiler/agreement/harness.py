@@ -98,7 +98,7 @@ def build(case: Case, target: str, folder: Path, cache: Path, runner: tuple[str,
         case.model, BuildSettings(plan=case.plan, spec=case.spec, target=load(target), cache_dir=cache, jobs=1)
     )
     binary = StepBinary.unpack(bundle, folder, runner)
-    built = Built(case, what_learns(case.plan, case.reference, case.last_layer), graph.parameters, binary)
+    built = Built(case, what_learns(case.plan, case.reference, case.last_layer), graph.named_parameters(), binary)
     wrong = start_problems(case.reference.initial(), binary.checkpoint())
     assert not wrong, wrong
     return built

@@ -22,6 +22,7 @@ from compiler.step.training import attach_loss
 from compiler.targets import load
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
+from tests.compiler.named import by_value
 from tests.compiler.passes.gradients import with_gradients
 from tests.models import export
 
@@ -69,7 +70,7 @@ def test_the_gradient_of_a_maximum_that_is_computed_twice(name: str, tmp_path: P
     binary = StepBinary.unpack(bundle, tmp_path)
     _, after = binary.train(load_file(binary.weights), 1, binary.write_data({"input": x}, labels))
     F.cross_entropy(module.double()(torch.from_numpy(x).double()), torch.from_numpy(labels)).backward()
-    parameters = imported(model, batch=BATCH).parameters
+    parameters = imported(model, batch=BATCH).named_parameters()
     for own, value in module.named_parameters():
         assert value.grad is not None
         found = parameters[own].to_file(after[f"optimizer.momentum.{own}"])
@@ -134,11 +135,12 @@ def test_gradients_at_ties_and_ends(name: str, exporter: str) -> None:
     target = np.random.default_rng(1).normal(size=forward.types[forward.outputs[0]].shape)
     step = differentiate(attach_loss(forward, LossSpec(kind="mse")), resolve_plan(forward, FULL))
     graph = run_passes(step.graph, TRAINING_PASSES)
-    values = evaluate_graph(graph, {"input": x.numpy(), "labels": target})
+    values = evaluate_graph(graph, {**by_value(graph, {"input": x.numpy()}), step.labels: target})
     F.mse_loss(module.double()(x.double()), torch.from_numpy(target)).backward()
     assert module.shift.grad is not None
     assert torch.isfinite(module.shift.grad).all()
-    found = forward.parameters["shift"].to_file(values[step.gradients["shift"]])
+    shift = forward.value_called("shift")
+    found = forward.parameters[shift].to_file(values[step.gradients[shift]])
     np.testing.assert_allclose(found, module.shift.grad.numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -146,13 +148,14 @@ def test_gradients_at_ties_and_ends(name: str, exporter: str) -> None:
 def test_a_global_maximum_has_the_gradient_of_pytorchs_pooling(shape: tuple[int, ...]) -> None:
     """Ties go to the first."""
     model = model_of([node("GlobalMaxPool", ["x"], ["y"])], {"x": ("f32", shape)}, ["y"], {})
-    graph = with_gradients(run_passes(imported(model, batch=shape[0]), FORWARD_PASSES), ["x"])
+    forward = run_passes(imported(model, batch=shape[0]), FORWARD_PASSES)
+    graph = with_gradients(forward, forward.inputs)
     x = np.random.default_rng(0).integers(0, 4, shape).astype(np.float64)
     leaf = torch.from_numpy(x).requires_grad_()
     pool = (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)[len(shape) - 3]
     y = pool(leaf, 1)
     (y * y).sum().backward()
-    values = evaluate_graph(graph, {"x": x})
+    values = evaluate_graph(graph, {forward.inputs[0]: x})
     assert leaf.grad is not None
     np.testing.assert_array_equal(values[graph.outputs[0]], y.detach().numpy())
     np.testing.assert_array_equal(values[graph.outputs[1]], leaf.grad.numpy())

@@ -27,6 +27,7 @@ from compiler.step.training import attach_loss
 from compiler.targets import load
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported
+from tests.compiler.named import by_value
 from tests.models import Logits, export
 
 Kind = Literal["llama", "gpt2", "bert"]
@@ -121,9 +122,12 @@ def test_the_training_graph_is_the_module(kind: Kind, attention: str, opset: int
     plan = resolve_plan(forward, FULL)
     step = differentiate(attach_loss(forward, LossSpec()), plan)
     graph = run_passes(step.graph, TRAINING_PASSES)
-    values = evaluate_graph(graph, {**want.feeds, "labels": want.labels})
+    values = evaluate_graph(graph, {**by_value(graph, want.feeds), step.labels: want.labels})
     assert values[step.loss] == pytest.approx(want.loss, rel=1e-6)
-    found = {name: forward.parameters[name].to_file(values[value]) for name, value in step.gradients.items()}
+    found = {
+        forward.parameters[own].name: forward.parameters[own].to_file(values[value])
+        for own, value in step.gradients.items()
+    }
     check(found, want, 2e-5)
 
 
@@ -138,6 +142,6 @@ def test_the_binary_is_the_module(kind: Kind, attention: str, opset: int, tmp_pa
     binary = StepBinary.unpack(bundle, tmp_path)
     losses, after = binary.train(load_file(binary.weights), 1, binary.write_data(want.feeds, want.labels))
     assert losses[0] == pytest.approx(want.loss, rel=2e-6)
-    parameters = imported(want.model, batch=BATCH).parameters
+    parameters = imported(want.model, batch=BATCH).named_parameters()
     momentum = {name: after[f"optimizer.momentum.{name}"] for name in parameters}
     check({name: parameters[name].to_file(array) for name, array in momentum.items()}, want, 2e-4)

@@ -104,7 +104,7 @@ def test_partial_sums_are_f32() -> None:
 
 
 def test_a_transpose_uses_whole_cache_lines() -> None:
-    widths = {dtype: maps.plan(transpose(dtype), V4, 1).pieces[0].space.extents[-2] for dtype in ("f16", "f32")}  # type: ignore[arg-type]
+    widths = {dtype: maps.plan(transpose(dtype), V4, 1).pieces[0].space.extents[-2] for dtype in ("f16", "f32")}
     assert widths == {"f16": 32, "f32": 16}
 
 
@@ -122,7 +122,7 @@ def test_whole_numbers_come_along_with_the_real_type() -> None:
 
 def test_a_row_is_kept_while_its_sums_fit_on_the_stack() -> None:
     for dtype in ("f16", "f32"):
-        kept = {width: bool(row.plan(row_spec(width, dtype), V4, 1).kept) for width in (4096, 4097)}  # type: ignore[arg-type]
+        kept = {width: bool(row.plan(row_spec(width, dtype), V4, 1).kept) for width in (4096, 4097)}
         assert kept == {4096: True, 4097: False}
 
 

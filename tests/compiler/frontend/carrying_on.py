@@ -28,12 +28,13 @@ from compiler.pipeline import derive_training_step, make_programs
 from compiler.placement.attempts import attempts
 from compiler.placement.place import place_programs
 from compiler.rewriting.evaluate import evaluate_graph
+from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import UpdatePlan, resolve_plan
-from compiler.step.training import LABELS, TrainingGraph, attach_loss
+from compiler.step.training import TrainingGraph, attach_loss
 from compiler.targets import load
-from compiler.tuning.table import NO_TUNING
+from compiler.values import Value
 from tests.compiler.frontend.mutations import SEEDS, SMALL, disturb, exported
 from tests.compiler.frontend.operator_cases import CASES
 
@@ -66,9 +67,7 @@ def carry_on(model: bytes, plan: SparsePlan, spec: TrainingSpec) -> str:
         training = derive_training_step(forward, update_plan, spec)
         programs, state = make_programs(forward, training, call_passes(target))
         ways = attempts(programs, BATCH, target)
-        place_programs(
-            programs, state, ways, tuning=NO_TUNING, target=target, threads=2, limit_bytes=spec.memory_limit_bytes
-        )
+        place_programs(programs, state, ways, BuildSettings(plan, spec, target))
         check_gradients(graph, forward, update_plan, spec)
     except InternalError:
         raise
@@ -84,22 +83,22 @@ def check_gradients(graph: Graph, forward: Graph, plan: UpdatePlan, spec: Traini
     """
     step = differentiate(attach_loss(forward, spec.loss), plan)
     plain = attach_loss(graph, spec.loss)
-    feeds = draw_feeds(step)
+    feeds, plain_feeds = draw_feeds(step), draw_feeds(plain)
     with np.errstate(all="ignore"):
         values = evaluate_graph(step.graph, feeds)
         loss = values[step.loss]
         if not np.isfinite(loss).all() or abs(float(loss)) > 1e6:
             return
-        np.testing.assert_allclose(loss, evaluate_graph(plain.graph, feeds)[plain.loss], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(loss, evaluate_graph(plain.graph, plain_feeds)[plain.loss], rtol=1e-6, atol=1e-9)
         for name in list(plan)[:2]:
             _check_gradient(step, plan, name, feeds, float(loss), values[step.gradients[name]])
 
 
-def draw_feeds(step: TrainingGraph) -> dict[str, Array]:
+def draw_feeds(step: TrainingGraph) -> dict[Value, Array]:
     """Random data and labels, and parameters moved off the round numbers at which models start."""
     rng = np.random.default_rng(3)
-    feeds: dict[str, Array] = {}
-    for name in (*step.data_inputs, LABELS):
+    feeds: dict[Value, Array] = {}
+    for name in (*step.data_inputs, step.labels):
         tensor = step.graph.types[name]
         feeds[name] = rng.normal(size=tensor.shape) if tensor.dtype == "f32" else rng.integers(0, 2, tensor.shape)
     for name in step.graph.parameters:
@@ -109,7 +108,7 @@ def draw_feeds(step: TrainingGraph) -> dict[str, Array]:
 
 
 def _check_gradient(
-    step: TrainingGraph, plan: UpdatePlan, name: str, feeds: dict[str, Array], loss: float, gradient: Array
+    step: TrainingGraph, plan: UpdatePlan, name: Value, feeds: dict[Value, Array], loss: float, gradient: Array
 ) -> None:
     direction = np.zeros(step.graph.types[name].shape)
     part = plan[name]

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph
 from compiler.passes import find_problem
-from compiler.rewriting.evaluate import evaluate_graph
+from tests.compiler.named import evaluate_named
 
 ELEMENT_TYPES = {"f32": 1, "i32": 6, "i64": 7, "bool": 9}
 Shape = Sequence[int | str | None]
@@ -66,8 +66,8 @@ def feeds_for(graph: Graph, seed: int = 0, *, integers: int = 3, positive: bool 
     """Random inputs; integers are below `integers`."""
     rng = np.random.default_rng(seed)
     feeds: dict[str, Array] = {}
-    for name in graph.inputs:
-        tensor = graph.types[name]
+    for value in graph.inputs:
+        name, tensor = graph.names[value], graph.types[value]
         if tensor.dtype == "f32":
             drawn = rng.standard_normal(tensor.shape)
             feeds[name] = (np.abs(drawn) + 0.5 if positive else drawn).astype(np.float32)
@@ -93,10 +93,11 @@ def assert_agrees(
 ) -> None:
     """Every output of the imported graph, evaluated in float64, against ONNX Runtime in float32."""
     feeds = feeds_for(graph) if feeds is None else feeds
-    values = evaluate_graph(graph, feeds)
-    for name, expected in zip(graph.outputs, run_onnx(model, graph.outputs, feeds), strict=True):
+    values = evaluate_named(graph, feeds)
+    outputs = {graph.names[value]: graph.types[value] for value in graph.outputs}
+    for (name, tensor), expected in zip(outputs.items(), run_onnx(model, list(outputs), feeds), strict=True):
         found = values[name]
-        assert found.shape == expected.shape == graph.types[name].shape
+        assert found.shape == expected.shape == tensor.shape
         if expected.dtype.kind == "f":
             np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=name)
         else:

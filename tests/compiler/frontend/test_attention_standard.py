@@ -14,6 +14,7 @@ from compiler.graph import Array
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
+from tests.compiler.named import by_value
 from tests.compiler.passes.gradients import with_gradients
 
 NEWEST = 23
@@ -56,7 +57,7 @@ def check(model: bytes, feeds: dict[str, Array], case: StandardCase) -> None:
     (want,) = case.data_sets[0][1]
     graph = imported(model, batch=case.data_sets[0][0][0].shape[0])
     for own in (graph, run_passes(graph, FORWARD_PASSES)):
-        found = evaluate_graph(own, {name: feeds[name] for name in own.inputs})[own.outputs[0]]
+        found = evaluate_graph(own, {value: feeds[own.names[value]] for value in own.inputs})[own.outputs[0]]
         np.testing.assert_allclose(found, want, rtol=case.rtol, atol=1e-6)
 
 
@@ -83,8 +84,8 @@ def test_a_row_without_a_key_under_a_mask_that_is_known(name: str) -> None:
 def test_a_row_without_a_key_passes_no_gradient(name: str) -> None:
     model, feeds = prepared(CASES[name])
     graph = imported(model, batch=1)
-    training = with_gradients(run_passes(graph, FORWARD_PASSES), ["Q", "K", "V"])
-    values = evaluate_graph(training, feeds)
+    training = with_gradients(run_passes(graph, FORWARD_PASSES), map(graph.value_called, ("Q", "K", "V")))
+    values = evaluate_graph(training, by_value(training, feeds))
     arrays = [feeds[operand].astype(np.float64) for operand in ("Q", "K", "V")]
     want = by_torch(arrays, feeds["attn_mask"], int("causal" in name), 0.0)
     assert any(gradient.any() for gradient in want[1:])
@@ -107,8 +108,8 @@ def test_gradients_are_those_of_pytorch(kind: str, causal: int, softcap: float) 
     arrays = [rng.normal(size=shape) for _ in range(3)]
     mask = seen if kind == "bool" else np.where(seen, 0.3, -np.inf)
     feeds = dict(zip(names, [*arrays, mask], strict=True))
-    training = with_gradients(run_passes(graph, FORWARD_PASSES), names[:3])
-    values = evaluate_graph(training, feeds)
+    training = with_gradients(run_passes(graph, FORWARD_PASSES), map(graph.value_called, names[:3]))
+    values = evaluate_graph(training, by_value(training, feeds))
     for name, wanted in zip(training.outputs, by_torch(arrays, mask, causal, softcap), strict=True):
         np.testing.assert_allclose(values[name], wanted, rtol=1e-6, atol=1e-8)
 

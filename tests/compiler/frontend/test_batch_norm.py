@@ -7,8 +7,8 @@ import pytest
 
 from compiler.errors import UnsupportedOperator
 from compiler.graph import Array
-from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node
+from tests.compiler.named import evaluate_named, stored
 
 IMAGE = {"x": ("f32", ("batch", 3, 5, 5))}
 VECTORS = ("norm.weight", "norm.bias", "norm.running_mean", "norm.running_var")
@@ -37,7 +37,10 @@ def _conv_norm(**attributes: object) -> bytes:
 def test_fold_leaves_a_convolution_with_a_bias() -> None:
     graph = imported(_conv_norm())
     assert_agrees(_conv_norm(), graph)
-    assert {name: p.created for name, p in graph.parameters.items()} == {"conv.weight": False, "conv.bias": True}
+    assert {name: p.created for name, p in graph.named_parameters().items()} == {
+        "conv.weight": False,
+        "conv.bias": True,
+    }
     assert not {"sub", "mul", "rsqrt"} & {made.op for made in graph}
 
 
@@ -48,22 +51,22 @@ def test_fold_keeps_the_convolutions_own_bias_name() -> None:
     ]
     model = model_of(nodes, IMAGE, initializers={**_stored(), "conv.own": np.ones(4, np.float32)})
     graph = imported(model)
-    assert set(graph.parameters) == {"conv.weight", "conv.own"}
+    assert set(graph.named_parameters()) == {"conv.weight", "conv.own"}
     assert_agrees(model, graph)
 
 
 def test_frozen_trains_scale_and_bias_and_keeps_statistics_constant() -> None:
     graph = imported(_conv_norm(), batch_norm="frozen")
     assert_agrees(_conv_norm(), graph)
-    assert {name: p.kind for name, p in graph.parameters.items()} == {
+    assert {name: p.kind for name, p in graph.named_parameters().items()} == {
         "conv.weight": "weight",
         "norm.weight": "weight",
         "norm.bias": "bias",
     }
-    np.testing.assert_array_equal(graph.arrays["norm.weight"], _stored()["norm.weight"])
+    np.testing.assert_array_equal(graph.arrays[graph.value_called("norm.weight")], _stored()["norm.weight"])
     feeds = feeds_for(graph)
-    doubled = evaluate_graph(graph, {**feeds, "norm.weight": graph.arrays["norm.weight"] * 2})
-    assert not np.allclose(doubled["y"], evaluate_graph(graph, feeds)["y"])
+    doubled = evaluate_named(graph, {**feeds, "norm.weight": graph.arrays[graph.value_called("norm.weight")] * 2})
+    assert not np.allclose(doubled["y"], evaluate_named(graph, feeds)["y"])
 
 
 @pytest.mark.parametrize("batch_norm", ["fold", "frozen"])
@@ -74,7 +77,7 @@ def test_a_norm_without_a_convolution_is_an_affine_map(batch_norm: str) -> None:
         initializers={name: array for name, array in _stored(3).items() if name != "conv.weight"},
     )
     graph = imported(model, batch_norm=batch_norm)  # type: ignore[arg-type]
-    assert set(graph.parameters) == {"norm.weight", "norm.bias"}
+    assert set(graph.named_parameters()) == {"norm.weight", "norm.bias"}
     assert_agrees(model, graph)
 
 
@@ -88,7 +91,8 @@ def test_a_convolution_with_another_reader_is_not_folded() -> None:
     graph = imported(model)
     assert_agrees(model, graph)
     np.testing.assert_array_equal(
-        graph.parameters["conv.weight"].to_file(graph.arrays["conv.weight"]), _stored()["conv.weight"]
+        stored(graph)["conv.weight"],
+        _stored()["conv.weight"],
     )
 
 
@@ -114,7 +118,7 @@ def test_a_training_mode_export_is_taken_in_evaluation_mode() -> None:
     reference = imported(model_of([nodes[0], node("BatchNormalization", ["h", *VECTORS], ["y"])], IMAGE,
                                   initializers=_stored()))  # fmt: skip
     feeds = feeds_for(graph)
-    np.testing.assert_array_equal(evaluate_graph(graph, feeds)["y"], evaluate_graph(reference, feeds)["y"])
+    np.testing.assert_array_equal(evaluate_named(graph, feeds)["y"], evaluate_named(reference, feeds)["y"])
 
 
 def test_running_statistics_that_are_read_are_refused() -> None:

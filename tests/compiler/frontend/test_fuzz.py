@@ -19,9 +19,10 @@ from compiler.frontend.importer import import_model
 from compiler.frontend.prescan import prescan
 from compiler.graph import Node
 from compiler.ops import OPERATORS
-from compiler.ops.emitter import Emitter, Grads, Value
+from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import NotDifferentiable
 from compiler.step import autodiff
+from compiler.values import Value
 from tests.compiler.frontend.carrying_on import FAILED, TRAINS, campaign
 from tests.compiler.frontend.mutations import SEEDS, SMALL, disturb, exported, mutations
 from tests.compiler.frontend.operator_cases import CASES, Case

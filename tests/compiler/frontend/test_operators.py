@@ -8,9 +8,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from compiler.frontend.rows import ROWS
-from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported
 from tests.compiler.frontend.operator_cases import CASES, Case
+from tests.compiler.named import evaluate_named
 
 
 def _batch(case: Case) -> int:
@@ -36,4 +36,4 @@ def test_attention_agrees_with_the_reference_of_the_standard(case: Case) -> None
     graph = imported(model)
     feeds = feeds_for(graph)
     (expected,) = ReferenceEvaluator(onnx.load_from_string(model)).run(None, feeds)
-    np.testing.assert_allclose(evaluate_graph(graph, feeds)["y0"], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(evaluate_named(graph, feeds)["y0"], expected, rtol=1e-4, atol=1e-5)

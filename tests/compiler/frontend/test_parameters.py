@@ -10,10 +10,10 @@ from compiler.errors import ModelError, PlanError, SpecError
 from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph
 from compiler.passes import FORWARD_PASSES, run_passes
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import SparsePlan
 from compiler.step.plan import resolve_plan
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node
+from tests.compiler.named import evaluate_named
 
 IMAGE = {"x": ("f32", ("batch", 4, 6, 6))}
 ROWS = {"x": ("f32", ("batch", 3, 4))}
@@ -25,11 +25,12 @@ def _floats(*shape: int, seed: int = 0) -> Array:
 
 def _round_trips(graph: Graph, stored: dict[str, Array]) -> None:
     """Every parameter's inside array maps back to the file's bits."""
-    for name, parameter in graph.parameters.items():
-        assert graph.arrays[name].shape == parameter.shape == graph.types[name].shape
+    for value, parameter in graph.parameters.items():
+        name = parameter.name
+        assert graph.arrays[value].shape == parameter.shape == graph.types[value].shape
         if name in stored:
-            np.testing.assert_array_equal(parameter.to_file(graph.arrays[name]), stored[name])
-            np.testing.assert_array_equal(parameter.to_inside(stored[name]), graph.arrays[name])
+            np.testing.assert_array_equal(parameter.to_file(graph.arrays[value]), stored[name])
+            np.testing.assert_array_equal(parameter.to_inside(stored[name]), graph.arrays[value])
 
 
 def test_layouts_kinds_and_channel_axes_of_layers() -> None:
@@ -64,8 +65,8 @@ def test_layouts_kinds_and_channel_axes_of_layers() -> None:
         "fc.bias": ((5,), "bias", None, "make_e"),
         "proj.weight": ((5, 2), "weight", 0, "make_y"),
     }
-    assert graph.inputs == ("x",)
-    assert graph.outputs == ("y",)
+    assert [graph.names[value] for value in graph.inputs] == ["x"]
+    assert [graph.names[value] for value in graph.outputs] == ["y"]
 
 
 def test_matmul_bias_norms_scales_and_position_table() -> None:
@@ -123,7 +124,7 @@ def test_a_one_element_initializer_is_a_parameter_in_its_own_shape(shape: tuple[
     model = model_of([node(op_type, ["x", "temperature"], ["y"])], ROWS, initializers=stored)
     graph = imported(model)
     _round_trips(graph, stored)
-    assert {name: p.file_shape for name, p in graph.parameters.items()} == {"temperature": shape}
+    assert {name: p.file_shape for name, p in graph.named_parameters().items()} == {"temperature": shape}
     assert [warning.code for warning in graph.warnings] == ["model.unlabelled"]
     assert_agrees(model, graph)
 
@@ -131,15 +132,15 @@ def test_a_one_element_initializer_is_a_parameter_in_its_own_shape(shape: tuple[
 def test_a_convolution_without_bias_gets_none() -> None:
     weights = {"a.weight": _floats(4, 4, 3, 3), "b.weight": _floats(4, 4, 3, 3)}
     nodes = [node("Conv", ["x", "a.weight"], ["h"]), node("Conv", ["h", "b.weight"], ["y"])]
-    assert set(imported(model_of(nodes, IMAGE, initializers=weights)).parameters) == set(weights)
+    assert set(imported(model_of(nodes, IMAGE, initializers=weights)).named_parameters()) == set(weights)
 
 
 def test_no_bias_is_created_where_an_add_follows() -> None:
     stored = {"a.weight": _floats(4, 4, 3, 3), "shift": _floats(1, 4, 1, 1)}
     nodes = [node("Conv", ["x", "a.weight"], ["h"]), node("Add", ["h", "shift"], ["y"])]
     graph = imported(model_of(nodes, IMAGE, initializers=stored))
-    assert {name: p.kind for name, p in graph.parameters.items()} == {"a.weight": "weight", "shift": "bias"}
-    assert graph.parameters["shift"].layer == "make_h"
+    assert {name: p.kind for name, p in graph.named_parameters().items()} == {"a.weight": "weight", "shift": "bias"}
+    assert graph.named_parameters()["shift"].layer == "make_h"
 
 
 def test_vectors_merged_through_identity_are_separate_parameters() -> None:
@@ -152,7 +153,7 @@ def test_vectors_merged_through_identity_are_separate_parameters() -> None:
     ]
     model = model_of(nodes, ROWS, initializers=stored, producer="pytorch")
     graph = imported(model)
-    assert set(graph.parameters) == {"n1.weight", "n1.bias", "n2.weight", "n2.bias"}
+    assert set(graph.named_parameters()) == {"n1.weight", "n1.bias", "n2.weight", "n2.bias"}
     assert_agrees(model, graph)
 
 
@@ -166,19 +167,19 @@ def test_a_fresh_vector_that_two_nodes_read_is_one_parameter_unless_the_spec_say
     ]
     model = model_of(nodes, ROWS, initializers=stored)
     graph = imported(model)
-    assert set(graph.parameters) == {"a.weight", "b.weight", "zeros"}
+    assert set(graph.named_parameters()) == {"a.weight", "b.weight", "zeros"}
     assert [warning.code for warning in graph.warnings] == ["model.shared_fill"]
     apart = import_model(model, input_shapes={}, batch=2, batch_norm="fold", untied=("zeros",))
-    assert set(apart.parameters) == {"a.weight", "b.weight", "zeros", "zeros@make_y"}
+    assert set(apart.named_parameters()) == {"a.weight", "b.weight", "zeros", "zeros@make_y"}
 
 
 def test_the_spec_ties_equal_initializers_and_refuses_others() -> None:
     weight = _floats(4, 4)
     nodes = [node("MatMul", ["x", "a"], ["h"]), node("MatMul", ["h", "b"], ["y"])]
     model = model_of(nodes, ROWS, initializers={"a": weight, "b": weight})
-    assert set(imported(model).parameters) == {"a", "b"}
+    assert set(imported(model).named_parameters()) == {"a", "b"}
     tied = import_model(model, input_shapes={}, batch=2, batch_norm="fold", tied=(("a", "b"),))
-    assert set(tied.parameters) == {"a"}
+    assert set(tied.named_parameters()) == {"a"}
     other = model_of(nodes, ROWS, initializers={"a": weight, "b": weight + 1})
     with pytest.raises(SpecError, match=r"spec\.tied\[0\]: 'b' differs from 'a'"):
         import_model(other, input_shapes={}, batch=2, batch_norm="fold", tied=(("a", "b"),))
@@ -193,8 +194,8 @@ def test_a_matrix_shared_through_identity_stays_one_parameter() -> None:
         node("MatMul", ["h", "w2"], ["y"]),
     ]
     graph = imported(model_of(nodes, ROWS, initializers={"w": _floats(4, 4)}))
-    assert set(graph.parameters) == {"w"}
-    assert graph.parameters["w"].channel_axis is None
+    assert set(graph.named_parameters()) == {"w"}
+    assert graph.named_parameters()["w"].channel_axis is None
 
 
 @pytest.mark.parametrize("output_layer", ["transposed node", "gemm", "folded copy"])
@@ -211,12 +212,12 @@ def test_a_tied_embedding_is_one_parameter(output_layer: str) -> None:
         nodes += [node("MatMul", ["h", "head"], ["y"])]
     model = model_of(nodes, {"tokens": ("i64", ("batch",))}, initializers=stored, producer="pytorch")
     graph = imported(model, batch=3)
-    assert set(graph.parameters) == {"embed"}
+    assert set(graph.named_parameters()) == {"embed"}
     feeds = feeds_for(graph, integers=7)
     assert_agrees(model, graph, feeds)
-    changed = {**feeds, "embed": graph.arrays["embed"] * 2}
+    changed = {**feeds, "embed": graph.arrays[graph.value_called("embed")] * 2}
     np.testing.assert_allclose(
-        evaluate_graph(graph, changed)["y"], 4 * evaluate_graph(graph, feeds)["y"], rtol=1e-12
+        evaluate_named(graph, changed)["y"], 4 * evaluate_named(graph, feeds)["y"], rtol=1e-12
     )  # both uses follow the one parameter
 
 
@@ -227,7 +228,7 @@ def test_one_weight_read_in_two_layouts_stays_one_parameter() -> None:
     ]
     model = model_of(nodes, {"x": ("f32", ("batch", 4))}, initializers={"w": _floats(5, 4)})
     graph = imported(model)
-    assert set(graph.parameters) == {"w"}
+    assert set(graph.named_parameters()) == {"w"}
     assert_agrees(model, graph)
 
 
@@ -248,11 +249,11 @@ def test_what_is_computed_from_parameters_is_computed_in_the_step() -> None:
     ]
     model = model_of(nodes, ROWS, initializers=stored)
     graph = imported(model)
-    assert set(graph.parameters) == {"table", "frequency"}
+    assert set(graph.named_parameters()) == {"table", "frequency"}
     assert_agrees(model, graph)
-    for name in graph.parameters:
-        changed = {**feeds_for(graph), name: graph.arrays[name] + 1}
-        assert not np.allclose(evaluate_graph(graph, changed)["y"], evaluate_graph(graph, feeds_for(graph))["y"])
+    for value, parameter in graph.parameters.items():
+        changed = {**feeds_for(graph), parameter.name: graph.arrays[value] + 1}
+        assert not np.allclose(evaluate_named(graph, changed)["y"], evaluate_named(graph, feeds_for(graph))["y"])
 
 
 def test_a_bound_that_others_read_too_cannot_learn_and_the_remedy_fits() -> None:
@@ -296,5 +297,5 @@ def test_tensorflow_style_layout_and_relu6() -> None:
     model = model_of(nodes, {"x": ("f32", ("batch", 6, 6, 4))}, initializers=stored)
     graph = imported(model)
     assert_agrees(model, graph)
-    assert set(graph.parameters) == {"kernel", "bias"}
+    assert set(graph.named_parameters()) == {"kernel", "bias"}
     assert "transpose" not in [made.op for made in run_passes(graph, FORWARD_PASSES)]

@@ -93,7 +93,7 @@ def test_the_advice_leaves_the_norms_in_the_file(exporter: Exporter) -> None:
         else export(net().eval(), (torch.randn(2, 3, 8, 8),), exporter="dynamo-unoptimized", dynamic_batch=False)
     )
     graph = imported(kept, batch_norm="frozen")
-    assert {"bn.weight", "bn.bias", "bn2.weight", "bn2.bias"} <= set(graph.parameters)
+    assert {"bn.weight", "bn.bias", "bn2.weight", "bn2.bias"} <= set(graph.named_parameters())
     assert graph.warnings == ()
 
 

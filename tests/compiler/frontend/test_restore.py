@@ -16,6 +16,7 @@ from compiler.graph import Graph
 from compiler.spec.documents import SparsePlan
 from compiler.step.plan import resolve_plan
 from tests.compiler.frontend.onnx_graphs import imported
+from tests.compiler.named import stored
 from tests.models import Exporter, export
 
 FULL = SparsePlan.of_preset("full")
@@ -80,9 +81,9 @@ def graph_of(module: nn.Module, *shape: int, exporter: Exporter = "dynamo") -> G
 
 def assert_holds(graph: Graph, module: nn.Module, *, without: tuple[str, ...] = ()) -> None:
     state = {name: tensor for name, tensor in module.named_parameters() if name not in without}
-    assert set(graph.parameters) == set(state)
+    assert set(graph.named_parameters()) == set(state)
     for name, tensor in state.items():
-        np.testing.assert_array_equal(graph.parameters[name].to_file(graph.arrays[name]), tensor.detach().numpy())
+        np.testing.assert_array_equal(stored(graph)[name], tensor.detach().numpy())
 
 
 def test_merged_projections_and_repeated_tokens_of_an_unoptimized_export() -> None:
@@ -103,7 +104,7 @@ def test_a_folded_transpose_and_a_folded_repetition_are_views_again() -> None:
 
 def test_looked_up_rows_learn_in_place_of_their_table_and_that_is_said() -> None:
     graph = graph_of(Looked(), 2, 8)
-    ((name, parameter),) = graph.parameters.items()
+    ((name, parameter),) = graph.named_parameters().items()
     assert parameter.file_shape == (2, 8)
     (warning,) = graph.warnings
     assert warning.code == "model.folded_view"
@@ -125,7 +126,7 @@ class Scaled(nn.Module):
 def test_arithmetic_inside_an_operator_is_not_taken_for_a_view() -> None:
     graph = graph_of(Scaled(), 2, 8)
     assert set(graph.unlearnable) == {"shift"}
-    assert set(graph.parameters) == {"out.weight", "out.bias"}
+    assert set(graph.named_parameters()) == {"out.weight", "out.bias"}
     with pytest.raises(PlanError, match=r"shift cannot learn.*exporter folded it"):
         resolve_plan(graph, FULL)
     module = Scaled()

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from compiler.graph import Array, Graph
-from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.agreement.harness import start_problems
 from tests.compiler.agreement.module_reference import FOLDED_BIAS, ModuleReference
 from tests.compiler.frontend.onnx_graphs import imported
+from tests.compiler.named import evaluate_named
 from tests.models import FAMILIES, Exporter, build, export, transformers_model
 
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "dynamo-unoptimized", "torchscript")
@@ -44,7 +44,7 @@ def _agrees(graph: Graph, model: nn.Module, names: tuple[str, ...], inputs: tupl
         real = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs)
         expected = doubled(*real).numpy()
     model.float()
-    found = evaluate_graph(graph, feeds)["logits"]
+    found = evaluate_named(graph, feeds)["logits"]
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * float(np.abs(expected).max()))
 
@@ -59,7 +59,10 @@ def test_families_agree_and_fold(name: str, exporter: Exporter) -> None:
     assert not any(made.op == "sub" for made in graph)
     # Every norm leaves with its convolution, whose weight it scales; its shift is the convolution's bias.
     wanted = ModuleReference.folded(model, family.input_names).initial()
-    found = {own: parameter.to_file(graph.arrays[own]) for own, parameter in graph.parameters.items()}
+    found = {
+        own: parameter.to_file(graph.arrays[graph.value_called(own)])
+        for own, parameter in graph.named_parameters().items()
+    }
     if exporter == "dynamo-unoptimized":  # no exporter named the new biases
         wanted = {own.replace(FOLDED_BIAS, "bias"): array for own, array in wanted.items()}
     if exporter == "torchscript" and wanted.keys() != dict(model.named_parameters()).keys():
@@ -87,9 +90,9 @@ def test_frozen_norms_keep_every_parameter_of_the_module(name: str) -> None:
     graph = imported(_exported(name, "dynamo-unoptimized"), batch=3, batch_norm="frozen")
     _agrees(graph, model, family.input_names, family.inputs(3))
     state = dict(model.named_parameters())
-    assert set(graph.parameters) == set(state)
-    for parameter_name, parameter in graph.parameters.items():
-        stored = parameter.to_file(graph.arrays[parameter_name])
+    assert set(graph.named_parameters()) == set(state)
+    for parameter_name, parameter in graph.named_parameters().items():
+        stored = parameter.to_file(graph.arrays[graph.value_called(parameter_name)])
         np.testing.assert_array_equal(stored, state[parameter_name].detach().numpy())
 
 
@@ -98,9 +101,9 @@ def test_fresh_norms_leave_biases_that_a_plan_can_name() -> None:
     torch.manual_seed(0)
     model = FAMILIES["mobilenet_v2"].build().eval()
     fresh = imported(export(model, FAMILIES["mobilenet_v2"].inputs(2)), batch=2)
-    biases = {name for name, parameter in fresh.parameters.items() if parameter.kind == "bias"}
+    biases = {name for name, parameter in fresh.named_parameters().items() if parameter.kind == "bias"}
     assert len(biases) == 53
-    assert all(fresh.parameters[name].created for name in biases - {"classifier.bias"})
+    assert all(fresh.named_parameters()[name].created for name in biases - {"classifier.bias"})
 
 
 def test_training_mode_exports_lose_dropout_and_batch_statistics() -> None:
@@ -129,13 +132,13 @@ def test_parameters_have_the_names_and_layouts_of_the_module(name: str, exporter
     model, _, _ = transformers_model(name)
     graph = imported(_exported(name, exporter), batch=2)
     state = dict(model.named_parameters())
-    missing = set(state) - set(graph.parameters)
+    missing = set(state) - set(graph.named_parameters())
     assert missing == ({SLICED[name]} if exporter == "dynamo" and name in SLICED else set())
     assert len(graph.parameters) == len(state)
-    for own in set(graph.parameters) & set(state):
-        stored = graph.parameters[own].to_file(graph.arrays[own])
+    for own in set(graph.named_parameters()) & set(state):
+        stored = graph.named_parameters()[own].to_file(graph.arrays[graph.value_called(own)])
         np.testing.assert_array_equal(stored, state[own].detach().numpy(), err_msg=own)
     for table in missing:
-        (rows,) = (graph.arrays[own] for own in set(graph.parameters) - set(state))
+        (rows,) = (graph.arrays[graph.value_called(own)] for own in set(graph.named_parameters()) - set(state))
         np.testing.assert_array_equal(rows.reshape(-1, rows.shape[-1]), state[table].detach().numpy()[: rows.shape[-2]])
         assert any(table in warning.where for warning in graph.warnings)

@@ -30,6 +30,7 @@ from tests.compiler.frontend.training import (
     under_own_names,
     update_problems,
 )
+from tests.compiler.named import stored
 from tests.models import Exporter, export
 
 EXPORTS: dict[str, tuple[Exporter, int]] = {
@@ -101,12 +102,12 @@ def test_parameters_have_the_names_and_layouts_of_the_module(name: str, how: str
     graph = imported(_exported(name, how))
     state = dict(module.named_parameters(remove_duplicate=False))
     open_ends = case.unlabelled if how == "torchscript" else frozenset()
-    own = under_own_names(module, graph.parameters)
+    own = under_own_names(module, graph.named_parameters())
     assert sorted(own.values()) == sorted({*parameter_groups(module), *open_ends})
-    for found in graph.parameters.keys() - open_ends:
+    for found in graph.named_parameters().keys() - open_ends:
         expected = state[found].detach().numpy()
-        assert graph.parameters[found].file_shape == expected.shape, found
-        np.testing.assert_array_equal(graph.parameters[found].to_file(graph.arrays[found]), expected, err_msg=found)
+        assert graph.named_parameters()[found].file_shape == expected.shape, found
+        np.testing.assert_array_equal(stored(graph)[found], expected, err_msg=found)
 
 
 @pytest.mark.parametrize(("name", "how"), RUN)
@@ -158,8 +159,8 @@ def test_what_a_torchscript_file_does_not_tell_is_said(name: str, how: str) -> N
     module = CASES[name].module()
     graph = imported(_exported(name, how))
     said = " ".join(f"{warning.where} {warning.message}" for warning in graph.warnings)
-    unlike = under_own_names(module, graph.parameters).values() - parameter_groups(module).keys()
-    lost = {*parameter_groups(module)} - {*under_own_names(module, graph.parameters).values()}
+    unlike = under_own_names(module, graph.named_parameters()).values() - parameter_groups(module).keys()
+    lost = {*parameter_groups(module)} - {*under_own_names(module, graph.named_parameters()).values()}
     assert unlike or lost or CASES[name].unlabelled
     for found in unlike or lost:
         assert found in said, f"nobody is told of {found}"

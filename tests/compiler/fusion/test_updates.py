@@ -18,6 +18,8 @@ from compiler.program.program import KernelCall, Program
 from compiler.program.schedule import schedule
 from compiler.rewriting.passes import PassResult
 from compiler.targets import load
+from compiler.values import Value
+from tests.compiler.named import all_named
 
 CAN_UPDATE = partial(can_update, target=load("x86-64-v4"))
 ROWS, COLUMNS, SAMPLES = 12, 10, 4
@@ -30,26 +32,27 @@ MOMENT: Expr = Binary("add", Binary("mul", Const(0.5), Ref(2)), Ref(1))
 UPDATE = MapSpec(
     (ROWS, COLUMNS), (WHOLE, WHOLE, WHOLE, SCALAR), (WHOLE, WHOLE), (Binary("sub", Ref(0), MOMENT), MOMENT)
 )
+W, M, D_W, X, D_X, D_Y, RATE, NORM, IDS = all_named("w", "m", "d_w", "x", "d_x", "d_y", "rate", "norm", "ids")
+UPDATED = (W.updated(), M.updated())
 TYPES = {
-    **dict.fromkeys(("w", "m", "w'", "m'", "d_w"), WEIGHT),
-    "x": TensorType("f32", (SAMPLES, ROWS)),
-    "d_x": TensorType("f32", (SAMPLES, ROWS)),
-    "d_y": TensorType("f32", (SAMPLES, COLUMNS)),
-    "rate": TensorType("f32", ()),
-    "norm": WEIGHT,
+    **dict.fromkeys((W, M, *UPDATED, D_W, NORM), WEIGHT),
+    X: TensorType("f32", (SAMPLES, ROWS)),
+    D_X: TensorType("f32", (SAMPLES, ROWS)),
+    D_Y: TensorType("f32", (SAMPLES, COLUMNS)),
+    RATE: TensorType("f32", ()),
 }
-ALIASES = {"w'": Alias("w"), "m'": Alias("m")}
+ALIASES = {W.updated(): Alias(W), M.updated(): Alias(M)}
 
-weight_gradient = KernelCall(GRADIENT, ("x", "d_y"), ("d_w",), "d layer", "backward", 100, 30, 40)
-input_gradient = KernelCall(INPUT_GRADIENT, ("d_y", "w"), ("d_x",), "d input", "backward", 100, 30, 40)
-update = KernelCall(UPDATE, ("w", "d_w", "m", "rate"), ("w'", "m'"), "update w", "update", 5, 1440, 960)
+weight_gradient = KernelCall(GRADIENT, (X, D_Y), (D_W,), "d layer", "backward", 100, 30, 40)
+input_gradient = KernelCall(INPUT_GRADIENT, (D_Y, W), (D_X,), "d input", "backward", 100, 30, 40)
+update = KernelCall(UPDATE, (W, D_W, M, RATE), UPDATED, "update w", "update", 5, 1440, 960)
 
 
-def fused(*calls: KernelCall, kept: tuple[str, ...] = ()) -> tuple[KernelCall, ...]:
+def fused(*calls: KernelCall, kept: tuple[Value, ...] = ()) -> tuple[KernelCall, ...]:
     return fuse(*calls, kept=kept).subject.calls
 
 
-def fuse(*calls: KernelCall, kept: tuple[str, ...] = ()) -> PassResult[Program]:
+def fuse(*calls: KernelCall, kept: tuple[Value, ...] = ()) -> PassResult[Program]:
     return fuse_updates(Program("train", calls, TYPES, (), kept, ALIASES), can_update=CAN_UPDATE)
 
 
@@ -59,7 +62,7 @@ def reasons(*calls: KernelCall) -> list[str]:
 
 def test_the_product_updates_in_place() -> None:
     (call,) = fused(weight_gradient, update)
-    assert (call.inputs, call.outputs) == (("x", "d_y", "w", "m", "rate"), ("w'", "m'"))
+    assert (call.inputs, call.outputs) == ((X, D_Y, W, M, RATE), UPDATED)
     assert isinstance(call.spec, MatmulSpec)
     moment = Binary("add", Binary("mul", Const(0.5), Ref(2)), Ref(0))
     assert call.spec.epilogue == Binary("sub", Ref(1), moment)
@@ -70,16 +73,16 @@ def test_the_product_updates_in_place() -> None:
 def test_it_runs_after_other_readers_of_the_weight() -> None:
     program = fuse(weight_gradient, update, input_gradient).subject
     assert not program.ordered
-    scheduled = schedule(replace(program, outputs=("d_x",), updates=("w'", "m'"))).subject
+    scheduled = schedule(replace(program, outputs=(D_X,), updates=UPDATED)).subject
     assert scheduled.ordered
-    assert [call.outputs[0] for call in scheduled.calls] == ["d_x", "w'"]
+    assert [call.outputs[0] for call in scheduled.calls] == [D_X, W.updated()]
 
 
 def test_a_gradient_that_is_read_elsewhere_stays() -> None:
     double = MapSpec((ROWS, COLUMNS), (WHOLE,), (WHOLE,), (Binary("add", Ref(0), Ref(0)),))
-    reader = KernelCall(double, ("d_w",), ("norm",), "norm", "backward", 1, 480, 480)
+    reader = KernelCall(double, (D_W,), (NORM,), "norm", "backward", 1, 480, 480)
     assert len(fused(weight_gradient, reader, update)) == 3
-    assert len(fused(weight_gradient, update, kept=("d_w",))) == 2
+    assert len(fused(weight_gradient, update, kept=(D_W,))) == 2
     assert reasons(weight_gradient, reader, update) == ["update.gradient_is_read"]
 
 
@@ -103,12 +106,12 @@ def test_a_product_of_many_samples_stays(m: int, n: int, k: int, reason: str) ->
 
 
 TABLE = GatherSpec("scatter_add", 1, ROWS, COLUMNS, SAMPLES, dtype="f32")
-scatter = KernelCall(TABLE, ("ids", "d_y"), ("d_w",), "d embedding", "backward", 100, 30, 480)
+scatter = KernelCall(TABLE, (IDS, D_Y), (D_W,), "d embedding", "backward", 100, 30, 480)
 
 
 def test_a_table_is_updated_where_its_rows_are_summed() -> None:
     (call,) = fused(scatter, update)
-    assert (call.inputs, call.outputs) == (("ids", "d_y", "w", "m", "rate"), ("w'", "m'"))
+    assert (call.inputs, call.outputs) == ((IDS, D_Y, W, M, RATE), UPDATED)
     assert isinstance(call.spec, GatherSpec)
     assert not call.spec.skips, "momentum moves rows whose gradient is zero"
 
@@ -118,6 +121,6 @@ def test_plain_descent_skips_rows_without_gradient(decay: float, skips: bool) ->
     step: Expr = Binary("add", Ref(1), Binary("mul", Const(decay), Ref(0))) if decay else Ref(1)
     descent = Binary("sub", Ref(0), Binary("mul", Ref(2), step))
     plain = MapSpec((ROWS, COLUMNS), (WHOLE, WHOLE, SCALAR), (WHOLE,), (descent,))
-    (call,) = fused(scatter, replace(update, spec=plain, inputs=("w", "d_w", "rate"), outputs=("w'",)))
+    (call,) = fused(scatter, replace(update, spec=plain, inputs=(W, D_W, RATE), outputs=(W.updated(),)))
     assert isinstance(call.spec, GatherSpec)
     assert call.spec.skips == skips

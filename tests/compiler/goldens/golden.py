@@ -39,7 +39,9 @@ def pack_frozen(program: Program) -> PassResult[Program]:
 
 def _frozen(program: Program, value: Any) -> StateTensor:
     tensor = program.types[value]
-    return StateTensor(value, tensor, "parameter", tensor.shape, tensor.shape, tuple(range(len(tensor.shape))))
+    return StateTensor(
+        value, str(value), tensor, "parameter", tensor.shape, tensor.shape, tuple(range(len(tensor.shape)))
+    )
 
 
 GRAPH_PASSES: Mapping[str, Pass[Any]] = {name_of(step): step for step in each_of((*FORWARD_PASSES, *TRAINING_PASSES))}

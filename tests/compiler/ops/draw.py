@@ -8,6 +8,7 @@ from compiler.element_types import ELEMENT_TYPES
 from compiler.graph import Array, Graph, TensorType
 from compiler.ops.record import Example, Operator
 from compiler.rewriting.builder import GraphBuilder
+from compiler.values import Value
 
 
 def draw(tensor: TensorType, kind: str, rng: np.random.Generator) -> Array:
@@ -34,17 +35,17 @@ def draw_inputs(example: Example, seed: int = 0) -> list[Array]:
     return [np.asarray(draw(tensor, kind, rng)) for tensor, kind in zip(example.inputs, kinds, strict=False)]
 
 
-def single_node(record: Operator, example: Example) -> tuple[GraphBuilder, tuple[str, ...], tuple[str, ...]]:
-    """A builder that holds one application of the operator: (builder, input names, output names)."""
+def single_node(record: Operator, example: Example) -> tuple[GraphBuilder, tuple[Value, ...], tuple[Value, ...]]:
+    """A builder that holds one application of the operator: (builder, inputs, outputs)."""
     builder = GraphBuilder()
-    names = tuple(f"x{i}" for i in range(len(example.inputs)))
-    builder.types.update(zip(names, example.inputs, strict=True))
+    values = tuple(builder.fresh() for _ in example.inputs)
+    builder.types.update(zip(values, example.inputs, strict=True))
     outputs = record.infer(example.inputs, example.attrs)
-    results = tuple(f"y{i}" for i in range(len(outputs)))
-    builder.emit_many(record.name, names, names=results, **example.attrs)
-    return builder, names, results
+    results = tuple(builder.fresh() for _ in outputs)
+    builder.emit_many(record.name, values, outputs=results, **example.attrs)
+    return builder, values, results
 
 
-def as_graph(builder: GraphBuilder, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+def as_graph(builder: GraphBuilder, inputs: tuple[Value, ...], outputs: tuple[Value, ...]) -> Graph:
     """The builder's nodes as a graph."""
     return Graph(tuple(builder.nodes), inputs, outputs, builder.types, builder.arrays)

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from compiler.export.onnx_model import to_model_proto_bytes
-from compiler.graph import Node, TensorType
+from compiler.graph import TensorType
 from compiler.ops import OPERATORS
+from compiler.ops.record import NamedNode
 
 ATTRS = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
 
@@ -40,7 +41,7 @@ def test_exported_gradient_agrees() -> None:
     arrays = {"x": x, "d_y": d_y}
     types = {name: TensorType("f32", array.shape) for name, array in arrays.items()}
     types["d_x"] = types["x"]
-    node = Node("max_pool_grad", ("x", "d_y"), ("d_x",), ATTRS)
+    node = NamedNode("max_pool_grad", ("x", "d_y"), ("d_x",), ATTRS)
     model = to_model_proto_bytes(
         nodes=OPERATORS["max_pool_grad"].to_onnx(node, types),
         inputs={name: types[name] for name in ("x", "d_y")},

@@ -8,7 +8,7 @@ import pytest
 
 from compiler.export.onnx_model import to_model_proto_bytes
 from compiler.ops import OPERATORS
-from compiler.ops.record import Example, Operator
+from compiler.ops.record import Example, NamedNode, Operator
 from tests.compiler.ops.draw import draw_inputs, single_node
 
 CASES = [
@@ -20,12 +20,14 @@ CASES = [
 
 @pytest.mark.parametrize(("record", "example"), CASES)
 def test_exported_nodes_agree_with_evaluate(record: Operator, example: Example) -> None:
-    builder, names, results = single_node(record, example)
+    builder, inputs, outputs = single_node(record, example)
     (node,) = builder.nodes
+    names, results = tuple(map(str, inputs)), tuple(map(str, outputs))
+    types = {str(value): tensor for value, tensor in builder.types.items()}
     model = to_model_proto_bytes(
-        nodes=record.to_onnx(node, builder.types),
-        inputs={name: builder.types[name] for name in names},
-        outputs={name: builder.types[name] for name in results},
+        nodes=record.to_onnx(NamedNode(node.op, names, results, node.attrs), types),
+        inputs={name: types[name] for name in names},
+        outputs={name: types[name] for name in results},
         initializers={},
         name="single",
     )

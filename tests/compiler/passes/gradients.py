@@ -10,14 +10,15 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import WHOLE
 from compiler.step.training import TrainingGraph
+from compiler.values import Value
 
 
-def with_gradients(graph: Graph, targets: Iterable[str]) -> Graph:
+def with_gradients(graph: Graph, targets: Iterable[Value]) -> Graph:
     """The graph's output, then the gradients of the sum of its squares for `targets`."""
-    b = GraphBuilder(graph, prefix="loss")
+    b = GraphBuilder(graph)
     y = graph.outputs[0]
     axes = tuple(range(len(b.shape(y))))
     loss = b.emit("reduce_sum", b.emit("mul", y, y), axes=axes, keepdims=False)
-    whole = replace(graph, nodes=tuple(b.nodes), types=b.types, arrays=b.arrays, outputs=(y,))
-    step = TrainingGraph(whole, loss, y, graph.inputs, "mse")
+    whole = replace(b.graph_of(graph), outputs=(y,))
+    step = TrainingGraph(whole, loss, y, b.fresh("labels"), graph.inputs, "mse")
     return differentiate(step, dict.fromkeys(targets, WHOLE)).graph

@@ -14,13 +14,14 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.rewriting.passes import PassResult
 from compiler.rewriting.verify import find_problem
+from compiler.values import Value
+from tests.compiler.named import named
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 3), (3, 2), (1, 3), (2, 1, 3), (2, 2, 3), (1, 1, 2, 3))
 UNARY = ("identity", "neg", "abs", "tanh", "sigmoid", "relu", "floor", "sign", "sin")
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
 REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max")
 SCALARS = (0.0, -0.0, 1.0, 2.0, 3.0, 4.0, 0.5, -0.5, -1.0, math.inf)
-Value = str
 
 
 class Grown:
@@ -32,7 +33,7 @@ class Grown:
         self.values: list[Value] = []
         self.inputs: list[Value] = []
         for number in range(draw(st.integers(1, 3))):
-            name = f"x{number}"
+            name = named(f"x{number}")
             self.b.types[name] = TensorType("f32", draw(st.sampled_from(SHAPES)))
             self.inputs.append(name)
         self.values += self.inputs
@@ -137,14 +138,14 @@ def graphs(draw: st.DrawFn, most: int = 10) -> Graph:
     return grown.graph()
 
 
-def feeds_of(graph: Graph, seed: int = 0) -> dict[str, Array]:
+def feeds_of(graph: Graph, seed: int = 0) -> dict[Value, Array]:
     """Inputs for a graph, with zeros among them."""
     rng = np.random.default_rng(seed)
     drawn = {name: rng.normal(size=graph.types[name].shape) for name in graph.inputs}
     return {name: np.asarray(np.where(rng.random(x.shape) < 0.1, 0.0, x)) for name, x in drawn.items()}
 
 
-def outputs_of(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def outputs_of(graph: Graph, feeds: Mapping[Value, Array]) -> dict[Value, Array]:
     with np.errstate(all="ignore"):
         values = evaluate_graph(graph, feeds)
     return {name: values[name] for name in graph.outputs}

@@ -10,6 +10,7 @@ from compiler.passes import CLEAN_UP, run_passes
 from compiler.passes.layout import sink_transposes
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.evaluate import evaluate_graph
+from tests.compiler.named import named
 
 # (shape, first permutation, reshape, second permutation, transposes that remain)
 CHAINS = {
@@ -27,12 +28,13 @@ CHAINS = {
 def test_a_chain_keeps_its_values(name: str) -> None:
     shape, first, reshape, second, left = CHAINS[name]
     b = GraphBuilder()
-    b.types["x"] = TensorType("f32", shape)
-    moved = b.emit("reshape", b.emit("transpose", "x", perm=first), shape=reshape)
+    x = named("x")
+    b.types[x] = TensorType("f32", shape)
+    moved = b.emit("reshape", b.emit("transpose", x, perm=first), shape=reshape)
     y = b.emit("exp", b.emit("transpose", moved, perm=second))
-    graph = Graph(tuple(b.nodes), ("x",), (y,), b.types, b.arrays)
+    graph = Graph(tuple(b.nodes), (x,), (y,), b.types, b.arrays)
     sunk = run_passes(graph, (sink_transposes, *CLEAN_UP))
     assert [node.op for node in sunk.nodes].count("transpose") == left
-    x = np.random.default_rng(0).normal(size=shape)
-    want = evaluate_graph(graph, {"x": x})[y]
-    np.testing.assert_array_equal(evaluate_graph(sunk, {"x": x})[y], want)
+    drawn = np.random.default_rng(0).normal(size=shape)
+    want = evaluate_graph(graph, {x: drawn})[y]
+    np.testing.assert_array_equal(evaluate_graph(sunk, {x: drawn})[y], want)

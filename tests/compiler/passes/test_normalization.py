@@ -11,52 +11,55 @@ from compiler.graph import Graph, TensorType
 from compiler.passes.normalization import join_norms
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.evaluate import evaluate_graph
+from compiler.values import Value
+from tests.compiler.named import all_named
 
 SHAPE, WIDTH = (2, 3, 8), (8,)
+X, WEIGHT, BIAS = all_named("x", "weight", "bias")
 
 
-def layer_norm(b: GraphBuilder) -> str:
-    return b.emit("add", b.emit("mul", b.emit("normalize", "x", epsilon=1e-5), "weight"), "bias")
+def layer_norm(b: GraphBuilder) -> Value:
+    return b.emit("add", b.emit("mul", b.emit("normalize", X, epsilon=1e-5), WEIGHT), BIAS)
 
 
-def scale_first(b: GraphBuilder) -> str:
-    return b.emit("add", "bias", b.emit("mul", "weight", b.emit("normalize", "x", epsilon=1e-5)))
+def scale_first(b: GraphBuilder) -> Value:
+    return b.emit("add", BIAS, b.emit("mul", WEIGHT, b.emit("normalize", X, epsilon=1e-5)))
 
 
-def root_mean_square(b: GraphBuilder) -> str:
-    return b.emit("mul", b.emit("rms_normalize", "x", epsilon=1e-5), "weight")
+def root_mean_square(b: GraphBuilder) -> Value:
+    return b.emit("mul", b.emit("rms_normalize", X, epsilon=1e-5), WEIGHT)
 
 
-def _inside(b: GraphBuilder) -> str:
-    return b.emit("add", b.emit("reduce_mean", b.emit("mul", "x", "x"), axes=(2,), keepdims=True), b.constant(1e-5))
+def _inside(b: GraphBuilder) -> Value:
+    return b.emit("add", b.emit("reduce_mean", b.emit("mul", X, X), axes=(2,), keepdims=True), b.constant(1e-5))
 
 
-def spelled_out(b: GraphBuilder) -> str:
-    return b.emit("mul", "weight", b.emit("mul", "x", b.emit("reciprocal", b.emit("sqrt", _inside(b)))))
+def spelled_out(b: GraphBuilder) -> Value:
+    return b.emit("mul", WEIGHT, b.emit("mul", X, b.emit("reciprocal", b.emit("sqrt", _inside(b)))))
 
 
-def reciprocal_root(b: GraphBuilder) -> str:
-    return b.emit("mul", b.emit("mul", b.emit("rsqrt", _inside(b)), "x"), "weight")
+def reciprocal_root(b: GraphBuilder) -> Value:
+    return b.emit("mul", b.emit("mul", b.emit("rsqrt", _inside(b)), X), WEIGHT)
 
 
-def divided(b: GraphBuilder) -> str:
-    return b.emit("mul", b.emit("div", "x", b.emit("sqrt", _inside(b))), "weight")
+def divided(b: GraphBuilder) -> Value:
+    return b.emit("mul", b.emit("div", X, b.emit("sqrt", _inside(b))), WEIGHT)
 
 
-FORMS: list[Callable[[GraphBuilder], str]] = [
+FORMS: list[Callable[[GraphBuilder], Value]] = [
     layer_norm, scale_first, root_mean_square, spelled_out, reciprocal_root, divided,
 ]  # fmt: skip
 
 
-def graph_of(form: Callable[[GraphBuilder], str], *more: str) -> Graph:
+def graph_of(form: Callable[[GraphBuilder], Value], *more: Value) -> Graph:
     b = GraphBuilder()
-    b.types.update(x=TensorType("f32", SHAPE), weight=TensorType("f32", WIDTH), bias=TensorType("f32", WIDTH))
+    b.types.update({X: TensorType("f32", SHAPE), WEIGHT: TensorType("f32", WIDTH), BIAS: TensorType("f32", WIDTH)})
     output = form(b)
-    return Graph(tuple(b.nodes), ("x", "weight", "bias"), (output, *more), b.types, b.arrays)
+    return Graph(tuple(b.nodes), (X, WEIGHT, BIAS), (output, *more), b.types, b.arrays)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_a_norm_becomes_one_node(form: Callable[[GraphBuilder], str]) -> None:
+def test_a_norm_becomes_one_node(form: Callable[[GraphBuilder], Value]) -> None:
     whole = graph_of(lambda b: b.emit("exp", form(b)))
     joined = join_norms(whole).subject
     last = {name: node for node in joined.nodes for name in node.outputs}[joined.nodes[-1].inputs[0]]
@@ -69,8 +72,8 @@ def test_a_norm_becomes_one_node(form: Callable[[GraphBuilder], str]) -> None:
 
 def test_a_normalised_value_that_is_read_elsewhere_stays() -> None:
     b = GraphBuilder()
-    b.types.update(x=TensorType("f32", SHAPE), weight=TensorType("f32", WIDTH))
-    n = b.emit("normalize", "x", epsilon=1e-5)
-    y = b.emit("mul", n, "weight")
-    graph = Graph(tuple(b.nodes), ("x", "weight"), (y, n), b.types, b.arrays)
+    b.types.update({X: TensorType("f32", SHAPE), WEIGHT: TensorType("f32", WIDTH)})
+    n = b.emit("normalize", X, epsilon=1e-5)
+    y = b.emit("mul", n, WEIGHT)
+    graph = Graph(tuple(b.nodes), (X, WEIGHT), (y, n), b.types, b.arrays)
     assert [node.op for node in join_norms(graph).subject.nodes] == ["normalize", "mul"]

@@ -17,6 +17,8 @@ from compiler.passes.narrow_gradients import narrow_gradients
 from compiler.passes.simplify import simplify
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.passes import PassResult, until_stable
+from compiler.values import Value
+from tests.compiler.named import named
 from tests.compiler.passes.random_graphs import assert_means_the_same, graphs
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
@@ -44,16 +46,16 @@ def twice(graph: Graph, which: set[int]) -> Graph:
     """The graph with copies of some nodes, that read copies; each output that has a copy is an output twice."""
     b = GraphBuilder(graph)
     nodes: list[Node] = []
-    copy_of: dict[str, str] = {}
+    copy_of: dict[Value, Value] = {}
     for number, node in enumerate(graph.nodes):
         nodes.append(node)
         if number in which:
-            (copy,) = (f"{node.output}, again",)
+            copy = b.fresh()
             b.types[copy] = b.types[node.output]
             nodes.append(replace(node, inputs=tuple(copy_of.get(name, name) for name in node.inputs), outputs=(copy,)))
             copy_of[node.output] = copy
     outputs = (*graph.outputs, *(copy_of[name] for name in graph.outputs if name in copy_of))
-    return replace(graph, nodes=tuple(nodes), outputs=outputs, types=b.types)
+    return replace(graph, nodes=tuple(nodes), outputs=outputs, types=b.types, next_number=b.next_number)
 
 
 @given(graphs())
@@ -69,10 +71,10 @@ def test_cleaned_up_until_nothing_changes(graph: Graph) -> None:
 def gradients(draw: st.DrawFn) -> Graph:
     """Weight-gradients, sums of them, and slices of those along one axis or more."""
     b = GraphBuilder()
-    inputs: list[str] = []
+    inputs: list[Value] = []
 
-    def operand(*shape: int) -> str:
-        name = f"x{len(inputs)}"
+    def operand(*shape: int) -> Value:
+        name = named(f"x{len(inputs)}")
         b.types[name] = TensorType("f32", shape)
         inputs.append(name)
         return b.emit("tanh", name) if draw(st.booleans()) else name
@@ -104,7 +106,7 @@ def _bounds(draw: st.DrawFn, extent: int) -> tuple[int, int]:
     return start, draw(st.integers(start + 1, extent))
 
 
-def _weight_gradient(draw: st.DrawFn, b: GraphBuilder, operand: Callable[..., str], family: str) -> str:
+def _weight_gradient(draw: st.DrawFn, b: GraphBuilder, operand: Callable[..., Value], family: str) -> Value:
     """A gradient of a weight of 4 x 5, or of 3 x 2 x 4 (x 5) for a convolution."""
     if family == "matmul":
         ta, tb = draw(st.booleans()), draw(st.booleans())

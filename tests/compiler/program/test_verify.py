@@ -14,6 +14,7 @@ from compiler.kernels.spec import MapSpec
 from compiler.program.aliases import Alias
 from compiler.program.program import KernelCall, Program
 from compiler.program.verify import find_problem
+from tests.compiler.named import all_named, named
 
 SIZE = 32
 WHOLE, HALF = TensorType("f32", (SIZE,)), TensorType("f32", (SIZE // 2,))
@@ -26,7 +27,7 @@ def call(inputs: str, output: str, tensor: TensorType = WHOLE) -> KernelCall:
     for operand in range(len(names)):
         expr = Binary("add", expr, Ref(operand))
     spec = MapSpec(tensor.shape, (access,) * len(names), (access,), (expr,))
-    return KernelCall(spec, names, (output,), f"layer of {output}", "forward", 1, 1, 1)
+    return KernelCall(spec, all_named(*names), all_named(output), f"layer of {output}", "forward", 1, 1, 1)
 
 
 SOUND = Program(
@@ -40,21 +41,22 @@ SOUND = Program(
         call("w d", "w'"),
         call("d a", "e"),
     ),
-    dict.fromkeys(("x", "w", "w'", "a", "view", "b", "c", "d", "e"), WHOLE)
-    | dict.fromkeys(("b0", "b1", "c0", "c1"), HALF),
-    ("x",),
-    ("e",),
+    dict.fromkeys(all_named("x", "w", "w'", "a", "view", "b", "c", "d", "e"), WHOLE)
+    | dict.fromkeys(all_named("b0", "b1", "c0", "c1"), HALF),
+    all_named("x"),
+    all_named("e"),
     {
-        "view": Alias("b"),
-        "b0": Alias("b"),
-        "b1": Alias("b", 2 * SIZE),
-        "c0": Alias("c"),
-        "c1": Alias("c", 2 * SIZE),
-        "e": Alias("d"),
-        "w'": Alias("w"),
+        named("view"): Alias(named("b")),
+        named("b0"): Alias(named("b")),
+        named("b1"): Alias(named("b"), 2 * SIZE),
+        named("c0"): Alias(named("c")),
+        named("c1"): Alias(named("c"), 2 * SIZE),
+        named("e"): Alias(named("d")),
+        named("w'"): Alias(named("w")),
     },
-    updates=("w'",),
-    state=("w",),
+    updates=all_named("w'"),
+    state=all_named("w"),
+    names={named(name): name for name in ("x", "w", "w'", "a", "view", *"bcdef", "b0", "b1", "c0", "c1", "late", "v")},
 )
 """Views, a value read and one made in halves, a result written over a dying operand, an update."""
 
@@ -63,8 +65,8 @@ def with_calls(*positions: int) -> Program:
     return replace(SOUND, calls=tuple(SOUND.calls[position] for position in positions))
 
 
-def with_alias(value: str, alias: Alias) -> Program:
-    return replace(SOUND, aliases={**SOUND.aliases, value: alias})
+def with_alias(name: str, alias: Alias) -> Program:
+    return replace(SOUND, aliases={**SOUND.aliases, named(name): alias})
 
 
 def changed(position: int, **fields: object) -> Program:
@@ -79,34 +81,34 @@ BROKEN = {
     "half": (with_calls(0, 1, 2, 4, 5, 6), "reads c before it is made"),
     "update first": (with_calls(5, 0, 1, 2, 3, 4, 6), "reads d before it is made"),
     "after the update": (
-        replace(SOUND, calls=(*SOUND.calls, call("w", "late")), types={**SOUND.types, "late": WHOLE}),
+        replace(SOUND, calls=(*SOUND.calls, call("w", "late")), types={**SOUND.types, named("late"): WHOLE}),
         "layer of late reads w after w' has overwritten it",
     ),
     "overwritten view": (
         replace(
-            with_alias("d", Alias("view")),
+            with_alias("d", Alias(named("view"))),
             calls=(*SOUND.calls, call("b", "late")),
-            types={**SOUND.types, "late": WHOLE},
+            types={**SOUND.types, named("late"): WHOLE},
         ),
         "reads b after e has overwritten it",
     ),
-    "overwritten half": (with_alias("c0", Alias("b1")), "reads b1 after c0 has overwritten it"),
+    "overwritten half": (with_alias("c0", Alias(named("b1"))), "reads b1 after c0 has overwritten it"),
     "overwritten operand": (
         with_calls(0, 1, 2, 3, 4, 6, 5),
         "reads d after e has overwritten it",
     ),
-    "twice": (changed(1, outputs=("a",)), "makes a, which is there already"),
-    "input": (changed(1, outputs=("x",)), "makes x, which is there already"),
-    "circle": (with_alias("b", Alias("view")), "the storage of view is its own"),
-    "bounds": (with_alias("b1", Alias("b", 3 * SIZE)), "b1 ends at byte 160 of b, which has 128"),
-    "negative": (with_alias("b1", Alias("b", -1)), "b1 ends at byte 63 of b"),
-    "operand": (changed(2, inputs=("b",)), "the kernel takes 'b', f32[32], as f32[16]"),
+    "twice": (changed(1, outputs=all_named("a")), "makes a, which is there already"),
+    "input": (changed(1, outputs=all_named("x")), "makes x, which is there already"),
+    "circle": (with_alias("b", Alias(named("view"))), "the storage of view is its own"),
+    "bounds": (with_alias("b1", Alias(named("b"), 3 * SIZE)), "b1 ends at byte 160 of b, which has 128"),
+    "negative": (with_alias("b1", Alias(named("b"), -1)), "b1 ends at byte 63 of b"),
+    "operand": (changed(2, inputs=all_named("b")), "the kernel takes 'b', f32[32], as f32[16]"),
     "operands": (changed(2, inputs=()), "the kernel takes 1 inputs and 1 outputs, the call has 0 and 1"),
-    "no type": (changed(0, inputs=("x", "v")), "layer of a: v has no type"),
-    "no output": (replace(SOUND, outputs=("f",)), "nothing makes f, a result"),
+    "no type": (changed(0, inputs=all_named("x", "v")), "layer of a: v has no type"),
+    "no output": (replace(SOUND, outputs=all_named("f")), "nothing makes f, a result"),
     "output not made": (with_calls(0, 1, 2, 3, 4, 6), "nothing makes w', a result"),
     "half overwritten": (
-        replace(SOUND, aliases={**SOUND.aliases, "c0": Alias("b", SIZE)}),
+        replace(SOUND, aliases={**SOUND.aliases, named("c0"): Alias(named("b"), SIZE)}),
         "reads b0 while it overwrites part of it with c0",
     ),
 }
@@ -128,6 +130,6 @@ def test_calls_without_an_order_only_need_to_have_one() -> None:
     shuffled = replace(SOUND, calls=whole[::-1], ordered=False)
     assert find_problem(shuffled) == ""
     assert re.search("reads .* before", find_problem(replace(shuffled, ordered=True)))
-    types = {**SOUND.types, "p": WHOLE, "q": WHOLE}
+    types = {**SOUND.types, named("p"): WHOLE, named("q"): WHOLE}
     circle = replace(shuffled, calls=(*whole, call("q", "p"), call("p", "q")), types=types)
     assert "in a circle" in find_problem(circle)

@@ -14,6 +14,7 @@ from compiler.program.program import Program, StateTensor
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
 from compiler.targets import load
+from compiler.values import Value
 from examples.models import MODELS
 
 PASSES = call_passes(load("x86-64-v4"))
@@ -34,7 +35,7 @@ class SmallStep:
 
     train: Program
     state: tuple[StateTensor, ...]
-    arrays: Mapping[str, Array]
+    arrays: Mapping[Value, Array]
 
 
 def small_step(case: str) -> SmallStep:

@@ -12,11 +12,12 @@ from compiler.program.program import Program
 from compiler.recomputation.candidates import repeatable
 from compiler.recomputation.rewrite import repeat_calls
 from compiler.slicing.rewrite import slice_program
+from compiler.values import Value
 from tests.compiler.program_interpreter import Machine
 from tests.compiler.recomputation.small_steps import CASES, SmallStep, small_step
 from tests.compiler.slicing.test_rewrite import feeds_of, random_groups
 
-Results = dict[str, np.ndarray]
+Results = dict[Value, np.ndarray]
 
 
 def results(step: SmallStep, train: Program) -> tuple[Results, int]:
@@ -25,7 +26,7 @@ def results(step: SmallStep, train: Program) -> tuple[Results, int]:
     machine = Machine(memory, step.state, step.arrays)
     machine.load_state(placed[0])
     found = machine.run(placed[0], feeds_of(placed[0]))
-    return found | {s.name: machine.view(placed[0], s.name).copy() for s in step.state}, memory.arena_bytes
+    return found | {s.value: machine.view(placed[0], s.value).copy() for s in step.state}, memory.arena_bytes
 
 
 @pytest.mark.parametrize("case", sorted(CASES))

@@ -11,17 +11,19 @@ from compiler.graph import Graph, TensorType
 from compiler.passes import CLEAN_UP, run_passes
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.passes import VERIFY, Declined, PassResult, Trace, rewritten, until_stable
+from tests.compiler.named import named
 
 
 def chain(length: int) -> Graph:
     """exp of ever the same input, over identities that hide it."""
     b = GraphBuilder()
-    b.types["x"] = TensorType("f32", (2,))
-    value = "x"
+    x = named("x")
+    b.types[x] = TensorType("f32", (2,))
+    value = x
     for _ in range(length):
         value = b.emit("reshape", b.emit("identity", value), shape=(2,))
     output = b.emit("exp", value)
-    return Graph(tuple(b.nodes), ("x",), (output,), b.types)
+    return Graph(tuple(b.nodes), (x,), (output,), b.types)
 
 
 def drop_one(graph: Graph) -> PassResult[Graph]:

@@ -18,6 +18,7 @@ from compiler.slicing.rewrite import slice_program
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
 from compiler.targets import load
+from compiler.values import Value
 from examples.models import MODELS
 from tests.compiler.program_interpreter import Machine
 
@@ -34,7 +35,7 @@ CASES = {
     "resnet18": ("resnet18", {"resolution": 32, "width": 8, "classes": 5}, FULL, SGD),
     "encoder": ("transformer_encoder", {"tokens": 11, "positions": 8, "width": 16, "heads": 2}, FULL, ADAMW),
 }
-Results = dict[str, np.ndarray]
+Results = dict[object, np.ndarray]
 
 
 def random_groups(program: Program, seed: int) -> list[Group]:
@@ -50,13 +51,13 @@ def random_groups(program: Program, seed: int) -> list[Group]:
     return groups
 
 
-def feeds_of(program: Program) -> dict[str, np.ndarray]:
+def feeds_of(program: Program) -> dict[Value, np.ndarray]:
     rng = np.random.default_rng(5)
-    feeds: dict[str, np.ndarray] = {}
+    feeds: dict[Value, np.ndarray] = {}
     for name in program.inputs:
         tensor = program.types[name]
-        if name.startswith("hyper."):
-            feeds[name] = np.asarray({"learning_rate": 0.05}.get(name.removeprefix("hyper."), 0.1), np.float32)
+        if name.role == "hyper":
+            feeds[name] = np.asarray({"learning_rate": 0.05}.get(name.kind, 0.1), np.float32)
         elif tensor.dtype == "i64":
             feeds[name] = rng.integers(0, 2, tensor.shape)
         else:
@@ -78,9 +79,12 @@ def test_any_grouping_keeps_the_meaning(case: str) -> None:
         placed, memory = plan_memory(programs, state, lambda call: 192, None)
         machine = Machine(memory, state, arrays)
         machine.load_state(placed[0])
-        found = {f"infer {key}": array for key, array in machine.run(placed[1], feeds_of(placed[1])).items()}
-        found |= machine.run(placed[0], feeds_of(placed[0]))
-        return found | {s.name: machine.view(placed[0], s.name).copy() for s in state}, memory.arena_bytes
+        found: Results = {("infer", key): array for key, array in machine.run(placed[1], feeds_of(placed[1])).items()}
+        made = machine.run(placed[0], feeds_of(placed[0]))
+        left = {s.value: machine.view(placed[0], s.value).copy() for s in state}
+        for value, array in {**made, **left}.items():
+            found[value] = array
+        return found, memory.arena_bytes
 
     whole, _ = results(programs)
     cut_calls = 0
