@@ -174,11 +174,17 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
         found.append(f"memory {before['memory']} then {after['memory']}")
     if before["losses"] != after["losses"]:
         found.append(f"losses {before['losses']} then {after['losses']}")
-    other = [name for name in before["weights"] | after["weights"]
-             if before["weights"].get(name) != after["weights"].get(name)]  # fmt: skip
-    if other:
-        found.append(f"{len(other)} tensors after {STEPS} steps, such as {other[0]}")
+    was, now = _by_meaning(before["weights"]), _by_meaning(after["weights"])
+    changed = [name for name in was | now if was.get(name) != now.get(name)]
+    if changed:
+        found.append(f"{len(changed)} tensors after {STEPS} steps, such as {changed[0]}")
     return found
+
+
+def _by_meaning(weights: Mapping[str, str]) -> dict[str, object]:
+    """Digests by name; of constants, whose names are ours to choose, all together."""
+    constants = sorted(digest for name, digest in weights.items() if name.startswith("constant."))
+    return {**{name: one for name, one in weights.items() if not name.startswith("constant.")}, "constants": constants}
 
 
 def compare(before: Path, after: Path) -> int:

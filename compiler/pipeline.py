@@ -22,8 +22,10 @@ from compiler.settings import BuildSettings
 from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.autodiff import differentiate
+from compiler.step.loss import attach_loss
+from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
-from compiler.step.training import TrainingGraph, add_optimizer, attach_loss
+from compiler.step.training import TrainingGraph
 
 
 def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
@@ -137,7 +139,7 @@ def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace
     yield Stage("loss", step)
     step = differentiate(step, plan)
     yield Stage("differentiate", step)
-    step = add_optimizer(step, spec.optimizer, {name: (part.axis, part.start) for name, part in plan.items()})
+    step = add_optimizer(step, spec.optimizer, plan)
     yield Stage("optimizer", step)
     yield Stage("training", step.with_graph(run_passes(step.graph, TRAINING_PASSES, trace, "training graph")))
 

@@ -12,8 +12,8 @@ from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.spec.documents import LossSpec, SparsePlan, TrainingSpec
+from compiler.step.loss import attach_loss
 from compiler.step.plan import plan_warnings, resolve_plan
-from compiler.step.training import attach_loss
 from compiler.warnings import CompileWarning
 from tests.compiler.frontend.onnx_graphs import model_of, node
 from tests.models import Exporter, export, transformers_model

@@ -21,8 +21,10 @@ from compiler.program.program import ProgramName
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
+from compiler.step.loss import attach_loss
+from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import resolve_plan
-from compiler.step.training import TrainingGraph, add_optimizer, attach_loss
+from compiler.step.training import TrainingGraph
 from compiler.targets import load
 from compiler.values import Value
 from examples.models import MODELS
@@ -84,8 +86,7 @@ def test_program_on_its_arena_means_what_the_plain_graph_means(case: str) -> Non
     programs, memory = plan_memory(programs, state, lambda call: 192, None)
     feeds = _feeds(training)
 
-    slices = {key: (part.axis, part.start) for key, part in plan.items()}
-    exact_step = add_optimizer(differentiate(attach_loss(plain, spec.loss), plan), spec.optimizer, slices)
+    exact_step = add_optimizer(differentiate(attach_loss(plain, spec.loss), plan), spec.optimizer, plan)
     zeros = {key: np.zeros(exact_step.graph.types[key].shape, np.float32) for key in exact_step.optimizer_state}
     exact = evaluate_graph(exact_step.graph, {**_feeds(exact_step), **zeros})
 

@@ -22,8 +22,8 @@ from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import LossSpec, SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
+from compiler.step.loss import attach_loss
 from compiler.step.plan import resolve_plan
-from compiler.step.training import attach_loss
 from compiler.targets import load
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported

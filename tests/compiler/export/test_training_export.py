@@ -20,8 +20,10 @@ from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
+from compiler.step.loss import attach_loss
+from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import resolve_plan
-from compiler.step.training import TrainingGraph, add_optimizer, attach_loss
+from compiler.step.training import TrainingGraph
 from compiler.values import Value
 from examples.models import MODELS
 
@@ -40,8 +42,7 @@ def _step(name: str, *, optimizer: Mapping[str, object] = SGD, plan: object = "f
     step = attach_loss(graph, spec.loss)
     chosen = resolve_plan(step.graph, SparsePlan.parse(plan))  # type: ignore[arg-type]
     step = differentiate(step, chosen)
-    slices = {parameter: (part.axis, part.start) for parameter, part in chosen.items()}
-    step = add_optimizer(step, spec.optimizer, slices)
+    step = add_optimizer(step, spec.optimizer, chosen)
     return step.with_graph(run_passes(step.graph, TRAINING_PASSES))
 
 

@@ -26,8 +26,9 @@ from compiler.rewriting.evaluate import evaluate_graph
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
+from compiler.step.loss import attach_loss
 from compiler.step.plan import UpdatePlan, resolve_plan
-from compiler.step.training import TrainingGraph, attach_loss
+from compiler.step.training import TrainingGraph
 from compiler.targets import load
 from compiler.values import Value
 from tests.compiler.frontend.mutations import SEEDS, SMALL, disturb, exported

@@ -1,0 +1,112 @@
+"""The loss: what is measured of the model's output, against which labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.errors import SpecError
+from compiler.graph import Graph, TensorType
+from compiler.rewriting.builder import GraphBuilder
+from compiler.spec.documents import LossSpec
+from compiler.step.class_axis import axis_source
+from compiler.step.training import TrainingGraph
+from compiler.values import Value
+from compiler.warnings import CompileWarning, few_of
+
+
+def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
+    """Add the labels input and the mean loss over the logits.
+
+    Shapes: logits [..., V]; labels i64 [...] for cross-entropy (negative ones are ignored), f32 [..., V] for mse.
+    What is assumed of the output is added to the graph's warnings.
+    Raises: SpecError if the named output does not exist or does not fit the loss.
+    """
+    logits = _logits(graph, spec)
+    tensor = graph.types[logits]
+    b = GraphBuilder(graph)
+    b.layer = "loss"
+    labels = b.fresh("labels")
+    warnings = _assumed_output(graph, spec)
+    if spec.kind == "cross_entropy":
+        warnings += _check_classes(graph, logits)
+        b.types[labels] = TensorType("i64", tensor.shape[:-1])
+        loss = _cross_entropy(b, logits, labels)
+    else:
+        b.types[labels] = TensorType("f32", tensor.shape)
+        loss = _mean_squared_error(b, logits, labels)
+    whole = replace(
+        b.graph_of(graph),
+        inputs=(*graph.inputs, labels),
+        outputs=(loss, logits),
+        warnings=graph.warnings + warnings,
+    )
+    return TrainingGraph(whole, loss, logits, labels, graph.inputs, spec.kind)
+
+
+def _assumed_output(graph: Graph, spec: LossSpec) -> tuple[CompileWarning, ...]:
+    if spec.output or len(graph.outputs) == 1:
+        return ()
+    first, *others = map(graph.name_of, graph.outputs)
+    message = f"the loss reads the model's first output, {first!r}; the others are not used: {few_of(others)}"
+    return (CompileWarning("loss.output_assumed", "spec.loss.output", message, f"say loss: {{output: {first}}}"),)
+
+
+def _check_classes(graph: Graph, logits: Value) -> tuple[CompileWarning, ...]:
+    """Cross-entropy is over the last axis. Raises: SpecError if that cannot be the classes."""
+    tensor, name, where = graph.types[logits], graph.name_of(logits), "spec.loss.output"
+    if len(tensor.shape) < 2:
+        raise SpecError(f"cross-entropy needs logits of rank 2 or more, {name} is {tensor}", where=where)
+    if tensor.shape[-1] == 1:
+        raise SpecError(
+            f"cross-entropy is over the last axis, and {name}, {tensor}, has 1 class there: its loss is always 0",
+            where=where,
+            hint="use kind: mse, or an output with a column for each class",
+        )
+    if len(tensor.shape) == 2 or axis_source(graph, logits, len(tensor.shape) - 1) == "layer":
+        return ()
+    if axis_source(graph, logits, 1) == "layer":
+        turned = ", ".join(map(str, (0, *range(2, len(tensor.shape)), 1)))
+        raise SpecError(
+            f"cross-entropy is over the last axis, but the layers put the classes of {name}, {tensor}, in axis 1",
+            where=where,
+            hint=f"let the model end with logits.permute({turned}), and give labels without that axis",
+        )
+    return (
+        CompileWarning(
+            "loss.class_axis_assumed",
+            where,
+            f"the last axis of {name}, {tensor}, is taken as its {tensor.shape[-1]} classes; the graph does not tell",
+            "let the model's output have the classes last",
+        ),
+    )
+
+
+def _logits(graph: Graph, spec: LossSpec) -> Value:
+    if not spec.output:
+        return graph.outputs[0]
+    outputs = {graph.name_of(value): value for value in graph.outputs}
+    if spec.output not in outputs:
+        raise SpecError(
+            f"the model has no output {spec.output!r}",
+            where="spec.loss.output",
+            hint=f"outputs: {', '.join(outputs)}",
+        )
+    return outputs[spec.output]
+
+
+def _cross_entropy(b: GraphBuilder, logits: Value, labels: Value) -> Value:
+    rows = b.emit("cross_entropy", logits, labels)
+    axes = tuple(range(len(b.shape(rows))))
+    zero = b.constant(np.asarray(0, np.int64))
+    counted = b.emit("cast", b.emit("less_equal", zero, labels), to="f32")
+    count = b.emit("maximum", b.emit("reduce_sum", counted, axes=axes, keepdims=False), b.constant(1.0))
+    total = b.emit("reduce_sum", rows, axes=axes, keepdims=False)
+    return b.emit("div", total, count, output=b.fresh("loss"))
+
+
+def _mean_squared_error(b: GraphBuilder, logits: Value, labels: Value) -> Value:
+    error = b.emit("sub", logits, labels)
+    axes = tuple(range(len(b.shape(error))))
+    return b.emit("reduce_mean", b.emit("mul", error, error), axes=axes, keepdims=False, output=b.fresh("loss"))
