@@ -13,8 +13,8 @@ from compiler.codegen.family import can_hold, can_update
 from compiler.fusion.fuse import fuse_epilogues, fuse_readers
 from compiler.fusion.sums import merge_sums
 from compiler.fusion.updates import fuse_updates
+from compiler.program.forbid_winograd import forbid_winograd
 from compiler.program.note_gradients import note_gradients
-from compiler.program.only_direct import only_direct
 from compiler.program.program import Program
 from compiler.program.schedule import schedule
 from compiler.program.verify import find_problem
@@ -40,7 +40,7 @@ def order_passes(*, direct: bool = False) -> Passes[Program]:
     return (
         schedule,  # first: the order of the calls decides what is alive together
         note_gradients,  # where each gradient is made is known now
-        *((only_direct,) if direct else ()),  # before schedules are chosen and workspaces planned
+        *((forbid_winograd,) if direct else ()),  # before schedules are chosen and workspaces planned
     )
 
 

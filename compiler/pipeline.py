@@ -51,7 +51,7 @@ def walk(model: bytes, settings: BuildSettings, trace: Trace | None = None) -> I
     yield Stage("forward", forward)
     clock.enter("differentiate", 0.08)
     plan = resolve_plan(forward, settings.plan)
-    yield Stage("plan", plan)
+    yield Stage("plan", plan, forward.names)
     forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan))
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
@@ -68,7 +68,7 @@ def walk(model: bytes, settings: BuildSettings, trace: Trace | None = None) -> I
     state = state_tensors(forward, training, programs)
     placed = place_programs(programs, state, attempts(programs, _batch(training), target), settings, trace)
     yield Stage("place", placed.programs)
-    yield Stage("memory", placed.memory)
+    yield Stage("memory", placed.memory, training.graph.names)
     clock.enter("kernels", 0.2)
     kernels = _built(placed, settings, clock)
     clock.enter("link", 0.9)

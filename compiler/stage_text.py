@@ -15,6 +15,7 @@ from compiler.rewriting.text import graph_text
 from compiler.settings import BuildSettings
 from compiler.stages import STAGES, CompiledStep, Stage
 from compiler.step.training import TrainingGraph
+from compiler.values import Names, Value, name_of
 
 
 def text_after(model: bytes, settings: BuildSettings, stage: str) -> str:
@@ -35,11 +36,12 @@ def text_of(stage: Stage) -> str:
         case TrainingGraph() as step:
             return graph_text(step.graph)
         case MemoryPlan() as plan:
-            return _lines("memory", _memory_lines(plan))
+            return _lines("memory", _memory_lines(plan, stage.names))
         case CompiledStep() as step:
             return _lines("kernels", _kernel_lines(step))
         case Mapping() as plan:
-            return _lines("plan", (f"{value} {show_fields(part)}".rstrip() for value, part in plan.items()))
+            parts = ((_named(value, stage.names), show_fields(part)) for value, part in plan.items())
+            return _lines("plan", (f"{name} {part}".rstrip() for name, part in parts))
         case programs:
             return "\n".join(map(program_text, programs))
 
@@ -48,13 +50,17 @@ def _lines(head: str, lines: Iterator[str]) -> str:
     return "\n".join([head, *(f"  {line}" for line in lines)]) + "\n"
 
 
-def _memory_lines(plan: MemoryPlan) -> Iterator[str]:
+def _named(value: Value, names: Names) -> str:
+    return f"{value} {show(name_of(value, names))}"
+
+
+def _memory_lines(plan: MemoryPlan, names: Names) -> Iterator[str]:
     yield f"arena {plan.arena_bytes} bytes, weights {plan.weights_bytes}, optimizer {plan.optimizer_bytes}"
     for (program, value), place in sorted(plan.placements.items()):
         first, last = plan.live.get((program, value), (None, None))
         life = "" if first is None else f", calls {max(first, 0)} to {last}"
         span = f"{place.offset_bytes} to {place.offset_bytes + place.size_bytes}"
-        yield f"{program} {value}: {place.region} {span}{life}"
+        yield f"{program} {_named(value, names)}: {place.region} {span}{life}"
     for (program, position), place in sorted(plan.workspaces.items()):
         span = f"{place.offset_bytes} to {place.offset_bytes + place.size_bytes}"
         yield f"{program} workspace of call {position}: {place.region} {span}"

@@ -15,6 +15,7 @@ from compiler.rewriting.passes import Trace
 from compiler.settings import Progress
 from compiler.step.plan import UpdatePlan
 from compiler.step.training import TrainingGraph
+from compiler.values import Names
 from compiler.warnings import CompileWarning
 
 StageName = Literal[
@@ -52,6 +53,8 @@ class Stage:
 
     name: StageName
     made: Graph | UpdatePlan | TrainingGraph | tuple[Program, ...] | MemoryPlan | CompiledStep
+    names: Names = field(default_factory=dict)
+    """What the model calls the values in what was made, if that does not tell."""
 
 
 class Clock:

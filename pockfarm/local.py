@@ -124,7 +124,23 @@ def resolve_target(name: str) -> str:
     ]
     if not fitting:
         raise UsageError(f"no target fits this {platform.machine()} machine; name one with --target")
-    return max(fitting, key=lambda target: (target.vector_bits, len(target.required_features), target.name)).name
+    return best_target(fitting, device_class()).name
+
+
+def best_target(fitting: Sequence[targets.Target], board: str) -> targets.Target:
+    """The one that uses most of the CPU; of those that use the same, the board's own."""
+    return max(
+        fitting,
+        key=lambda one: (one.vector_bits, len(one.required_features), one.device_class == board, one.name),
+    )
+
+
+def device_class() -> str:
+    """What kind of board this machine is, as an agent on it would say; empty for one that no agent knows."""
+    from device_agents.devices import DEVICE_KINDS, Board
+
+    board = Board()
+    return next(filter(None, (kind.detect(board) for kind in DEVICE_KINDS)), "")
 
 
 def _on_this_machine(name: str) -> targets.Target:

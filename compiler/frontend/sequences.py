@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from compiler.frontend.source import SourceModel, SourceNode
+from compiler.frontend.source import SourceModel, SourceNode, free_name
 from compiler.graph import Array
 
 
@@ -40,14 +40,14 @@ def without_sequences(source: SourceModel) -> SourceModel:
     if not splits:
         return source
     known = _constants(source)
-    initializers = dict(source.initializers)
+    initializers, names = dict(source.initializers), source.value_names()
     nodes: list[SourceNode] = []
     for node in source.nodes:
         taken = splits.get(node.operand(0)) if node.op_type == "SequenceAt" else None
         split = None if taken is None else _split(taken, known)
         position = None if split is None else known.get(node.operand(1))
         bounds = None if split is None or position is None else split.bounds(int(position.reshape(-1)[0]))
-        nodes += [node] if split is None or bounds is None else _slice(node, split, bounds, initializers)
+        nodes += [node] if split is None or bounds is None else _slice(node, split, bounds, initializers, names)
     read = {name for node in nodes for name in node.inputs}
     kept = tuple(node for node in nodes if node.op_type != "SplitToSequence" or node.outputs[0] in read)
     return replace(source, nodes=kept, initializers=initializers)
@@ -73,16 +73,16 @@ def _split(node: SourceNode, known: dict[str, Array]) -> _Split | None:
 
 
 def _slice(
-    node: SourceNode, split: _Split, bounds: tuple[int, int], initializers: dict[str, Array]
+    node: SourceNode, split: _Split, bounds: tuple[int, int], initializers: dict[str, Array], taken: set[str]
 ) -> list[SourceNode]:
     (output,) = node.outputs
     operands = {"start": [bounds[0]], "end": [bounds[1]], "axis": [split.axis]}
-    for what, value in operands.items():
-        initializers[f"{output}:{what}"] = np.asarray(value, np.int64)
-    piece = f"{output}:piece" if split.squeezed else output
-    inputs = (split.x, *(f"{output}:{what}" for what in operands))
+    names = {what: free_name(f"{output}:{what}", taken) for what in operands}
+    initializers.update({names[what]: np.asarray(value, np.int64) for what, value in operands.items()})
+    piece = free_name(f"{output}:piece", taken) if split.squeezed else output
+    inputs = (split.x, *names.values())
     made = [replace(node, op_type="Slice", inputs=inputs, outputs=(piece,), attributes={})]
     if split.squeezed:
-        squeeze = (piece, f"{output}:axis")
+        squeeze = (piece, names["axis"])
         made.append(replace(node, op_type="Squeeze", inputs=squeeze, outputs=(output,), attributes={}))
     return made

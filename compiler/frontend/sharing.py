@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.errors import SpecError
-from compiler.frontend.source import SourceModel, SourceNode
+from compiler.frontend.source import SourceModel, SourceNode, free_name
 
 
 def shared_as_told(source: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
@@ -46,14 +46,14 @@ def _tie(source: SourceModel, group: Sequence[str], where: str) -> SourceModel:
 
 def _untie(source: SourceModel, name: str, where: str) -> SourceModel:
     _require(source, name, where)
-    initializers = dict(source.initializers)
+    initializers, taken = dict(source.initializers), source.value_names()
     nodes: list[SourceNode] = []
     readers = 0
     for node in source.nodes:
         if name in node.inputs:
             readers += 1
             if readers > 1:
-                own = f"{name}@{node.name}"
+                own = free_name(f"{name}@{node.name}", taken)
                 initializers[own] = source.initializers[name]
                 node = replace(node, inputs=tuple(own if read == name else read for read in node.inputs))
         nodes.append(node)

@@ -83,6 +83,19 @@ class SourceModel:
     """Parameter of the author's module -> why it cannot learn from this file."""
     warnings: tuple[CompileWarning, ...] = ()
 
+    def value_names(self) -> set[str]:
+        """Every name that a value has."""
+        made = (name for node in self.nodes for name in node.outputs if name)
+        return {*self.initializers, *(value.name for value in self.inputs), *made}
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """A name that no value has, which is taken from now on: the wanted one, with marks if it takes them."""
+    while wanted in taken:
+        wanted += "'"
+    taken.add(wanted)
+    return wanted
+
 
 def parse_model(model: bytes) -> SourceModel:
     """Parse ONNX bytes that passed `prescan`; model-local functions are expanded.

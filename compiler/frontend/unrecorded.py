@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.element_types import holds_reals
-from compiler.frontend.source import SourceModel, SourceNode
+from compiler.frontend.source import SourceModel, SourceNode, free_name
 from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.graph import Array
 from compiler.warnings import CompileWarning, few_of
@@ -86,6 +86,7 @@ def _named_weights(source: SourceModel) -> SourceModel:
     prologue: list[SourceNode] = []
     nodes: list[SourceNode] = []
     views: dict[tuple[str, str], str] = {}
+    taken = source.value_names()
     modules = {node.module for node in source.nodes if _is_linear(node, source.initializers)}
     for node in source.nodes:
         if not _is_linear(node, source.initializers):
@@ -95,7 +96,7 @@ def _named_weights(source: SourceModel) -> SourceModel:
         own = _weight_name(_called_module(node.module, modules), initializers)
         array = np.ascontiguousarray(source.initializers[name].T)
         if (own, name) not in views and np.array_equal(initializers.setdefault(own, array), array):
-            views[own, name] = f"{own}:transpose"
+            views[own, name] = free_name(f"{own}:transpose", taken)
             output = (views[own, name],)
             prologue.append(SourceNode(node.name, "Transpose", (own,), output, {"perm": (1, 0)}, node.module))
         nodes.append(replace(node, inputs=(x, views.get((own, name), name))))
@@ -174,6 +175,8 @@ def _tied_tables(source: SourceModel, untied: Collection[str]) -> SourceModel:
     tables = {node.inputs[0] for node in source.nodes if node.op_type == "Gather" and node.inputs}
     weights = {name for node in source.nodes if node.op_type in ("MatMul", "Gemm", "Transpose") for name in node.inputs}
     renamed: dict[str, str] = {}
+    tied: dict[str, str] = {}
+    taken = source.value_names()
     prologue: list[SourceNode] = []
     for table in sorted(tables & set(source.initializers) - weights - set(untied)):
         rows = source.initializers[table]
@@ -183,12 +186,14 @@ def _tied_tables(source: SourceModel, untied: Collection[str]) -> SourceModel:
             if np.array_equal(source.initializers[name], rows):
                 renamed[name] = table
             elif np.array_equal(source.initializers[name], rows.T):
-                renamed[name] = f"{table}:transpose"
+                renamed[name] = free_name(f"{table}:transpose", taken)
                 output = (renamed[name],)
                 prologue.append(SourceNode(f"transpose {table}", "Transpose", (table,), output, {"perm": (1, 0)}))
+            if name in renamed:
+                tied[name] = table
     found = replace(source, nodes=(*prologue, *_reading(source.nodes, renamed)))
-    for name, view in renamed.items():
-        what = f"taken as the same as {view.removesuffix(':transpose')!r}: their elements are equal"
+    for name, table in tied.items():
+        what = f"taken as the same as {table!r}: their elements are equal"
         found = _warned(found, "model.tied", f"parameter {name!r}", what, f"if they are two, {_SPEC}")
     return found
 

@@ -106,7 +106,7 @@ class Program:
         return name_of(value, self.names)
 
     def trimmed(self) -> Program:
-        """The same without types and aliases of values that nothing touches."""
+        """The same without types, aliases and names of values that nothing touches."""
         left = [value for call in self.calls for value in (*call.inputs, *call.outputs)]
         left += (*self.inputs, *self.outputs, *self.updates, *self.state)
         touched: set[Value] = set()
@@ -115,8 +115,13 @@ class Program:
             if value not in touched:
                 touched.add(value)
                 left += [self.aliases[value].value] if value in self.aliases else []
-        types = {value: tensor for value, tensor in self.types.items() if value in touched}
-        return replace(self, types=types, aliases={v: alias for v, alias in self.aliases.items() if v in touched})
+        named = touched | {value.root for value in touched}
+        return replace(
+            self,
+            types={value: tensor for value, tensor in self.types.items() if value in touched},
+            aliases={value: alias for value, alias in self.aliases.items() if value in touched},
+            names={value: name for value, name in self.names.items() if value in named},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,11 +62,16 @@ static pf_status take_weights(pf_options *options, const char *name, const char 
 }
 
 static pf_status take_input(pf_options *options, const char *name, const char *value) {
+    int found = -1;
+    size_t longest = 0; /* of inputs `a` and `a=b`, `a=b=FILE` means the second; `a=./b=FILE` means the first */
     for (int i = 0; i < pf_input_count(); i++) {
         size_t length = strlen(pf_input(i)->name);
-        if (strncmp(value, pf_input(i)->name, length) == 0 && value[length] == '=')
-            return once(&options->inputs[i], pf_input(i)->name, value + length + 1);
+        if (strncmp(value, pf_input(i)->name, length) != 0 || value[length] != '=') continue;
+        if (found >= 0 && length < longest) continue;
+        found = i;
+        longest = length;
     }
+    if (found >= 0) return once(&options->inputs[found], pf_input(found)->name, value + longest + 1);
     return pf_fail(PF_USER, "user.usage", "%s '%.200s' names no model input; write %s=FILE.npy", name, value,
                    pf_input_count() ? pf_input(0)->name : "NAME");
 }

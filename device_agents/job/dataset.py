@@ -29,6 +29,8 @@ TYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "<i2", "|i1", "|u1", "|b1", "<u2", "
 """NumPy type strings that are plain numbers; which of them a model takes is the binary's to say."""
 _MAGIC = b"\x93NUMPY"
 _LABELS = "y"
+_INPUT = "input."
+"""Before the name of an input that is called as the labels are."""
 _END = struct.Struct("<4s4H2LH")
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _HEADER = re.compile(
@@ -53,7 +55,8 @@ def split_npz(
 ) -> DataFiles:
     """Rewrite `archive` as one `.npy` file per model input and one for the labels, in `folder`.
 
-    The archive holds one array per model input, by its name (or `x` when there is one input), and the labels as `y`.
+    The archive holds one array per model input, by its name (or `x` when there is one input), and the labels as `y`; an
+    input that is called `y` too is `input.y` (or `x`).
     Raises: `BadData` (`data.format`, `data.missing`, `data.shape`, `data.type`, `data.size`).
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,25 +98,27 @@ def _split(npz: zipfile.ZipFile, folder: Path, inputs: Sequence[str], max_bytes:
     members = npz.namelist()
     if len(set(members)) != len(members):
         raise BadData("data.format", "the npz has two members of one name")
-    names = (*inputs, _LABELS) if with_labels else tuple(inputs)
-    arrays = {name: _look(npz, npz.getinfo(_member_of(name, inputs, members))) for name in names}
+    wanted = [_input_member(name, inputs, members, with_labels) for name in inputs]
+    wanted += [_labels_member(members)] if with_labels else []
+    arrays = [_look(npz, npz.getinfo(member)) for member in wanted]
     _check_room(arrays, folder, max_bytes)
-    files = {name: folder / f"array{index}.npy" for index, name in enumerate(arrays)}
-    for name, array in arrays.items():
+    files = [folder / f"array{index}.npy" for index in range(len(arrays))]
+    for file, array in zip(files, arrays, strict=True):
         with npz.open(array.member) as source:
-            _copy(source, files[name], array)
-    return DataFiles({name: files[name] for name in inputs}, files.get(_LABELS), arrays[inputs[0]].samples)
+            _copy(source, file, array)
+    labels = files[-1] if with_labels else None
+    return DataFiles(dict(zip(inputs, files, strict=False)), labels, arrays[0].samples)
 
 
-def _check_room(arrays: Mapping[str, _Array], folder: Path, max_bytes: int) -> None:
+def _check_room(arrays: Sequence[_Array], folder: Path, max_bytes: int) -> None:
     """Raises: `BadData` (over the budget, numbers of samples differ), `AttemptError` (no room on the disk)."""
     left_bytes = max_bytes
-    for array in arrays.values():
+    for array in arrays:
         if array.data_bytes > left_bytes:
             raise BadData("data.size", f"{array.member.filename} declares {array.data_bytes:,} bytes, {left_bytes:,} "
                           "are left of the limit")  # fmt: skip
         left_bytes -= array.header_bytes + array.data_bytes
-    samples = {name: array.samples for name, array in arrays.items()}
+    samples = {array.member.filename.removesuffix(".npy"): array.samples for array in arrays}
     if len(set(samples.values())) > 1:
         raise BadData("data.shape", f"arrays have different numbers of samples (first axis): {samples}")
     free_bytes = shutil.disk_usage(folder).free
@@ -125,14 +130,27 @@ def _no_room(message: str) -> AttemptError:
     return AttemptError("device.disk", message, cause="device", hint="make room on the device's disk")
 
 
-def _member_of(name: str, inputs: Sequence[str], members: Sequence[str]) -> str:
-    if f"{name}.npy" in members:
-        return f"{name}.npy"
-    if name != _LABELS and len(inputs) == 1 and "x.npy" in members:
-        return "x.npy"
+def _input_member(name: str, inputs: Sequence[str], members: Sequence[str], with_labels: bool) -> str:
+    """The member that holds an input: of its name, or `x` for the only one; `y` is the labels, if they are read."""
+    names = [f"{_INPUT}{name}" if name == _LABELS else name, *(["x"] if len(inputs) == 1 else [])]
+    names += [name] if name == _LABELS and not with_labels else []
+    if name == _LABELS and names[0] in inputs:
+        raise BadData("data.missing", f"inputs `{name}` and `{names[0]}` would be one array", hint="rename an input")
+    found = next((own for own in names if f"{own}.npy" in members), None)
+    if found is None:
+        raise _missing(f"the model's input `{name}` (as `{'` or `'.join(names)}`)", members)
+    return f"{found}.npy"
+
+
+def _labels_member(members: Sequence[str]) -> str:
+    if f"{_LABELS}.npy" not in members:
+        raise _missing(f"the labels `{_LABELS}`", members)
+    return f"{_LABELS}.npy"
+
+
+def _missing(what: str, members: Sequence[str]) -> BadData:
     there = ", ".join(sorted(member.removesuffix(".npy")[:60] for member in members[:10]))
-    what = "the labels `y`" if name == _LABELS else f"the model's input `{name}`"
-    raise BadData("data.missing", f"the data set has no array for {what}; it holds: {there}")
+    return BadData("data.missing", f"the data set has no array for {what}; it holds: {there}")
 
 
 def _look(npz: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Array:

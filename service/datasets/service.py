@@ -69,14 +69,15 @@ def check_fit(dataset: Dataset, bundle: Bundle) -> None:
 
 
 def _array_of(dataset: Dataset, spec: InputSpec, *, is_only: bool) -> tuple[str, ArrayInfo]:
-    for name in (spec.name, "x") if is_only else (spec.name,):
+    own = f"input.{spec.name}" if spec.name == LABELS else spec.name  # the array `y` is the labels
+    for name in (own, "x") if is_only else (own,):
         if name in dataset.arrays:
             return name, _info(dataset.arrays[name])
     raise Invalid(
         "data.arrays",
         f"no array for the model's input {spec.name!r}; there are {sorted(dataset.arrays)}",
         where=f"dataset.{spec.name}",
-        hint="name arrays after the model's inputs, or `x` if it has one",
+        hint="name arrays after the model's inputs (one called `y`: `input.y`), or `x` if it has one",
     )
 
 

@@ -64,6 +64,31 @@ def test_inputs_by_name(tmp_path: Path) -> None:
     assert numpy.load(files.inputs["a"]).shape == (3, 1)
 
 
+def test_an_input_may_be_called_as_the_labels_are(tmp_path: Path) -> None:
+    image, mask, labels = numpy.zeros((3, 1)), numpy.ones((3, 2)), numpy.full(3, 7)
+    path = raw(tmp_path / "two.npz", **{"input.y": npy(image), "mask": npy(mask), "y": npy(labels)})
+    files = split_npz(path, tmp_path / "two", ["y", "mask"], max_bytes=LIMIT_BYTES)
+    assert files.labels is not None
+    assert numpy.load(files.inputs["y"]).shape == (3, 1)
+    numpy.testing.assert_array_equal(numpy.load(files.labels), labels)
+    files = split_npz(save(tmp_path / "one.npz", x=image, y=labels), tmp_path / "one", ["y"], max_bytes=LIMIT_BYTES)
+    assert numpy.load(files.inputs["y"]).shape == (3, 1)
+    alone = save(tmp_path / "alone.npz", y=image)
+    assert split_npz(alone, tmp_path / "alone", ["y"], max_bytes=LIMIT_BYTES, with_labels=False).samples == 3
+    with pytest.raises(BadData, match=r"no array for the model's input `y` \(as `input\.y` or `x`\)"):
+        split_npz(alone, tmp_path / "none", ["y"], max_bytes=LIMIT_BYTES)
+    with pytest.raises(BadData, match="would be one array"):
+        split_npz(path, tmp_path / "same", ["y", "input.y"], max_bytes=LIMIT_BYTES)
+
+
+@pytest.mark.parametrize("name", ["labels", "../x", "/x", "a/b", "a=b", 'a "b"', "\u65e5\u672c", "n" * 1024])
+def test_an_inputs_name_is_no_path(tmp_path: Path, name: str) -> None:
+    path = raw(tmp_path / "d.npz", **{name: npy(X), "y": npy(Y)})
+    files = split_npz(path, tmp_path / "out", [name], max_bytes=LIMIT_BYTES)
+    assert files.inputs[name].parent == tmp_path / "out"
+    numpy.testing.assert_array_equal(numpy.load(files.inputs[name]), X)
+
+
 def test_labels_may_be_left_out_for_inference(tmp_path: Path) -> None:
     path = save(tmp_path / "d.npz", x=numpy.zeros((3, 1)))
     assert split_npz(path, tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES, with_labels=False).labels is None

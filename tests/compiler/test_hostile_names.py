@@ -178,6 +178,34 @@ def test_the_loss_is_found_by_the_outputs_name(name: str) -> None:
     assert programs_of(model, spec) == programs_of(linear(), TrainingSpec.parse({"batch": 4}))
 
 
+def test_inputs_are_told_apart_by_the_longest_name(tmp_path: Path, kernel_cache: Path) -> None:
+    """`a=b=FILE` is of the input `a=b`; a file whose name begins with `b=` is given with its folder."""
+    infos = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 4]) for name in ("a", "a=b")]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Sub", ["a", "a=b"], ["difference"]),
+            helper.make_node("Gemm", ["difference", "w", "b"], ["y"], transB=1),
+        ],
+        "two",
+        infos,
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 3])],
+        list(onnx.load_from_string(linear()).graph.initializer),
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    folder = build(bytes(model.SerializeToString()), tmp_path / "two", kernel_cache)
+    first, second = (np.random.default_rng(seed).normal(size=(4, 4)).astype(np.float32) for seed in range(2))
+    np.save(folder / "b=1.npy", first)
+    np.save(folder / "2.npy", second)
+    command = [
+        str(folder / "bin/step"), "infer", "--weights", "weights.safetensors", "--out", "out.npy",
+        "--input", "a=./b=1.npy", "--input", "a=b=2.npy",
+    ]  # fmt: skip
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    weights = load_file(folder / "weights.safetensors")
+    want = (first - second) @ weights["w"].T + weights["b"]
+    np.testing.assert_allclose(np.load(folder / "out.npy"), want, rtol=1e-4, atol=1e-5)
+
+
 def test_names_in_checkpoints_never_coincide() -> None:
     parameters = [name for _, name in zip(range(300), hostile_names(), strict=False)]
     names = CheckpointNames(parameters)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -240,20 +239,26 @@ def test_every_kind_of_target_has_its_linker() -> None:
     assert set(LINKERS) == set(targets.KINDS)
 
 
-@pytest.mark.parametrize("wrong", ["form", "launch", "two objects"])
-def test_what_a_static_executable_cannot_hold_or_call_is_refused(tmp_path: Path, wrong: str) -> None:
-    image = tiny_images.classifier()
-    kernels = tiny_images.kernels(image, targets.load("x86-64-v3").zig_triple)
-    changes: dict[str, Callable[[CompiledKernel], CompiledKernel]] = {
-        "form": lambda one: replace(one, artefacts=(Artefact(cast(Any, "text"), b""),)),
-        "launch": lambda one: replace(one, launch=replace(one.launch, by=cast(Any, "queue"))),
-        "two objects": lambda one: replace(one, artefacts=2 * one.artefacts),
-    }
-    odd = changes[wrong]
+def _with_text(one: CompiledKernel) -> CompiledKernel:
+    return replace(one, artefacts=(Artefact("text", b""),))  # type: ignore[arg-type]
+
+
+def _launched_by_a_queue(one: CompiledKernel) -> CompiledKernel:
+    return replace(one, launch=replace(one.launch, by="queue"))  # type: ignore[arg-type]
+
+
+def _of_two_objects(one: CompiledKernel) -> CompiledKernel:
+    return replace(one, artefacts=2 * one.artefacts)
+
+
+@pytest.mark.parametrize("odd", [_with_text, _launched_by_a_queue, _of_two_objects])
+def test_what_a_static_executable_cannot_hold_or_call_is_refused(
+    tmp_path: Path, odd: Callable[[CompiledKernel], CompiledKernel]
+) -> None:
+    image, target = tiny_images.classifier(), targets.load("x86-64-v3")
+    changed = {key: odd(one) for key, one in tiny_images.kernels(image, target.zig_triple).items()}
     with pytest.raises(InternalError, match="takes one object that is called"):
-        link_binary(
-            image, {key: odd(one) for key, one in kernels.items()}, targets.load("x86-64-v3"), work_dir=tmp_path
-        )
+        link_binary(image, changed, target, work_dir=tmp_path)
 
 
 def test_a_place_in_another_memory_is_refused() -> None:

@@ -228,7 +228,9 @@ def test_down_with_nothing_up_says_so(state: StateFolder) -> None:
     assert said == ["the farm is not up"]
 
 
-def test_up_tells_why_a_farm_does_not_start(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_tells_why_a_farm_does_not_start(
+    loopback: None, state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("POCKFARM_DATABASE_URL", "sqlite:////proc/nowhere/farm.db")
     with pytest.raises(FarmDown, match=r"does not start.*migrate"):
         up(state, say=lambda _: None)
@@ -245,7 +247,7 @@ def test_the_folder_is_private_and_a_deep_one_keeps_its_socket_short(tmp_path: P
     assert deep.socket == socket, "the same one each time"
 
 
-def test_a_busy_port_is_not_taken() -> None:
+def test_a_busy_port_is_not_taken(loopback: None) -> None:
     import socket
 
     with socket.socket() as taken:

@@ -79,6 +79,31 @@ def test_a_vector_of_half_precision_costs_two_multiply_adds() -> None:
     assert 1.5 < cycles("f16", 64) / cycles("f32", 32) <= 2
 
 
+IN_PLACE = choose(rows=4, vectors=1, strategy="rows", order="columns", panels="direct", k_block=4096)
+
+
+def cycles_in_place(n: int, core: Core) -> float:
+    """The estimate for 64 rows of 4096 steps, B read where it lies."""
+    spec = matmul(64, n, 4096)
+    return cost(spec, core, 1, candidate_of(IN_PLACE, ranked(spec, core, 1)[0]))
+
+
+def test_cache_lines_are_counted_in_stored_elements() -> None:
+    """Lines of twice as many bytes: half as many of them, 1.5 cycles for each of A's and B's a step."""
+    core = Core.of(V4, "f16")
+    long_lines = replace(core, precision=replace(core.precision, line_bytes=128))
+    saved = cycles_in_place(96, core) - cycles_in_place(96, long_lines)
+    assert saved == pytest.approx(1.5 * 4096 * (64 + 96) / 64)
+
+
+def test_rows_that_meet_in_few_sets_of_the_cache_are_told_by_their_bytes() -> None:
+    """1024 elements of two bytes are half of the 64 sets' lines, 512 a quarter: only the former cost 0.15 more each."""
+    core = Core.of(V4, "f16")
+    conflicts = cycles_in_place(1024, core) - 2 * cycles_in_place(512, core)
+    row_tiles, vectors, lines_of_a = 16, 32, 2
+    assert conflicts == pytest.approx(4096 * (0.15 * row_tiles * vectors - 1.5 * lines_of_a))
+
+
 def test_a_row_that_a_load_reaches_is_counted_in_bytes() -> None:
     """Rows of A 6000 bytes apart: 65520 reach ten of them; at 12000 bytes only five, and then the least there is."""
 

@@ -173,6 +173,25 @@ def test_a_fresh_vector_that_two_nodes_read_is_one_parameter_unless_the_spec_say
     assert set(apart.named_parameters()) == {"a.weight", "b.weight", "zeros", "zeros@make_y"}
 
 
+def test_what_the_spec_tells_apart_gets_names_that_nothing_has() -> None:
+    """Nodes need not have names of their own, and an initializer may be called as ours would be."""
+    stored = {"w": _floats(4, 4), "w@twice": _floats(4, 4, seed=1)}
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        node("MatMul", ["a", "w"], ["b"]),
+        node("MatMul", ["b", "w"], ["c"]),
+        node("MatMul", ["c", "w@twice"], ["y"]),
+    ]
+    for own in nodes:
+        own.name = "twice"
+    model = model_of(nodes, ROWS, initializers=stored)
+    graph = import_model(model, input_shapes={}, batch=2, batch_norm="fold", untied=("w",))
+    assert set(graph.named_parameters()) == {"w", "w@twice", "w@twice'", "w@twice''"}
+    feeds = feeds_for(graph)
+    want = feeds["x"] @ np.linalg.matrix_power(stored["w"].astype(float), 3) @ stored["w@twice"]
+    np.testing.assert_allclose(evaluate_named(graph, feeds)["y"], want, rtol=1e-5)
+
+
 def test_the_spec_ties_equal_initializers_and_refuses_others() -> None:
     weight = _floats(4, 4)
     nodes = [node("MatMul", ["x", "a"], ["h"]), node("MatMul", ["h", "b"], ["y"])]

@@ -40,7 +40,7 @@ def pack_frozen(program: Program) -> PassResult[Program]:
 def _frozen(program: Program, value: Any) -> StateTensor:
     tensor = program.types[value]
     return StateTensor(
-        value, str(value), tensor, "parameter", tensor.shape, tensor.shape, tuple(range(len(tensor.shape)))
+        value, f"weight {value}", tensor, "parameter", tensor.shape, tensor.shape, tuple(range(len(tensor.shape)))
     )
 
 
