@@ -93,7 +93,7 @@ def trained(kind: Kind, attention: str, opset: int) -> Trained:
     gradients = {names[value]: value.grad.numpy() for value in names if value.grad is not None}
     assert len(gradients) == len(list(module.parameters()))
     feeds = {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
-    return Trained(model, feeds, labels.numpy(), float(loss), gradients)
+    return Trained(model, feeds, labels.numpy(), loss.item(), gradients)
 
 
 def check(found: dict[str, np.ndarray], want: Trained, tolerance: float) -> None:
