@@ -39,11 +39,11 @@ LAYERS: dict[str, Layers] = {
         ("codegen", "export", "fusion", "recomputation"),
         "slicing",  # adds up its parts by fusion
         "call_passes",
-        "bundle",
         "tuning",
         "settings",
         "placement",  # which way to run fits
         "stages",
+        "bundle",  # what leaves
         "pipeline",
         "stage_text",  # any stage as text
         "api",

@@ -1,0 +1,76 @@
+"""The manifest: what a bundle is for, what goes in and comes out, and every kernel call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from compiler.codegen.choice import DEFAULT, Choice
+from compiler.kernels.spec import signature
+from compiler.program.labels import label_of
+from compiler.program.program import KernelCall, Program
+from compiler.settings import BuildSettings
+from compiler.stages import CompiledStep
+from compiler.values import Value
+
+
+def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[str, str]) -> dict[str, Any]:
+    """What the farm and an agent need to know before they unpack a bundle (docs/contracts.md)."""
+    plan, spec, target = settings.plan, settings.spec, settings.target
+    train = step.programs["train"]
+    memory = step.memory
+    state_bytes = memory.weights_bytes + memory.optimizer_bytes
+    return {
+        "digests": dict(digests),
+        "target": target.name,
+        "device_class": target.device_class,
+        "required_features": list(target.required_features),
+        "plan": plan.name,
+        "batch": spec.batch,
+        "threads": step.threads,
+        "inputs": [_tensor(train, value) for value in step.training.data_inputs],
+        "labels": _tensor(train, step.training.labels),
+        "outputs": [_tensor(train, step.training.logits)],
+        "loss": step.training.loss_kind,
+        "optimizer": step.optimizer.kind,
+        "learning_rate": step.optimizer.learning_rate,
+        "parameters": {"total": _total(step, trained=False), "trained": _total(step, trained=True)},
+        "memory": {
+            "arena_bytes": memory.arena_bytes,
+            "weights_bytes": memory.weights_bytes,
+            "optimizer_bytes": memory.optimizer_bytes,
+            "peak_bytes": memory.arena_bytes + state_bytes,
+        },
+        "kernels": [_kernel(call, step.choices) for call in train.calls],
+    }
+
+
+def _tensor(program: Program, value: Value) -> dict[str, object]:
+    tensor = program.types[value]
+    return {"name": program.name_of(value), "dtype": tensor.dtype, "shape": list(tensor.shape)}
+
+
+def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object]:
+    return {
+        "name": label_of(call),
+        "phase": call.phase,
+        "kind": type(call.spec).__name__.removesuffix("Spec").lower(),
+        "flops": call.flops,
+        "bytes_read": call.bytes_read,
+        "bytes_written": call.bytes_written,
+        "schedule": choices.get(signature(call.spec), DEFAULT).text or "default",
+        "parts": call.parts,
+        "again": call.again,
+    }
+
+
+def _total(step: CompiledStep, *, trained: bool) -> int:
+    """Number of elements of all parameters, or of those (slices) that learn."""
+    types = step.forward.types
+    if not trained:
+        return sum(types[value].size for value in step.forward.parameters)
+    total = 0
+    for value, part in step.plan.items():
+        size = types[value].size
+        total += size if part.is_whole else size // types[value].shape[part.axis] * part.size
+    return total

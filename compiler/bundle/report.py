@@ -1,0 +1,99 @@
+"""The compile report: counts, the arena's picture, what was noted, warned of, and declined."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from compiler.bundle.archive import REPORT_SCHEMA
+from compiler.program.labels import label_of
+from compiler.program.program import Program, ProgramName
+from compiler.rewriting.passes import Declined, Trace
+from compiler.stages import CompiledStep
+from compiler.warnings import MAX_CHARACTERS, presentable, printable
+
+MAX_STEP_BYTES = 2_000_000
+
+
+def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
+    """Counts and the arena's picture. Stage times are not part of it: a bundle's bytes may not depend on a clock."""
+    train = step.programs["train"]
+    return {
+        "schema": REPORT_SCHEMA,
+        "arena": {"arena_bytes": step.memory.arena_bytes, "values": _arena_values(step, "train")},
+        "graph": {
+            "forward nodes": len(step.forward.nodes),
+            "training nodes": len(step.training.graph.nodes),
+            "kernel calls": len(train.calls),
+            "distinct kernels": len(step.kernels),
+            "kernels scheduled by measurement": len(step.choices),
+            "executable bytes": step_bytes,
+        },
+        "groups": _groups(train),
+        "notes": _notes(step, step_bytes),
+        "warnings": [warning.to_json() for warning in presentable(step.warnings)],
+        "declined": _declined(step.trace),
+    }
+
+
+def _declined(trace: Trace) -> list[dict[str, object]]:
+    """Where rewrites did not fire: by pass and reason how often, and the first place as an example."""
+    found: dict[tuple[str, str], list[Declined]] = {}
+    for name, one in trace.declined():
+        found.setdefault((name, one.code), []).append(one)
+    return [
+        {"pass": name, "code": code, "count": len(same), "where": printable(same[0].where, MAX_CHARACTERS["where"]),
+         "needs": same[0].needs}
+        for (name, code), same in sorted(found.items())
+    ]  # fmt: skip
+
+
+def _groups(program: Program) -> list[dict[str, int]]:
+    """Runs of calls that go part by part of the batch: inclusive positions among the program's calls."""
+    groups: list[dict[str, int]] = []
+    for parts, run in itertools.groupby(enumerate(program.calls), key=lambda item: item[1].parts):
+        positions = [position for position, _ in run]
+        if parts > 1:
+            groups.append({"first": positions[0], "last": positions[-1], "parts": parts})
+    return groups
+
+
+def _arena_values(step: CompiledStep, name: ProgramName) -> list[dict[str, object]]:
+    own, last_call = step.programs[name], len(step.programs[name].calls) - 1
+    values = []
+    for (program, value), (first, last) in sorted(step.memory.live.items()):
+        place = step.memory.placements[program, value]
+        if program == name and own.root(value) == value:
+            lives = (max(first, 0), min(last, last_call))
+            values.append(_arena_value(own.name_of(value), place.offset_bytes, place.size_bytes, *lives))
+    for (program, index), place in sorted(step.memory.workspaces.items()):
+        if program == name:
+            label = f"workspace of {label_of(own.calls[index])}"
+            values.append(_arena_value(label, place.offset_bytes, place.size_bytes, index, index))
+    return values
+
+
+def _arena_value(name: str, offset_bytes: int, size_bytes: int, first: int, last: int) -> dict[str, object]:
+    return {"name": name, "offset_bytes": offset_bytes, "size_bytes": size_bytes, "first": first, "last": last}
+
+
+def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
+    notes = []
+    if step_bytes > MAX_STEP_BYTES:
+        notes.append(f"the executable has {step_bytes:,} bytes, above the goal of {MAX_STEP_BYTES:,}")
+    packed = [tensor for tensor in step.state if tensor.packed]
+    if packed:
+        copies_bytes = sum(tensor.type.size_bytes for tensor in packed if tensor.copy_of is not None)
+        notes.append(
+            f"{len(packed)} frozen weights are stored packed, {copies_bytes:,} bytes of them beside the unpacked ones"
+        )
+    repeated = round(sum(1 / call.parts for call in step.programs["train"].calls if call.again))
+    if repeated:
+        notes.append(f"{repeated} forward kernels run again in the backward pass: what they make is not kept")
+    learning = [step.forward.parameters[value] for value in step.plan]
+    created = [parameter.name for parameter in learning if parameter.created]
+    if created:
+        notes.append(
+            f"{len(created)} parameters that the exporter had dropped or merged were created, such as {created[0]}"
+        )
+    return notes
