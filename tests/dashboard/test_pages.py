@@ -20,7 +20,7 @@ from service.database.models import Device, Run
 from tests.dashboard.conftest import BROWSER, SeededFarm, make_app
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import pages_of
-from tests.dashboard.seed import Seeder
+from tests.dashboard.seeder import Seeder
 
 HOSTILE = "<script>alert(1)</script>\"'&={{7*7}}"
 

@@ -121,3 +121,10 @@ class Board:
     def report(self, work: p.Assignment, outcome: p.Outcome | None = None, **changes: Any) -> httpx.Response:
         envelope = self.envelope(self.make_report(work, outcome, **changes))
         return self.post(p.attempt_path(p.REPORT_PATH, work.lease_token), envelope)
+
+
+def leased(board: Board) -> p.Assignment:
+    """The work that a board gets, which there must be."""
+    work = board.lease()
+    assert work is not None
+    return work

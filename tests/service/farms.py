@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,9 +13,11 @@ from typing import Any
 import httpx
 import numpy as np
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
 from service.app import create_app
 from service.bundles.archive import read_bundle
+from service.database.models import Attempt
 from service.farm import Farm
 from service.jobs import claims
 from service.keys.service import create_key
@@ -130,3 +133,10 @@ def open_test_farm(state: Path, database_url: str, **settings: Any) -> Iterator[
         anonymous.portal = http.portal
         http.headers["Authorization"] = f"Bearer {secret}"
         yield TestFarm(farm, http, queue, anonymous)
+
+
+def expire_lease(farm: TestFarm, run_id: str) -> None:
+    """What a minute of silence does."""
+    with farm.farm.database.transaction() as session:
+        session.execute(update(Attempt).where(Attempt.run_id == run_id).values(lease_expires_at=time.time() - 1))
+    farm.sweep()

@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from device_agents import wire as p
 from service.database.models import Attempt, Run
-from tests.service.board import Board
+from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 
 CLOCK = p.Outcome("failed", "policy", "envelope.expired", "expired 480 s ago", "compare the clocks")
@@ -24,12 +24,6 @@ KILLED = p.Outcome("failed", "device", "step.killed", "the binary was killed fro
 DAMAGED = p.Outcome("failed", "policy", "download.digest", "the farm sent another file than the one announced")
 DEFECT = p.Outcome("failed", "infra", "agent.internal", "a defect of the agent: KeyError('x')")
 OF_THE_DEVICE = (CLOCK, EARLY, STRANGER, SANDBOX, EXEC, DISK, SYSTEM, UNSURE)
-
-
-def leased(board: Board) -> p.Assignment:
-    work = board.lease()
-    assert work is not None
-    return work
 
 
 def go_silent(farm: TestFarm, work: p.Assignment) -> None:

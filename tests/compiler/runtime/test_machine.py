@@ -23,7 +23,6 @@ from tests.compiler import tiny_images
 from tests.compiler.step_process import (
     QEMU,
     Data,
-    classifier_data,
     classifier_state,
     refused,
     run,
@@ -38,16 +37,6 @@ THREADS = 8
 @pytest.fixture(scope="module")
 def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_images.build(tiny_images.classifier(threads=THREADS), tmp_path_factory.mktemp("machine") / "step")
-
-
-@pytest.fixture
-def weights(tmp_path: Path) -> Path:
-    return write_weights(tmp_path / "weights.safetensors", classifier_state())
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Data:
-    return classifier_data(tmp_path / "data")
 
 
 # ------------------------------------------------------------------------------------------------------------- cores

@@ -33,26 +33,6 @@ from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES, ROWS
 pytestmark = pytest.mark.xdist_group("runtime")
 
 
-@pytest.fixture(scope="module")
-def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_images.build(tiny_images.classifier(), tmp_path_factory.mktemp("classifier") / "step")
-
-
-@pytest.fixture(scope="module")
-def table_binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_images.build(tiny_images.table(), tmp_path_factory.mktemp("table") / "step")
-
-
-@pytest.fixture
-def weights(tmp_path: Path) -> Path:
-    return write_weights(tmp_path / "weights.safetensors", classifier_state())
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Data:
-    return classifier_data(tmp_path / "data")
-
-
 def sgd_in_double(data: Data, steps: int) -> tuple[list[float], dict[str, np.ndarray]]:
     """PyTorch's float64 SGD with momentum over batches in file order, wrapping around."""
     start = classifier_state()

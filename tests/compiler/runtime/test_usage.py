@@ -1,0 +1,52 @@
+"""What a user may type: every wrong command line is told, with the cause and code that it must name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.compiler.step_process import (
+    refused,
+    run,
+)
+
+pytestmark = pytest.mark.xdist_group("runtime")
+
+
+USAGE: tuple[tuple[str, ...], ...] = (
+    (),
+    ("fly",),
+    ("info", "--steps", "3"),
+    ("train", "--steps"),
+    ("train", "--weights", "w"),
+    ("train", "--weights", "w", "--steps", "0"),
+    ("train", "--weights", "w", "--steps", "3x"),
+    ("train", "--weights", "w", "--steps", "99999999999999999999"),
+    ("train", "--weights", "w", "--steps", "1", "--input", "other=f.npy"),
+    ("train", "--weights", "w", "--steps", "1", "--input", "x=f.npy"),
+    ("train", "--weights", "w", "--steps", "1", "--input", "x=f.npy", "--input", "x=g.npy"),
+    ("train", "--weights", "w", "--steps", "1", "--input", "x=f.npy", "--labels", "y", "--learning-rate", "nan"),
+    ("train", "--weights", "w", "--steps", "1", "--input", "x=f.npy", "--labels", "y", "--learning-rate", "-1"),
+    ("train", "--weights", "w", "--steps", "1", "--input", "x=f.npy", "--labels", "y", "--order", "random"),
+    ("train", "--weights", "w", "--steps", "1", "--threads", "3"),
+    ("profile", "--weights", "w", "--labels", "y.npy"),
+    ("eval", "--weights", "w", "--input", "x=f.npy"),
+    ("eval", "--weights", "w", "--save", "f"),
+    ("infer", "--weights", "w", "--input", "x=f.npy"),
+    ("export", "--weights", "w"),
+    ("export", "--out", "w"),
+)
+
+
+@pytest.mark.parametrize("arguments", USAGE, ids=" ".join)
+def test_bad_usage_is_told(binary: Path, arguments: tuple[str, ...]) -> None:
+    assert refused(run(binary, *arguments)) == (2, "user", "user.usage")
+
+
+def test_help_lists_the_commands(binary: Path) -> None:
+    done = run(binary, "--help")
+    assert done.code == 0
+    assert not done.events
+    for command in ("info", "profile", "train", "eval", "infer", "export"):
+        assert f"step {command}" in done.stderr

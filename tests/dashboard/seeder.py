@@ -1,0 +1,277 @@
+"""Adds the rows of a farm's past: one method for each kind, with ids that sort by age."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, cast
+
+from sqlalchemy.orm import Session
+
+from device_agents.wire import MeasurementClass, Mode, Report, RunSettings, to_json
+from service.database.models import (
+    ApiKey,
+    Attempt,
+    Bundle,
+    Device,
+    DeviceEvent,
+    Job,
+    Result,
+    Run,
+)
+from tests.dashboard.layers import Layer, training_step
+from tests.dashboard.reports import sample_report
+
+HOUR_S = 3600.0
+
+
+def digest(name: str) -> str:
+    """A digest that a name stands for."""
+    return "sha256:" + hashlib.sha256(name.encode()).hexdigest()
+
+
+class Seeder:
+    """Adds rows; ids are readable and sort by age."""
+
+    def __init__(self, session: Session, now: float) -> None:
+        self.session = session
+        self.now = now
+        self.count = 0
+        self.key = ApiKey(id="key_seed", name="seed", role="operator", secret_hash="0" * 64, created_at=now - 900000)
+        self.add(self.key)
+
+    def add(self, row: Any) -> Any:
+        """One row, visible at once."""
+        self.session.add(row)
+        self.session.flush()
+        return row
+
+    def next_id(self, kind: str) -> str:
+        """`run_000012…`: later calls sort later."""
+        self.count += 1
+        return f"{kind}_{self.count:06d}{hashlib.sha256(str(self.count).encode()).hexdigest()[:20]}"
+
+    def device(self, name: str, device_class: str, measurement_class: str, targets: list[str], **more: Any) -> Device:
+        """An enrolled device with one line of history."""
+        fields: dict[str, Any] = {
+            "architecture": "aarch64",
+            "cpu_model": "Cortex-A72",
+            "features": ["asimd", "crc32", "fp"],
+            "cores": 4,
+            "memory_bytes": 4 << 30,
+            "sensors": ["frequency", "temperature", "throttling"],
+            "isolation_level": 3,
+            "agent_version": "0.1.0",
+            "runner": None,
+            "environment": {"governor": "performance", "kernel": "6.1.0-28"},
+            "created_at": self.now - 80 * HOUR_S,
+            "last_seen_at": self.now - 4,
+            **more,
+        }
+        found = self.add(
+            Device(
+                id=self.next_id("dev"),
+                name=name,
+                device_class=device_class,
+                measurement_class=measurement_class,
+                targets=targets,
+                public_key=digest(name)[-44:],
+                session="session-1",
+                **fields,
+            )
+        )
+        self.add(DeviceEvent(device_id=found.id, at=fields["created_at"], kind="enrolled", message="with a token"))
+        return found
+
+    def bundle(self, model: str, plan: str, target: str, layers: list[Layer], trained: set[str]) -> Bundle:
+        """A compiled bundle with its manifest and compile report."""
+        step = training_step(layers, trained)
+        manifest = {
+            "schema": "pockfarm.bundle/1",
+            "plan": plan,
+            "target": target,
+            "memory": step.memory,
+            "kernels": step.kernels,
+            "inputs": [{"name": "input", "dtype": "float32", "shape": [8, 3, 224, 224]}],
+            "batch": 8,
+            "threads": 2,
+            "loss": "cross_entropy",
+            "optimizer": "sgd",
+            "learning_rate": 0.01,
+            "parameters": {
+                "total": step.memory["weights_bytes"] // 4,
+                "trained": step.memory["optimizer_bytes"] // 4,
+            },
+        }
+        report = {
+            "schema": "pockfarm.compile-report/1",
+            "arena": step.arena,
+            "graph": {
+                "imported_nodes": len(layers) * 3,
+                "training_nodes": len(step.kernels) * 4,
+                "after_passes": len(step.kernels) * 2,
+                "kernels": len(step.kernels),
+            },
+            "notes": [
+                "52 BatchNormalization nodes folded into convolutions",
+                "gradients stop at blocks.10.expand: nothing below learns",
+            ],
+            "warnings": [
+                {
+                    "code": "plan.ratio_ignored",
+                    "where": model,
+                    "message": "has no channel axis, so all of it learns",
+                    "hint": "name it with ratio 1 or 0",
+                }
+            ],
+        }
+        name = f"{model}/{plan}/{target}"
+        return self.add(
+            Bundle(
+                digest=digest(name),
+                size_bytes=step.memory["weights_bytes"] + 900_000,
+                target=target,
+                model_name=model,
+                model_digest=digest(model),
+                plan_name=plan,
+                plan_digest=digest(plan),
+                spec_digest=digest("spec"),
+                manifest=manifest,
+                compile_report=report,
+                created_at=self.now - 20 * HOUR_S,
+            )
+        )
+
+    def job(self, model: str, plan: str, target: str, *, state: str, bundle: Bundle | None = None, **more: Any) -> Job:
+        """One compile job."""
+        created = more.pop("created_at", self.now - 20 * HOUR_S)
+        ended = state in ("succeeded", "failed", "cancelled", "expired")
+        body = {
+            "name": plan,
+            "preset": "frozen",
+            "update": [{"parameters": ["blocks.1?.expand.weight"], "kind": "any", "ratio": 1.0}],
+        }
+        spec = {"batch": 8, "loss": {"kind": "cross_entropy", "output": ""}, "batch_norm": "fold"}
+        return self.add(
+            Job(
+                id=self.next_id("job"),
+                api_key_id=self.key.id,
+                state=state,
+                model_name=model,
+                model_digest=digest(model),
+                request_digest=digest(f"{model}{plan}{target}{self.count}"),
+                model_bytes=14_203_412,
+                plan_name=plan,
+                plan_digest=digest(plan),
+                plan_json=json.dumps(body),
+                spec_digest=digest("spec"),
+                spec_json=json.dumps(spec),
+                target=target,
+                compiler_version=digest("compiler"),
+                created_at=created,
+                queue_deadline_at=created + 6 * HOUR_S,
+                started_at=created + 1 if state != "queued" else None,
+                finished_at=created + 48.3 if ended else None,
+                attempts=1,
+                bundle_digest=bundle.digest if bundle else None,
+                fraction=more.pop("fraction", 1.0 if ended else 0.0),
+                **more,
+            )
+        )
+
+    def run(
+        self,
+        bundle: Bundle,
+        device: Device | None,
+        *,
+        mode: Mode = "profile",
+        state: str = "succeeded",
+        age_s: float = HOUR_S,
+        report: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> Run:
+        """One run; with `report` (arguments of `sample_report`) also its attempt and result."""
+        created = self.now - age_s
+        found = self.add(
+            Run(
+                id=self.next_id("run"),
+                api_key_id=self.key.id,
+                state=state,
+                bundle_digest=bundle.digest,
+                target=bundle.target,
+                wanted_device_class=device.device_class if device else "jetson-orin-nano",
+                settings=RunSettings(mode, steps=more.pop("steps", 120), warmup=10, seed=7),
+                device_id=device.id if device else None,
+                attempts=1 if device else 0,
+                queue_deadline_at=created + 6 * HOUR_S,
+                created_at=created,
+                started_at=created + 2 if device else None,
+                finished_at=created + 33 if state in ("succeeded", "failed", "inconclusive") else None,
+                **more,
+            )
+        )
+        if device is not None:
+            self._attempt(found, device, self._result(found, bundle, device, mode, created, report) if report else None)
+        return found
+
+    def _result(self, run: Run, bundle: Bundle, device: Device, mode: Mode, at: float, more: dict[str, Any]) -> Report:
+        made = sample_report(
+            run.id,
+            device.id,
+            bundle,
+            mode=mode,
+            measurement_class=cast(MeasurementClass, device.measurement_class),
+            seed=self.count,
+            at=at + 3,
+            steps=run.settings.steps,
+            **more,
+        )
+        measured = made.measurement
+        assert measured is not None
+        assert made.verdict is not None
+        run.measurement_class, run.verdict, run.batch = made.measurement_class, made.verdict.kind, measured.batch
+        run.median_us, run.p90_us, run.samples_per_second = (
+            measured.median_us,
+            measured.p90_us,
+            measured.samples_per_second,
+        )
+        run.arena_bytes, run.peak_rss_bytes = made.memory.arena_bytes, made.memory.peak_rss_bytes
+        run.energy_per_step_mj = made.energy.per_step_mj if made.energy else None
+        if made.losses:
+            run.loss_first, run.loss_last = made.losses[0], made.losses[-1]
+        if made.evaluation_before and made.evaluation_after:
+            run.accuracy_before, run.accuracy_after = made.evaluation_before.accuracy, made.evaluation_after.accuracy
+        return made
+
+    def _attempt(self, run: Run, device: Device, report: Report | None) -> None:
+        state = run.state if run.state != "queued" else "leased"
+        attempt = self.add(
+            Attempt(
+                id=self.next_id("att"),
+                run_id=run.id,
+                n=1,
+                device_id=device.id,
+                state=state,
+                token_hash=digest(run.id)[7:],
+                lease_expires_at=run.created_at + 60,
+                deadline_at=run.created_at + 999,
+                cause=run.cause,
+                code=run.code,
+                message=run.message,
+                created_at=run.created_at + 2,
+                started_at=run.created_at + 3,
+                finished_at=run.finished_at,
+            )
+        )
+        if report is not None:
+            self.add(
+                Result(
+                    attempt_id=attempt.id,
+                    run_id=run.id,
+                    state="recorded",
+                    digest=digest(f"report {run.id}"),
+                    envelope="{}",
+                    report=to_json(report),
+                    recorded_at=run.finished_at or self.now,
+                )
+            )

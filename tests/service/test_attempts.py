@@ -1,0 +1,212 @@
+"""Attempts that end otherwise: stale tokens, silence, cancellation, failures that may pass, clocks that run out."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from sqlalchemy import update
+
+from device_agents import wire as p
+from service.database.models import Attempt, Device, Run
+from service.identifiers import digest_of
+from tests.service.board import Board, leased
+from tests.service.farms import TestFarm, expire_lease
+
+
+def test_expired_lease_goes_to_another_device_and_the_old_token_is_stale(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    slow, quick = farm.board(name="slow"), farm.board(name="quick")
+    old = leased(slow)
+    expire_lease(farm, run["id"])
+    assert farm.show(run["id"])["state"] == "queued"
+    new = leased(quick)
+    assert (new.run_id, new.attempt) == (run["id"], 2)
+    for answer in (slow.heartbeat(old), slow.send_events(old), slow.put_weights(old, b"w", digest_of(b"w"))):
+        assert (answer.status_code, answer.json()["code"]) == (409, "lease.stale")
+    assert slow.get(p.attempt_path(p.BUNDLE_PATH, old.lease_token)).status_code == 409
+    late = p.loads(p.ReportResponse, slow.report(old).content)
+    assert late.state == "superseded"
+    assert farm.show(run["id"])["state"] == "leased"
+    assert quick.report(new).status_code == 200
+    shown = farm.show(run["id"])
+    assert (shown["state"], shown["device_id"]) == ("succeeded", quick.device_id)
+    assert [attempt["state"] for attempt in shown["tries"]] == ["lost", "succeeded"]
+
+
+def test_late_result_counts_while_nobody_has_taken_over(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    board = farm.board()
+    work = leased(board)
+    expire_lease(farm, run["id"])
+    assert board.put_weights(work, b"w", digest_of(b"w")).status_code == 201
+    assert p.loads(p.ReportResponse, board.report(work).content).state == "recorded"
+    assert farm.show(run["id"])["state"] == "succeeded"
+    assert farm.board(name="next").lease() is None
+
+
+def test_new_session_voids_the_old_one_and_frees_its_run(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    board = farm.board()
+    work = leased(board)
+    twin = Board(farm.anonymous)
+    twin.key, twin.device_id, twin.credential = board.key, board.device_id, ""
+    twin.restart()
+    for answer in (board.heartbeat(work), board.try_lease()):
+        assert (answer.status_code, answer.json()["code"]) == (409, "session.voided")
+    assert farm.show(run["id"])["state"] == "queued"
+    assert twin.lease() is None, "a run that may have taken a device down is not tried on it again"
+    again = leased(farm.board(name="other"))
+    assert (again.run_id, again.attempt) == (run["id"], 2)
+
+
+def test_run_for_one_device_goes_on_after_its_agent_restarted_but_not_for_ever(farm: TestFarm) -> None:
+    board = farm.board()
+    run = farm.run(bundle=farm.bundle(), device=board.device_id)
+    for n in (1, 2, 3):
+        assert leased(board).attempt == n
+        board.restart()
+    assert board.lease() is None
+    assert (farm.show(run["id"])["state"], farm.show(run["id"])["phase"]) == ("queued", "waits for another device")
+    assert farm.http.get(f"/devices/{board.device_id}").json()["strikes"] == 1, "one run strikes a device once"
+
+
+def test_asking_for_work_again_gives_up_what_one_had(farm: TestFarm) -> None:
+    digest = farm.bundle()
+    one, two = farm.run(bundle=digest), farm.run(bundle=digest)
+    board = farm.board()
+    first, second = leased(board), leased(board)
+    assert (first.run_id, second.run_id, second.attempt) == (one["id"], two["id"], 1)
+    assert board.heartbeat(first).status_code == 409
+    again = leased(farm.board(name="other"))
+    assert (again.run_id, again.attempt) == (one["id"], 2)
+
+
+def test_cancel_reaches_the_device_and_ends_the_run(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    board = farm.board()
+    work = leased(board)
+    assert farm.http.post(f"/runs/{run['id']}/cancel").json()["cancel_requested"] is True
+    assert p.loads(p.HeartbeatResponse, board.heartbeat(work).content).cancel is True
+    board.report(work, p.Outcome("cancelled", "user", "run.cancelled", "stopped"))
+    shown = farm.show(run["id"])
+    assert (shown["state"], shown["ending"]["cause"]) == ("cancelled", "user")
+
+
+def test_cancelled_run_whose_device_then_fails_is_not_tried_again(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    board = farm.board()
+    work = leased(board)
+    farm.http.post(f"/runs/{run['id']}/cancel")
+    board.report(work, p.Outcome("failed", "infra", "agent.disk", "full"))
+    assert farm.show(run["id"])["state"] == "cancelled"
+
+
+def test_cancelled_run_of_a_silent_device_ends_too(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    leased(farm.board())
+    farm.http.post(f"/runs/{run['id']}/cancel")
+    expire_lease(farm, run["id"])
+    assert farm.show(run["id"])["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("cause", ["model", "compiler", "limits", "user", "policy"])
+def test_failure_that_will_not_pass_ends_the_run(small_farm: TestFarm, cause: p.Cause) -> None:
+    run = small_farm.run(bundle=small_farm.bundle())
+    board = small_farm.board()
+    board.report(leased(board), p.Outcome("failed", cause, "data.shape", "wrong shape", "fix it"))
+    shown = small_farm.show(run["id"])
+    assert shown["state"] == "failed"
+    assert shown["ending"] == {"cause": cause, "code": "data.shape", "message": "wrong shape", "where": "",
+                               "hint": "fix it"}  # fmt: skip
+
+
+@pytest.mark.parametrize("outcome", [p.Outcome("failed", "infra", "agent.disk", "full"),
+                                     p.Outcome("cancelled", "infra", "agent.down", "going down")])  # fmt: skip
+def test_failure_that_may_pass_is_tried_on_three_devices(farm: TestFarm, outcome: p.Outcome) -> None:
+    run = farm.run(bundle=farm.bundle())
+    for n in (1, 2, 3):
+        assert farm.show(run["id"])["state"] == "queued"
+        board = farm.board(name=f"board {n}")
+        work = leased(board)
+        assert work.attempt == n
+        assert p.loads(p.ReportResponse, board.report(work, outcome, losses=(float(n),)).content).state == "recorded"
+    shown = farm.show(run["id"])
+    assert (shown["state"], len(shown["tries"])) == ("inconclusive", 3)
+    assert farm.http.get(f"/runs/{run['id']}/report").json()["report"]["losses"] == [3.0]
+    assert board.lease() is None
+
+
+def test_failure_that_may_pass_is_tried_again_on_the_only_device_once_that_has_worked(farm: TestFarm) -> None:
+    digest, board = farm.bundle(), farm.board()
+    run = farm.run(bundle=digest)
+    for _ in range(4):
+        work = leased(board)
+        assert work.run_id == run["id"]
+        board.report(work, p.Outcome("failed", "infra", "download.failed", "no route to the farm"))
+        assert board.lease() is None
+        farm.run(bundle=digest)
+        board.report(leased(board))
+    assert farm.show(run["id"])["state"] == "queued", "no run ends because of one device"
+
+
+def test_three_silences_quarantine_the_device(farm: TestFarm) -> None:
+    digest, board = farm.bundle(), farm.board()
+    for _ in range(3):
+        run = farm.run(bundle=digest)
+        leased(board)
+        expire_lease(farm, run["id"])
+        assert farm.show(run["id"])["state"] == "queued"
+    device = farm.http.get(f"/devices/{board.device_id}").json()
+    assert (device["state"], device["strikes"]) == ("quarantined", 3)
+    farm.run(bundle=run["bundle_digest"])
+    assert board.lease() is None
+
+
+def test_silence_on_two_devices_is_blamed_on_the_model(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    for board in (farm.board(name="one"), farm.board(name="two")):
+        leased(board)
+        expire_lease(farm, run["id"])
+    shown = farm.show(run["id"])
+    assert (shown["state"], shown["ending"]["cause"]) == ("failed", "model")
+
+
+def test_attempt_over_its_clock_is_told_to_stop_and_then_ended(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    board = farm.board()
+    work = leased(board)
+    with farm.farm.database.transaction() as session:
+        session.execute(update(Attempt).values(deadline_at=time.time() - 1))
+    assert p.loads(p.HeartbeatResponse, board.heartbeat(work).content).cancel is True
+    farm.sweep()
+    assert farm.show(run["id"])["state"] == "running"
+    with farm.farm.database.transaction() as session:
+        session.execute(update(Attempt).values(deadline_at=time.time() - 100))
+    farm.sweep()
+    shown = farm.show(run["id"])
+    assert (shown["state"], shown["tries"][0]["code"]) == ("queued", "limits.run-time")
+
+
+def test_emulated_device_is_given_ten_times_the_run_clock(small_farm: TestFarm) -> None:
+    for name, target in (("host", "x86-64-v3"), ("emulated", "raspberry-pi-4")):
+        small_farm.run(bundle=small_farm.bundle(target=target))
+        board = small_farm.board(name=name, measurement_class=name, targets=(target,))
+        leased(board)
+    with small_farm.farm.database.read() as session:
+        rows = session.query(Device.name, Attempt.deadline_at - Attempt.created_at).join(
+            Attempt, Attempt.device_id == Device.id)  # fmt: skip
+        clocks = dict(iter(rows))
+    settings = small_farm.farm.settings
+    assert clocks["host"] == pytest.approx(settings.transfer_s + settings.run_s, abs=1)
+    assert clocks["emulated"] == pytest.approx(settings.transfer_s + 10 * settings.run_s, abs=1)
+
+
+def test_run_nobody_takes_expires(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    with farm.farm.database.transaction() as session:
+        session.execute(update(Run).values(queue_deadline_at=time.time() - 1))
+    assert farm.board().lease() is None
+    farm.sweep()
+    shown = farm.show(run["id"])
+    assert (shown["state"], shown["ending"]["code"]) == ("expired", "device.none")
