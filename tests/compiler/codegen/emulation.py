@@ -100,6 +100,10 @@ def _link(object_bytes: bytes, symbol: str, zig_triple: str, folder: Path) -> Pa
     return program
 
 
+def _links(said: str) -> list[str]:
+    return [line for line in said.splitlines() if line.startswith("ld.lld ")]
+
+
 @cache
 def _link_command(zig_triple: str) -> tuple[list[str], list[str]]:
     """What zig's driver has the linker do for a binary of ours, before and after the place of a kernel's object.
@@ -113,7 +117,7 @@ def _link_command(zig_triple: str) -> tuple[list[str], list[str]]:
     with tempfile.TemporaryDirectory(prefix="pockfarm-emulated-") as folder:
         objects = [str(main), str(empty), "-lm", "-o", f"{folder}/run"]
         said = zig("cc", "-v", *options, *LINK_FLAGS, *objects)
-    (line,) = (line for line in said.splitlines() if line.startswith("ld.lld "))
-    words = shlex.split(line)
+    # Where parts of the C library are not built yet, zig links these too, and says so first.
+    *_, words = (words for words in map(shlex.split, _links(said)) if f"{folder}/run" in words)
     place = words.index(str(empty))
     return words[:place], words[place + 1 :]
