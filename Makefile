@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz set-up set-up-test clean
+.PHONY: inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -48,6 +48,11 @@ screenshots: set-up-test  ## every dashboard page as PNG in build/screenshots
 
 test-224: set-up-test  ## correctness at full image size
 	$(BIN)/pytest -m resolution_224
+
+same: set-up-test    ## does BEFORE=<an older checkout> compile the same steps as this one?
+	cd $(BEFORE) && PYTHONPATH=$$PWD $(CURDIR)/$(BIN)/python -m benchmarks.equivalence record $(CURDIR)/build/before.json
+	$(BIN)/python -m benchmarks.equivalence record build/after.json
+	$(BIN)/python -m benchmarks.equivalence compare build/before.json build/after.json
 
 fuzz: set-up-test    ## models that are nearly right, through the whole compiler, for ten minutes (MINUTES=...)
 	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10)
