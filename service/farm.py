@@ -34,7 +34,14 @@ def open_farm(settings: Settings, queue: Queue | None = None) -> Farm:
     """Connect to the farm that `settings` describe. The database must have been migrated. Raises: SigningKeyLost."""
     make_private_folder(settings.state)
     database = Database(settings.database)
-    queue = queue or CeleryQueue(settings)
+    try:
+        return _opened(settings, database, queue or CeleryQueue(settings))
+    except BaseException:
+        database.close()
+        raise
+
+
+def _opened(settings: Settings, database: Database, queue: Queue) -> Farm:
     bell = Bell(database, queue)
     database.after_commit = bell.after_commit
     return Farm(
