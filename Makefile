@@ -49,7 +49,7 @@ screenshots: set-up-test  ## every dashboard page as PNG in build/screenshots
 test-224: set-up-test  ## correctness at full image size
 	$(BIN)/pytest -m resolution_224
 
-same: set-up-test    ## does BEFORE=<an older checkout> compile the same steps as this one?
+same: set-up-test    ## does BEFORE=<another checkout that has this target> compile the same steps?
 	cd $(BEFORE) && PYTHONPATH=$$PWD $(CURDIR)/$(BIN)/python -m benchmarks.equivalence record $(CURDIR)/build/before.json
 	$(BIN)/python -m benchmarks.equivalence record build/after.json
 	$(BIN)/python -m benchmarks.equivalence compare build/before.json build/after.json

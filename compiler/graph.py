@@ -2,7 +2,7 @@
 
 A `Graph` is a list of nodes in topological order over values (`compiler.values`) in single-assignment form. Layouts are
 plain: images are NHWC inside the compiler, matrices row-major, every value contiguous.
-A pass is a function from `Graph` to `Graph`.
+A pass is a pure function from a graph to another and what it did (`compiler.rewriting.passes`).
 """
 
 from __future__ import annotations

@@ -92,8 +92,11 @@ def give_view(
 
 
 def hold(work: Restoration, member: str, array: Array) -> bool:
-    """Make `member` an initializer; False if it is one already with other elements."""
+    """Make `member` an initializer; False if it is one already with other elements, or another value's name."""
     stored = work.initializers.get(member)
+    if stored is None and member in work.taken:
+        work.unlearnable[member] = "the file gives its name to another value"
+        return False
     if stored is not None and not (stored.shape == array.shape and np.array_equal(stored, array)):
         work.unlearnable[member] = "the file holds two tensors of this name"
         return False

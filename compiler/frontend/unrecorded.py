@@ -87,13 +87,14 @@ def _named_weights(source: SourceModel) -> SourceModel:
     nodes: list[SourceNode] = []
     views: dict[tuple[str, str], str] = {}
     taken = source.value_names()
+    others = taken - set(initializers)
     modules = {node.module for node in source.nodes if _is_linear(node, source.initializers)}
     for node in source.nodes:
         if not _is_linear(node, source.initializers):
             nodes.append(node)
             continue
         x, name = node.inputs
-        own = _weight_name(_called_module(node.module, modules), initializers)
+        own = _unlike(_weight_name(_called_module(node.module, modules), initializers), others)
         array = np.ascontiguousarray(source.initializers[name].T)
         if (own, name) not in views and np.array_equal(initializers.setdefault(own, array), array):
             views[own, name] = free_name(f"{own}:transpose", taken)
@@ -106,6 +107,13 @@ def _named_weights(source: SourceModel) -> SourceModel:
         return found
     what = "stored once because their elements are equal; they learn apart, since their modules differ"
     return _warned(found, "model.untied", few_of(merged), what, f"if they are one, {_SPEC}")
+
+
+def _unlike(name: str, others: Collection[str]) -> str:
+    """The name, with marks as long as it is that of a value that is no initializer."""
+    while name in others:
+        name += "'"
+    return name
 
 
 def _called_module(module: str, modules: Collection[str]) -> str:
@@ -149,6 +157,7 @@ def _apart_by_module(source: SourceModel) -> SourceModel:
     if not any(node.torch_op for node in source.nodes):
         return source
     initializers = dict(source.initializers)
+    others = source.value_names() - set(initializers)
     owner: dict[str, str] = {}
     guessed: list[str] = []
     nodes: list[SourceNode] = []
@@ -159,8 +168,10 @@ def _apart_by_module(source: SourceModel) -> SourceModel:
             if array is None or not node.module or not _is_fill(array) or name in source.constants:
                 continue
             if owner.setdefault(name, node.module) != node.module:
-                inputs[index] = f"{node.module}.{'weight' if array.any() else 'bias'}"
-                initializers.setdefault(inputs[index], array)
+                own = _unlike(f"{node.module}.{'weight' if array.any() else 'bias'}", others)
+                while not np.array_equal(initializers.setdefault(own, array), array):
+                    own = _unlike(f"{own}'", others)
+                inputs[index] = own
                 guessed.append(inputs[index])
         nodes.append(replace(node, inputs=tuple(inputs)))
     found = replace(source, nodes=tuple(nodes), initializers=initializers, created=frozenset(guessed))

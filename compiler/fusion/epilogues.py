@@ -29,7 +29,7 @@ CanHold = Callable[[KernelSpec, Expr], bool]
 """Whether a kernel that takes epilogues may apply an expression to what it writes (`compiler.codegen.family`)."""
 
 NO_EPILOGUE = Reason("epilogue.none", "a producer that takes epilogues")
-NOT_POINTWISE = Reason("epilogue.access", "element-wise f32 work at the very points that the producer writes")
+NOT_POINTWISE = Reason("epilogue.access", "element-wise work on reals, at the very points that the producer writes")
 OTHER_OPERANDS = Reason("epilogue.operands", "further operands that can be read over the producer's axes")
 TOO_MUCH_WORK = Reason("epilogue.work", "arithmetic that the producer's kernel can hold")
 

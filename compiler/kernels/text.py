@@ -27,7 +27,7 @@ _TOKEN = re.compile(
     r"|(?P<value>%(?:\"(?:[^\"\\]|\\.)*\"|[^\s,()=\"]*[^\s,()=\":]))|(?P<word>[A-Za-z_][A-Za-z0-9_.]*)|(?P<mark>[][(){},=#$*+:]))"
 )
 _WORDS: Mapping[str, object] = {"True": True, "False": False, "None": None}
-_PLAIN = re.compile(r"(?!(?:True|False|None|inf|nan|else)$)[A-Za-z_][A-Za-z0-9_.]*")
+_PLAIN = re.compile(r"(?!(?:True|False|None|else)$|(?:inf|nan)\b)[A-Za-z_][A-Za-z0-9_.]*")
 _SHOWN = 80
 _CLASSES: Mapping[str, type] = {
     kind.__name__: kind for kind in (TensorType, Affine, Access, *get_args(expressions.Expr), *get_args(KernelSpec))

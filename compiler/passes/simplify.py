@@ -42,7 +42,7 @@ class Rewriter(GraphBuilder):
 
     def replayed(self) -> Graph:
         """What has become of the graph, once all its nodes were replayed."""
-        return replace(self.graph, nodes=tuple(self.nodes), types=self.types, arrays=self.arrays)
+        return self.graph_of(self.graph)
 
     def replay(self, node: Node, rule: Rule | None) -> bool:
         """Append the node, or what its rule puts in its place; whether there is anything else in its place."""

@@ -16,16 +16,27 @@ from typing import get_args
 
 import numpy as np
 
+from compiler.errors import ModelError
 from compiler.graph import Array
 from compiler.values import StateKind
 
 _DIGEST = "[0-9a-f]{16}'*"
+RESERVED = "__metadata__"
+"""No tensor of a safetensors file can have this name."""
 
 
 class CheckpointNames:
     """Names for one model's tensors, no two alike."""
 
     def __init__(self, parameters: Collection[str]) -> None:
+        """Raises: ModelError for a parameter that the format has no room for."""
+        if RESERVED in parameters:
+            raise ModelError(
+                f"a parameter is called {RESERVED!r}, which safetensors, the checkpoints' format, keeps for itself",
+                where=RESERVED,
+                hint="rename it",
+            )
+        parameters = frozenset(parameters)
         kinds = get_args(StateKind)
         self._optimizer = next(
             prefix

@@ -2,7 +2,7 @@
 
 A value lives from the call that makes it to the last call that reads it; values whose lives overlap get disjoint
 ranges. A map may write over an operand that dies in it and is read at the same point.
-The packing tries several orders of a first-fit and keeps the smallest; `lower_bound_bytes` is the peak of live bytes.
+The packing tries several orders of a first-fit and keeps the smallest; `peak_bytes` of live values is the bound.
 """
 
 from __future__ import annotations

@@ -52,11 +52,6 @@ class CpuTarget:
         return self.triple.split("-", 1)[0]
 
     @property
-    def lanes(self) -> int:
-        """f32 elements in one vector register."""
-        return self.vector_bits // 32
-
-    @property
     def budget_bytes(self) -> int:
         """Most bytes of a training step, unless its spec says another limit; never under half of the memory."""
         return max(self.memory_bytes - self.reserved_bytes, self.memory_bytes // 2)

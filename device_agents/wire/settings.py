@@ -63,8 +63,10 @@ class Setting:
 
     def is_within(self, value: Any) -> bool:
         """Whether the value is a number within the bounds."""
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
+        if isinstance(value, float) and not math.isfinite(value):
+            return False  # an int may be too large to be made a float
         is_enough = value >= (self.least or 0) if self.above is None else value > self.above
         return is_enough and (self.most is None or value <= self.most)
 
@@ -73,7 +75,7 @@ def setting(default: Any, known: Setting, *, always_sent: bool = False) -> Any:
     """A field of `RunSettings`.
 
     What equals its default is left out of an assignment (but `always_sent`): an older agent hears of a new setting only
-    when a user sets it.
+    when a user sets it. So what is `unused` must be the default where older agents are to go on running other modes.
     """
     return field(default=default, metadata={"setting": known, **(ALWAYS_SENT if always_sent else {})})
 

@@ -1,4 +1,4 @@
-"""`/runs`: profile, train and evaluate bundles on devices."""
+"""`/runs`: bundles on devices: what to do with them there, and what came of it."""
 
 from __future__ import annotations
 

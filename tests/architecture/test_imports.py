@@ -104,7 +104,7 @@ def test_the_agent_needs_only_the_standard_library_and_cryptography() -> None:
 
 
 def test_the_wire_types_need_only_the_standard_library() -> None:
-    """Also when they are really imported: the client's wheel has no other package beside them."""
+    """Also when they are really imported, with no other package installed."""
     script = "import sys; sys.path.insert(0, sys.argv[1]); import device_agents.wire; print(*sys.modules)"
     words = [sys.executable, "-I", "-S", "-c", script, str(ROOT)]
     loaded = {*subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()} - {"__main__"}

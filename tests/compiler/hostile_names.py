@@ -15,7 +15,7 @@ OURS = (
     "x [1/2]", "x (again)", "w (term 1/2)", "w [packed]", "w [packed transposed]", "update w", "d w", "d w and update",
     "output y", "workspace of x", "y", "x", "a=b", "a", "../x", "/", "a/b", ".", "..", "input", "constant", "v.0",
     "".join(map(chr, range(32, 127))), '"', "\\", "'", "?" * 3, "%s%n", "${x}", "\u00e9\u65e5\u672c\U0001f600", " ",
-    "  x ", "true", "null", "inf", "-1",
+    "  x ", "true", "null", "inf", "inf.weight", "nan.bias", "-1",
 )  # fmt: skip
 
 

@@ -206,6 +206,11 @@ def test_inputs_are_told_apart_by_the_longest_name(tmp_path: Path, kernel_cache:
     np.testing.assert_allclose(np.load(folder / "out.npy"), want, rtol=1e-4, atol=1e-5)
 
 
+def test_a_weight_that_no_checkpoint_could_hold_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"'__metadata__', which safetensors.*rename it"):
+        programs_of(linear(weight="__metadata__"), SPECS["sgd"])
+
+
 def test_names_in_checkpoints_never_coincide() -> None:
     parameters = [name for _, name in zip(range(300), hostile_names(), strict=False)]
     names = CheckpointNames(parameters)

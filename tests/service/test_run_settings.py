@@ -106,6 +106,18 @@ def test_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
     assert settings_of_row({"mode": "train", "steps": 7}) == RunSettings("train", 7)
 
 
+def test_a_row_that_no_version_wrote_is_no_agents_fault() -> None:
+    with pytest.raises(ValueError, match=r"^a run's row holds settings that no version has written: settings") as told:
+        settings_of_row({"mode": "prune", "steps": 7})
+    assert not isinstance(told.value, p.ProtocolError)
+
+
+@pytest.mark.parametrize("seed", [10**400, -1, True])
+def test_a_seed_that_cannot_be_is_refused_by_name(seed: int) -> None:
+    with pytest.raises(p.ProtocolError, match=r"^seed: must be 0 to"):
+        RunSettings("train", seed=seed)
+
+
 def test_runs_are_found_by_the_mode_in_their_settings(farm: TestFarm) -> None:
     bundle = farm.bundle()
     made = farm.run(bundle=bundle, mode="profile", steps=9, threads=2)

@@ -155,7 +155,6 @@ class _Tables:
             "loss": str(self._place(program, self.image.loss)) if is_train else NOWHERE,
             "logits": NOWHERE if is_train else str(self._place(program, self.image.logits)),
             **dict.fromkeys(_HYPER, NOWHERE),
-            **dict.fromkeys(_HYPER, NOWHERE),
             **hyper,
         }
         return _struct(fields)

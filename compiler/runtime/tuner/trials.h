@@ -1,4 +1,4 @@
-/* trials.h: the tables of a tuning binary (compiler/codegen/trials.py writes them): kernels, each in several schedules
+/* trials.h: the tables of a tuning binary (compiler/codegen/linking/trials.py writes them): kernels, each in several schedules
  * that compute the same. */
 #ifndef POCKFARM_TRIALS_H
 #define POCKFARM_TRIALS_H

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column
 
-from device_agents.wire import LocalMode, RunSettings, from_json, to_json
+from device_agents.wire import LocalMode, ProtocolError, RunSettings, from_json, to_json
 from service.database.models.base import Base, Digest, Id, one_of
 from service.identifiers import new_id
 
@@ -55,7 +55,10 @@ class RunSettingsColumn(TypeDecorator[RunSettings]):
 def settings_of_row(value: Mapping[str, Any], kind: type[RunSettings] = RunSettings) -> RunSettings:
     """The settings in a row's JSON. Raises: ValueError, for a row that no version has written."""
     known = {field.name for field in dataclasses.fields(kind)}
-    return from_json(kind, {name: item for name, item in value.items() if name in known}, "settings")
+    try:
+        return from_json(kind, {name: item for name, item in value.items() if name in known}, "settings")
+    except ProtocolError as problem:  # ours to answer for, not an agent's
+        raise ValueError(f"a run's row holds settings that no version has written: {problem}") from problem
 
 
 class Run(Base):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 
@@ -238,6 +239,16 @@ def test_a_tied_embedding_is_one_parameter(output_layer: str) -> None:
     np.testing.assert_allclose(
         evaluate_named(graph, changed)["y"], 4 * evaluate_named(graph, feeds)["y"], rtol=1e-12
     )  # both uses follow the one parameter
+
+
+def test_a_name_that_we_give_a_weight_is_no_other_values() -> None:
+    """The module is `fc`, and so is the data that its author called `fc.weight`."""
+    stored = {"onnx::MatMul_5": _floats(4, 4)}
+    nodes = [onnx.helper.make_node("MatMul", ["fc.weight", "onnx::MatMul_5"], ["y"], name="/fc/MatMul")]
+    model = model_of(nodes, {"fc.weight": ("f32", ("batch", 4))}, initializers=stored, producer="pytorch")
+    graph = imported(model, batch=4)
+    assert set(graph.named_parameters()) == {"fc.weight'"}
+    assert_agrees(model, graph)
 
 
 def test_one_weight_read_in_two_layouts_stays_one_parameter() -> None:
