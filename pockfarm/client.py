@@ -11,6 +11,7 @@ writing requests carry the same `Idempotency-Key` each time.
 
 from __future__ import annotations
 
+import difflib
 import os
 import time
 import uuid
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from device_agents.wire import ProtocolError, RunSettings, to_json
+from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
 from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
 from pockfarm.state import StateFolder, default_state
 from pockfarm.values import (
@@ -167,6 +168,10 @@ class Farm:
         by name (`mode="train", steps=50`); then what is left out takes the farm's default. Raises: UsageError, beside
         what the farm refuses.
         """
+        known = ("mode", *settings_of(RunSettings))
+        for name in given.keys() - set(known):
+            near = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
         try:
             chosen = replace(settings, **given) if settings else RunSettings(**given)
         except ProtocolError as problem:

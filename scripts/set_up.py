@@ -114,20 +114,20 @@ def install_system_packages(level: str) -> None:
 def apt(names: Sequence[str]) -> None:
     """Install Debian packages as root; failures show in what is still missing afterwards."""
     say(f"installing Debian packages: {' '.join(names)}")
+    gives_up_at = time.monotonic() + LOCK_TIMEOUT_S
     for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *names]):
-        done = apt_get(*command)
+        done = apt_get(*command, gives_up_at=gives_up_at)
         if done.returncode != 0:
             say(f"apt-get {command[0]} failed: {done.stderr.strip()[-400:]}")
 
 
-def apt_get(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run apt-get to its end, after whoever holds one of its locks, for at most `LOCK_TIMEOUT_S`.
+def apt_get(*arguments: str, gives_up_at: float) -> subprocess.CompletedProcess[str]:
+    """Run apt-get to its end, after whoever holds one of its locks, until the monotonic clock shows `gives_up_at`.
 
     apt's own `DPkg::Lock::Timeout` does not wait for the lock of the package lists, and says nothing meanwhile.
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     command = ["apt-get", *arguments]
-    gives_up_at = time.monotonic() + LOCK_TIMEOUT_S
     said = False
     while True:
         done = subprocess.run(
@@ -137,7 +137,8 @@ def apt_get(*arguments: str) -> subprocess.CompletedProcess[str]:
         if done.returncode == 0 or held is None or time.monotonic() > gives_up_at:
             return done
         if not said:
-            say(f"waiting for another package manager, for at most {LOCK_TIMEOUT_S:.0f} s ({held.strip()})")
+            left_s = max(0.0, gives_up_at - time.monotonic())
+            say(f"waiting for another package manager, for at most {left_s:.0f} s ({held.strip()})")
             said = True
         time.sleep(LOCK_PAUSE_S)
 

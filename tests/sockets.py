@@ -10,7 +10,10 @@ import ipaddress
 import sys
 from typing import Any
 
-NAMES = ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo")
+ADDRESSES = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg")
+"""Events whose second argument is where to; a message on a connected socket has none, since `connect` was asked."""
+LOOK_UPS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo")
+"""Events whose first argument is what to look up."""
 
 
 class SocketUsed(RuntimeError):
@@ -31,11 +34,13 @@ class SocketGuard:
         sys.addaudithook(self._check)
 
     def _check(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in NAMES:
+        if event not in (*ADDRESSES, *LOOK_UPS):
             return
-        address = arguments[0] if event == "socket.getaddrinfo" else arguments[1]
+        address = arguments[0] if event in LOOK_UPS else arguments[1]
+        if event == "socket.sendmsg" and address is None:
+            return
         host = address[0] if isinstance(address, tuple) else address
-        local = is_on_this_machine(host, is_path=event != "socket.getaddrinfo" and not isinstance(address, tuple))
+        local = is_on_this_machine(host, is_path=event in ADDRESSES and not isinstance(address, tuple))
         if not local:
             raise SocketUsed(f"{event} of {address!r}: tests reach nothing outside this machine")
         if not self.allows_loopback:

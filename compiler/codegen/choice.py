@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from compiler.kernels.spec import KernelSpec
 
-Value = int | str | bool
+ChoiceValue = int | str | bool
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _WORD = re.compile(r"[a-z0-9][a-z0-9_.,-]{0,39}")
 _NUMBER = re.compile(r"-?[0-9]{1,12}")
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,12}")
 class Choice:
     """Named schedule parameters, sorted by name. Make one with `choose`; the empty one is the family's default."""
 
-    parameters: tuple[tuple[str, Value], ...] = ()
+    parameters: tuple[tuple[str, ChoiceValue], ...] = ()
 
     @property
     def text(self) -> str:
@@ -67,7 +67,7 @@ class Variant:
     choice: Choice = DEFAULT
 
 
-def choose(**parameters: Value) -> Choice:
+def choose(**parameters: ChoiceValue) -> Choice:
     """A choice of these parameters. Raises: ValueError if a name or value has no text form."""
     choice = Choice(tuple(sorted(parameters.items())))
     if parse_choice(choice.text) != choice:
@@ -87,11 +87,11 @@ def parse_choice(text: str) -> Choice:
     return choice
 
 
-def _value_text(value: Value) -> str:
+def _value_text(value: ChoiceValue) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _parse_value(text: str) -> Value:
+def _parse_value(text: str) -> ChoiceValue:
     if text in ("yes", "no"):
         return text == "yes"
     if _NUMBER.fullmatch(text):

@@ -222,7 +222,7 @@ class AttentionSpec:
     H query heads share G key/value heads (H a multiple of G): query head h reads key head h // (H / G).
     `causal`: query t sees keys up to t + S - T only; the scores of later ones are -inf. A row that sees nothing (all
     scores -inf) gives y = 0, and the lowest number and 0 as its stats.
-    `mask`: None, or the shape [B or 1, H or 1, T or 1, S or 1] of an additive f32 mask.
+    `mask`: None, or the shape [B or 1, H or 1, T or 1, S or 1] of an additive mask of the same type.
     """
 
     kind: Literal["forward", "backward"]

@@ -9,7 +9,7 @@ from itertools import accumulate, takewhile
 
 from compiler.program.cost import Machine
 from compiler.program.program import Program
-from compiler.recomputation.choose import Repeat, lowering, rank_repeats
+from compiler.recomputation.choose import Repeat, lowering_peak, rank_repeats
 from compiler.recomputation.rewrite import repeat_calls, repeat_forward
 from compiler.rewriting.passes import Passes
 from compiler.slicing.choose import choose_groups
@@ -38,7 +38,9 @@ def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterato
     machine = Machine.of(target)
     ranked = [rank_repeats(program, machine) for program in programs]
     for share in (0.0, *SHARES):
-        chosen = [lowering(program, _taken(repeats, share)) for program, repeats in zip(programs, ranked, strict=True)]
+        chosen = [
+            lowering_peak(program, _taken(repeats, share)) for program, repeats in zip(programs, ranked, strict=True)
+        ]
         positions = {
             program.name: tuple(repeat.position for repeat in repeats)
             for program, repeats in zip(programs, chosen, strict=True)

@@ -43,7 +43,7 @@ def rank_repeats(program: Program, machine: Machine) -> tuple[Repeat, ...]:
     return tuple(found)
 
 
-def lowering(program: Program, repeats: Iterable[Repeat]) -> tuple[Repeat, ...]:
+def lowering_peak(program: Program, repeats: Iterable[Repeat]) -> tuple[Repeat, ...]:
     """Those of the repeats that, taken one after the other, lower the peak of live bytes (or their sum).
 
     A repeat that starts a chain of others too early keeps more alive in the backward pass than it saved before it.

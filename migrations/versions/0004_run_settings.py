@@ -1,7 +1,8 @@
 """What a user sets for a run as one JSON value, `runs.settings`, in place of a column for each setting.
 
 On the way down each setting that 0003 has a column for goes back into it. Values that hold more than that (settings of a
-later version) are set aside, and so are whole runs of a mode that 0003 does not know, with what belongs to them.
+later version) are set aside. So are whole runs, with what belongs to them, that 0003 must not do: those of a mode that it
+does not know, and open ones with a setting that it would do without.
 """
 
 import math
@@ -27,9 +28,10 @@ COLUMNS = (
 """Of 0003: name, type, and the value of a run whose settings lack it (None: the column is nullable)."""
 BATCH = 1000
 
-UNKNOWN, LARGER = "unknown_mode_0004", "larger_settings_0004"
-"""Tables with the ids of runs that 0003 cannot hold, and of those whose settings it cannot; there for one downgrade."""
-LOST = f"(SELECT id FROM {UNKNOWN})"
+NOT_TO_DO, LARGER = "runs_not_to_do_0004", "larger_settings_0004"
+"""Tables with the ids of runs that leave, and of those of which only the settings do; there for one downgrade."""
+OPEN = ("queued", "leased", "running")
+LOST = f"(SELECT id FROM {NOT_TO_DO})"
 ROWS = (
     ("runs", "id", f"id IN {LOST}"),
     ("attempts", "id", f"run_id IN {LOST}"),
@@ -54,11 +56,11 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in (UNKNOWN, LARGER):
+    for table in (NOT_TO_DO, LARGER):
         op.create_table(table, sa.Column("id", sa.String(length=40)))
     _mark_what_is_too_much()
     op.set_aside("0004", ROWS, VALUES)
-    for table in (UNKNOWN, LARGER):
+    for table in (NOT_TO_DO, LARGER):
         op.drop_table(table)
     with op.batch_alter_table("runs") as runs:
         for name, kind, _ in COLUMNS:
@@ -89,14 +91,14 @@ def _fits(name, kind, value):
 
 
 def _mark_what_is_too_much():
-    runs = sa.table("runs", sa.column("id", sa.String()), sa.column("settings", sa.JSON()))
-    unknown, larger = [], []
-    for run_id, settings in op.get_bind().execute(sa.select(runs.c.id, runs.c.settings)).all():
-        if settings.get("mode") not in MODES:
-            unknown.append({"id": run_id})
-        elif _in_columns(settings) != settings:
-            larger.append({"id": run_id})
-    for name, ids in ((UNKNOWN, unknown), (LARGER, larger)):
+    runs = sa.table("runs", sa.column("id", sa.String()), sa.column("state"), sa.column("settings", sa.JSON()))
+    not_to_do, larger = [], []
+    for run_id, state, settings in op.get_bind().execute(sa.select(runs.c.id, runs.c.state, runs.c.settings)).all():
+        if settings.get("mode") in MODES and _in_columns(settings) == settings:
+            continue
+        leaves = settings.get("mode") not in MODES or state in OPEN
+        (not_to_do if leaves else larger).append({"id": run_id})
+    for name, ids in ((NOT_TO_DO, not_to_do), (LARGER, larger)):
         if ids:
             op.get_bind().execute(sa.table(name, sa.column("id", sa.String())).insert(), ids)
 

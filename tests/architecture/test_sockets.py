@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,20 @@ def test_no_name_outside_is_looked_up_whoever_asks(loopback: None, host: str) ->
         socket.getaddrinfo(host, 9)
 
 
+@pytest.mark.parametrize(
+    "look_up", [socket.gethostbyname, socket.gethostbyaddr, lambda host: socket.getnameinfo((host, 9), 0)]
+)
+@pytest.mark.parametrize("host", ["192.0.2.1", "example.org"])
+def test_no_other_look_up_goes_outside(loopback: None, look_up: Callable[[str], object], host: str) -> None:
+    with pytest.raises(SocketUsed, match="nothing outside this machine"):
+        look_up(host)
+
+
 @pytest.mark.parametrize("host", OUTSIDE[:2])
 def test_nothing_outside_is_reached_whoever_asks(loopback: None, host: str) -> None:
     with socket.socket() as one, pytest.raises(SocketUsed, match="nothing outside this machine"):
         one.connect((host, 9))
     with socket.socket(type=socket.SOCK_DGRAM) as one, pytest.raises(SocketUsed, match="nothing outside this machine"):
         one.sendto(b"", (host, 9))
+    with socket.socket(type=socket.SOCK_DGRAM) as one, pytest.raises(SocketUsed, match="nothing outside this machine"):
+        one.sendmsg([b""], [], 0, (host, 9))

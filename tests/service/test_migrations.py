@@ -166,6 +166,26 @@ def test_work_that_was_set_aside_gives_way_to_newer_work(empty_url: str) -> None
     database.close()
 
 
+@pytest.mark.parametrize(("state", "stays"), [("queued", 0), ("leased", 0), ("running", 0), ("succeeded", 1)])
+def test_older_code_does_no_run_without_a_setting_that_it_lacks(empty_url: str, state: str, stays: int) -> None:
+    """An open run waits aside for the newer code; one that has ended stays, and gets its setting back."""
+    filled_database(empty_url, "0004")
+    database = Database(empty_url)
+    found = text("SELECT count(*) FROM runs WHERE id = :run")
+    with database.engine.begin() as connection:
+        runs = connection.execute(text("SELECT id, settings FROM runs ORDER BY id")).all()
+        run = next(row.id for row in runs if "clip" in str(row.settings))
+        connection.execute(text("UPDATE runs SET state = :state WHERE id = :run"), {"state": state, "run": run})
+    downgrade(empty_url, "0003")
+    with database.engine.connect() as connection:
+        assert connection.scalar(found, {"run": run}) == stays
+    migrate(empty_url)
+    with database.engine.connect() as connection:
+        held = connection.scalar(text("SELECT settings FROM runs WHERE id = :run"), {"run": run})
+        assert "clip" in str(held)
+    database.close()
+
+
 def migrate_until(url: str, change: int) -> None:
     """Migrate to head, and break before that statement of those that write. Raises: InterruptedError, if it came."""
     count = 0

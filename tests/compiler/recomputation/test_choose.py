@@ -14,7 +14,7 @@ from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.program.cost import Machine
 from compiler.program.memory import plan_memory
-from compiler.recomputation.choose import lowering, rank_repeats
+from compiler.recomputation.choose import lowering_peak, rank_repeats
 from compiler.recomputation.rewrite import repeat_calls
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
@@ -56,7 +56,7 @@ def test_repeats_lower_the_peak(case: str) -> None:
     """Repeating all that saves kept bytes would make the whole forward pass again at once; what is taken does not."""
     step = small_step(case)
     repeats = rank_repeats(step.train, Machine(1 << 10, COSTS))
-    taken = [repeat.position for repeat in lowering(step.train, repeats)]
+    taken = [repeat.position for repeat in lowering_peak(step.train, repeats)]
     assert _arena_bytes(step, taken) < 0.9 * _arena_bytes(step, [])
     assert _arena_bytes(step, taken) < 1.01 * _arena_bytes(step, [repeat.position for repeat in repeats])
 
