@@ -60,7 +60,8 @@ def place_programs(
         choices = measured_choices(packed, settings.tuning, target, threads)
 
         def scratch_bytes(call: KernelCall, choices: Mapping[str, Choice] = choices) -> int:
-            return workspace_bytes(call.spec, target, threads, choices.get(signature(call.spec), DEFAULT))
+            choice = choices.get(signature(call.spec), DEFAULT) if choices else DEFAULT  # a signature takes its time
+            return workspace_bytes(call.spec, target, threads, choice)
 
         try:
             placed, memory = plan_memory(packed, packing.state, scratch_bytes, limit_bytes)
