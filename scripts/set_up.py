@@ -23,6 +23,8 @@ LOG = VENV / "set-up.log"
 LEVELS = ("farm", "dev")
 TORCH = "torch==2.13.0"
 """For the tests only, which compare with it; the farm and the demo do without."""
+TORCHVISION = "torchvision==0.28.0"
+"""For its model definitions; has no build for this PyTorch without CUDA, so it comes alone (`tests/vision.py`)."""
 PROGRESS_INTERVAL_S = 10.0
 LOCK_TIMEOUT_S = 600.0
 """A machine that has just started may update itself for minutes."""
@@ -161,6 +163,8 @@ def install_python_packages(level: str) -> None:
     say("installing Python packages (a few minutes the first time; the log is .venv/set-up.log)")
     wanted = ["-e", f".[{level}]", *([TORCH] if level == "dev" else [])]
     pip("install", "-c", "constraints.txt", *wanted)
+    if level == "dev":
+        pip("install", "--no-deps", TORCHVISION)
 
 
 def pip(*arguments: str) -> None:
