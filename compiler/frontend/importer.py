@@ -11,7 +11,7 @@ import numpy as np
 from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.frontend.call import Call, Result, closest
-from compiler.frontend.fold import FOLDS, cast_target, shape_vector
+from compiler.frontend.folds import FOLDS, cast_target, shape_vector
 from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.frontend.prescan import prescan

@@ -173,8 +173,9 @@ def test_one_call_of_pip_resolves_all_that_the_tests_need(script: ModuleType, mo
     interpreter.chmod(0o755)
     monkeypatch.setattr(script, "LOG", script.VENV / "set-up.log")
     script.install_python_packages("dev")
-    (call,) = (script.VENV / "calls").read_text().splitlines()
+    call, alone = (script.VENV / "calls").read_text().splitlines()
     assert call.endswith(f"install -c constraints.txt -e .[dev] {script.TORCH}")
+    assert alone.endswith(f"install --no-deps {script.TORCHVISION}"), "which resolves nothing"
 
 
 def test_what_is_done_is_not_done_again_until_something_changes(

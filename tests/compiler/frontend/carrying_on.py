@@ -31,8 +31,8 @@ from compiler.step.plan import UpdatePlan, resolve_plan
 from compiler.step.training import TrainingGraph
 from compiler.targets import load
 from compiler.values import Value
+from tests.compiler.frontend.cases import CASES
 from tests.compiler.frontend.mutations import SEEDS, SMALL, disturb, exported
-from tests.compiler.frontend.operator_cases import CASES
 
 BATCH = 2
 SPECS = tuple(

@@ -24,8 +24,8 @@ from compiler.ops.record import NotDifferentiable
 from compiler.step import autodiff
 from compiler.values import Value
 from tests.compiler.frontend.carrying_on import FAILED, TRAINS, campaign
+from tests.compiler.frontend.cases import CASES, Case
 from tests.compiler.frontend.mutations import SEEDS, SMALL, disturb, exported, mutations
-from tests.compiler.frontend.operator_cases import CASES, Case
 from tests.models import Exporter
 
 

@@ -8,8 +8,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from compiler.frontend.rows import ROWS
+from tests.compiler.frontend.cases import CASES, Case
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported
-from tests.compiler.frontend.operator_cases import CASES, Case
 from tests.compiler.named import evaluate_named
 
 
