@@ -17,6 +17,7 @@ from compiler.errors import ModelError
 from compiler.frontend.call import Call
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import SourceNode
+from compiler.origins import FoldedNorm
 from compiler.values import Value
 
 
@@ -34,8 +35,13 @@ def foldable(scope: Scope, output: str) -> SourceNode | None:
     if scope.batch_norm != "fold" or len(readers) != 1 or readers[0].op_type != "BatchNormalization":
         return None
     node = readers[0]
-    known = len(node.inputs) == 5 and all(isinstance(scope.operands.get(name), Known) for name in node.inputs[1:])
+    known = len(node.inputs) == 5 and all(_is_stored(scope.operands.get(name)) for name in node.inputs[1:])
     return node if known and node.inputs[0] == output else None
+
+
+def _is_stored(operand: Operand | None) -> bool:
+    """Known, and not computed from parameters: those would have to learn through the norm."""
+    return isinstance(operand, Known) and operand.recipe is None
 
 
 def affine_of(scope: Scope, node: SourceNode) -> Affine:
@@ -77,7 +83,7 @@ def batch_normalization(call: Call) -> Operand:
     if any(call.shape(i) != (channels,) for i in range(1, 5)):
         call.fail(f"its scale, bias, mean and variance must have shape [{channels}]")
     moved = call.to_last(x, axis)
-    if call.scope.batch_norm == "fold" and all(call.known(i) is not None for i in range(1, 5)):
+    if call.scope.batch_norm == "fold" and all(_is_stored(call.operand(i)) for i in range(1, 5)):
         return call.from_last(_folded(call, moved), axis)
     return call.from_last(_frozen(call, moved, epsilon), axis)
 
@@ -99,7 +105,39 @@ def _folded(call: Call, x: Value) -> Value:
         merged = replace(known, array=array.astype(np.float32))
         kind = "weight" if index == 1 else "bias"
         values.append(call.scope.parameter(merged, (0,), kind=kind))  # type: ignore[arg-type]
+    scale, shift = (call.known(index) for index in (1, 2))
+    if scale is not None and shift is not None and (scale.source or shift.source):
+        folded_into(call.scope, call.node, weight=scale.source, bias=shift.source, alone=True)
     return call.emit("add", call.emit("mul", x, values[0]), values[1])
+
+
+def folded_into(
+    scope: Scope, node: SourceNode, *, weight: str, bias: str, own: Known | None = None, alone: bool = False
+) -> None:
+    """Note which parameters hold what a norm computes; `own` is the bias of the layer before it."""
+    vectors = [scope.operands[name] for name in node.inputs[1:]]
+    scale, shift, mean, variance = (one.source or one.name for one in vectors if isinstance(one, Known))
+    epsilon = node.attributes.get("epsilon", 1e-5)
+    scope.norms.append(
+        FoldedNorm(
+            weight=weight,
+            bias=bias,
+            own_bias="" if own is None or (not own.array.any() and not own.source) else own.source or own.name,
+            scale=scale,
+            shift=shift,
+            mean=mean,
+            variance=variance,
+            epsilon=epsilon if isinstance(epsilon, float) else 1e-5,
+            takes_bias=learning_shift(scope, node) or (own.source if own is not None else ""),
+            alone=alone,
+        )
+    )
+
+
+def learning_shift(scope: Scope, node: SourceNode) -> str:
+    """The parameter that a norm adds; empty if it adds constants (a norm without scale and shift of its own)."""
+    shift = scope.operands[node.inputs[2]]
+    return shift.source if isinstance(shift, Known) else ""
 
 
 def _frozen(call: Call, x: Value, epsilon: float) -> Value:

@@ -15,6 +15,7 @@ from compiler.frontend.folds import FOLDS, cast_target, shape_vector
 from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.frontend.prescan import prescan
+from compiler.frontend.readings import readings_of
 from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
@@ -25,6 +26,7 @@ from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, Source
 from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.frontend.unrecorded import told_apart
 from compiler.graph import Array, Graph, Unlearnable
+from compiler.origins import Origins, Reading
 from compiler.values import Value
 from compiler.warnings import few_of
 
@@ -54,7 +56,8 @@ def import_model(
     Raises: ModelError and its kinds (what is wrong, where, what to do), SpecError (`tied`, `untied`), LimitExceeded.
     """
     prescan(model, limits)
-    source = _prepared(parse_model(model), tied, untied)
+    stored = parse_model(model)
+    source = _prepared(stored, tied, untied)
     scope = _open_scope(source, limits, batch_norm)
     inputs: dict[str, Value] = {}
     for name, tensor in bind_inputs(source.inputs, input_shapes, batch, limits).items():
@@ -64,7 +67,7 @@ def import_model(
     for node in source.nodes:
         _guarded(scope, node, source.opset)
     remark(scope, source)
-    return _finish(scope, source, inputs)
+    return _finish(scope, source, inputs, readings_of(stored, source))
 
 
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
@@ -268,7 +271,7 @@ def _numbers(value: AttributeValue, dtype: np.dtype[np.generic]) -> Array:
 # --------------------------------------------------------------------------------------------------------- finishing
 
 
-def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value]) -> Graph:
+def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value], readings: tuple[Reading, ...]) -> Graph:
     made = {value for node in scope.builder.nodes for value in node.outputs}
     outputs = {name: _output_value(scope, name, inputs, made) for name in source.outputs}
     _refuse_equal(outputs)
@@ -284,6 +287,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value]) -> G
         next_number=scope.builder.next_number,
         unlearnable=unlearnable,
         warnings=tuple(scope.warnings),
+        origins=Origins(tuple(scope.parameters), readings, tuple(dict.fromkeys(scope.norms))),
     )
 
 

@@ -19,6 +19,7 @@ from compiler.errors import LimitExceeded, ModelError, ModelShapeError, Unsuppor
 from compiler.frontend.limits import ModelLimits
 from compiler.frontend.source import SourceNode
 from compiler.graph import Array, AttrValue, Parameter, TensorType
+from compiler.origins import FoldedNorm
 from compiler.rewriting.builder import GraphBuilder
 from compiler.values import Value
 from compiler.warnings import CompileWarning
@@ -87,6 +88,8 @@ class Scope:
         """In order and without duplicates."""
         self.baked: dict[str, str] = {}
         """Parameters whose elements were used while importing -> the node that needs them fixed."""
+        self.norms: list[FoldedNorm] = []
+        """Norms that are folded into parameters."""
         self._created = created
         self._orders: dict[str, tuple[int, ...]] = {}
         self._replay = replay

@@ -46,6 +46,8 @@ class SparsePlan:
     name: str
     preset: str = "frozen"
     rules: tuple[UpdateRule, ...] = ()
+    frozen: tuple[str, ...] = ()
+    """Names or globs of what never learns, whatever the rules say; a model need not have them."""
 
     @classmethod
     def of_preset(cls, preset: str) -> SparsePlan:
@@ -63,7 +65,8 @@ class SparsePlan:
         table = Fields(read_mapping(source, "plan", PlanError), "plan", PlanError)
         preset = table.choice("preset", PRESETS, default="frozen")
         rules = tuple(_rule(entry) for entry in table.tables("update"))
-        plan = cls(name=table.text("name", default=preset), preset=preset, rules=rules)
+        frozen = table.texts("frozen", default=())
+        plan = cls(name=table.text("name", default=preset), preset=preset, rules=rules, frozen=frozen)
         table.done()
         if plan.preset == "frozen" and not any(rule.ratio > 0 for rule in rules):
             raise PlanError(
@@ -73,7 +76,13 @@ class SparsePlan:
 
     def canonical_json(self) -> str:
         """One text for one meaning (the name is part of it)."""
-        body = {"name": self.name, "preset": self.preset, "update": [rule.to_json() for rule in self.rules]}
+        body: dict[str, object] = {
+            "name": self.name,
+            "preset": self.preset,
+            "update": [rule.to_json() for rule in self.rules],
+            # Left out when empty: a plan that does not use it keeps its digest.
+            **({"frozen": list(self.frozen)} if self.frozen else {}),
+        }
         return _canonical(body)
 
     @property
