@@ -186,7 +186,7 @@ def _element_types(model: Any) -> frozenset[int]:
 
 
 def _bind(model: Any, fed: dict[str, Any], op_type: str) -> None:
-    """Inputs that say shapes and axes become initializers: the operator under test reads them, or a node of its body."""
+    """Inputs that say shapes and axes, to the operator under test or to a node of its body, become initializers."""
     names = {value.name: number for number, value in enumerate(model.graph.input)}
     bound = {name for name, number in names.items() if number in shape_inputs(op_type)}
     for node in model.graph.node:
