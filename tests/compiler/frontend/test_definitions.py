@@ -70,7 +70,7 @@ def test_defined_operators_agree_with_onnx_runtime(name: str, without: Without) 
     made = node(name.partition("-")[0], operands, ["y"], **attributes)
     inputs = {key: kind for key, kind in kinds.items() if key in operands}
     stored = {key: array for key, array in known.items() if key in operands}
-    model = model_of([made], inputs, initializers=stored, opset=opset)  # type: ignore[arg-type]
+    model = model_of([made], inputs, initializers=stored, opset=opset)
     assert_agrees(model, imported(model))
 
 
@@ -89,7 +89,7 @@ def test_a_definition_that_needs_what_there_is_not_names_the_operator() -> None:
 def _function(name: str, inputs: list[str], outputs: list[str], nodes: list[onnx.NodeProto], opset: int = 18,
               **more: object) -> onnx.FunctionProto:  # fmt: skip
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("local", 1)]
-    return helper.make_function("local", name, inputs, outputs, nodes, opsets, **more)  # type: ignore[arg-type]
+    return helper.make_function("local", name, inputs, outputs, nodes, opsets, **more)
 
 
 def _calling(
