@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from compiler.ops.attention import ATTENTION
+from compiler.ops.batch_norm import BATCH_NORM
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
@@ -32,6 +33,7 @@ FAMILIES = (
     NORMALIZE_OPERATORS,
     CROSS_ENTROPY_OPERATORS,
     NORMALIZATION,
+    BATCH_NORM,
     ATTENTION,
     OPTIMIZERS,
 )
