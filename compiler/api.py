@@ -85,6 +85,7 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
         optimizer=step.optimizer,
         threads=step.threads,
         identity={**digests, "target": target},
+        class_axis=step.training.class_axis,
     )
 
 

@@ -84,11 +84,18 @@ class SparsePlan:
 
 @dataclass(frozen=True, slots=True)
 class LossSpec:
-    """The loss: mean cross-entropy over the last axis against class indices, or mean squared error."""
+    """The loss: mean cross-entropy over an axis against class indices, or mean squared error."""
 
     kind: Literal["cross_entropy", "mse"] = "cross_entropy"
     output: str = ""
     """Name of the model output it reads; empty: the only (or first) output."""
+    class_axis: int | None = None
+    """Cross-entropy: the output's axis that holds the classes, from its end if negative; None: the last."""
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data; a class axis that is not given is left out, so that a spec without one keeps its digest."""
+        axis = {} if self.class_axis is None else {"class_axis": self.class_axis}
+        return {"kind": self.kind, "output": self.output, **axis}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +175,7 @@ class TrainingSpec:
         optimizer = self.optimizer
         body: dict[str, object] = {
             "batch": self.batch,
-            "loss": {"kind": self.loss.kind, "output": self.loss.output},
+            "loss": self.loss.to_json(),
             "optimizer": {name: getattr(optimizer, name) for name in OPTIMIZER_FIELDS[optimizer.kind]},
             "inputs": {name: list(shape) for name, shape in self.inputs},
             "batch_norm": self.batch_norm,
@@ -205,7 +212,11 @@ def _batch_norm(table: Fields) -> BatchNormMode:
 
 def _loss(table: Fields) -> LossSpec:
     kind = table.choice("kind", ("cross_entropy", "mse"), default="cross_entropy")
-    loss = LossSpec(kind="mse" if kind == "mse" else "cross_entropy", output=table.text("output", default=""))
+    output = table.text("output", default="")
+    if kind == "mse":
+        loss = LossSpec("mse", output)
+    else:
+        loss = LossSpec("cross_entropy", output, table.optional_integer("class_axis", low=-8, high=7))
     table.done()
     return loss
 

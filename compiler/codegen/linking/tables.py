@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.element_types import SCRATCH
@@ -271,6 +272,7 @@ class _Tables:
             "label": self._tensor(image.label_input, batch=batch),
             "logits": self._tensor(image.logits, batch=batch),
             "loss_kind": f"PF_{image.loss_kind.upper()}",
+            **self._classes(),
             "optimizer_kind": f"PF_{image.optimizer.kind.upper()}",
             **{name: float(getattr(image.optimizer, name)).hex() for name in _OPTIMIZER_NUMBERS},
             "threads": str(image.threads),
@@ -282,6 +284,12 @@ class _Tables:
             "identity_count": str(len(image.identity)),
         }
         return f"const pf_image pf_image_data = {_struct(fields)};\n"
+
+    def _classes(self) -> dict[str, str]:
+        """Where a label's class is among the logits: how many classes there are, and how far apart they lie."""
+        shape = self._type(self.image.logits).shape
+        axis = len(shape) - 1 if self.image.class_axis is None else self.image.class_axis
+        return {"classes": str(shape[axis] if shape else 1), "class_stride": str(prod(shape[axis + 1 :]))}
 
     def _check_interface(self) -> None:
         """Element types that the runtime relies on. Raises: InternalError."""
