@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from compiler.frontend.readings import readings_of
 from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
-from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.scope import BatchNormMode, Known, Operand, Scope
 from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
@@ -46,7 +45,7 @@ def import_model(
     *,
     input_shapes: Mapping[str, tuple[int, ...]],
     batch: int,
-    batch_norm: Literal["fold", "frozen"],
+    batch_norm: BatchNormMode,
     tied: Sequence[Sequence[str]] = (),
     untied: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
@@ -95,7 +94,7 @@ def _without_replaced(source: SourceModel, stored: SourceModel) -> SourceModel:
     return replace(source, initializers=kept)
 
 
-def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["fold", "frozen"]) -> Scope:
+def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormMode) -> Scope:
     readers: dict[str, list[SourceNode]] = {}
     for node in source.nodes:
         for name in dict.fromkeys(node.inputs):
