@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from compiler.errors import PlanError, SpecError
 from compiler.spec.fields import Fields
@@ -127,6 +127,11 @@ OPTIMIZER_FIELDS = {
 """What each kind reads: the canonical text holds these and no others, so that it can be parsed again."""
 
 
+BatchNormMode = Literal["fold", "frozen", "train"]
+"""fold: into the layer before; frozen: scale and shift learn, statistics stay; train: statistics of each batch."""
+BATCH_NORM_MODES: tuple[BatchNormMode, ...] = get_args(BatchNormMode)
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingSpec:
     """How the training step is built. Units: `memory_limit_bytes` in bytes."""
@@ -135,7 +140,7 @@ class TrainingSpec:
     loss: LossSpec = field(default_factory=LossSpec)
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    batch_norm: Literal["fold", "frozen"] = "fold"
+    batch_norm: BatchNormMode = "fold"
     tied: tuple[tuple[str, ...], ...] = ()
     """Groups of initializers that are one parameter each, where the file does not tell."""
     untied: tuple[str, ...] = ()
@@ -158,9 +163,7 @@ class TrainingSpec:
             loss=_loss(table.table("loss")),
             optimizer=_optimizer(table.table("optimizer")),
             inputs=_inputs(table.mapping("inputs")),
-            batch_norm="frozen"
-            if table.choice("batch_norm", ("fold", "frozen"), default="fold") == "frozen"
-            else "fold",
+            batch_norm=_batch_norm(table),
             convolutions="direct"
             if table.choice("convolutions", ("fast", "direct"), default="fast") == "direct"
             else "fast",
@@ -209,6 +212,11 @@ def _rule(entry: Fields) -> UpdateRule:
     )
     entry.done()
     return rule
+
+
+def _batch_norm(table: Fields) -> BatchNormMode:
+    chosen = table.choice("batch_norm", BATCH_NORM_MODES, default="fold")
+    return next(mode for mode in BATCH_NORM_MODES if mode == chosen)
 
 
 def _loss(table: Fields) -> LossSpec:

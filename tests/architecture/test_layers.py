@@ -54,7 +54,21 @@ LAYERS: dict[str, Layers] = {
         ("cache", "symbols"),
         "tir",  # writing and compiling TIR
         "tile",  # what contractions share
-        ("attention", "gather", "map", "matmul", "norm_grad", "pool", "reduce", "row", "winograd"),
+        (
+            "attention",
+            "elements",
+            "gather",
+            "map",
+            "matmul",
+            "norm_grad",
+            "pool",
+            "reduce",
+            "resample",
+            "row",
+            "scan",
+            "select",
+            "winograd",
+        ),
         "conv",  # also by Winograd's algorithm
         "depthwise",
         "family",  # which plan and which emitter
