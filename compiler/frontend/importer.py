@@ -70,7 +70,7 @@ def import_model(
     for node in source.nodes:
         _guarded(scope, node, source.opset)
     remark(scope, source)
-    return _finish(scope, source, inputs, readings_of(stored, source))
+    return _finish(scope, source, inputs, readings_of(stored, source, scope.own_names))
 
 
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:

@@ -24,8 +24,8 @@ TRANSFORMERS = (
 def all_models() -> Mapping[str, Callable[[], Brought]]:
     """Name -> what makes it."""
     found: dict[str, Callable[[], Brought]] = {
-        f"norms {norms}": partial(norm_net, norms) for norms in ("fold", "frozen")
-    }  # type: ignore[arg-type]
+        f"norms {norms}": partial(norm_net, norms) for norms in ("fold", "frozen", "train")
+    }
     found["nn.TransformerEncoder"] = encoder
     found |= {name: partial(of_zoo, name) for name in (*TORCHVISION, *TRANSFORMERS)}
     return found | {f"{name} fold": partial(of_zoo, name, "fold") for name in ("resnet18", "mobilenet_v2", "densenet")}

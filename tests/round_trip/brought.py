@@ -17,7 +17,7 @@ Norms = Literal["fold", "frozen", "train"]
 
 @dataclass(frozen=True)
 class Brought:
-    """A module in evaluation mode, what it is called with, labels, and which output the loss reads (empty: the only)."""
+    """A module in evaluation mode, what it is called with, labels, the output that the loss reads (empty: the only)."""
 
     name: str
     module: nn.Module

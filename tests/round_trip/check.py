@@ -30,7 +30,7 @@ UPDATES = 2e-3
 
 @dataclass(frozen=True)
 class Trip:
-    """What a round trip showed: how far apart things are, relative to their size; `problems` is empty if all is well."""
+    """What a round trip showed: how far apart things are, relative to their size. No `problems`: all is well."""
 
     name: str
     board: float

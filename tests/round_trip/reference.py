@@ -1,7 +1,8 @@
-"""Training in PyTorch float64 on the module itself: `torch.optim.SGD` on `named_parameters()`, norms in evaluation mode.
+"""Training in PyTorch float64 on the module itself: `torch.optim.SGD` on `named_parameters()`.
 
-With folded norms the weights learn through weight' = weight * factor: a step of weight' by its gradient is one of weight
-by its own gradient over factor squared. So the same optimizer runs on gradients divided so; momentum is linear in them.
+Norms are in evaluation mode. With folded ones the weights learn through weight' = weight * factor: a step of weight' by
+its gradient is one of weight by its own gradient over factor squared. So the same optimizer runs on gradients divided
+so; momentum is linear in them.
 """
 
 from __future__ import annotations
@@ -73,15 +74,15 @@ def _folding(module: nn.Module, brought: Brought) -> Callable[[], None]:
     """What turns the gradients of the module's parameters into those that folded norms have."""
     before = norms_that_follow(copy.deepcopy(module).double(), tuple(in_precision(brought.example, torch.float64)))
     pairs = {path: name for path, name in before.items() if isinstance(module.get_submodule(name), nn.Conv2d)}
-    norms = {path: part for path, part in module.named_modules() if isinstance(part, _BatchNorm)}
+    # A norm without scale and shift of its own has nothing to fold into a parameter.
+    norms = {path: part for path, part in module.named_modules() if isinstance(part, _BatchNorm) and part.affine}
 
     def fold() -> None:
         for path, norm in norms.items():
             spread = (norm.running_var + norm.eps).sqrt()
-            factor = (norm.weight.detach() if norm.affine else 1.0) / spread
             if path in pairs:
-                _through_layer(module.get_submodule(pairs[path]), norm, factor)
-            elif norm.affine:
+                _through_layer(module.get_submodule(pairs[path]), norm, norm.weight.detach() / spread)
+            else:
                 _alone(norm, spread)
 
     return fold
@@ -91,13 +92,9 @@ def _through_layer(conv: nn.Module, norm: _BatchNorm, factor: torch.Tensor) -> N
     assert isinstance(conv, nn.Conv2d)
     assert conv.weight.grad is not None
     conv.weight.grad /= factor.square()[:, None, None, None]
-    if norm.affine:
-        norm.weight.grad = None
-        if conv.bias is not None:
-            conv.bias.grad = None
-    elif conv.bias is not None:
-        assert conv.bias.grad is not None
-        conv.bias.grad /= factor.square()
+    norm.weight.grad = None
+    if conv.bias is not None:
+        conv.bias.grad = None
 
 
 def _alone(norm: _BatchNorm, spread: torch.Tensor) -> None:
