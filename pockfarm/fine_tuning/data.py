@@ -42,10 +42,9 @@ def read_data(data: Any, inputs: Sequence[str], example: Mapping[str, Input]) ->
     return _checked(arrays, example)
 
 
-def fitted(arrays: Arrays, expected: Mapping[str, Input], *, labels: Input) -> Arrays:
+def fitted(arrays: Arrays, wanted: Mapping[str, Input]) -> Arrays:
     """The arrays in the element types that the step reads. Raises: UsageError for what does not fit it."""
-    wanted = {**expected, LABELS: labels}
-    return {name: _as_read(name, array, wanted[name]) for name, array in arrays.items()}
+    return {name: _as_read(name, array, wanted[name]) if name in wanted else array for name, array in arrays.items()}
 
 
 def _as_read(name: str, array: Array, wanted: Input) -> Array:

@@ -14,10 +14,10 @@ import numpy as np
 from compiler.errors import CompileError
 from compiler.spec.documents import TrainingSpec
 from compiler.trained.bring_back import Trained, bring_back, manifest_of
-from device_agents.wire import ProtocolError, RunSettings
+from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
-from pockfarm.fine_tuning.data import Arrays, fitted, read_data
+from pockfarm.fine_tuning.data import LABELS, Arrays, fitted, read_data
 from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import Say, Step, Trainer
@@ -45,7 +45,7 @@ def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked
     _check_length(asked)
     brought, spec = _brought(model, example, asked, say)
     if brought.inputs:
-        arrays = read_data(data, list(brought.inputs), brought.inputs)
+        arrays = fitted(read_data(data, list(brought.inputs), brought.inputs), brought.inputs)
     plan = plan_of(asked.plan, brought.frozen)
     say("compiling")
     step = trainer.build(brought.onnx, plan.canonical_json(), spec.canonical_json(), say)
@@ -53,8 +53,8 @@ def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked
     inputs = {one["name"]: _input(one) for one in manifest["inputs"]}
     if not brought.inputs:
         arrays = read_data(data, list(inputs), inputs)
-    arrays = fitted(arrays, inputs, labels=_input(manifest["labels"]))
-    settings = _settings(asked, len(arrays["y"]), spec.batch)
+    arrays = fitted(arrays, {**inputs, LABELS: _input(manifest["labels"])})
+    settings = _settings(asked, len(arrays[LABELS]), spec.batch)
     say(f"training {settings.steps} steps")
     with tempfile.TemporaryDirectory(prefix="pockfarm-data-") as folder:
         run = trainer.train(step, _written(arrays, Path(folder)), settings, say)
@@ -92,6 +92,8 @@ def _check_length(asked: Asked) -> None:
         raise UsageError("steps and epochs both say how long to train; give one")
     if asked.epochs is not None and not asked.epochs > 0:
         raise UsageError(f"epochs must be above 0, got {asked.epochs}")
+    if asked.steps is not None and not 1 <= asked.steps <= MAX_STEPS:
+        raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {asked.steps}")
 
 
 def _settings(asked: Asked, samples: int, batch: int) -> RunSettings:
