@@ -57,10 +57,18 @@ def _vector(operand: Operand) -> NDArray[np.float64]:
     return operand.array.reshape(-1).astype(np.float64)
 
 
-def fold_weight(weight: Known, affine: Affine) -> Known:
-    """The convolution weight [O, ...] with each output channel scaled."""
-    shape = (-1,) + (1,) * (weight.array.ndim - 1)
-    return replace(weight, array=(weight.array * affine.factor.reshape(shape)).astype(np.float32))
+def fold_weight(weight: Known, affine: Affine, *, groups: int = 0) -> Known:
+    """The convolution weight [O, ...] with each output channel scaled.
+
+    `groups`: not 0 for a ConvTranspose, whose weight is [I, O / groups, ...], the inputs of a group one run of I.
+    """
+    array, ones = weight.array, (1,) * (weight.array.ndim - 1)
+    if groups:
+        apart = array.reshape(groups, array.shape[0] // groups, *array.shape[1:])
+        scaled = apart * affine.factor.reshape(groups, 1, array.shape[1], *ones[1:])
+    else:
+        scaled = array * affine.factor.reshape(-1, *ones)
+    return replace(weight, array=scaled.reshape(array.shape).astype(np.float32))
 
 
 def batch_normalization(call: Call) -> Operand:

@@ -18,6 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.compiler.agreement.reference import Reference, as_tensor
 
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 FOLDED_BIAS = "weight_bias"
 """How PyTorch's exporter calls the bias of a convolution without one that it folded a norm into."""
 
@@ -53,8 +56,10 @@ class ModuleReference(Reference):
         """Input channels of convolutions and linear layers."""
         axes = {}
         for path, module in self.module.named_modules():
-            if isinstance(module, nn.Conv2d):
-                axes[f"{path}.weight"] = 0 if module.groups > 1 else 1
+            if isinstance(module, _TRANSPOSED):
+                axes[f"{path}.weight"] = 0
+            elif isinstance(module, _CONVOLUTIONS):
+                axes[f"{path}.weight"] = 0 if module.groups > 1 and module.weight.shape[1] == 1 else 1
             elif isinstance(module, nn.Linear):
                 axes[f"{path}.weight"] = 1
         return axes
@@ -77,19 +82,24 @@ class ModuleReference(Reference):
 
 
 def _fold_norms(module: nn.Module) -> list[str]:
-    """Fold every BatchNorm2d into the convolution registered before it; returns the biases that this made.
+    """Fold every norm into the convolution registered before it; returns the biases that this made.
 
     y = (conv(x) - mean) / sqrt(var + eps) * scale + shift, statistics frozen.
     """
     made = []
     previous: tuple[str, nn.Module] = ("", module)
     for path, layer in list(module.named_modules()):
-        if isinstance(layer, nn.BatchNorm2d):
+        if isinstance(layer, _NORMS):
             name, conv = previous
-            assert isinstance(conv, nn.Conv2d), f"{path} does not follow a convolution"
+            assert isinstance(conv, (*_CONVOLUTIONS, *_TRANSPOSED)), f"{path} does not follow a convolution"
             assert conv.bias is None
             factor = layer.weight / (layer.running_var + layer.eps).sqrt()
-            conv.weight = nn.Parameter((conv.weight * factor[:, None, None, None]).detach())
+            if isinstance(conv, _TRANSPOSED):
+                inputs, group = conv.weight.shape[0] // conv.groups, conv.weight.shape[1]
+                scale = factor.reshape(conv.groups, 1, group).expand(-1, inputs, -1).reshape(-1, group)
+            else:
+                scale = factor[:, None]
+            conv.weight = nn.Parameter((conv.weight * scale[(..., *[None] * (conv.weight.dim() - 2))]).detach())
             conv.bias = nn.Parameter((layer.bias - layer.running_mean * factor).detach())
             module.set_submodule(path, nn.Identity())
             made.append(f"{name}.bias")
