@@ -45,7 +45,7 @@ def output_extents(spec: KernelSpec) -> tuple[int, ...] | None:
     if isinstance(spec, ReduceSpec):
         return tuple(extent for axis, extent in enumerate(spec.extents) if axis not in spec.reduced)
     if isinstance(spec, ConvSpec):
-        return _conv_extents(spec.kind, spec, (spec.k,), (*spec.kernel, spec.c, spec.k))
+        return _conv_extents(spec.kind, spec, (spec.k,), spec.weight)
     if isinstance(spec, DepthwiseSpec):
         return _conv_extents(spec.kind, spec, (spec.c,), (*spec.kernel, spec.c))
     if isinstance(spec, PoolSpec):
