@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
+.PHONY: onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -48,6 +48,9 @@ screenshots: set-up-test  ## every dashboard page as PNG in build/screenshots
 
 test-224: set-up-test  ## correctness at full image size
 	$(BIN)/pytest -m resolution_224
+
+onnx-standard: set-up-test  ## the ONNX package's own cases by operator (ONLY=pattern to see them one by one)
+	$(BIN)/python -m tests.onnx_standard.table $(ONLY)
 
 same: set-up-test    ## does BEFORE=<another checkout that has this target> compile the same steps?
 	cd $(BEFORE) && PYTHONPATH=$$PWD $(CURDIR)/$(BIN)/python -m benchmarks.equivalence record $(CURDIR)/build/before.json

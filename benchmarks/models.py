@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from tests.models import InvertedResidualNet, Logits, mobilenet_v2, randomize_norms, resnet50
+from tests.vision import transformers
 
 Feeds = dict[str, NDArray[np.float32] | NDArray[np.int64]]
 CLASSES = 1000
@@ -115,23 +116,20 @@ def efficientnet_lite0() -> nn.Module:
 
 def distilbert() -> nn.Module:
     """DistilBERT base with a head of two classes."""
-    from transformers import DistilBertConfig, DistilBertForSequenceClassification
-
-    return Logits(DistilBertForSequenceClassification(DistilBertConfig()), TEXT)
+    t = transformers()
+    return Logits(t.DistilBertForSequenceClassification(t.DistilBertConfig()), TEXT)
 
 
 def bert() -> nn.Module:
     """BERT base with a head of two classes."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    return Logits(BertForSequenceClassification(BertConfig()), TEXT)
+    t = transformers()
+    return Logits(t.BertForSequenceClassification(t.BertConfig()), TEXT)
 
 
 def llama() -> nn.Module:
     """LLaMA architecture, 8 layers of width 512."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
+    t = transformers()
+    config = t.LlamaConfig(
         vocab_size=LLAMA_TOKENS,
         hidden_size=512,
         num_hidden_layers=8,
@@ -140,23 +138,21 @@ def llama() -> nn.Module:
         intermediate_size=1376,
         use_cache=False,
     )
-    return Logits(LlamaForCausalLM(config), TEXT)
+    return Logits(t.LlamaForCausalLM(config), TEXT)
 
 
 def gpt2() -> nn.Module:
     """GPT-2 small; the output layer is the embedding table."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return Logits(GPT2LMHeadModel(GPT2Config(use_cache=False)), TEXT)
+    t = transformers()
+    return Logits(t.GPT2LMHeadModel(t.GPT2Config(use_cache=False)), TEXT)
 
 
 def vit_tiny() -> nn.Module:
     """ViT-tiny, 16 px patches."""
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(hidden_size=192, num_hidden_layers=12, num_attention_heads=3, intermediate_size=768)
+    t = transformers()
+    config = t.ViTConfig(hidden_size=192, num_hidden_layers=12, num_attention_heads=3, intermediate_size=768)
     config.num_labels = CLASSES
-    return Logits(ViTForImageClassification(config), ("pixel_values",))
+    return Logits(t.ViTForImageClassification(config), ("pixel_values",))
 
 
 def _images(size: int, name: str = "input") -> Callable[[np.random.Generator, int], Feeds]:

@@ -15,6 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from tests.vision import transformers
+
 Exporter = Literal["dynamo", "dynamo-unoptimized", "torchscript"]
 
 # ------------------------------------------------------------------------------------------------------ conv networks
@@ -261,8 +263,7 @@ def transformers_model(
 
     Names: bert, distilbert, vit, gpt2, llama.
     """
-    import transformers as t
-
+    t = transformers()
     torch.manual_seed(seed)
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     ids, mask = "input_ids", "attention_mask"

@@ -1,7 +1,8 @@
-"""torchvision's model definitions, beside a PyTorch that its compiled part was not built for.
+"""Model definitions of torchvision and transformers, without torchvision's compiled part.
 
-torchvision describes two of its own operators to PyTorch when it is imported; they are in that compiled part, so they
-are declared here first. No classification or segmentation network calls them.
+PyTorch's build for CPUs has none that fits. torchvision, which transformers imports too where it is installed,
+describes two operators of that part to PyTorch when it is imported, so they are declared here first. No classification
+or segmentation network calls them.
 """
 
 from __future__ import annotations
@@ -28,3 +29,11 @@ def models() -> Any:
     import torchvision.models
 
     return torchvision.models
+
+
+def transformers() -> Any:
+    """The module `transformers`."""
+    _library()
+    import transformers
+
+    return transformers

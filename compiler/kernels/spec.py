@@ -22,6 +22,7 @@ from typing import Literal
 from compiler.element_types import DType
 from compiler.kernels.access import Access
 from compiler.kernels.expressions import ACCUMULATED, Binary, Expr, Stat, refs, walk
+from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
 
 LATER: Mapping[str, bool] = {"later": True}
 """Marks a field that is younger than its class: the canonical text leaves it out where it holds its default, so that
@@ -286,6 +287,10 @@ KernelSpec = (
     | GatherSpec
     | AttentionSpec
     | NormGradSpec
+    | ElementsSpec
+    | ResampleSpec
+    | ScanSpec
+    | SelectSpec
 )
 CONTRACTIONS = (MatmulSpec, ConvSpec, DepthwiseSpec)
 

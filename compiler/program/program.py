@@ -187,6 +187,8 @@ class BinaryImage:
     """Default (and most) threads; split reductions are planned for this many."""
     identity: Mapping[str, str]
     """Digests and names that `info` prints: model, plan, spec, compiler, target."""
+    class_axis: int | None = None
+    """Of the logits; None: the last."""
 
 
 __all__ = ["BinaryImage", "KernelCall", "MemoryPlan", "Optimizer", "Parameter", "Phase", "Placement", "Program",

@@ -65,8 +65,7 @@ static pf_status check_indices(const char *path, const pf_tensor *tensor, int64_
 }
 
 static pf_status check_labels(const char *path, int64_t sample, int64_t first, const int64_t *labels, int64_t count) {
-    const pf_tensor *logits = pf_logits_tensor();
-    int64_t classes = logits->shape[logits->rank - 1];
+    int64_t classes = pf_image_data.classes;
     for (int64_t i = 0; i < count; i++)
         if ((labels[i] < 0 || labels[i] >= classes) && labels[i] != IGNORED_LABEL)
             return pf_fail(PF_DATA, "data.label", "%s: sample %" PRId64 ", label %" PRId64 " is %" PRId64 "; classes are 0 to %" PRId64
@@ -89,14 +88,13 @@ static void synthesize(const pf_tensor *tensor, uint64_t key, void *out, int64_t
 }
 
 static void fill_synthetic(const pf_data *data, pf_step *step, pf_program_kind program, int64_t position) {
-    const pf_tensor *logits = pf_logits_tensor();
     uint64_t key = pf_mix(data->seed ^ pf_mix((uint64_t)position));
     for (int i = 0; i < pf_input_count(); i++) {
         void *buffer = pf_input_buffer(step, program, i);
         if (buffer) synthesize(pf_input(i), pf_mix(key + (uint64_t)i), buffer, pf_input(i)->index_limit);
     }
     void *label = pf_label_buffer(step);
-    if (program == PF_TRAIN && label) synthesize(pf_label(), ~key, label, logits->shape[logits->rank - 1]);
+    if (program == PF_TRAIN && label) synthesize(pf_label(), ~key, label, pf_image_data.classes);
 }
 
 static pf_status fill_input(const pf_npy *file, const pf_tensor *tensor, char *buffer, int64_t slot, int64_t sample) {

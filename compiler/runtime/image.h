@@ -66,6 +66,7 @@ typedef struct {
     int32_t input_count;
     pf_tensor label, logits;
     enum { PF_CROSS_ENTROPY, PF_MSE } loss_kind;
+    int64_t classes, class_stride; /* of the logits: how many, and how many elements apart */
     enum { PF_SGD, PF_ADAMW } optimizer_kind;
     double learning_rate, momentum, beta1, beta2;
     int32_t threads;

@@ -10,7 +10,7 @@ from compiler.errors import SpecError
 from compiler.graph import Graph, TensorType
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.documents import LossSpec
-from compiler.step.class_axis import axis_source
+from compiler.step.classes import class_axis
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
@@ -19,7 +19,8 @@ from compiler.warnings import CompileWarning, few_of
 def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     """Add the labels input and the mean loss over the logits.
 
-    Shapes: logits [..., V]; labels i64 [...] for cross-entropy (negative ones are ignored), f32 [..., V] for mse.
+    Shapes: logits [..., V]; labels i64 [...] for cross-entropy (negative ones are ignored), f32 [..., V] for mse. The
+    classes V are in the last axis, or in the one that the spec names.
     What is assumed of the output is added to the graph's warnings.
     Raises: SpecError if the named output does not exist or does not fit the loss.
     """
@@ -29,10 +30,12 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     b.layer = "loss"
     labels = b.fresh("labels")
     warnings = _assumed_output(graph, spec)
+    axis = None
     if spec.kind == "cross_entropy":
-        warnings += _check_classes(graph, logits)
-        b.types[labels] = TensorType("i64", tensor.shape[:-1])
-        loss = _cross_entropy(b, logits, labels)
+        axis, said = class_axis(graph, logits, spec)
+        warnings += said
+        b.types[labels] = TensorType("i64", (*tensor.shape[:axis], *tensor.shape[axis + 1 :]))
+        loss = _cross_entropy(b, _classes_last(b, logits, axis), labels)
     else:
         b.types[labels] = TensorType("f32", tensor.shape)
         loss = _mean_squared_error(b, logits, labels)
@@ -42,7 +45,7 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
         outputs=(loss, logits),
         warnings=graph.warnings + warnings,
     )
-    return TrainingGraph(whole, loss, logits, labels, graph.inputs, spec.kind)
+    return TrainingGraph(whole, loss, logits, labels, graph.inputs, spec.kind, axis)
 
 
 def _assumed_output(graph: Graph, spec: LossSpec) -> tuple[CompileWarning, ...]:
@@ -51,36 +54,6 @@ def _assumed_output(graph: Graph, spec: LossSpec) -> tuple[CompileWarning, ...]:
     first, *others = map(graph.name_of, graph.outputs)
     message = f"the loss reads the model's first output, {first!r}; the others are not used: {few_of(others)}"
     return (CompileWarning("loss.output_assumed", "spec.loss.output", message, f"say loss: {{output: {first}}}"),)
-
-
-def _check_classes(graph: Graph, logits: Value) -> tuple[CompileWarning, ...]:
-    """Cross-entropy is over the last axis. Raises: SpecError if that cannot be the classes."""
-    tensor, name, where = graph.types[logits], graph.name_of(logits), "spec.loss.output"
-    if len(tensor.shape) < 2:
-        raise SpecError(f"cross-entropy needs logits of rank 2 or more, {name} is {tensor}", where=where)
-    if tensor.shape[-1] == 1:
-        raise SpecError(
-            f"cross-entropy is over the last axis, and {name}, {tensor}, has 1 class there: its loss is always 0",
-            where=where,
-            hint="use kind: mse, or an output with a column for each class",
-        )
-    if len(tensor.shape) == 2 or axis_source(graph, logits, len(tensor.shape) - 1) == "layer":
-        return ()
-    if axis_source(graph, logits, 1) == "layer":
-        turned = ", ".join(map(str, (0, *range(2, len(tensor.shape)), 1)))
-        raise SpecError(
-            f"cross-entropy is over the last axis, but the layers put the classes of {name}, {tensor}, in axis 1",
-            where=where,
-            hint=f"let the model end with logits.permute({turned}), and give labels without that axis",
-        )
-    return (
-        CompileWarning(
-            "loss.class_axis_assumed",
-            where,
-            f"the last axis of {name}, {tensor}, is taken as its {tensor.shape[-1]} classes; the graph does not tell",
-            "let the model's output have the classes last",
-        ),
-    )
 
 
 def _logits(graph: Graph, spec: LossSpec) -> Value:
@@ -94,6 +67,13 @@ def _logits(graph: Graph, spec: LossSpec) -> Value:
             hint=f"outputs: {', '.join(outputs)}",
         )
     return outputs[spec.output]
+
+
+def _classes_last(b: GraphBuilder, logits: Value, axis: int) -> Value:
+    rank = len(b.shape(logits))
+    if axis == rank - 1:
+        return logits
+    return b.emit("transpose", logits, perm=(*range(axis), *range(axis + 1, rank), axis))
 
 
 def _cross_entropy(b: GraphBuilder, logits: Value, labels: Value) -> Value:

@@ -25,6 +25,8 @@ class TrainingGraph:
     labels: Value
     data_inputs: tuple[Value, ...]
     loss_kind: Literal["cross_entropy", "mse"]
+    class_axis: int | None = None
+    """Of the logits; None where the loss has no classes."""
     gradients: Mapping[Value, Value] = field(default_factory=dict)
     updates: Mapping[Value, Value] = field(default_factory=dict)
     optimizer_state: Mapping[Value, Value] = field(default_factory=dict)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
 from compiler.kernels.alignment import ALIGNMENT_BYTES, aligned
+from compiler.kernels.movement import ElementsSpec
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
@@ -20,6 +22,8 @@ MAX_RANK = 8
 MAX_INPUTS = 16
 MAX_OPERANDS = 64
 NOWHERE = "PF_NOWHERE"
+_INDEX_OPERAND = {"gather": 1, "max": 1, "mul": 1}
+"""Which input of a kernel that looks up or scatters holds the positions, if not the first."""
 SAME_ALIGNMENT = f'_Static_assert(PF_ALIGNMENT == {ALIGNMENT_BYTES}, "the runtime and the compiler align alike");\n'
 
 
@@ -235,8 +239,8 @@ class _Tables:
             call.spec.rows
             for program in self._programs()
             for call in program.calls
-            if isinstance(call.spec, GatherSpec)
-            and _same_bytes_as(program, call.inputs[1 if call.spec.kind == "gather" else 0]) == value
+            if isinstance(call.spec, GatherSpec | ElementsSpec)
+            and _same_bytes_as(program, call.inputs[_INDEX_OPERAND.get(call.spec.kind, 0)]) == value
         ]
         return min(rows, default=0)
 
@@ -271,6 +275,7 @@ class _Tables:
             "label": self._tensor(image.label_input, batch=batch),
             "logits": self._tensor(image.logits, batch=batch),
             "loss_kind": f"PF_{image.loss_kind.upper()}",
+            **self._classes(),
             "optimizer_kind": f"PF_{image.optimizer.kind.upper()}",
             **{name: float(getattr(image.optimizer, name)).hex() for name in _OPTIMIZER_NUMBERS},
             "threads": str(image.threads),
@@ -282,6 +287,12 @@ class _Tables:
             "identity_count": str(len(image.identity)),
         }
         return f"const pf_image pf_image_data = {_struct(fields)};\n"
+
+    def _classes(self) -> dict[str, str]:
+        """Where a label's class is among the logits: how many classes there are, and how far apart they lie."""
+        shape = self._type(self.image.logits).shape
+        axis = len(shape) - 1 if self.image.class_axis is None else self.image.class_axis
+        return {"classes": str(shape[axis] if shape else 1), "class_stride": str(prod(shape[axis + 1 :]))}
 
     def _check_interface(self) -> None:
         """Element types that the runtime relies on. Raises: InternalError."""

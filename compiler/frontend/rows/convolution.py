@@ -15,6 +15,7 @@ from compiler.frontend import batch_norm
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.images import Groups, convolved, transposed
 from compiler.frontend.scope import Known, Operand
+from compiler.frontend.source import SourceNode
 from compiler.frontend.windows import Window, per_axis, shared_out, window_of
 from compiler.values import Value
 
@@ -143,13 +144,23 @@ def _parameters(call: Call, groups: Groups) -> tuple[Value, Value | None]:
         return value, _given_bias(call)
     affine = batch_norm.affine_of(call.scope, norm)
     call.scope.absorbed.add(norm.outputs[0])
-    folded = batch_norm.fold_weight(weight, affine, groups=groups.count if is_transposed else 0)
+    folded = batch_norm.fold_weight(weight, affine, _output_axis(call))
     value = call.scope.parameter(folded, order, kind="weight", channel_axis=channel_axis)
-    return value, _folded_bias(call, name, affine)
+    return value, _folded_bias(call, name, affine, norm)
+
+
+def _output_axis(call: Call) -> int:
+    """Where the output channels are in a weight as the file has it."""
+    return 1 if call.node.op_type == "ConvTranspose" else 0
 
 
 def _fold_fits(call: Call, name: str) -> bool:
-    """A weight or bias that another layer shares cannot absorb this layer's normalisation."""
+    """A weight or bias that another layer shares cannot absorb this layer's normalisation.
+
+    Neither can the weight of a transposed convolution in groups, which has no axis of its own for the outputs.
+    """
+    if call.node.op_type == "ConvTranspose" and call.attributes.integer("group", 1) > 1:
+        return False
     if name in call.scope.parameters or _is_shared(call, 1):
         return False
     bias = call.known(2)
@@ -161,15 +172,21 @@ def _is_shared(call: Call, index: int) -> bool:
     return sum(reader.op_type not in ("Shape", "Size") for reader in readers) > 1
 
 
-def _folded_bias(call: Call, weight: str, affine: batch_norm.Affine) -> Value:
+def _folded_bias(call: Call, weight: str, affine: batch_norm.Affine, norm: SourceNode) -> Value:
     """(bias - mean) * factor + shift, under the convolution's own bias name if it has one."""
-    own = call.known(2)
+    own, axis = call.known(2), _output_axis(call)
     if own is not None and own.source:
         array = own.array.astype(np.float64) * affine.factor + affine.shift
         merged = Known(own.name, array.astype(np.float32), source=own.source)
+        batch_norm.folded_into(call.scope, norm, weight=weight, bias=own.source, own=own, axis=axis)
         return call.scope.parameter(merged, (0,), kind="bias")
     shift = affine.shift if own is None else own.array * affine.factor + affine.shift
-    return call.scope.created_bias(call.scope.bias_name(weight), shift.astype(np.float32))
+    if not batch_norm.learning_shift(call.scope, norm):
+        batch_norm.folded_into(call.scope, norm, weight=weight, bias="", own=own, axis=axis)
+        return call.constant(shift.astype(np.float32))
+    name = call.scope.bias_name(weight)
+    batch_norm.folded_into(call.scope, norm, weight=weight, bias=name, own=own, axis=axis)
+    return call.scope.created_bias(name, shift.astype(np.float32))
 
 
 def _given_bias(call: Call) -> Value | None:

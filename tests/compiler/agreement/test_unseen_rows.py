@@ -29,6 +29,7 @@ from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.compiler.named import by_value
 from tests.models import Logits, export
+from tests.vision import transformers
 
 Kind = Literal["llama", "gpt2", "bert"]
 NAMES = ("input_ids", "attention_mask")
@@ -50,8 +51,7 @@ class Trained:
 
 
 def module_of(kind: Kind, attention: str) -> Logits:
-    import transformers as t
-
+    t = transformers()
     torch.manual_seed(0)
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     common = {"vocab_size": 60, "attn_implementation": attention}

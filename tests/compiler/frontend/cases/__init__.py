@@ -10,6 +10,7 @@ from tests.compiler.frontend.cases import (
     contractions,
     convolution,
     elementwise,
+    functions,
     movement,
     normalization,
     pooling,
@@ -19,6 +20,7 @@ from tests.compiler.frontend.cases.case import Case
 
 CASES: Sequence[Case] = (
     *elementwise.cases(),
+    *functions.cases(),
     *activations.cases(),
     *movement.cases(),
     *reductions.cases(),

@@ -1,0 +1,89 @@
+"""One case through importer and evaluator, and what became of it."""
+
+from __future__ import annotations
+
+import textwrap
+import traceback
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from compiler.element_types import ELEMENT_TYPES
+from compiler.errors import CompileError, InternalError
+from compiler.frontend.importer import import_model
+from compiler.graph import Array, Graph
+from compiler.passes import FORWARD_PASSES, find_problem, run_passes
+from compiler.rewriting.evaluate import evaluate_graph
+from tests.onnx_standard.cases import Standard
+
+Kind = Literal["pass", "refused", "wrong", "crashed"]
+LINE = 120
+MOST_LINES = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case; `message` is the refusal, the difference, or the traceback."""
+
+    case: Standard
+    kind: Kind
+    message: str = ""
+
+    @property
+    def lines(self) -> int:
+        """Lines of the message as a terminal shows it."""
+        return sum(max(1, len(textwrap.wrap(line, LINE))) for line in self.message.splitlines())
+
+
+def run(case: Standard) -> Outcome:
+    """Import, evaluate in float64 as imported and after the forward passes, compare."""
+    try:
+        graph = imported(case)
+        for own in (graph, run_passes(graph, FORWARD_PASSES)):
+            assert find_problem(own) == ""
+            problem = differences(case, own)
+            if problem:
+                return Outcome(case, "wrong", problem)
+    except InternalError:
+        return Outcome(case, "crashed", traceback.format_exc())
+    except CompileError as refusal:
+        return Outcome(case, "refused", str(refusal))
+    except Exception:
+        return Outcome(case, "crashed", traceback.format_exc())
+    return Outcome(case, "pass")
+
+
+def imported(case: Standard) -> Graph:
+    """The case's graph, with BatchNormalization as the file has it."""
+    return import_model(case.model, input_shapes={}, batch=case.batch, batch_norm="frozen")
+
+
+def differences(case: Standard, graph: Graph) -> str:
+    """What the graph computes other than the standard says; empty if nothing."""
+    values = evaluate_graph(graph, {value: np.asarray(case.feeds[graph.names[value]]) for value in graph.inputs})
+    for value in graph.outputs:
+        name = graph.names[value]
+        found, wanted = values[value], np.asarray(case.wanted[name])
+        tensor = graph.types[value]
+        if ELEMENT_TYPES[tensor.dtype].label != wanted.dtype.name:
+            return f"{name}: type {tensor.dtype}, wanted {wanted.dtype}"
+        if not found.shape == tensor.shape == wanted.shape:
+            return f"{name}: shape {found.shape} (typed {tensor.shape}), wanted {wanted.shape}"
+        if not case.is_random and not close(found, wanted, case):
+            return f"{name}: {_few(found)} wanted {_few(wanted)}"
+    return ""
+
+
+def close(found: Array, wanted: Array, case: Standard) -> bool:
+    """Equal but for the rounding of the standard's own float32 computation; NaN and infinities where they belong."""
+    if wanted.dtype.kind in "biu":
+        return bool(np.array_equal(found, wanted))
+    exact = wanted.astype(np.float64)
+    finite = exact[np.isfinite(exact)]
+    scale = float(np.abs(finite).max()) if finite.size else 0.0
+    return bool(np.allclose(found, exact, rtol=case.rtol, atol=max(case.atol, 1e-6 * scale), equal_nan=True))
+
+
+def _few(array: Array) -> str:
+    return np.array2string(np.asarray(array).reshape(-1)[:6], precision=5)
