@@ -21,6 +21,7 @@ from compiler.codegen.map import plan as maps
 from compiler.codegen.matmul import plan as matmul
 from compiler.codegen.norm_grad import plan as norm_grad
 from compiler.codegen.pool import plan as pool
+from compiler.codegen.recurrence import plan as recurrence
 from compiler.codegen.reduce import plan as reduce
 from compiler.codegen.row import plan as row
 from compiler.element_types import REAL
@@ -37,6 +38,7 @@ from compiler.kernels.spec import (
     MatmulSpec,
     NormGradSpec,
     PoolSpec,
+    RecurrenceSpec,
     ReduceSpec,
     RowSpec,
 )
@@ -103,6 +105,7 @@ FAMILIES: Mapping[type, Family] = {
     GatherSpec: Family(gather, "compiler.codegen.gather.emit"),
     AttentionSpec: Family(attention, "compiler.codegen.attention.emit"),
     NormGradSpec: Family(norm_grad, "compiler.codegen.norm_grad.emit"),
+    RecurrenceSpec: Family(recurrence, "compiler.codegen.recurrence.emit"),
 }
 
 

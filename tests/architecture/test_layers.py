@@ -53,7 +53,7 @@ LAYERS: dict[str, Layers] = {
         ("cache", "symbols"),
         "tir",  # writing and compiling TIR
         "tile",  # what contractions share
-        ("attention", "gather", "map", "matmul", "norm_grad", "pool", "reduce", "row", "winograd"),
+        ("attention", "gather", "map", "matmul", "norm_grad", "pool", "recurrence", "reduce", "row", "winograd"),
         "conv",  # also by Winograd's algorithm
         "depthwise",
         "family",  # which plan and which emitter
