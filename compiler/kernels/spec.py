@@ -22,6 +22,7 @@ from compiler.element_types import DType
 from compiler.kernels.access import Access
 from compiler.kernels.cells import CellName
 from compiler.kernels.expressions import ACCUMULATED, Binary, Expr, Stat, refs, walk
+from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +291,10 @@ KernelSpec = (
     | AttentionSpec
     | NormGradSpec
     | RecurrenceSpec
+    | ElementsSpec
+    | ResampleSpec
+    | ScanSpec
+    | SelectSpec
 )
 CONTRACTIONS = (MatmulSpec, ConvSpec, DepthwiseSpec)
 

@@ -10,6 +10,7 @@ from compiler.errors import InternalError
 from compiler.graph import TensorType
 from compiler.kernels.access import Access
 from compiler.kernels.cells import CELLS
+from compiler.kernels.movement import ElementsSpec, MovementSpec, ResampleSpec, ScanSpec, SelectSpec
 from compiler.kernels.spec import (
     AttentionSpec,
     ConvSpec,
@@ -59,6 +60,8 @@ def operand_types(spec: KernelSpec) -> OperandTypes:
             return _norm_grad(spec)
         case RecurrenceSpec():
             return _recurrence(spec)
+        case ElementsSpec() | ResampleSpec() | ScanSpec() | SelectSpec():
+            return _movement(spec)
     raise InternalError(f"no operand rule for {type(spec).__name__}")
 
 
@@ -168,3 +171,30 @@ def _recurrence(spec: RecurrenceSpec) -> OperandTypes:
     if spec.kind == "forward":
         return OperandTypes((x, r, start, *((of(spec.width),) if cell.has_bias else ())), (y, *saved))
     return OperandTypes((r, start, y, *saved, y), (x, start, *((x,) if cell.has_bias else ())))
+
+
+def _movement(spec: MovementSpec) -> OperandTypes:
+    """Tensors of `rows` along the axis, and of `count` (but for a scan, which has one extent)."""
+    x = TensorType(spec.dtype, (spec.outer, spec.rows, spec.inner))
+    if isinstance(spec, ScanSpec):
+        return OperandTypes((x,) if spec.kind == "sum" else (x, x), (x,))
+    if isinstance(spec, SelectSpec):
+        return OperandTypes((x,), (TensorType("i64", (spec.outer, spec.count, spec.inner)),))
+    y = TensorType(spec.dtype, (spec.outer, spec.count, spec.inner))
+    if isinstance(spec, ResampleSpec):
+        tables = TensorType(spec.index_dtype, (spec.taps, spec.count)), TensorType(spec.dtype, (spec.taps, spec.count))
+        return OperandTypes((x if spec.kind == "forward" else y, *tables), (y if spec.kind == "forward" else x,))
+    return _elements(spec, x, y)
+
+
+def _elements(spec: ElementsSpec, x: TensorType, y: TensorType) -> OperandTypes:
+    outer, inner = spec.outer if spec.per_outer else 1, spec.inner if spec.per_inner else 1
+    index = TensorType(spec.index_dtype, (outer, spec.count, inner))
+    match spec.kind:
+        case "gather":
+            return OperandTypes((x, index), (y,))
+        case "add":
+            return OperandTypes((index, y), (x,))
+        case "last":
+            return OperandTypes((index,), (TensorType("i64", (outer, spec.rows, inner)),))
+    return OperandTypes((x, index, y), (x,))

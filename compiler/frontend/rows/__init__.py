@@ -8,16 +8,27 @@ from compiler.frontend.call import Rule
 from compiler.frontend.rows import (
     activations,
     attention,
+    bounds,
     contractions,
     elementwise,
+    extremes,
+    functions,
+    integers,
     movement,
     normalization,
     pooling,
+    powers,
+    recurrent,
     reductions,
 )
 
 ROWS: Mapping[str, Rule] = {
     **elementwise.ROWS,
+    **powers.ROWS,
+    **bounds.ROWS,
+    **integers.ROWS,
+    **functions.ROWS,
+    **extremes.ROWS,
     **activations.ROWS,
     **movement.ROWS,
     **reductions.ROWS,
@@ -25,4 +36,5 @@ ROWS: Mapping[str, Rule] = {
     **pooling.ROWS,
     **normalization.ROWS,
     **attention.ROWS,
+    **recurrent.ROWS,
 }

@@ -9,15 +9,18 @@ from tests.compiler.frontend.cases import (
     attention,
     contractions,
     elementwise,
+    functions,
     movement,
     normalization,
     pooling,
+    recurrent,
     reductions,
 )
 from tests.compiler.frontend.cases.case import Case
 
 CASES: Sequence[Case] = (
     *elementwise.cases(),
+    *functions.cases(),
     *activations.cases(),
     *movement.cases(),
     *reductions.cases(),
@@ -25,6 +28,7 @@ CASES: Sequence[Case] = (
     *pooling.cases(),
     *normalization.cases(),
     *attention.cases(),
+    *recurrent.cases(),
 )
 
 __all__ = ["CASES", "Case"]
