@@ -27,6 +27,7 @@ from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.torch_record import UNOPTIMIZED
+from compiler.frontend.torch_recurrent import with_module_tensors
 from compiler.frontend.unrecorded import told_apart
 from compiler.graph import Array, Graph, Unlearnable
 from compiler.origins import Origins, Reading
@@ -76,7 +77,7 @@ def import_model(
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
-        source = shared_as_told(told_apart(restored(stored), untied), tied, untied)
+        source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
         return _without_replaced(without_sequences(source), stored)
     except _FOREIGN as problem:
         raise ModelError(

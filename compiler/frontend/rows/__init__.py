@@ -19,6 +19,7 @@ from compiler.frontend.rows import (
     normalization,
     pooling,
     powers,
+    recurrent,
     reductions,
 )
 
@@ -37,4 +38,5 @@ ROWS: Mapping[str, Rule] = {
     **pooling.ROWS,
     **normalization.ROWS,
     **attention.ROWS,
+    **recurrent.ROWS,
 }

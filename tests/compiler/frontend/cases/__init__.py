@@ -14,6 +14,7 @@ from tests.compiler.frontend.cases import (
     movement,
     normalization,
     pooling,
+    recurrent,
     reductions,
 )
 from tests.compiler.frontend.cases.case import Case
@@ -29,6 +30,7 @@ CASES: Sequence[Case] = (
     *pooling.cases(),
     *normalization.cases(),
     *attention.cases(),
+    *recurrent.cases(),
 )
 
 __all__ = ["CASES", "Case"]
