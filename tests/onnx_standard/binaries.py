@@ -1,4 +1,4 @@
-"""`python -m tests.onnx_standard.binaries`: a sample of the standard's cases as real binaries (`make onnx-standard`)."""
+"""`python -m tests.onnx_standard.binaries`: a sample of the standard's cases as real binaries."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def main() -> int:
             try:
                 bad.update(problems(group, folder))
             except (CompileError, AssertionError) as problem:
-                print(f"opset {group[0].opset}: {str(problem)[:300]}")
+                print(f"opset {group[0].opset}: {str(problem)[:300]}", flush=True)
                 bad.update(singly(group, folder / "singly"))
     for case, problem in bad.items():
         print(f"wrong  {case}: {problem[:300]}")

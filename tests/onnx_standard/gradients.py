@@ -1,4 +1,4 @@
-"""`python -m tests.onnx_standard.gradients`: gradients of the standard's cases against finite differences in float64."""
+"""`python -m tests.onnx_standard.gradients`: gradients of the standard's cases beside finite differences."""
 
 from __future__ import annotations
 
