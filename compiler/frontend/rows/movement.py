@@ -59,12 +59,7 @@ def _tile(call: Call) -> Operand:
 
 def cut(call: Call, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
     """value[..., start:stop:step, ...] along one axis."""
-    shape = call.shape_of(value)
-    if (start, stop, step) == (0, shape[axis], 1):
-        return value
-    starts, stops, steps = [0] * len(shape), list(shape), [1] * len(shape)
-    starts[axis], stops[axis], steps[axis] = start, stop, step
-    return call.emit("slice", value, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
+    return call.cut(value, axis, start, stop, step)
 
 
 def _slice(call: Call) -> Operand:
