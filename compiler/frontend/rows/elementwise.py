@@ -108,7 +108,7 @@ def _cast_like(call: Call) -> Operand:
 def _cast_to(call: Call, target: str) -> Operand:
     if target not in ELEMENT_TYPES or not ELEMENT_TYPES[target].is_emitted:
         held = ", ".join(row.label for row in EMITTED)
-        call.unsupported(f"casts at run time go to {held}", "export the model in float32")
+        call.unsupported(f"a cast at run time goes to {held}", "export the model in float32")
     return call.operand(0) if call.dtype(0) == target else call.emit("cast", call.value(0), to=target)
 
 
