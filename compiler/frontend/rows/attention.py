@@ -11,7 +11,7 @@ import numpy as np
 from compiler.element_types import REAL
 from compiler.errors import ModelShapeError
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.rows.movement import cut
+from compiler.frontend.rows.pieces import cut
 from compiler.frontend.scope import Operand
 from compiler.values import Value
 
