@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -19,16 +18,18 @@ from compiler.frontend.form import check_form
 from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.frontend.prescan import prescan
+from compiler.frontend.readings import readings_of
 from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
-from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.scope import BatchNormMode, Known, Operand, Scope
 from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.frontend.unrecorded import told_apart
 from compiler.graph import Array, Graph, Unlearnable
+from compiler.origins import Origins, Reading
 from compiler.values import Value
 from compiler.warnings import few_of
 
@@ -44,7 +45,7 @@ def import_model(
     *,
     input_shapes: Mapping[str, tuple[int, ...]],
     batch: int,
-    batch_norm: Literal["fold", "frozen"],
+    batch_norm: BatchNormMode,
     tied: Sequence[Sequence[str]] = (),
     untied: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
@@ -69,7 +70,7 @@ def import_model(
     for node in source.nodes:
         _guarded(scope, node, source.opset)
     remark(scope, source)
-    return _finish(scope, source, inputs)
+    return _finish(scope, source, inputs, readings_of(stored, source))
 
 
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
@@ -93,7 +94,7 @@ def _without_replaced(source: SourceModel, stored: SourceModel) -> SourceModel:
     return replace(source, initializers=kept)
 
 
-def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["fold", "frozen"]) -> Scope:
+def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormMode) -> Scope:
     readers: dict[str, list[SourceNode]] = {}
     for node in source.nodes:
         for name in dict.fromkeys(node.inputs):
@@ -316,7 +317,7 @@ def _numbers(value: AttributeValue, dtype: np.dtype[np.generic]) -> Array:
 # --------------------------------------------------------------------------------------------------------- finishing
 
 
-def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value]) -> Graph:
+def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value], readings: tuple[Reading, ...]) -> Graph:
     made = {value for node in scope.builder.nodes for value in node.outputs}
     outputs = {name: _output_value(scope, name, inputs, made) for name in source.outputs}
     _refuse_equal(outputs)
@@ -332,6 +333,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value]) -> G
         next_number=scope.builder.next_number,
         unlearnable=unlearnable,
         warnings=tuple(scope.warnings),
+        origins=Origins(tuple(scope.parameters), readings, tuple(dict.fromkeys(scope.norms))),
     )
 
 

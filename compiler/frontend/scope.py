@@ -19,6 +19,7 @@ from compiler.errors import LimitExceeded, ModelError, ModelShapeError, Unsuppor
 from compiler.frontend.limits import ModelLimits
 from compiler.frontend.source import SourceNode
 from compiler.graph import Array, AttrValue, Parameter, TensorType
+from compiler.origins import FoldedNorm
 from compiler.rewriting.builder import GraphBuilder
 from compiler.values import Value
 from compiler.warnings import CompileWarning
@@ -49,6 +50,7 @@ class Known:
 
 
 Operand = Known | Value
+BatchNormMode = Literal["fold", "frozen", "train"]
 Replay = Callable[["Scope", SourceNode], None]
 
 
@@ -61,7 +63,7 @@ class Scope:
         replay: Replay,
         *,
         readers: dict[str, list[SourceNode]],
-        batch_norm: Literal["fold", "frozen"],
+        batch_norm: BatchNormMode,
         taken: Collection[str],
         bias_suffix: str,
         recorded: Collection[str],
@@ -83,6 +85,8 @@ class Scope:
         self.parameters: dict[str, Parameter] = {}
         self.held: dict[str, Value] = {}
         """Parameter -> the value that holds it."""
+        self.buffer_owners: dict[str, tuple[object, ...]] = {}
+        """Running statistic -> the norm that it belongs to."""
         self.bias_of: dict[Value, str] = {}
         """Output of a contraction that has no bias yet -> name of its ONNX node: an Add onto it is its bias."""
         self.folded_bytes = 0
@@ -91,6 +95,8 @@ class Scope:
         """In order and without duplicates."""
         self.baked: dict[str, str] = {}
         """Parameters whose elements were used while importing -> the node that needs them fixed."""
+        self.norms: list[FoldedNorm] = []
+        """Norms that are folded into parameters."""
         self._created = created
         self._orders: dict[str, tuple[int, ...]] = {}
         self._replay = replay
@@ -226,6 +232,22 @@ class Scope:
         shape = array.shape
         parameter = Parameter(name, shape, shape, (0,), "bias", self.builder.layer, created=True)
         return self._add(parameter, array, (0,))
+
+    def buffer(self, name: str, array: Array) -> Value:
+        """A tensor that the step updates and that does not learn. Raises: ModelError for NaN or infinity."""
+        if name in self.held:
+            return self.held[name]
+        if not bool(np.isfinite(array).all()):
+            raise ModelError(
+                "holds NaN or Inf", where=f"buffer {name!r}", hint="the statistics of the file are damaged"
+            )
+        axes = tuple(range(array.ndim))
+        parameter = Parameter(name, array.shape, array.shape, axes, "buffer", self.builder.layer)
+        return self._add(parameter, array, axes)
+
+    def is_buffer(self, name: str) -> bool:
+        """True for the name of a buffer."""
+        return name in self.parameters and not self.parameters[name].may_learn
 
     def bias_name(self, weight: str) -> str:
         """A free name for the bias that belongs to a weight, in the style of the model's exporter."""

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from compiler.ops.along_axis import ALONG_AXIS
 from compiler.ops.attention import ATTENTION
+from compiler.ops.batch_norm import BATCH_NORM
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
@@ -36,6 +37,7 @@ FAMILIES = (
     NORMALIZE_OPERATORS,
     CROSS_ENTROPY_OPERATORS,
     NORMALIZATION,
+    BATCH_NORM,
     ATTENTION,
     OPTIMIZERS,
 )

@@ -8,15 +8,23 @@ from compiler.frontend.call import Rule
 from compiler.frontend.rows import (
     activations,
     attention,
+    bounds,
     contractions,
     einsum,
     elementwise,
+<<<<<<< HEAD
     indexing,
+=======
+    extremes,
+    functions,
+    integers,
+>>>>>>> main
     movement,
     normalization,
     ordering,
     padding,
     pooling,
+    powers,
     reductions,
     resizing,
     sampling,
@@ -24,6 +32,11 @@ from compiler.frontend.rows import (
 
 ROWS: Mapping[str, Rule] = {
     **elementwise.ROWS,
+    **powers.ROWS,
+    **bounds.ROWS,
+    **integers.ROWS,
+    **functions.ROWS,
+    **extremes.ROWS,
     **activations.ROWS,
     **movement.ROWS,
     **indexing.ROWS,

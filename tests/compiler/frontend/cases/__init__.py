@@ -10,6 +10,7 @@ from tests.compiler.frontend.cases import (
     contractions,
     einsum,
     elementwise,
+    functions,
     indexing,
     movement,
     normalization,
@@ -24,6 +25,7 @@ from tests.compiler.frontend.cases.case import Case
 
 CASES: Sequence[Case] = (
     *elementwise.cases(),
+    *functions.cases(),
     *activations.cases(),
     *movement.cases(),
     *indexing.cases(),
