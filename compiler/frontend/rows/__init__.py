@@ -12,13 +12,10 @@ from compiler.frontend.rows import (
     contractions,
     einsum,
     elementwise,
-<<<<<<< HEAD
-    indexing,
-=======
     extremes,
     functions,
+    indexing,
     integers,
->>>>>>> main
     movement,
     normalization,
     ordering,
