@@ -64,7 +64,7 @@ def _shortened(call: Call, data: Value, shape: tuple[int, ...], axis: int) -> Va
 class _Slices:
     """Indices [batch ..., n ..., depth] into data: `index` [batch, n] names slices of `inner` elements."""
 
-    index: Value
+    index: Value | Array
     batch: int
     rows: int
     count: int
@@ -85,8 +85,7 @@ def _slices(call: Call, batch_dims: int) -> _Slices:
     batch, rest = prod(shape[:batch_dims]), shape[batch_dims + depth :]
     flat = _flat_index(call, strides, np.asarray(named))
     count = prod(index_shape[batch_dims:-1])
-    index = call.reshape(flat, (batch, count))
-    return _Slices(index, batch, prod(named), count, prod(rest), (*index_shape[:-1], *rest))
+    return _Slices(flat, batch, prod(named), count, prod(rest), (*index_shape[:-1], *rest))
 
 
 def _gather_nd(call: Call) -> Operand:
@@ -94,21 +93,26 @@ def _gather_nd(call: Call) -> Operand:
     slices = _slices(call, call.attributes.integer("batch_dims", 0))
     if slices.batch == 1:
         flat = call.reshape(call.value(0), (slices.rows, slices.inner))
-        found = call.emit("gather", flat, call.reshape(slices.index, (slices.count,)), axis=0)
+        found = call.emit("gather", flat, _seen(call, slices.index, (slices.count,)), axis=0)
     else:
         data = call.reshape(call.value(0), (slices.batch, slices.rows, slices.inner))
-        index = call.reshape(slices.index, (slices.batch, slices.count, 1))
+        index = _seen(call, slices.index, (slices.batch, slices.count, 1))
         found = call.emit("gather_elements", data, index, axis=1)
     return call.reshape(found, slices.picked)
 
 
-def _flat_index(call: Call, strides: Array, extents: Array) -> Value:
+def _seen(call: Call, index: Value | Array, shape: tuple[int, ...]) -> Value:
+    """An index in another shape; a known one stays a constant."""
+    return call.reshape(index, shape) if isinstance(index, Value) else call.constant(index.reshape(shape))
+
+
+def _flat_index(call: Call, strides: Array, extents: Array) -> Value | Array:
     known = call.known(1)
     if known is not None:
         wrapped = np.where(known.array < 0, known.array + extents, known.array)
         if bool(((wrapped < 0) | (wrapped >= extents)).any()):
             call.fail(f"an index lies outside {extents.tolist()}")
-        return call.constant((wrapped * strides).sum(axis=-1).astype(np.int64))
+        return np.asarray((wrapped * strides).sum(axis=-1), np.int64)
     call.require_dtype(1, ("i64",))
     if len(strides) == 1:
         return call.reshape(call.value(1), call.shape(1)[:-1])
@@ -153,8 +157,24 @@ def _at_least_zero(call: Call, value: Value) -> Value:
 
 
 def _add(call: Call, data: Value, index: Value, updates: Value, axis: int) -> Value:
-    total = call.emit("scatter_elements_add", index, updates, axis=axis, rows=call.shape_of(data)[axis])
-    return call.emit("add", data, total)
+    rows = call.shape_of(data)[axis]
+    total = _total_of_runs(call, index, updates, rows) if axis == 0 else None
+    if total is None:
+        total = call.emit("scatter_elements_add", index, updates, axis=axis, rows=rows)
+    known = call.known(0)
+    empty = known is not None and not known.trainable and not known.array.any()
+    return total if empty else call.emit("add", data, total)
+
+
+def _total_of_runs(call: Call, index: Value, updates: Value, rows: int) -> Value | None:
+    """The sums, where known positions are 0, 0, 0, 1, 1, 1 ... (bags of one size): sums over an axis."""
+    known, shape = call.scope.builder.arrays.get(index), call.shape_of(updates)
+    if known is None or known.size != shape[0] or shape[0] % rows:
+        return None
+    if not np.array_equal(known.reshape(-1), np.arange(shape[0]) // (shape[0] // rows)):
+        return None
+    runs = call.reshape(updates, (rows, shape[0] // rows, *shape[1:]))
+    return call.emit("reduce_sum", runs, axes=(1,), keepdims=False)
 
 
 def _combining(op: str) -> Scatter:
@@ -214,7 +234,7 @@ def _scatter_nd(call: Call) -> Operand:
     slices = _slices(call, 0)
     data = call.reshape(call.value(0), (slices.rows, slices.inner))
     updates = call.reshape(call.value(2), (slices.count, slices.inner))
-    index = call.reshape(slices.index, (slices.count, 1))
+    index = _seen(call, slices.index, (slices.count, 1))
     return call.reshape(_reduction(call)(call, data, index, updates, 0), call.shape(0))
 
 

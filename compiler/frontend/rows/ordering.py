@@ -1,6 +1,6 @@
-"""Import rows: the largest and smallest elements, and running sums and products.
+"""Import rows: the largest and smallest elements in order, and running sums and products.
 
-Source: ONNX TopK, ArgMax, ArgMin, CumSum, CumProd. Values keep their gradient: they are picked at the positions.
+Source: ONNX TopK, CumSum, CumProd. Values keep their gradient: they are picked at the positions.
 """
 
 from __future__ import annotations
@@ -27,29 +27,6 @@ def _top_k(call: Call) -> tuple[Operand, ...]:
     largest = bool(call.attributes.integer("largest", 1))
     index = call.emit("top_k", call.value(0), axis=axis, k=count, largest=largest)
     return call.emit("gather_elements", call.value(0), index, axis=axis), index
-
-
-def _arg(largest: bool) -> Rule:
-    def rule(call: Call) -> Operand:
-        call.require_dtype(0, NUMERIC)
-        shape = call.shape(0)
-        axis = call.axis(call.attributes.integer("axis", 0), len(shape))
-        keep = bool(call.attributes.integer("keepdims", 1))
-        x = call.value(0)
-        if call.attributes.integer("select_last_index", 0):
-            x = _reversed(call, x, axis)
-            found = call.emit("top_k", x, axis=axis, k=1, largest=largest)
-            found = call.emit("sub", call.scalar(shape[axis] - 1, found), found)
-        else:
-            found = call.emit("top_k", x, axis=axis, k=1, largest=largest)
-        return found if keep else call.reshape(found, (*shape[:axis], *shape[axis + 1 :]))
-
-    return rule
-
-
-def _reversed(call: Call, x: Value, axis: int) -> Value:
-    order = np.arange(call.shape_of(x)[axis], dtype=np.int64)[::-1]
-    return call.emit("gather", x, call.constant(order.copy()), axis=axis)
 
 
 def _running(call: Call) -> tuple[int, bool, bool]:
@@ -88,8 +65,6 @@ def _moved_on(call: Call, x: Value, axis: int, reverse: bool) -> Value:
 
 
 ROWS: Mapping[str, Rule] = {
-    "ArgMax": _arg(True),
-    "ArgMin": _arg(False),
     "CumProd": _cumulative_product,
     "CumSum": _cumulative_sum,
     "TopK": _top_k,

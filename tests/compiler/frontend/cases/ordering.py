@@ -13,9 +13,6 @@ def cases() -> Iterator[Case]:
     yield Case("TopK", (X, ints(2)), outputs=2)
     yield Case("TopK", ((F, (2, 7, 3)), ints(4)), {"axis": 1, "largest": 0}, outputs=2, label="smallest")
     yield Case("TopK", ((N, (2, 9)), ints(9)), outputs=2, label="all-whole-numbers")
-    for name in ("ArgMax", "ArgMin"):
-        yield Case(name, ((N, (3, 2, 6)),), {"axis": -1, "keepdims": 0})
-        yield Case(name, ((N, (2, 6, 3)),), {"axis": 1, "select_last_index": 1}, label="last")
     for exclusive in (0, 1):
         for reverse in (0, 1):
             attributes = {"exclusive": exclusive, "reverse": reverse}
