@@ -13,6 +13,7 @@ from compiler.frontend.bodies import place, with_lifted_initializers, without_fu
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.control import CONTROL
 from compiler.frontend.definitions import definition
+from compiler.frontend.embedding_bags import without_bag_loops
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
 from compiler.frontend.form import check_form
 from compiler.frontend.input_types import bind_inputs
@@ -78,7 +79,7 @@ def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequen
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
         source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
-        return _without_replaced(without_sequences(source), stored)
+        return _without_replaced(without_sequences(without_bag_loops(source)), stored)
     except _FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",
