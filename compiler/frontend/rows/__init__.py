@@ -14,6 +14,7 @@ from compiler.frontend.rows import (
     normalization,
     pooling,
     reductions,
+    scaling,
 )
 
 ROWS: Mapping[str, Rule] = {
@@ -24,5 +25,6 @@ ROWS: Mapping[str, Rule] = {
     **contractions.ROWS,
     **pooling.ROWS,
     **normalization.ROWS,
+    **scaling.ROWS,
     **attention.ROWS,
 }

@@ -13,6 +13,7 @@ from tests.compiler.frontend.cases import (
     normalization,
     pooling,
     reductions,
+    scaling,
 )
 from tests.compiler.frontend.cases.case import Case
 
@@ -24,6 +25,7 @@ CASES: Sequence[Case] = (
     *contractions.cases(),
     *pooling.cases(),
     *normalization.cases(),
+    *scaling.cases(),
     *attention.cases(),
 )
 
