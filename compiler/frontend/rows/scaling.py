@@ -24,8 +24,8 @@ def _local_response(call: Call) -> Operand:
     x, before = call.value(0), (size - 1) // 2
     square = call.reshape(call.emit("mul", x, x), (shape[0], shape[1], 1, prod(shape[2:])))
     pads = (before, 0, size - 1 - before, 0)
-    window = {"kernel": (size, 1), "strides": (1, 1), "pads": pads, "count_pads": True}
-    mean = call.reshape(call.emit("average_pool", square, **window), shape)
+    mean = call.emit("average_pool", square, kernel=(size, 1), strides=(1, 1), pads=pads, count_pads=True)
+    mean = call.reshape(mean, shape)
     base = call.emit("mul", mean, call.scalar(alpha, mean))
     base = call.emit("add", base, call.scalar(call.attributes.number("bias", 1.0), base))
     return call.emit("mul", x, call.emit("pow", base, call.scalar(-beta, base)))
