@@ -27,6 +27,7 @@ from compiler.frontend.rows import (
     reductions,
     resizing,
     sampling,
+    scaling,
 )
 
 ROWS: Mapping[str, Rule] = {
@@ -49,6 +50,7 @@ ROWS: Mapping[str, Rule] = {
     **convolution.ROWS,
     **pooling.ROWS,
     **normalization.ROWS,
+    **scaling.ROWS,
     **attention.ROWS,
     **recurrent.ROWS,
 }

@@ -22,6 +22,7 @@ from tests.compiler.frontend.cases import (
     reductions,
     resizing,
     sampling,
+    scaling,
 )
 from tests.compiler.frontend.cases.case import Case
 
@@ -41,6 +42,7 @@ CASES: Sequence[Case] = (
     *convolution.cases(),
     *pooling.cases(),
     *normalization.cases(),
+    *scaling.cases(),
     *attention.cases(),
     *recurrent.cases(),
 )
