@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from compiler.ops.attention import ATTENTION
+from compiler.ops.bce import BCE_WITH_LOGITS
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
@@ -31,6 +32,7 @@ FAMILIES = (
     SOFTMAX_OPERATORS,
     NORMALIZE_OPERATORS,
     CROSS_ENTROPY_OPERATORS,
+    (BCE_WITH_LOGITS,),
     NORMALIZATION,
     ATTENTION,
     OPTIMIZERS,
