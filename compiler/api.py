@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compiler.bundle.archive import (
     KERNELS,
+    ORIGINS,
     REPORT,
     STEP,
     TRAINING,
@@ -60,6 +61,7 @@ def compile_training(model: bytes, settings: BuildSettings) -> Bundle:
         STEP: binary,
         WEIGHTS: initial_checkpoint(step),
         TRAINING: export_training(step.training),
+        ORIGINS: to_json(step.forward.origins.to_json()),
         REPORT: report,
         KERNELS: catalogue_of(
             step.programs["train"].calls, board, threads=step.threads, version=compiler_identity()

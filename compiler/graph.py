@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.element_types import ELEMENT_TYPES, DType, ElementType
+from compiler.origins import Origins
 from compiler.values import Names, Value, name_of
 from compiler.warnings import CompileWarning
 
@@ -77,7 +78,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A trainable tensor of the model and how it is stored inside.
+    """A tensor of the model that may change, and how it is stored inside: one that learns, or a buffer.
+
+    A buffer is updated by the step and does not learn: running statistics.
 
     The file (ONNX, safetensors) holds `file_shape`; the compiler holds
     `file.reshape(view_shape).transpose(perm)`. `view_shape` only ever splits or drops unit axes, so both hold the
@@ -88,13 +91,18 @@ class Parameter:
     file_shape: tuple[int, ...]
     view_shape: tuple[int, ...]
     perm: tuple[int, ...]
-    kind: Literal["weight", "bias"]
+    kind: Literal["weight", "bias", "buffer"]
     layer: str
     """Name of the ONNX node that consumes it."""
     channel_axis: int | None = None
     """Axis of the *inside* shape along which a plan's channel ratio slices (input channels); None: whole only."""
     created: bool = False
     """True for a zero bias that the exporter dropped and we created."""
+
+    @property
+    def may_learn(self) -> bool:
+        """False for a buffer."""
+        return self.kind != "buffer"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -123,9 +131,9 @@ class Unlearnable:
 class Graph:
     """A typed dataflow graph.
 
-    `inputs` are run-time inputs (data). Parameters and constants are values too: a parameter's array is in `arrays`, in
-    inside layout; every other entry of `arrays` is a constant. Every value that a node reads is an input, an array, or
-    an output of an earlier node; `types` holds them all.
+    `inputs` are run-time inputs (data). Parameters (buffers among them) and constants are values too: a parameter's
+    array is in `arrays`, in inside layout; every other entry of `arrays` is a constant. Every value that a node reads
+    is an input, an array, or an output of an earlier node; `types` holds them all.
     """
 
     nodes: tuple[Node, ...]
@@ -142,6 +150,8 @@ class Graph:
     """Parameter of the author's module -> why this file does not let it learn. It may not be in `parameters`."""
     warnings: tuple[CompileWarning, ...] = ()
     """What the import and later stages had to say; every pass keeps them."""
+    origins: Origins = field(default_factory=Origins)
+    """How parameters relate to the tensors of the file; every pass keeps it."""
 
     def with_nodes(self, nodes: Iterable[Node], types: Mapping[Value, TensorType] | None = None) -> Graph:
         """The same graph with other nodes (and, if given, other types)."""
@@ -164,8 +174,12 @@ class Graph:
         return name_of(value, self.names)
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """The parameters by their names, in the model's order: plans and specs speak of them so."""
-        return {parameter.name: parameter for parameter in self.parameters.values()}
+        """The parameters by their names, in the model's order: plans and specs speak of them so. Without buffers."""
+        return {parameter.name: parameter for parameter in self.parameters.values() if parameter.may_learn}
+
+    def buffers(self) -> tuple[str, ...]:
+        """The names of the tensors that the step updates and that do not learn."""
+        return tuple(parameter.name for parameter in self.parameters.values() if not parameter.may_learn)
 
     def value_called(self, name: str) -> Value:
         """The value that the model calls so. Raises: KeyError."""

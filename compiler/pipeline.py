@@ -22,6 +22,7 @@ from compiler.settings import BuildSettings
 from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.autodiff import differentiate
+from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.loss import attach_loss
 from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
@@ -135,7 +136,7 @@ def _imported(model: bytes, settings: BuildSettings) -> Graph:
 
 
 def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace: Trace | None) -> Iterator[Stage]:
-    step = attach_loss(forward, spec.loss)
+    step = use_batch_statistics(attach_loss(forward, spec.loss))
     yield Stage("loss", step)
     step = differentiate(step, plan)
     yield Stage("differentiate", step)

@@ -35,6 +35,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "optimizer": step.optimizer.kind,
         "learning_rate": step.optimizer.learning_rate,
         "parameters": {"total": _total(step, trained=False), "trained": _total(step, trained=True)},
+        "buffers": list(step.forward.buffers()),
         "memory": {
             "arena_bytes": memory.arena_bytes,
             "weights_bytes": memory.weights_bytes,
@@ -85,7 +86,7 @@ def _total(step: CompiledStep, *, trained: bool) -> int:
     """Number of elements of all parameters, or of those (slices) that learn."""
     types = step.forward.types
     if not trained:
-        return sum(types[value].size for value in step.forward.parameters)
+        return sum(types[value].size for value, own in step.forward.parameters.items() if own.may_learn)
     total = 0
     for value, part in step.plan.items():
         size = types[value].size

@@ -1,12 +1,12 @@
-"""BatchNormalization with frozen statistics: folded into the convolution before it, or kept as an affine map.
+"""BatchNormalization: folded into the convolution before it, kept with frozen statistics, or with those of each batch.
 
-Forward: y = (x - mean) * scale / sqrt(var + epsilon) + bias, per channel (axis 1). The statistics never change.
-Source: ONNX BatchNormalization, opset 14 and 15; `training_mode` exports are taken in evaluation mode.
+Forward: y = (x - mean) * scale / sqrt(var + epsilon) + bias, per channel (axis 1).
+Source: ONNX BatchNormalization, opset 14 and 15. Whether a model was exported in training mode does not matter: the
+spec's `batch_norm` decides; but a node that no running statistics feed, or whose own are read, does as ONNX says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from compiler.element_types import REAL
 from compiler.errors import ModelError
-from compiler.frontend.call import Call
+from compiler.frontend.call import Call, Result
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import SourceNode
+from compiler.origins import FoldedNorm
 from compiler.values import Value
 
 
@@ -34,8 +35,15 @@ def foldable(scope: Scope, output: str) -> SourceNode | None:
     if scope.batch_norm != "fold" or len(readers) != 1 or readers[0].op_type != "BatchNormalization":
         return None
     node = readers[0]
-    known = len(node.inputs) == 5 and all(isinstance(scope.operands.get(name), Known) for name in node.inputs[1:])
+    if _running_is_read(scope, node):
+        return None
+    known = len(node.inputs) == 5 and all(_is_stored(scope.operands.get(name)) for name in node.inputs[1:])
     return node if known and node.inputs[0] == output else None
+
+
+def _is_stored(operand: Operand | None) -> bool:
+    """Known, and not computed from parameters: those would have to learn through the norm."""
+    return isinstance(operand, Known) and operand.recipe is None
 
 
 def affine_of(scope: Scope, node: SourceNode) -> Affine:
@@ -63,11 +71,11 @@ def fold_weight(weight: Known, affine: Affine) -> Known:
     return replace(weight, array=(weight.array * affine.factor.reshape(shape)).astype(np.float32))
 
 
-def batch_normalization(call: Call) -> Operand:
+def batch_normalization(call: Call) -> Result:
     """The import row; a folded one has nothing left to do."""
-    call.attributes.ignore("momentum", "training_mode", "spatial")
-    _require_evaluation(call)
-    epsilon = call.attributes.number("epsilon", 1e-5)
+    call.attributes.ignore("spatial")
+    epsilon, momentum = call.attributes.number("epsilon", 1e-5), call.attributes.number("momentum", 0.9)
+    training = bool(call.attributes.integer("training_mode", 0))
     if call.node.outputs[0] in call.scope.absorbed:
         return call.operand(0)
     call.require_dtype(0, REAL)
@@ -76,17 +84,19 @@ def batch_normalization(call: Call) -> Operand:
     channels = call.shape(0)[axis]
     if any(call.shape(i) != (channels,) for i in range(1, 5)):
         call.fail(f"its scale, bias, mean and variance must have shape [{channels}]")
-    moved = call.to_last(x, axis)
-    if call.scope.batch_norm == "fold" and all(call.known(i) is not None for i in range(1, 5)):
+    moved, known = call.to_last(x, axis), [call.known(i) is not None for i in range(1, 5)]
+    if _running_is_read(call.scope, call.node) or not all(known[2:]):
+        y, *running = _as_written(call, moved, epsilon, momentum, training=training)
+        return (call.from_last(y, axis), *running)
+    if call.scope.batch_norm == "train":
+        return call.from_last(_of_batch(call, moved, epsilon, momentum), axis)
+    if call.scope.batch_norm == "fold" and all(_is_stored(call.operand(i)) for i in range(1, 5)):
         return call.from_last(_folded(call, moved), axis)
     return call.from_last(_frozen(call, moved, epsilon), axis)
 
 
-def _require_evaluation(call: Call) -> None:
-    readers: Mapping[str, Sequence[SourceNode]] = call.scope.readers
-    for name in call.node.outputs[1:]:
-        if name and readers.get(name):
-            call.unsupported(f"its running statistics {name!r} are read", "export the model in evaluation mode")
+def _running_is_read(scope: Scope, node: SourceNode) -> bool:
+    return any(name and scope.readers.get(name) for name in node.outputs[1:])
 
 
 def _folded(call: Call, x: Value) -> Value:
@@ -99,7 +109,39 @@ def _folded(call: Call, x: Value) -> Value:
         merged = replace(known, array=array.astype(np.float32))
         kind = "weight" if index == 1 else "bias"
         values.append(call.scope.parameter(merged, (0,), kind=kind))  # type: ignore[arg-type]
+    scale, shift = (call.known(index) for index in (1, 2))
+    if scale is not None and shift is not None and (scale.source or shift.source):
+        folded_into(call.scope, call.node, weight=scale.source, bias=shift.source, alone=True)
     return call.emit("add", call.emit("mul", x, values[0]), values[1])
+
+
+def folded_into(
+    scope: Scope, node: SourceNode, *, weight: str, bias: str, own: Known | None = None, alone: bool = False
+) -> None:
+    """Note which parameters hold what a norm computes; `own` is the bias of the layer before it."""
+    vectors = [scope.operands[name] for name in node.inputs[1:]]
+    scale, shift, mean, variance = (one.source or one.name for one in vectors if isinstance(one, Known))
+    epsilon = node.attributes.get("epsilon", 1e-5)
+    scope.norms.append(
+        FoldedNorm(
+            weight=weight,
+            bias=bias,
+            own_bias="" if own is None or (not own.array.any() and not own.source) else own.source or own.name,
+            scale=scale,
+            shift=shift,
+            mean=mean,
+            variance=variance,
+            epsilon=epsilon if isinstance(epsilon, float) else 1e-5,
+            takes_bias=learning_shift(scope, node) or (own.source if own is not None else ""),
+            alone=alone,
+        )
+    )
+
+
+def learning_shift(scope: Scope, node: SourceNode) -> str:
+    """The parameter that a norm adds; empty if it adds constants (a norm without scale and shift of its own)."""
+    shift = scope.operands[node.inputs[2]]
+    return shift.source if isinstance(shift, Known) else ""
 
 
 def _frozen(call: Call, x: Value, epsilon: float) -> Value:
@@ -113,3 +155,78 @@ def _frozen(call: Call, x: Value, epsilon: float) -> Value:
     rsqrt = call.constant((1 / np.sqrt(variance + epsilon)).astype(np.float32))
     centred = call.emit("sub", x, mean)
     return call.emit("add", call.emit("mul", centred, call.emit("mul", scale, rsqrt)), bias)
+
+
+def _of_batch(call: Call, x: Value, epsilon: float, momentum: float) -> Value:
+    """The statistics of the batch while training, the running ones otherwise; these are buffers under their own names.
+
+    Whether a step trains is not known here: `statistic` nodes stand for either (`compiler.step.batch_statistics`).
+    """
+    if momentum in (0.0, 1.0):
+        call.unsupported(
+            f"its momentum is {momentum:g}, as PyTorch exports a cumulative average (momentum=None)",
+            "give the BatchNorm a momentum before the export, or say batch_norm: frozen",
+        )
+    mean, variance = (
+        call.emit("statistic", _buffer(call, index), x, kind=kind, momentum=momentum)
+        for index, kind in ((3, "mean"), (4, "variance"))
+    )
+    return _normed(call, x, mean, variance, epsilon)
+
+
+def _normed(call: Call, x: Value, mean: Value, variance: Value, epsilon: float) -> Value:
+    rsqrt = call.emit("rsqrt", call.emit("add", variance, call.scalar(epsilon, variance)))
+    factor = call.emit("mul", call.learned(1, "weight"), rsqrt)
+    return call.emit("batch_norm", x, mean, factor, call.learned(2, "bias"))
+
+
+def _buffer(call: Call, index: int) -> Value:
+    """A running statistic under the name that the file gives it; where norms share one, under a name of its norm's.
+
+    Exporters store equal tensors once, and fresh statistics are equal; norms that share scale and shift are one norm.
+    """
+    known, scope = call.known(index), call.scope
+    assert known is not None
+    name = call.node.inputs[index]
+    owner = (*call.node.inputs[1:3], index)
+    if scope.buffer_owners.setdefault(name, owner) != owner or (name in scope.held and not scope.is_buffer(name)):
+        name = _own_name(call, index)
+        if scope.buffer_owners.setdefault(name, owner) != owner:
+            call.unsupported(
+                f"its running statistics {call.node.inputs[index]!r} are another norm's too",
+                "export the model so that each norm has its own",
+            )
+    return scope.buffer(name, known.array)
+
+
+def _own_name(call: Call, index: int) -> str:
+    scale = call.known(1)
+    stem = scale.source.rpartition(".")[0] if scale is not None else ""
+    return f"{stem or call.node.module or call.node.name}.{'running_mean' if index == 3 else 'running_var'}"
+
+
+def _as_written(call: Call, x: Value, epsilon: float, momentum: float, *, training: bool) -> tuple[Value, ...]:
+    """Just what ONNX says of this node: its statistics are its operands or, in training mode, those of its input.
+
+    Without running statistics (PyTorch's `track_running_stats=False`) exporters compute the batch's own before it.
+    """
+    if not training:
+        if _running_is_read(call.scope, call.node):
+            call.fail("its running statistics are read, which only training_mode=1 gives")
+        return (_normed(call, x, call.value(3), call.value(4), epsilon),)
+    shape = call.shape_of(x)
+    rows = tuple(range(len(shape) - 1))
+    mean = call.emit("reduce_mean", x, axes=rows, keepdims=False)
+    centred = call.emit("sub", x, mean)
+    variance = call.emit("reduce_mean", call.emit("mul", centred, centred), axes=rows, keepdims=False)
+    y = _normed(call, x, mean, variance, epsilon)
+    if not _running_is_read(call.scope, call.node):
+        return (y,)
+    return (y, _blend(call, 3, mean, momentum), _blend(call, 4, variance, momentum))
+
+
+def _blend(call: Call, index: int, batch: Value, momentum: float) -> Value:
+    known = call.known(index)
+    running = call.value(index) if known is None else call.constant(known.array)
+    kept = call.emit("mul", running, call.scalar(momentum, batch))
+    return call.emit("add", kept, call.emit("mul", batch, call.scalar(1 - momentum, batch)))

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
 from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
+from compiler.frontend.bodies import place, with_lifted_initializers, without_functions
 from compiler.frontend.call import Call, Result, closest
+from compiler.frontend.control import CONTROL
+from compiler.frontend.definitions import definition
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
+from compiler.frontend.form import check_form
 from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.frontend.prescan import prescan
+from compiler.frontend.readings import readings_of
 from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
-from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.scope import BatchNormMode, Known, Operand, Scope
 from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.frontend.unrecorded import told_apart
 from compiler.graph import Array, Graph, Unlearnable
+from compiler.origins import Origins, Reading
 from compiler.values import Value
 from compiler.warnings import few_of
 
@@ -40,12 +45,12 @@ def import_model(
     *,
     input_shapes: Mapping[str, tuple[int, ...]],
     batch: int,
-    batch_norm: Literal["fold", "frozen"],
+    batch_norm: BatchNormMode,
     tied: Sequence[Sequence[str]] = (),
     untied: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
 ) -> Graph:
-    """Import an ONNX model (opsets 13 to 23, float32) as a graph with static shapes.
+    """Import an ONNX model (opsets 13 to 28, float32) as a graph with static shapes.
 
     `input_shapes` binds dimensions that the model leaves open, by input name; an open first axis is the batch.
     The author's parameters become parameters (`tied` and `untied` overrule which of them are one); only what depends
@@ -54,7 +59,8 @@ def import_model(
     Raises: ModelError and its kinds (what is wrong, where, what to do), SpecError (`tied`, `untied`), LimitExceeded.
     """
     prescan(model, limits)
-    source = _prepared(parse_model(model), tied, untied)
+    stored = without_functions(with_lifted_initializers(check_form(parse_model(model))), limits)
+    source = _prepared(check_form(stored), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
     inputs: dict[str, Value] = {}
     for name, tensor in bind_inputs(source.inputs, input_shapes, batch, limits).items():
@@ -64,7 +70,7 @@ def import_model(
     for node in source.nodes:
         _guarded(scope, node, source.opset)
     remark(scope, source)
-    return _finish(scope, source, inputs)
+    return _finish(scope, source, inputs, readings_of(stored, source))
 
 
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
@@ -88,7 +94,7 @@ def _without_replaced(source: SourceModel, stored: SourceModel) -> SourceModel:
     return replace(source, initializers=kept)
 
 
-def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: Literal["fold", "frozen"]) -> Scope:
+def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormMode) -> Scope:
     readers: dict[str, list[SourceNode]] = {}
     for node in source.nodes:
         for name in dict.fromkeys(node.inputs):
@@ -132,7 +138,7 @@ def _guarded(scope: Scope, node: SourceNode, opset: int) -> None:
     """Import one node; every failure names it."""
     scope.builder.layer = node.name
     try:
-        _assign(scope, node, _fold(scope, node, opset) or _apply_row(scope, node, opset))
+        _import_node(scope, node, node.opset or opset)
     except CompileError as problem:
         if problem.where in ("", node.name):
             problem.where = node.where
@@ -143,7 +149,50 @@ def _guarded(scope: Scope, node: SourceNode, opset: int) -> None:
         ) from None
 
 
+def _import_node(scope: Scope, node: SourceNode, opset: int) -> None:
+    def run(nodes: Sequence[SourceNode]) -> None:
+        scope.count_nodes(nodes, node.where)
+        for inner in nodes:
+            _guarded(scope, inner, opset)
+
+    if node.op_type in CONTROL:
+        CONTROL[node.op_type](scope, node, run)
+        return
+    listed = next((name for name in node.inputs if name in scope.sequences), "")
+    if listed:
+        raise UnsupportedOperator(f"reads {listed!r}, a sequence of tensors", where=node.where)
+    results = _fold(scope, node, opset)
+    if not results and node.op_type not in ROWS and _define(scope, node, opset):
+        return
+    _assign(scope, node, results or _apply_row(scope, node, opset))
+
+
+def _define(scope: Scope, node: SourceNode, opset: int) -> bool:
+    """Import the standard's definition of a node's operator in its place; False if it has none."""
+    found = definition(scope, node, opset)
+    if found is None:
+        return False
+    body, version = found
+    actual = {name: node.operand(position) for position, name in enumerate(body.inputs)}
+    nodes, outputs = place(body, actual, node.outputs, node.name, scope.taken)
+    scope.count_nodes(nodes, node.where)
+    for inner in nodes:
+        try:
+            _guarded(scope, replace(inner, name=node.name), version)
+        except CompileError as problem:
+            problem.message = f"its definition by other operators needs {inner.op_type}: {problem.message}"
+            problem.where = node.where
+            raise
+    for name, inner_name in zip(node.outputs, outputs, strict=False):
+        if name and name != inner_name:
+            if not inner_name:
+                raise UnsupportedOperator(f"its definition does not say what its output {name!r} is", where=node.where)
+            scope.same(name, inner_name)
+    return True
+
+
 def _apply_row(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand | None, ...]:
+    opset = node.opset or opset
     if node.op_type not in ROWS:
         reason = " on values that are only known at run time" if node.op_type in FOLDS else ""
         raise UnsupportedOperator(
@@ -268,7 +317,7 @@ def _numbers(value: AttributeValue, dtype: np.dtype[np.generic]) -> Array:
 # --------------------------------------------------------------------------------------------------------- finishing
 
 
-def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value]) -> Graph:
+def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value], readings: tuple[Reading, ...]) -> Graph:
     made = {value for node in scope.builder.nodes for value in node.outputs}
     outputs = {name: _output_value(scope, name, inputs, made) for name in source.outputs}
     _refuse_equal(outputs)
@@ -284,6 +333,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value]) -> G
         next_number=scope.builder.next_number,
         unlearnable=unlearnable,
         warnings=tuple(scope.warnings),
+        origins=Origins(tuple(scope.parameters), readings, tuple(dict.fromkeys(scope.norms))),
     )
 
 

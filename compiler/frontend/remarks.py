@@ -23,22 +23,23 @@ _BATCH_STATISTICS = ("aten._native_batch_norm_legit_functional", "aten._native_b
 
 def remark(scope: Scope, source: SourceModel) -> None:
     """Warn of all that the import left out, assumed, or could not do as asked."""
-    if scope.batch_norm == "frozen":
+    if scope.batch_norm != "fold":
         _folded_norms(scope, source)
-    _training_norms(scope, source)
+    if scope.batch_norm != "train":
+        _training_norms(scope, source)
     _dropouts(scope, source)
     _unused(scope, source)
     _damaged(scope, source)
 
 
 def _folded_norms(scope: Scope, source: SourceModel) -> None:
-    """The exporter was first: `batch_norm: frozen` finds no norm to keep."""
+    """The exporter was first: `batch_norm: frozen` or `train` finds no norm to keep."""
     folded = [_layer(node) for node in source.nodes if _holds_norm(node, source.producer)]
     if folded:
         scope.warn(
             "model.batch_norm_folded",
-            f"the exporter has folded {len(folded)} BatchNorms into the layers before them, so `batch_norm: frozen` "
-            f"does nothing there and the folded weights learn: {few_of(folded)}",
+            f"the exporter has folded {len(folded)} BatchNorms into the layers before them, so `batch_norm: "
+            f"{scope.batch_norm}` does nothing there and the folded weights learn: {few_of(folded)}",
             where="spec.batch_norm",
             hint=f"{UNOPTIMIZED}, or dynamo=False, do_constant_folding=False; or say batch_norm: fold",
         )
@@ -58,7 +59,7 @@ def _training_norms(scope: Scope, source: SourceModel) -> None:
             "model.batch_statistics",
             f"{len(training)} BatchNorms were exported in training mode; here they use their running statistics, "
             f"as in evaluation mode, and do not update them: {few_of(training)}",
-            hint="call model.eval() before the export: fine-tuning here never uses a batch's own statistics",
+            hint="call model.eval() before the export; or say batch_norm: train, which uses each batch's own",
         )
 
 

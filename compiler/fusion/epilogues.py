@@ -9,6 +9,7 @@ from compiler.fusion.maps import MAX_OPERANDS, TOO_MANY_OPERANDS
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import is_identity, regrouped
 from compiler.kernels.expressions import Expr, Ref, substitute_refs, uses_position
+from compiler.kernels.movement import MovementSpec
 from compiler.kernels.spec import (
     AttentionSpec,
     ConvSpec,
@@ -33,6 +34,7 @@ NOT_POINTWISE = Reason("epilogue.access", "element-wise work on reals, at the ve
 OTHER_OPERANDS = Reason("epilogue.operands", "further operands that can be read over the producer's axes")
 TOO_MUCH_WORK = Reason("epilogue.work", "arithmetic that the producer's kernel can hold")
 
+_WITHOUT = GatherSpec | MapSpec | AttentionSpec | MovementSpec
 WithEpilogue = MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | ReduceSpec | NormGradSpec
 
 
@@ -79,7 +81,7 @@ def fuse_epilogue(
     """
     spec, source = consumer.spec, producer.spec
     groups = output_extents(source)
-    if groups is None or isinstance(source, GatherSpec | MapSpec | AttentionSpec) or not isinstance(spec, MapSpec):
+    if groups is None or isinstance(source, _WITHOUT) or not isinstance(spec, MapSpec):
         return NO_EPILOGUE
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents) or uses_position(spec.exprs[0]):
         return NOT_POINTWISE

@@ -21,6 +21,7 @@ from typing import Literal
 from compiler.element_types import DType
 from compiler.kernels.access import Access
 from compiler.kernels.expressions import ACCUMULATED, Binary, Expr, Stat, refs, walk
+from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +270,10 @@ KernelSpec = (
     | GatherSpec
     | AttentionSpec
     | NormGradSpec
+    | ElementsSpec
+    | ResampleSpec
+    | ScanSpec
+    | SelectSpec
 )
 CONTRACTIONS = (MatmulSpec, ConvSpec, DepthwiseSpec)
 

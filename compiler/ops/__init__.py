@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from compiler.ops.along_axis import ALONG_AXIS
 from compiler.ops.attention import ATTENTION
 from compiler.ops.bce import BCE_WITH_LOGITS
+from compiler.ops.batch_norm import BATCH_NORM
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
+from compiler.ops.elements import ELEMENT_MOVEMENT
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.matmul import MATMUL
 from compiler.ops.movement import MOVEMENT
@@ -24,6 +27,8 @@ from compiler.ops.softmax import SOFTMAX_OPERATORS
 FAMILIES = (
     ELEMENTWISE,
     MOVEMENT,
+    ELEMENT_MOVEMENT,
+    ALONG_AXIS,
     REDUCTION,
     MATMUL,
     CONVOLUTION,
@@ -34,6 +39,7 @@ FAMILIES = (
     CROSS_ENTROPY_OPERATORS,
     (BCE_WITH_LOGITS,),
     NORMALIZATION,
+    BATCH_NORM,
     ATTENTION,
     OPTIMIZERS,
 )

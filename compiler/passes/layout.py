@@ -192,6 +192,21 @@ def _rows(b: Sinker, node: Node) -> bool:
     return True
 
 
+def _per_channel(place: int) -> Rule:
+    """A norm with one number per element of its last axis: input `place` has all axes, the others that one."""
+
+    def rule(b: Sinker, node: Node) -> bool:
+        lazy = b.pending(node.inputs[place])
+        if lazy is None or lazy.perm[-1] != len(lazy.perm) - 1:
+            return False
+        operands = [lazy.base if i == place else b.name(name) for i, name in enumerate(node.inputs)]
+        made = b.emit(node.op, *operands, **_attrs(node))
+        b.defer(node.output, made, lazy.perm if b.shape(made) == b.shape(lazy.base) else (0,))
+        return True
+
+    return rule
+
+
 def _reshape(b: Sinker, node: Node) -> bool:
     """A reshape that splits axes, or merges axes which lie side by side in the base too, can come first."""
     lazy = b.pending(node.inputs[0])
@@ -259,4 +274,6 @@ RULES: Mapping[str, Rule] = {
     "log_softmax": _rows,
     "normalize": _rows,
     "rms_normalize": _rows,
+    "batch_norm": _per_channel(0),
+    "statistic": _per_channel(1),
 }

@@ -9,6 +9,7 @@ from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.errors import InternalError
 from compiler.graph import TensorType
 from compiler.kernels.access import Access
+from compiler.kernels.movement import ElementsSpec, MovementSpec, ResampleSpec, ScanSpec, SelectSpec
 from compiler.kernels.spec import (
     AttentionSpec,
     ConvSpec,
@@ -55,6 +56,8 @@ def operand_types(spec: KernelSpec) -> OperandTypes:
             return _attention(spec)
         case NormGradSpec():
             return _norm_grad(spec)
+        case ElementsSpec() | ResampleSpec() | ScanSpec() | SelectSpec():
+            return _movement(spec)
     raise InternalError(f"no operand rule for {type(spec).__name__}")
 
 
@@ -154,3 +157,30 @@ def _norm_grad(spec: NormGradSpec) -> OperandTypes:
     x, weight = of(spec.rows, spec.width), of(spec.width)
     outputs = tuple(operand for operand, wanted in zip((x, weight, weight), spec.wanted, strict=True) if wanted)
     return OperandTypes((x, weight, x, *_types(spec.epilogue_inputs)), outputs)
+
+
+def _movement(spec: MovementSpec) -> OperandTypes:
+    """Tensors of `rows` along the axis, and of `count` (but for a scan, which has one extent)."""
+    x = TensorType(spec.dtype, (spec.outer, spec.rows, spec.inner))
+    if isinstance(spec, ScanSpec):
+        return OperandTypes((x,) if spec.kind == "sum" else (x, x), (x,))
+    if isinstance(spec, SelectSpec):
+        return OperandTypes((x,), (TensorType("i64", (spec.outer, spec.count, spec.inner)),))
+    y = TensorType(spec.dtype, (spec.outer, spec.count, spec.inner))
+    if isinstance(spec, ResampleSpec):
+        tables = TensorType(spec.index_dtype, (spec.taps, spec.count)), TensorType(spec.dtype, (spec.taps, spec.count))
+        return OperandTypes((x if spec.kind == "forward" else y, *tables), (y if spec.kind == "forward" else x,))
+    return _elements(spec, x, y)
+
+
+def _elements(spec: ElementsSpec, x: TensorType, y: TensorType) -> OperandTypes:
+    outer, inner = spec.outer if spec.per_outer else 1, spec.inner if spec.per_inner else 1
+    index = TensorType(spec.index_dtype, (outer, spec.count, inner))
+    match spec.kind:
+        case "gather":
+            return OperandTypes((x, index), (y,))
+        case "add":
+            return OperandTypes((index, y), (x,))
+        case "last":
+            return OperandTypes((index,), (TensorType("i64", (outer, spec.rows, inner)),))
+    return OperandTypes((x, index, y), (x,))

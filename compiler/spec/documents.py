@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from compiler.errors import PlanError, SpecError
 from compiler.spec.fields import Fields
@@ -47,6 +47,8 @@ class SparsePlan:
     name: str
     preset: str = "frozen"
     rules: tuple[UpdateRule, ...] = ()
+    frozen: tuple[str, ...] = ()
+    """Names or globs of what never learns, whatever the rules say; a model need not have them."""
 
     @classmethod
     def of_preset(cls, preset: str) -> SparsePlan:
@@ -64,7 +66,8 @@ class SparsePlan:
         table = Fields(read_mapping(source, "plan", PlanError), "plan", PlanError)
         preset = table.choice("preset", PRESETS, default="frozen")
         rules = tuple(_rule(entry) for entry in table.tables("update"))
-        plan = cls(name=table.text("name", default=preset), preset=preset, rules=rules)
+        frozen = table.texts("frozen", default=())
+        plan = cls(name=table.text("name", default=preset), preset=preset, rules=rules, frozen=frozen)
         table.done()
         if plan.preset == "frozen" and not any(rule.ratio > 0 for rule in rules):
             raise PlanError(
@@ -74,7 +77,13 @@ class SparsePlan:
 
     def canonical_json(self) -> str:
         """One text for one meaning (the name is part of it)."""
-        body = {"name": self.name, "preset": self.preset, "update": [rule.to_json() for rule in self.rules]}
+        body: dict[str, object] = {
+            "name": self.name,
+            "preset": self.preset,
+            "update": [rule.to_json() for rule in self.rules],
+            # Left out when empty: a plan that does not use it keeps its digest.
+            **({"frozen": list(self.frozen)} if self.frozen else {}),
+        }
         return _canonical(body)
 
     @property
@@ -103,6 +112,11 @@ OPTIMIZER_FIELDS = {
 """What each kind reads: the canonical text holds these and no others, so that it can be parsed again."""
 
 
+BatchNormMode = Literal["fold", "frozen", "train"]
+"""fold: into the layer before; frozen: scale and shift learn, statistics stay; train: statistics of each batch."""
+BATCH_NORM_MODES: tuple[BatchNormMode, ...] = get_args(BatchNormMode)
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingSpec:
     """How the training step is built. Units: `memory_limit_bytes` in bytes."""
@@ -111,7 +125,7 @@ class TrainingSpec:
     loss: LossSpec = field(default_factory=LossSpec)
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    batch_norm: Literal["fold", "frozen"] = "fold"
+    batch_norm: BatchNormMode = "fold"
     tied: tuple[tuple[str, ...], ...] = ()
     """Groups of initializers that are one parameter each, where the file does not tell."""
     untied: tuple[str, ...] = ()
@@ -134,9 +148,7 @@ class TrainingSpec:
             loss=read_loss(table.table("loss")),
             optimizer=_optimizer(table.table("optimizer")),
             inputs=_inputs(table.mapping("inputs")),
-            batch_norm="frozen"
-            if table.choice("batch_norm", ("fold", "frozen"), default="fold") == "frozen"
-            else "fold",
+            batch_norm=_batch_norm(table),
             convolutions="direct"
             if table.choice("convolutions", ("fast", "direct"), default="fast") == "direct"
             else "fast",
@@ -185,6 +197,11 @@ def _rule(entry: Fields) -> UpdateRule:
     )
     entry.done()
     return rule
+
+
+def _batch_norm(table: Fields) -> BatchNormMode:
+    chosen = table.choice("batch_norm", BATCH_NORM_MODES, default="fold")
+    return next(mode for mode in BATCH_NORM_MODES if mode == chosen)
 
 
 def _optimizer(table: Fields) -> OptimizerSpec:

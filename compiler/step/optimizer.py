@@ -30,7 +30,7 @@ def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, plan: UpdatePlan) ->
     hyper = tuple(b.fresh("hyper", kind) for kind in HYPER_KINDS[spec.kind])
     b.types.update(dict.fromkeys(hyper, TensorType("f32", ())))
     states: dict[Value, Value] = {}
-    updates: dict[Value, Value] = {}
+    updates: dict[Value, Value] = dict(step.updates)
     for parameter, gradient in step.gradients.items():
         known = step.graph.parameters[parameter]
         b.layer, b.parameter = known.layer, known.name

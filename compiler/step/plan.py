@@ -44,13 +44,13 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
     learning = {
         value: _slice(parameter, ratios[parameter.name])
         for value, parameter in graph.parameters.items()
-        if ratios[parameter.name] > 0
+        if parameter.may_learn and ratios[parameter.name] > 0
     }
     if not learning:
         raise PlanError(
             f"plan {plan.name!r} trains nothing in this model",
             where="plan",
-            hint=f"the model has {len(graph.parameters)} parameters, such as {_some(graph)}",
+            hint=f"the model has {len(graph.named_parameters())} parameters, such as {_some(graph)}",
         )
     return learning
 
@@ -80,7 +80,7 @@ def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
 
 def _ratios(graph: Graph, plan: SparsePlan) -> dict[str, float]:
     """Name of a parameter -> the share of it that the plan lets learn; 0: frozen. Raises: PlanError."""
-    ratios = {own.name: _preset_ratio(graph, own, plan.preset) for own in graph.parameters.values()}
+    ratios = {own.name: _preset_ratio(graph, own, plan.preset) for own in graph.named_parameters().values()}
     wanted = {name: "plan.preset" for name in graph.unlearnable if _preset_wants(graph, name, plan.preset)}
     for position, rule in enumerate(plan.rules):
         where = f"plan.update[{position}]"
@@ -89,8 +89,18 @@ def _ratios(graph: Graph, plan: SparsePlan) -> dict[str, float]:
                 ratios[name] = rule.ratio
             if name in graph.unlearnable:
                 wanted[name] = where if rule.ratio > 0 else ""
+    for name in _frozen(graph, plan):
+        ratios[name], wanted[name] = 0.0, ""
     _refuse_unlearnable(graph, wanted)
-    return ratios
+    return {name: ratios[name] for name in graph.named_parameters()}
+
+
+def _frozen(graph: Graph, plan: SparsePlan) -> list[str]:
+    """What the plan freezes by `frozen`; the bias that a norm was folded into is frozen with the tensor behind it."""
+    every = {name: name for name in (*graph.named_parameters(), *graph.unlearnable)}
+    every |= {norm.bias: norm.takes_bias for norm in graph.origins.norms if norm.bias}
+    patterns = plan.frozen
+    return [name for name, own in every.items() if any(own == one or fnmatchcase(own, one) for one in patterns)]
 
 
 def _preset_ratio(graph: Graph, parameter: Parameter, preset: str) -> float:
@@ -130,7 +140,7 @@ def _last_layer(graph: Graph) -> frozenset[str]:
     first_use: dict[Value, int] = {}
     for position, node in enumerate(graph.nodes):
         for value in node.inputs:
-            if value in graph.parameters:
+            if value in graph.parameters and graph.parameters[value].may_learn:
                 first_use.setdefault(value, position)
     contractions = [first_use[value] for value in first_use if graph.parameters[value].channel_axis is not None]
     start = max(contractions, default=max(first_use.values(), default=0))
@@ -152,6 +162,9 @@ def _matches(graph: Graph, rule: UpdateRule, where: str) -> list[str]:
 def _no_match(graph: Graph, rule: UpdateRule, pattern: str, names: list[str]) -> str:
     if names:
         return f"{pattern!r} matches {len(names)} parameters, none of kind {rule.kind}"
+    buffers = [name for name in graph.buffers() if name == pattern or fnmatchcase(name, pattern)]
+    if buffers:
+        return f"{buffers[0]!r} does not learn: every step updates it, as `batch_norm: train` says"
     return f"no parameter is called {pattern!r}"
 
 
@@ -159,7 +172,7 @@ def _near(graph: Graph, pattern: str) -> str:
     near = difflib.get_close_matches(pattern, graph.named_parameters(), n=3, cutoff=0.5)
     if near:
         return "did you mean " + ", ".join(near) + "?"
-    return f"the model has {len(graph.parameters)} parameters, such as {_some(graph)}"
+    return f"the model has {len(graph.named_parameters())} parameters, such as {_some(graph)}"
 
 
 def _some(graph: Graph) -> str:

@@ -16,6 +16,7 @@ from compiler.element_types import ELEMENT_TYPES
 from compiler.fusion.epilogues import output_extents
 from compiler.graph import Array
 from compiler.kernels.access import Access
+from compiler.kernels.movement import MovementSpec
 from compiler.kernels.spec import (
     AttentionSpec,
     ConvSpec,
@@ -34,6 +35,7 @@ from compiler.program.operands import operand_types
 from compiler.program.program import KernelCall, MemoryPlan, Program, StateTensor
 from compiler.values import Value
 from tests.compiler.codegen import reference
+from tests.compiler.codegen.movement_reference import run_movement
 
 
 class Machine:
@@ -107,6 +109,8 @@ def run_spec(spec: KernelSpec, inputs: Sequence[Array]) -> list[Array]:
     wide = [array.astype(np.float64) if array.dtype.kind == "f" else array for array in inputs]
     if isinstance(spec, GatherSpec):
         return _gather(spec, wide)
+    if isinstance(spec, MovementSpec):
+        return run_movement(spec, wide)
     if isinstance(spec, AttentionSpec):
         return _attention(spec, wide)
     if isinstance(spec, NormGradSpec):

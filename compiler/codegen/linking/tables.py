@@ -11,6 +11,7 @@ from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
 from compiler.kernels.alignment import ALIGNMENT_BYTES, aligned
+from compiler.kernels.movement import ElementsSpec
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
@@ -22,6 +23,8 @@ MAX_RANK = 8
 MAX_INPUTS = 16
 MAX_OPERANDS = 64
 NOWHERE = "PF_NOWHERE"
+_INDEX_OPERAND = {"gather": 1, "max": 1, "mul": 1}
+"""Which input of a kernel that looks up or scatters holds the positions, if not the first."""
 SAME_ALIGNMENT = f'_Static_assert(PF_ALIGNMENT == {ALIGNMENT_BYTES}, "the runtime and the compiler align alike");\n'
 
 
@@ -238,8 +241,8 @@ class _Tables:
             call.spec.rows
             for program in self._programs()
             for call in program.calls
-            if isinstance(call.spec, GatherSpec)
-            and _same_bytes_as(program, call.inputs[1 if call.spec.kind == "gather" else 0]) == value
+            if isinstance(call.spec, GatherSpec | ElementsSpec)
+            and _same_bytes_as(program, call.inputs[_INDEX_OPERAND.get(call.spec.kind, 0)]) == value
         ]
         return min(rows, default=0)
 

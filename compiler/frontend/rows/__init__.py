@@ -8,16 +8,26 @@ from compiler.frontend.call import Rule
 from compiler.frontend.rows import (
     activations,
     attention,
+    bounds,
     contractions,
     elementwise,
+    extremes,
+    functions,
+    integers,
     movement,
     normalization,
     pooling,
+    powers,
     reductions,
 )
 
 ROWS: Mapping[str, Rule] = {
     **elementwise.ROWS,
+    **powers.ROWS,
+    **bounds.ROWS,
+    **integers.ROWS,
+    **functions.ROWS,
+    **extremes.ROWS,
     **activations.ROWS,
     **movement.ROWS,
     **reductions.ROWS,

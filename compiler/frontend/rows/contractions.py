@@ -12,6 +12,7 @@ from compiler.frontend import batch_norm
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand
 from compiler.frontend.shapes import pair, window_pads
+from compiler.frontend.source import SourceNode
 from compiler.values import Value
 
 
@@ -75,7 +76,7 @@ def _conv_parameters(call: Call, depthwise: bool) -> tuple[Value, Value | None]:
     call.scope.absorbed.add(norm.outputs[0])
     folded = batch_norm.fold_weight(weight, affine)
     value = call.scope.parameter(folded, order, kind="weight", channel_axis=channel_axis)
-    return value, _folded_bias(call, name, affine)
+    return value, _folded_bias(call, name, affine, norm)
 
 
 def _fold_fits(call: Call, name: str) -> bool:
@@ -91,15 +92,21 @@ def _is_shared(call: Call, index: int) -> bool:
     return sum(reader.op_type not in ("Shape", "Size") for reader in readers) > 1
 
 
-def _folded_bias(call: Call, weight: str, affine: batch_norm.Affine) -> Value:
+def _folded_bias(call: Call, weight: str, affine: batch_norm.Affine, norm: SourceNode) -> Value:
     """(bias - mean) * factor + shift, under the convolution's own bias name if it has one."""
     own = call.known(2)
     if own is not None and own.source:
         array = own.array.astype(np.float64) * affine.factor + affine.shift
         merged = Known(own.name, array.astype(np.float32), source=own.source)
+        batch_norm.folded_into(call.scope, norm, weight=weight, bias=own.source, own=own)
         return call.scope.parameter(merged, (0,), kind="bias")
     shift = affine.shift if own is None else own.array * affine.factor + affine.shift
-    return call.scope.created_bias(call.scope.bias_name(weight), shift.astype(np.float32))
+    if not batch_norm.learning_shift(call.scope, norm):
+        batch_norm.folded_into(call.scope, norm, weight=weight, bias="", own=own)
+        return call.constant(shift.astype(np.float32))
+    name = call.scope.bias_name(weight)
+    batch_norm.folded_into(call.scope, norm, weight=weight, bias=name, own=own)
+    return call.scope.created_bias(name, shift.astype(np.float32))
 
 
 def _given_bias(call: Call) -> Value | None:

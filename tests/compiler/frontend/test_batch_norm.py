@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
-from compiler.errors import UnsupportedOperator
+from compiler.errors import PlanError
+from compiler.frontend.scope import BatchNormMode
 from compiler.graph import Array
+from compiler.spec.documents import SparsePlan
+from compiler.step.plan import resolve_plan
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node
 from tests.compiler.named import evaluate_named, stored
 
@@ -70,13 +75,13 @@ def test_frozen_trains_scale_and_bias_and_keeps_statistics_constant() -> None:
 
 
 @pytest.mark.parametrize("batch_norm", ["fold", "frozen"])
-def test_a_norm_without_a_convolution_is_an_affine_map(batch_norm: str) -> None:
+def test_a_norm_without_a_convolution_is_an_affine_map(batch_norm: BatchNormMode) -> None:
     model = model_of(
         [node("BatchNormalization", ["x", *VECTORS], ["y"])],
         IMAGE,
         initializers={name: array for name, array in _stored(3).items() if name != "conv.weight"},
     )
-    graph = imported(model, batch_norm=batch_norm)  # type: ignore[arg-type]
+    graph = imported(model, batch_norm=batch_norm)
     assert set(graph.named_parameters()) == {"norm.weight", "norm.bias"}
     assert_agrees(model, graph)
 
@@ -121,11 +126,43 @@ def test_a_training_mode_export_is_taken_in_evaluation_mode() -> None:
     np.testing.assert_array_equal(evaluate_named(graph, feeds)["y"], evaluate_named(reference, feeds)["y"])
 
 
-def test_running_statistics_that_are_read_are_refused() -> None:
-    nodes = [
-        node("BatchNormalization", ["x", *VECTORS], ["n", "mean", "var"], training_mode=1),
-        node("Relu", ["mean"], ["y"]),
-    ]
+@pytest.mark.parametrize("batch_norm", ["fold", "frozen", "train"])
+def test_a_node_whose_running_statistics_are_read_does_as_onnx_says(batch_norm: BatchNormMode) -> None:
+    nodes = [node("BatchNormalization", ["x", *VECTORS], ["y", "mean", "var"], training_mode=1, momentum=0.7)]
     stored = {name: array for name, array in _stored(3).items() if name != "conv.weight"}
-    with pytest.raises(UnsupportedOperator, match=r"make_n.*running statistics"):
-        imported(model_of(nodes, IMAGE, initializers=stored))
+    model = model_of(nodes, IMAGE, outputs=("y", "mean", "var"), initializers=stored)
+    graph = imported(model, batch_norm=batch_norm)
+    feeds = feeds_for(graph)
+    wanted = ReferenceEvaluator(onnx.load_from_string(model)).run(None, feeds)
+    found = evaluate_named(graph, feeds)
+    for name, array in zip(("y", "mean", "var"), wanted, strict=True):
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)
+
+
+def test_statistics_of_the_batch_leave_evaluation_as_it_is() -> None:
+    graph = imported(_conv_norm(), batch_norm="train")
+    assert_agrees(_conv_norm(), graph)
+    assert graph.buffers() == ("norm.running_mean", "norm.running_var")
+    assert set(graph.named_parameters()) == {"conv.weight", "norm.weight", "norm.bias"}
+    np.testing.assert_array_equal(stored(graph)["norm.running_var"], _stored()["norm.running_var"])
+
+
+def test_a_plan_that_names_running_statistics_is_told_that_they_do_not_learn() -> None:
+    graph = imported(_conv_norm(), batch_norm="train")
+    assert {graph.name_of(value) for value in resolve_plan(graph, SparsePlan.parse("full"))} == set(
+        graph.named_parameters()
+    )
+    with pytest.raises(PlanError, match=r"'norm\.running_mean' does not learn"):
+        resolve_plan(graph, SparsePlan.parse("update: [{parameters: ['norm.running_mean']}]"))
+
+
+def test_norms_whose_fresh_statistics_are_stored_once_each_have_their_own() -> None:
+    """The second is called after its own scale."""
+    nodes = [
+        node("BatchNormalization", ["x", *VECTORS], ["h"]),
+        node("BatchNormalization", ["h", "other.weight", "other.bias", *VECTORS[2:]], ["y"]),
+    ]
+    arrays = {name: array for name, array in _stored(3).items() if name != "conv.weight"}
+    arrays |= {"other.weight": np.ones(3, np.float32), "other.bias": np.zeros(3, np.float32)}
+    graph = imported(model_of(nodes, IMAGE, initializers=arrays), batch_norm="train")
+    assert set(graph.buffers()) == {*VECTORS[2:], "other.running_mean", "other.running_var"}

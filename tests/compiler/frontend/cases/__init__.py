@@ -9,6 +9,7 @@ from tests.compiler.frontend.cases import (
     attention,
     contractions,
     elementwise,
+    functions,
     movement,
     normalization,
     pooling,
@@ -18,6 +19,7 @@ from tests.compiler.frontend.cases.case import Case
 
 CASES: Sequence[Case] = (
     *elementwise.cases(),
+    *functions.cases(),
     *activations.cases(),
     *movement.cases(),
     *reductions.cases(),
