@@ -72,10 +72,18 @@ def _vector(operand: Operand) -> NDArray[np.float64]:
     return operand.array.reshape(-1).astype(np.float64)
 
 
-def fold_weight(weight: Known, affine: Affine) -> Known:
-    """The convolution weight [O, ...] with each output channel scaled."""
-    shape = (-1,) + (1,) * (weight.array.ndim - 1)
-    return replace(weight, array=(weight.array * affine.factor.reshape(shape)).astype(np.float32))
+def fold_weight(weight: Known, affine: Affine, *, transposed_groups: int = 0) -> Known:
+    """The convolution weight [O, ...] with each output channel scaled.
+
+    `transposed_groups`: not 0 for a ConvTranspose, whose weight is [I, O / groups, ...], a group one run of I.
+    """
+    array, ones = weight.array, (1,) * (weight.array.ndim - 1)
+    if transposed_groups:
+        apart = array.reshape(transposed_groups, array.shape[0] // transposed_groups, *array.shape[1:])
+        scaled = apart * affine.factor.reshape(transposed_groups, 1, array.shape[1], *ones[1:])
+    else:
+        scaled = array * affine.factor.reshape(-1, *ones)
+    return replace(weight, array=scaled.reshape(array.shape).astype(np.float32))
 
 
 def batch_normalization(call: Call) -> Result:
@@ -131,7 +139,14 @@ def _folded(call: Call, x: Value) -> Value:
 
 
 def folded_into(
-    scope: Scope, node: SourceNode, *, weight: str, bias: str, own: Known | None = None, alone: bool = False
+    scope: Scope,
+    node: SourceNode,
+    *,
+    weight: str,
+    bias: str,
+    own: Known | None = None,
+    transposed_groups: int = 0,
+    alone: bool = False,
 ) -> None:
     """Note which parameters hold what a norm computes; `own` is the bias of the layer before it."""
     vectors = [scope.operands[name] for name in node.inputs[1:]]
@@ -150,6 +165,7 @@ def folded_into(
             variance=variance,
             epsilon=epsilon if isinstance(epsilon, float) else 1e-5,
             takes_bias=shift if learning_shift(scope, node) else own.source if own is not None else "",
+            transposed_groups=transposed_groups,
             alone=alone,
         )
     )
