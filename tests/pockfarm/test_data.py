@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning.data import read_data
+from pockfarm.fine_tuning.data import Names, read_data
 from pockfarm.fine_tuning.model import Input
 
 ONE = {"input": Input((4, 5), "float32")}
@@ -62,7 +62,7 @@ FORMS = {
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_one_input_comes_in_many_forms(form: str) -> None:
     x, y = xy()
-    found = read_data(FORMS[form](x, y), ["input"], ONE)
+    found = read_data(FORMS[form](x, y), Names(("input",)), ONE)
     assert list(found) == ["input", "y"]
     assert np.array_equal(found["input"], x.numpy())
     assert np.array_equal(found["y"], y.numpy())
@@ -84,7 +84,7 @@ PAIRS = {
 def test_two_inputs_come_in_many_forms(form: str) -> None:
     x, y = xy()
     a, b = x.long(), -x.long()
-    found = read_data(PAIRS[form](a, b, y), ["ids", "mask"], TWO)
+    found = read_data(PAIRS[form](a, b, y), Names(("ids", "mask")), TWO)
     assert {name: array.tolist() for name, array in found.items()} == {
         "ids": a.tolist(), "mask": b.tolist(), "y": y.tolist(),
     }  # fmt: skip
@@ -92,23 +92,41 @@ def test_two_inputs_come_in_many_forms(form: str) -> None:
 
 def test_two_samples_are_no_inputs_and_labels() -> None:
     x, y = xy()
-    found = read_data(((x[0], y[0]), (x[1], y[1])), ["input"], ONE)
+    found = read_data(((x[0], y[0]), (x[1], y[1])), Names(("input",)), ONE)
     assert np.array_equal(found["input"], x[:2].numpy())
 
 
 def test_without_an_example_labels_tell_samples_from_batches() -> None:
     x, y = xy()
-    assert len(read_data(list(zip(x, y, strict=True)), ["input"], {})["y"]) == 8
-    assert len(read_data([(x, y)], ["input"], {})["y"]) == 8
+    assert len(read_data(list(zip(x, y, strict=True)), Names(("input",)), {})["y"]) == 8
+    assert len(read_data([(x, y)], Names(("input",)), {})["y"]) == 8
 
 
 def test_a_file(tmp_path: Path) -> None:
     x, y = xy()
     np.savez(tmp_path / "data.npz", x=x.numpy(), y=y.numpy())
-    assert np.array_equal(read_data(tmp_path / "data.npz", ["input"], ONE)["input"], x.numpy())
+    assert np.array_equal(read_data(tmp_path / "data.npz", Names(("input",)), ONE)["input"], x.numpy())
     (tmp_path / "bad.npz").write_bytes(b"PK no")
     with pytest.raises(UsageError, match="not a readable npz"):
-        read_data(str(tmp_path / "bad.npz"), ["input"], ONE)
+        read_data(str(tmp_path / "bad.npz"), Names(("input",)), ONE)
+
+
+def test_several_arrays_of_labels_and_none() -> None:
+    x, y = xy()
+    names = Names(("input",), ("classes", "boxes"))
+    boxes = x[:, :4]
+    for data in (
+        (x, {"classes": y, "boxes": boxes}), (x, (y, boxes)), {"x": x, "boxes": boxes, "classes": y},
+        DataLoader(TensorDataset(x, y, boxes), batch_size=3),
+    ):  # fmt: skip
+        found = read_data(data, names, ONE)
+        assert found["classes"].tolist() == y.tolist()
+        assert found["boxes"].tolist() == boxes.tolist()
+    alone = Names(("input",), ())
+    for data in (x, {"input": x}, (x,), DataLoader(x, batch_size=3), [(one,) for one in x]):
+        assert read_data(data, alone, ONE)["input"].tolist() == x.tolist()
+    with pytest.raises(UsageError, match="no labels 'boxes'"):
+        read_data((x, {"classes": y}), names, ONE)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -127,4 +145,4 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_what_is_no_data_set_is_refused(what: str) -> None:
     data, words = REFUSED[what]
     with pytest.raises(UsageError, match=words):
-        read_data(data, ["input"], ONE)
+        read_data(data, Names(("input",)), ONE)

@@ -132,7 +132,7 @@ REFUSED = {
     "half": (lambda m, x, y: (m.half(), x, (x, y), {}), r"0.weight is float16.*\n.*module.float\(\)"),
     "no module": (lambda m, x, y: (3, x, (x, y), {}), "expected a torch.nn.Module"),
     "example": (lambda m, x, y: (m, x[:, :2], (x, y), {}), "does not take example_inputs: "),
-    "shape": (lambda m, x, y: (m, x, (x[:, :4], y), {}), r"input 'input' have shape \[4\].*example_inputs \[5\]"),
+    "shape": (lambda m, x, y: (m, x, (x[:, :4], y), {}), r"'input' have shape \[4\].*example_inputs \[5\]"),
     "samples": (lambda m, x, y: (m, x, (x, y[:3]), {}), "different numbers of samples"),
     "labels": (lambda m, x, y: (m, x, {"input": x}, {}), "data has no labels"),
     "label type": (lambda m, x, y: (m, x, (x, y.float()), {}), "the labels are float32, the step reads int64"),
@@ -176,6 +176,26 @@ def test_one_of_several_outputs_is_chosen(output: str | int | None, learned: str
     assert tuned.changed == (f"{learned}.bias", f"{learned}.weight")
     codes = [warning.code for warning in tuned.warnings]
     assert ("fine_tune.output_assumed" in codes) == (output is None)
+
+
+def test_several_losses_read_several_outputs() -> None:
+    x, y = xy()
+    targets = torch.randn(8, 3)
+    module = Several()
+    spec = {
+        **SPEC,
+        "loss": {"terms": [
+            {"kind": "cross_entropy", "output": "first", "labels": "classes"},
+            {"kind": "mse", "output": "second", "labels": "boxes", "weight": 0.5},
+        ]},
+    }  # fmt: skip
+    tuned = pockfarm.fine_tune(module, x, (x, {"classes": y, "boxes": targets}), spec=spec, steps=1)
+    own = copy.deepcopy(module).double()
+    given = own(x.double())
+    loss = nn.functional.cross_entropy(given["first"], y)
+    (loss + 0.5 * nn.functional.mse_loss(given["second"], targets.double())).backward()
+    wanted = {name: (one - 0.1 * one.grad).detach() for name, one in own.named_parameters() if one.grad is not None}
+    assert_like(tuned, wanted)
 
 
 def test_an_output_that_is_not_there() -> None:

@@ -103,15 +103,6 @@ def test_a_channel_whose_scale_is_0_computes_what_it_learned(norm: FoldedNorm) -
     assert np.array_equal(np.delete(back.tensors["bn.weight"], 1), np.delete(own["bn.weight"], 1))
 
 
-def test_a_transposed_convolution_has_its_outputs_in_axis_1() -> None:
-    norm, own = replace(LAYER, axis=1), author()
-    own["conv.weight"] = np.ascontiguousarray(own["conv.weight"].transpose(1, 0, 2, 3))
-    before = checkpoint(norm, own)
-    after = learned(before, 0.1)
-    back = unfold(norm, before, after, own.__getitem__).tensors
-    assert np.allclose(folded(norm, {**own, **back})["conv.weight"], after["conv.weight"], atol=1e-6)
-
-
 def test_a_norm_without_a_shift_gives_the_layer_its_bias_back() -> None:
     norm, own = replace(WITH_BIAS, takes_bias="conv.bias"), author()
     before = checkpoint(norm, own)
