@@ -38,13 +38,24 @@ def folded(norm: FoldedNorm, own: Tensors) -> Tensors:
     factor = wide["bn.weight"] / np.sqrt(wide["bn.var"] + norm.epsilon)
     if norm.alone:
         return {"bn.weight": factor, "bn.bias": wide["bn.bias"] - wide["bn.mean"] * factor}
-    along = [1] * own["conv.weight"].ndim
-    along[norm.axis] = -1
     bias = wide["conv.bias"] if norm.own_bias else 0.0
     return {
-        norm.weight: wide["conv.weight"] * factor.reshape(along),
+        norm.weight: scaled(wide["conv.weight"], factor, norm.transposed_groups),
         norm.bias: (bias - wide["bn.mean"]) * factor + wide["bn.bias"],
     }
+
+
+def scaled(weight: np.ndarray, factor: np.ndarray, groups: int) -> np.ndarray:
+    """Every output channel by its factor; a ConvTranspose's output `o` is column `o % n` of the rows of its group."""
+    found = weight.copy()
+    for output, number in enumerate(factor):
+        if groups:
+            rows, columns = len(weight) // groups, weight.shape[1]
+            group = output // columns
+            found[group * rows : (group + 1) * rows, output % columns] *= number
+        else:
+            found[output] *= number
+    return found
 
 
 def checkpoint(norm: FoldedNorm, own: Tensors) -> Tensors:
@@ -101,6 +112,20 @@ def test_a_channel_whose_scale_is_0_computes_what_it_learned(norm: FoldedNorm) -
     assert back.tensors["bn.weight"][3] == 0
     assert np.array_equal(back.tensors["conv.weight"][3], own["conv.weight"][3])
     assert np.array_equal(np.delete(back.tensors["bn.weight"], 1), np.delete(own["bn.weight"], 1))
+
+
+@pytest.mark.parametrize(("groups", "shape"), [(1, (3, 6, 2, 2)), (2, (4, 3, 2, 2)), (3, (6, 2, 1, 2))])
+def test_a_transposed_convolution_has_its_outputs_in_axis_1(groups: int, shape: tuple[int, ...]) -> None:
+    norm, own = replace(LAYER, transposed_groups=groups), author(channels=6)
+    own["conv.weight"] = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    own["bn.weight"][4] = 0.0
+    before = checkpoint(norm, own)
+    after = learned(before, 0.1)
+    back = unfold(norm, before, after, own.__getitem__)
+    new = folded(norm, {**own, **back.tensors})
+    assert np.allclose(new["conv.weight"], after["conv.weight"], atol=1e-5)
+    assert np.allclose(new["conv.weight_bias"], after["conv.weight_bias"], atol=1e-5)
+    assert back.revived == ("bn.weight",)
 
 
 def test_a_norm_without_a_shift_gives_the_layer_its_bias_back() -> None:
