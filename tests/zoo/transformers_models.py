@@ -53,9 +53,7 @@ def _images(name: str, family: str, size: int, head: str = "ForImageClassificati
     return Entry(name, make, {"pixel_values": normal(3, size, size)})
 
 
-def _pooled(
-    name: str, model: str, config: str, input_name: str, draw: Draw, field: str, **settings: Any
-) -> Entry:
+def _pooled(name: str, model: str, config: str, input_name: str, draw: Draw, field: str, **settings: Any) -> Entry:
     return Entry(name, _module(model, config, (input_name,), field, **settings), {input_name: draw}, "mse")
 
 
