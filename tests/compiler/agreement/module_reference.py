@@ -99,6 +99,7 @@ class ModuleReference(Reference):
     ) -> torch.Tensor:
         """The module's forward pass with these parameters and its own buffers."""
         tensors = {name: as_tensor(buffer.numpy(), real) for name, buffer in self.module.named_buffers()}
+        tensors |= {name: as_tensor(held.detach().numpy(), real) for name, held in self.module.named_parameters()}
         tensors |= {self.names[name]: tensor for name, tensor in weights.items()}
         arguments = tuple(as_tensor(feeds[name], real) for name in self.inputs)
         with Throughout(real):
