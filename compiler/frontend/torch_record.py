@@ -13,6 +13,8 @@ from typing import Any
 
 UNOPTIMIZED = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
 """What brings a file whose parameters the exporter has left alone."""
+DETACH = "aten.detach.default"
+"""The operator behind an Identity node that no gradient passes."""
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 CALL = "pkg.torch.onnx.fx_node"
@@ -26,6 +28,7 @@ _SPECS = (
 )
 _QUOTED = re.compile(r"'([^']*)'")
 _ARGUMENT = re.compile(r"%(\w+)")
+_PADDING = re.compile(r"aten\.embedding\.default\]\(args = \(%\w+, %\w+, (\d{1,9})\b")
 _CALLED = re.compile(r"^%(\w+) ")
 
 
@@ -63,6 +66,8 @@ class TorchCall:
 
     result: str = ""
     arguments: tuple[str, ...] = field(default=())
+    padding: int | None = None
+    """Of a lookup in a table: the row that never learns."""
 
 
 NO_CALL = TorchCall()
@@ -106,7 +111,8 @@ def torch_call(told: Mapping[str, str]) -> TorchCall:
     if called is None:
         return NO_CALL
     _, _, arguments = text.partition("](args = ")
-    return TorchCall(called[1], tuple(_ARGUMENT.findall(arguments)))
+    padding = _PADDING.search(text)
+    return TorchCall(called[1], tuple(_ARGUMENT.findall(arguments)), int(padding[1]) if padding else None)
 
 
 def _signature(text: str) -> dict[str, tuple[str, str]]:

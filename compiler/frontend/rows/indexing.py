@@ -34,7 +34,22 @@ def _gather(call: Call) -> Operand:
         value = call.scope.parameter(table, (0, 1), kind="weight")
     else:
         value = call.value(0)
-    return call.emit("gather", value, call.scope.value(index), axis=axis)
+    return _but_padding(call, call.emit("gather", value, call.scope.value(index), axis=axis), index)
+
+
+def _but_padding(call: Call, rows: Value, index: Operand) -> Value:
+    """The looked-up rows; through that of PyTorch's `padding_idx` passes no gradient."""
+    padding = call.node.call.padding
+    if padding is None or call.dtype(0) not in REAL:
+        return rows
+    if isinstance(index, Known) and not (index.array == padding).any():
+        return rows
+    positions = call.scope.value(index)
+    padded = call.emit(
+        "equal", positions, call.constant(np.asarray(padding, np.int32 if call.dtype(1) == "i32" else np.int64))
+    )
+    shape = (*call.shape_of(positions), *(1,) * (len(call.shape_of(rows)) - len(call.shape_of(positions))))
+    return call.emit("where", call.reshape(padded, shape), call.emit("detach", rows), rows)
 
 
 def _one(index: int, extent: int) -> tuple[int, int]:
