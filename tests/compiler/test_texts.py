@@ -43,7 +43,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def assert_same_graph(found: Graph, graph: Graph) -> None:
-    """Equal to the bit, and in the same order. Where tensors came from is no part of a graph's meaning, nor its text."""
+    """Equal to the bit, and in the same order; where tensors came from is no part of a text."""
     for own in fields(Graph):
         if own.name == "origins":
             continue
