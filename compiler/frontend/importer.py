@@ -12,6 +12,7 @@ from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.frontend.bodies import with_lifted_initializers, without_functions
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.control import CONTROL
+from compiler.frontend.embedding_bags import without_bag_loops
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
 from compiler.frontend.form import check_form
 from compiler.frontend.input_types import bind_inputs
@@ -24,7 +25,7 @@ from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import BatchNormMode, Known, Operand, Scope
 from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
-from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
+from compiler.frontend.source import AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.stand_ins import define, stands_in
 from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.frontend.torch_recurrent import with_module_tensors
@@ -71,14 +72,14 @@ def import_model(
     for node in source.nodes:
         _guarded(scope, node, source.opset)
     remark(scope, source)
-    return _finish(scope, source, inputs, readings_of(stored, source))
+    return _finish(scope, source, inputs, readings_of(stored, source, scope.own_names))
 
 
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
         source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
-        return _without_replaced(without_sequences(source), stored)
+        return _without_replaced(without_sequences(without_bag_loops(source)), stored)
     except _FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",
@@ -181,9 +182,10 @@ def _apply_row(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand | No
         raise UnsupportedOperator(
             f"ONNX operator {node.op_type} is not supported{reason}{closest(node.op_type, ROWS)}",
             where=node.where,
-            hint=f"supported at opset {OPSETS[0]} to {OPSETS[-1]}: {', '.join(sorted(ROWS))}" if not reason else
-            "bind the input shapes, or rewrite the model without it",
-        )  # fmt: skip
+            hint="bind the input shapes, or rewrite the model without it"
+            if reason
+            else f"rewrite the model with others of the {len(ROWS)} operators in docs/operators.md",
+        )
     call = Call(scope, node, opset)
     result = ROWS[node.op_type](call)
     _refuse_unread(call)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
-from compiler.frontend.bodies import place
+from compiler.frontend.bodies import called_after, place
 from compiler.frontend.control import Run
 from compiler.frontend.definitions import definition
 from compiler.frontend.scope import Scope
@@ -39,7 +38,7 @@ def define(scope: Scope, node: SourceNode, opset: int, import_one: Import) -> bo
     scope.count_nodes(nodes, node.where)
     for inner in nodes:
         try:
-            import_one(scope, replace(inner, name=node.name), version)
+            import_one(scope, called_after(inner, node.name), version)
         except CompileError as problem:
             problem.message = f"its definition by other operators needs {inner.op_type}: {problem.message}"
             problem.where = node.where

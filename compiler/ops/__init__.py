@@ -8,6 +8,7 @@ from types import MappingProxyType
 from compiler.ops.along_axis import ALONG_AXIS
 from compiler.ops.attention import ATTENTION
 from compiler.ops.batch_norm import BATCH_NORM
+from compiler.ops.bce import BCE_WITH_LOGITS
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
@@ -37,6 +38,7 @@ FAMILIES = (
     SOFTMAX_OPERATORS,
     NORMALIZE_OPERATORS,
     CROSS_ENTROPY_OPERATORS,
+    (BCE_WITH_LOGITS,),
     NORMALIZATION,
     BATCH_NORM,
     ATTENTION,

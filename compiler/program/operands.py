@@ -104,7 +104,7 @@ def _matmul(spec: MatmulSpec) -> OperandTypes:
 def _conv(spec: ConvSpec) -> OperandTypes:
     of = _types_of(spec.dtype)
     x, y = of(spec.n, spec.h, spec.w, spec.c), of(spec.n, spec.oh, spec.ow, spec.k)
-    return _image_operands(spec, x, y, of(*spec.kernel, spec.c, spec.k))
+    return _image_operands(spec, x, y, of(*spec.weight))
 
 
 def _depthwise(spec: DepthwiseSpec) -> OperandTypes:

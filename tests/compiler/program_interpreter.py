@@ -138,7 +138,7 @@ def _contraction(spec: MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec, inputs:
     x, y = (spec.n, spec.h, spec.w, spec.c), (spec.n, spec.oh, spec.ow, getattr(spec, "k", spec.c))
     if isinstance(spec, PoolSpec):
         return _pool(spec, x, y, inputs)
-    w = (*spec.kernel, spec.c, spec.k) if isinstance(spec, ConvSpec) else (*spec.kernel, spec.c)
+    w = spec.weight if isinstance(spec, ConvSpec) else (*spec.kernel, spec.c)
     attrs: dict[str, Any] = {"strides": spec.strides, "pads": spec.pads, "dilations": spec.dilations}
     shapes = {"forward": (x, w), "input_grad": (y, w), "weight_grad": (x, y)}[spec.kind]
     if spec.kind != "forward":

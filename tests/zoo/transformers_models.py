@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from tests.vision import transformers
 from tests.zoo.entry import Calls, Draw, Entry, normal, padding, tokens
 
 VOCABULARY, LENGTH = 100, 12
@@ -19,10 +20,9 @@ DECODER: Mapping[str, Any] = {**TEXT, "num_key_value_heads": 2, "use_cache": Fal
 
 def _module(model: str, config: str, names: tuple[str, ...], field: str, **settings: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
-        import transformers
-
-        made = getattr(transformers, config)(**settings)
-        return Calls(getattr(transformers, model)(made), names, field)
+        library = transformers()
+        made = getattr(library, config)(**settings)
+        return Calls(getattr(library, model)(made), names, field)
 
     return make
 
@@ -53,9 +53,7 @@ def _images(name: str, family: str, size: int, head: str = "ForImageClassificati
     return Entry(name, make, {"pixel_values": normal(3, size, size)})
 
 
-def _pooled(
-    name: str, model: str, config: str, input_name: str, draw: Draw, field: str, **settings: Any
-) -> Entry:
+def _pooled(name: str, model: str, config: str, input_name: str, draw: Draw, field: str, **settings: Any) -> Entry:
     return Entry(name, _module(model, config, (input_name,), field, **settings), {input_name: draw}, "mse")
 
 

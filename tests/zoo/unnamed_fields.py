@@ -16,7 +16,9 @@ class PointNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.align = nn.Sequential(nn.Conv1d(3, 8, 1), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(8, 9))
+        self.align = nn.Sequential(
+            nn.Conv1d(3, 8, 1), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(8, 9)
+        )
         self.body = nn.Sequential(nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16), nn.ReLU(), nn.Conv1d(16, 24, 1))
         self.head = nn.Linear(24, 5)
 
@@ -218,7 +220,9 @@ class TopExperts(nn.Module):
     def __init__(self, experts: int = 4) -> None:
         super().__init__()
         self.gate = nn.Linear(12, experts)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)) for _ in range(experts))
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)) for _ in range(experts)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         best, which = self.gate(x).topk(2, -1)

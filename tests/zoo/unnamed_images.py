@@ -214,9 +214,7 @@ def _weight_norm() -> nn.Module:
 
 
 def _old_weight_norm() -> nn.Module:
-    return nn.Sequential(
-        nn.utils.weight_norm(nn.Linear(8, 16)), nn.ReLU(), nn.utils.weight_norm(nn.Linear(16, 5))
-    )
+    return nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 16)), nn.ReLU(), nn.utils.weight_norm(nn.Linear(16, 5)))
 
 
 def _spectral_norm() -> nn.Module:

@@ -15,7 +15,6 @@ import numpy as np
 from compiler.element_types import REAL
 from compiler.errors import ModelShapeError
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.rows.movement import cut
 from compiler.frontend.scope import Operand
 from compiler.values import Value
 
@@ -117,7 +116,7 @@ def _layer(call: Call, cells: tuple[str, ...], reverse: tuple[bool, ...], x: Seq
 
 def _of_direction(call: Call, value: Value, d: int) -> Value:
     """value[d]."""
-    return call.reshape(cut(call, value, 0, d, d + 1), call.shape_of(value)[1:])
+    return call.reshape(call.cut(value, 0, d, d + 1), call.shape_of(value)[1:])
 
 
 def _joined(call: Call, parts: Sequence[Value], axis: int) -> Value:
@@ -147,7 +146,7 @@ def _direction(
     if lengths is not None:
         return lengths.seen(y, layer, turned)
     last = _of_direction(call, y, 0 if reverse else layer.steps - 1)
-    hidden = cut(call, y, 2, 0, layer.width)
+    hidden = call.cut(y, 2, 0, layer.width)
     return hidden, _states(call, layer, last)
 
 
@@ -159,7 +158,7 @@ def _run(call: Call, layer: Layer, d: int, operands: Sequence[Value], reverse: b
 
 
 def _states(call: Call, layer: Layer, last: Value) -> list[Value]:
-    return [cut(call, last, 1, i * layer.width, (i + 1) * layer.width) for i in range(layer.states)]
+    return [call.cut(last, 1, i * layer.width, (i + 1) * layer.width) for i in range(layer.states)]
 
 
 def _biases(call: Call, layer: Layer, d: int) -> tuple[Value | None, Value | None]:
@@ -168,13 +167,13 @@ def _biases(call: Call, layer: Layer, d: int) -> tuple[Value | None, Value | Non
         return None, None
     both = _of_direction(call, call.value(3), d)
     size, width = layer.gates * layer.width, layer.width
-    own, recurrent = cut(call, both, 0, 0, size), cut(call, both, 0, size, 2 * size)
+    own, recurrent = call.cut(both, 0, 0, size), call.cut(both, 0, size, 2 * size)
     if layer.cells[d] != "gru":
         return call.emit("add", own, recurrent), None
-    outer = call.emit("add", cut(call, own, 0, 0, 2 * width), cut(call, recurrent, 0, 0, 2 * width))
+    outer = call.emit("add", call.cut(own, 0, 0, 2 * width), call.cut(recurrent, 0, 0, 2 * width))
     return (
-        call.emit("concat", outer, cut(call, own, 0, 2 * width, size), axis=0),
-        cut(call, recurrent, 0, 2 * width, size),
+        call.emit("concat", outer, call.cut(own, 0, 2 * width, size), axis=0),
+        call.cut(recurrent, 0, 2 * width, size),
     )
 
 
@@ -233,7 +232,7 @@ class _Lengths:
         call = self.call
         last = self._rows(y, self.last)
         last = call.emit("where", call.reshape(self.any, (layer.batch, 1)), last, call.scalar(0.0, last))
-        hidden = cut(call, y, 2, 0, layer.width)
+        hidden = call.cut(y, 2, 0, layer.width)
         hidden = self.turned(hidden) if turned else hidden
         mask = call.reshape(self.inside, (layer.steps, layer.batch, 1))
         return call.emit("where", mask, hidden, call.scalar(0.0, hidden)), _states(call, layer, last)
