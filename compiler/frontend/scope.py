@@ -298,16 +298,20 @@ class Scope:
 
     def count_nodes(self, nodes: Sequence[SourceNode], where: str) -> None:
         """Charge nodes that stand in for others, and note who reads what. Raises: LimitExceeded."""
-        self._imported += max(len(nodes), 1)
+        self.charge(max(len(nodes), 1), where)
+        for node in nodes:
+            for name in dict.fromkeys(node.inputs):
+                self.readers.setdefault(name, []).append(node)
+
+    def charge(self, nodes: int, where: str) -> None:
+        """Charge so many nodes that stand in for others. Raises: LimitExceeded."""
+        self._imported += nodes
         if self._imported > self.limits.nodes:
             raise LimitExceeded(
                 f"more than {self.limits.nodes:,} nodes once operators are defined by others and loops unrolled",
                 where=where,
                 hint="shorten the loop, or split the model",
             )
-        for node in nodes:
-            for name in dict.fromkeys(node.inputs):
-                self.readers.setdefault(name, []).append(node)
 
     def same(self, name: str, other: str) -> None:
         """From now on `name` is what `other` is."""
