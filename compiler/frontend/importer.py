@@ -13,6 +13,7 @@ from compiler.frontend.bodies import place, with_lifted_initializers, without_fu
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.control import CONTROL
 from compiler.frontend.definitions import definition
+from compiler.frontend.embedding_bags import without_bag_loops
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
 from compiler.frontend.form import check_form
 from compiler.frontend.input_types import bind_inputs
@@ -27,6 +28,7 @@ from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.torch_record import UNOPTIMIZED
+from compiler.frontend.torch_recurrent import with_module_tensors
 from compiler.frontend.unrecorded import told_apart
 from compiler.graph import Array, Graph, Unlearnable
 from compiler.origins import Origins, Reading
@@ -76,8 +78,8 @@ def import_model(
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
-        source = shared_as_told(told_apart(restored(stored), untied), tied, untied)
-        return _without_replaced(without_sequences(source), stored)
+        source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
+        return _without_replaced(without_sequences(without_bag_loops(source)), stored)
     except _FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",

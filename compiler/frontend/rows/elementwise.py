@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
-from compiler.frontend.call import Call, Rule
+from compiler.frontend.call import Call, Result, Rule
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.values import Value
 
@@ -148,11 +148,13 @@ def _identity(call: Call) -> Operand:
     return call.operand(0)
 
 
-def _dropout(call: Call) -> Operand:
-    """Dropout is left out: fine-tuning here is deterministic, as in evaluation mode."""
+def _dropout(call: Call) -> Result:
+    """Dropout is left out: fine-tuning here is deterministic, as in evaluation mode. Its mask, if read, keeps all."""
     call.attributes.ignore("seed", "ratio")
-    call.only_outputs(1)
-    return call.operand(0)
+    if not any(call.node.outputs[1:]):
+        return call.operand(0)
+    dropped = call.emit("is_nan", call.value(0))
+    return call.operand(0), call.emit("or", dropped, call.emit("not", dropped))
 
 
 ROWS: Mapping[str, Rule] = {
