@@ -159,7 +159,7 @@ def _channelwise(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
 
 def _gather(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     table, indices = node.inputs[:2]
-    at, rank = integer(node.attrs, "axis"), len(walk.shape(indices))
+    at, rank = int(str(node.attrs.get("axis", 0))), len(walk.shape(indices))
     if at <= axis < at + rank:
         yield indices, axis - at
     else:
@@ -182,6 +182,7 @@ RULES: Mapping[str, Rule] = {
     "concat": _concat,
     "conv2d": _convolution,
     "depthwise_conv2d": _channelwise,
+    "embedding": _gather,
     "gather": _gather,
     "matmul": _matmul,
     "max_pool": _channelwise,

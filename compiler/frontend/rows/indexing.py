@@ -19,6 +19,9 @@ from compiler.frontend.scope import Known, Operand
 from compiler.graph import Array
 from compiler.values import Value
 
+EMBEDDING = "aten.embedding.default"
+"""PyTorch's call, whose third argument is the row of padding: it never learns. (ONNX's Gather cannot say so.)"""
+
 # ------------------------------------------------------------------------------------------------------------ picking
 
 
@@ -32,6 +35,9 @@ def _gather(call: Call) -> Operand:
     table = call.known(0)
     if table is not None and table.source and table.array.ndim == 2 and axis == 0:
         value = call.scope.parameter(table, (0, 1), kind="weight")
+        padding = call.node.call.number(2) if call.node.torch_op == EMBEDDING else None
+        if padding is not None and 0 <= padding < table.array.shape[0]:
+            return call.emit("embedding", value, call.scope.value(index), padding=padding)
     else:
         value = call.value(0)
     return call.emit("gather", value, call.scope.value(index), axis=axis)
