@@ -80,14 +80,13 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
         plan=step.memory,
         state=step.state,
         data_inputs=step.training.data_inputs,
-        label_input=step.training.labels,
+        label_arrays=step.training.label_arrays,
         loss=step.training.loss,
         logits=step.training.logits,
-        loss_kind=step.training.loss_kind,
+        terms=step.training.terms,
         optimizer=step.optimizer,
         threads=step.threads,
         identity={**digests, "target": target},
-        class_axis=step.training.class_axis,
     )
 
 

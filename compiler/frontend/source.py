@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.frontend.prescan import STANDARD_DOMAINS
 from compiler.frontend.torch_record import NO_CALL, TorchCall, TorchRecord, told_by, torch_call, torch_record
@@ -127,6 +128,13 @@ class SourceModel:
         """Every name that a value has."""
         made = (name for node in self.nodes for name in node.outputs if name)
         return {*self.initializers, *(value.name for value in self.inputs), *made}
+
+
+def type_label(code: int) -> str:
+    """What people call an element type of ONNX; some have no NumPy type."""
+    known = next((row.label for row in ELEMENT_TYPES.values() if row.onnx == code), "")
+    names = onnx.TensorProto.DataType
+    return known or (names.Name(code).lower() if code in names.values() else f"number {code}")
 
 
 def free_name(wanted: str, taken: set[str]) -> str:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from compiler.ops.along_axis import ALONG_AXIS
 from compiler.ops.attention import ATTENTION
 from compiler.ops.batch_norm import BATCH_NORM
+from compiler.ops.bce import BCE_WITH_LOGITS
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
@@ -21,6 +22,7 @@ from compiler.ops.normalize import NORMALIZE_OPERATORS
 from compiler.ops.optimizer import OPTIMIZERS
 from compiler.ops.pooling import POOLING
 from compiler.ops.record import Operator
+from compiler.ops.recurrence import RECURRENCE
 from compiler.ops.reduction import REDUCTION
 from compiler.ops.softmax import SOFTMAX_OPERATORS
 
@@ -38,9 +40,11 @@ FAMILIES = (
     SOFTMAX_OPERATORS,
     NORMALIZE_OPERATORS,
     CROSS_ENTROPY_OPERATORS,
+    (BCE_WITH_LOGITS,),
     NORMALIZATION,
     BATCH_NORM,
     ATTENTION,
+    RECURRENCE,
     OPTIMIZERS,
 )
 

@@ -10,6 +10,7 @@ from compiler.frontend.rows import (
     attention,
     bounds,
     contractions,
+    convolution,
     einsum,
     elementwise,
     extremes,
@@ -22,9 +23,11 @@ from compiler.frontend.rows import (
     padding,
     pooling,
     powers,
+    recurrent,
     reductions,
     resizing,
     sampling,
+    scaling,
 )
 
 ROWS: Mapping[str, Rule] = {
@@ -44,7 +47,10 @@ ROWS: Mapping[str, Rule] = {
     **ordering.ROWS,
     **reductions.ROWS,
     **contractions.ROWS,
+    **convolution.ROWS,
     **pooling.ROWS,
     **normalization.ROWS,
+    **scaling.ROWS,
     **attention.ROWS,
+    **recurrent.ROWS,
 }

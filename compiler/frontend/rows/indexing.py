@@ -14,7 +14,7 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES, NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.rows.pieces import checked_index, cut
+from compiler.frontend.rows.pieces import checked_index
 from compiler.frontend.scope import Known, Operand
 from compiler.graph import Array
 from compiler.values import Value
@@ -30,7 +30,7 @@ def _gather(call: Call) -> Operand:
     axis = call.axis(call.attributes.integer("axis", 0), call.rank(0))
     index = checked_index(call, 1, call.shape(0)[axis])
     if isinstance(index, Known) and index.array.ndim == 0:
-        value = cut(call, call.value(0), axis, *_one(int(index.array), call.shape(0)[axis]))
+        value = call.cut(call.value(0), axis, *_one(int(index.array), call.shape(0)[axis]))
         return call.reshape(value, [extent for i, extent in enumerate(call.shape(0)) if i != axis])
     table = call.known(0)
     if table is not None and table.source and table.array.ndim == 2 and axis == 0:
@@ -62,7 +62,7 @@ def _shortened(call: Call, data: Value, shape: tuple[int, ...], axis: int) -> Va
         call.fail(f"indices of shape {list(shape)} for data of shape {list(call.shape_of(data))}")
     for other, extent in enumerate(shape):
         if other != axis:
-            data = cut(call, data, other, 0, extent)
+            data = call.cut(data, other, 0, extent)
     return data
 
 
@@ -126,7 +126,7 @@ def _flat_index(call: Call, strides: Array, extents: Array) -> Value | Array:
     last = len(call.shape_of(wrapped_value)) - 1
     total: Value | None = None
     for column, stride in enumerate(strides.tolist()):
-        one = cut(call, wrapped_value, last, column, column + 1)
+        one = call.cut(wrapped_value, last, column, column + 1)
         one = call.reshape(one, call.shape_of(one)[:-1])
         one = call.emit("mul", one, call.scalar(stride, one)) if stride != 1 else one
         total = call.emit("add", total, one) if total is not None else one
@@ -228,9 +228,9 @@ def _put_back(call: Call, data: Value, part: Value, axis: int) -> Value:
         have = call.shape_of(part)
         if have[other] == whole[other]:
             continue
-        rest = cut(call, data, other, have[other], whole[other])
+        rest = call.cut(data, other, have[other], whole[other])
         for inner in range(other + 1, len(whole)):
-            rest = cut(call, rest, inner, 0, have[inner])
+            rest = call.cut(rest, inner, 0, have[inner])
         part = call.emit("concat", part, rest, axis=other)
     return part
 
@@ -290,7 +290,7 @@ def _one_hot(call: Call) -> Operand:
     index = _from_front(call, index, np.asarray(depth))
     line = np.arange(depth).reshape([-1 if i == axis else 1 for i in range(len(shape) + 1)])
     values = call.value(2)
-    off, on = (call.reshape(cut(call, values, 0, i, i + 1), ()) for i in range(2))
+    off, on = (call.reshape(call.cut(values, 0, i, i + 1), ()) for i in range(2))
     return call.emit("where", call.emit("equal", index, call.constant(line)), on, off)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.rows.pieces import cut
 from compiler.frontend.scope import Operand
 from compiler.frontend.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
 
@@ -62,7 +61,7 @@ def _slice(call: Call) -> Operand:
         if picked.size == 0:
             call.fail(f"slice {start}:{stop}:{step} of axis {axis} is empty", "a run-time tensor needs an element")
         if step == 1:
-            value = cut(call, value, axis, start, stop)
+            value = call.cut(value, axis, start, stop)
         else:
             # A lookup has a gradient for every step, negative ones included.
             value = call.emit("gather", value, call.constant(picked.astype(np.int64)), axis=axis)
@@ -73,7 +72,7 @@ def _split(call: Call) -> tuple[Operand, ...]:
     axis, sizes = split_sizes(call, call.shape(0))
     value = call.value(0)
     ends = np.cumsum(sizes).tolist()
-    return tuple(cut(call, value, axis, end - size, end) for size, end in zip(sizes, ends, strict=True))
+    return tuple(call.cut(value, axis, end - size, end) for size, end in zip(sizes, ends, strict=True))
 
 
 def _concat(call: Call) -> Operand:

@@ -11,7 +11,6 @@ import numpy as np
 
 from compiler.element_types import NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.rows.pieces import cut
 from compiler.frontend.scope import Operand
 from compiler.values import Value
 
@@ -61,7 +60,7 @@ def _moved_on(call: Call, x: Value, axis: int, reverse: bool) -> Value:
     before, after = [0] * len(call.shape_of(x)), [0] * len(call.shape_of(x))
     (after if reverse else before)[axis] = 1
     padded = call.emit("pad", x, before=tuple(before), after=tuple(after), value=1.0)
-    return cut(call, padded, axis, int(reverse), extent + int(reverse))
+    return call.cut(padded, axis, int(reverse), extent + int(reverse))
 
 
 ROWS: Mapping[str, Rule] = {

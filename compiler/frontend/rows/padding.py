@@ -12,7 +12,6 @@ import numpy as np
 
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.folds.sizes import sized
-from compiler.frontend.rows.pieces import cut
 from compiler.frontend.scope import Operand
 from compiler.graph import Array
 from compiler.values import Value
@@ -45,7 +44,7 @@ def _cropped(call: Call, value: Value, before: list[int], after: list[int]) -> V
         start, stop = max(-first, 0), call.shape_of(value)[axis] - max(-last, 0)
         if start >= stop:
             call.fail(f"pads take all of axis {axis}", "a run-time tensor needs at least 1 element")
-        value = cut(call, value, axis, start, stop)
+        value = call.cut(value, axis, start, stop)
     return value
 
 
@@ -97,7 +96,7 @@ def _center(call: Call) -> Operand:
     value, before, after = call.value(0), [0] * len(shape), [0] * len(shape)
     for axis, size in zip(axes, sizes, strict=True):
         more, less = max(size - shape[axis], 0), max(shape[axis] - size, 0)
-        value = cut(call, value, axis, less // 2, less // 2 + min(size, shape[axis]))
+        value = call.cut(value, axis, less // 2, less // 2 + min(size, shape[axis]))
         before[axis], after[axis] = more // 2, more - more // 2
     if not any((*before, *after)):
         return value

@@ -1,4 +1,4 @@
-"""What rows that move elements are written with: pieces of a value, repetition, positions counted from the front."""
+"""What rows that move elements are written with: repetition, positions counted from the front."""
 
 from __future__ import annotations
 
@@ -7,16 +7,6 @@ from collections.abc import Sequence
 from compiler.frontend.call import Call
 from compiler.frontend.scope import Known, Operand
 from compiler.values import Value
-
-
-def cut(call: Call, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
-    """value[..., start:stop:step, ...] along one axis."""
-    shape = call.shape_of(value)
-    if (start, stop, step) == (0, shape[axis], 1):
-        return value
-    starts, stops, steps = [0] * len(shape), list(shape), [1] * len(shape)
-    starts[axis], stops[axis], steps[axis] = start, stop, step
-    return call.emit("slice", value, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
 
 
 def repeated(call: Call, value: Value, times: Sequence[tuple[int, int]]) -> Value:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.folds.sizes import sized
-from compiler.frontend.rows.pieces import cut, repeated
+from compiler.frontend.rows.pieces import repeated
 from compiler.frontend.scope import Operand
 from compiler.values import Value
 
@@ -294,7 +294,7 @@ def _picked(call: Call, value: Value, axis: int, index: NDArray[np.int64]) -> Va
     step = int(index[1] - index[0]) if len(index) > 1 else 1
     first, last = int(index[0]), int(index[-1])
     if step > 0 and np.array_equal(index, np.arange(len(index)) * step + first):
-        return cut(call, value, axis, first, last + 1, step)
+        return call.cut(value, axis, first, last + 1, step)
     return call.emit("gather", value, call.constant(index), axis=axis)
 
 

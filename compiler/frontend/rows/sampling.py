@@ -18,7 +18,6 @@ import numpy as np
 from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.folds.sizes import sized
-from compiler.frontend.rows.pieces import cut
 from compiler.frontend.scope import Operand
 from compiler.values import Value
 
@@ -67,7 +66,7 @@ def _grid_sample(call: Call) -> Operand:
     points = prod(grid_shape[1:-1])
     grid = call.reshape(call.value(1), (shape[0], points, len(spatial)))
     # The grid names the last axis first.
-    places = [cut(call, grid, 2, len(spatial) - 1 - i, len(spatial) - i) for i in range(len(spatial))]
+    places = [call.cut(grid, 2, len(spatial) - 1 - i, len(spatial) - i) for i in range(len(spatial))]
     image = call.reshape(call.to_last(call.value(0), 1), (shape[0], prod(spatial), shape[1]))
     sampler = _Sampler(call, spatial, padding, aligned)
     corners = [sampler.corners(place, extent, _MODES[mode]) for place, extent in zip(places, spatial, strict=True)]
@@ -224,7 +223,7 @@ def _det(call: Call) -> Operand:
         call.unsupported(f"a determinant of {shape[-1]} rows, the limit is {MOST_ROWS}", "compute it outside the model")
     x, rank = call.value(0), len(shape)
     entries = [
-        [cut(call, cut(call, x, rank - 2, row, row + 1), rank - 1, column, column + 1) for column in range(shape[-1])]
+        [call.cut(call.cut(x, rank - 2, row, row + 1), rank - 1, column, column + 1) for column in range(shape[-1])]
         for row in range(shape[-1])
     ]
     return call.reshape(_expanded(_Arithmetic(call), entries), shape[:-2])

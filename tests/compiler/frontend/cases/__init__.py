@@ -8,6 +8,7 @@ from tests.compiler.frontend.cases import (
     activations,
     attention,
     contractions,
+    convolution,
     einsum,
     elementwise,
     functions,
@@ -17,9 +18,11 @@ from tests.compiler.frontend.cases import (
     ordering,
     padding,
     pooling,
+    recurrent,
     reductions,
     resizing,
     sampling,
+    scaling,
 )
 from tests.compiler.frontend.cases.case import Case
 
@@ -36,9 +39,12 @@ CASES: Sequence[Case] = (
     *einsum.cases(),
     *reductions.cases(),
     *contractions.cases(),
+    *convolution.cases(),
     *pooling.cases(),
     *normalization.cases(),
+    *scaling.cases(),
     *attention.cases(),
+    *recurrent.cases(),
 )
 
 __all__ = ["CASES", "Case"]
