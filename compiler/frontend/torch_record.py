@@ -13,6 +13,8 @@ from typing import Any
 
 UNOPTIMIZED = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
 """What brings a file whose parameters the exporter has left alone."""
+DETACH = "aten.detach.default"
+"""The operator behind an Identity node that no gradient passes."""
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 CALL = "pkg.torch.onnx.fx_node"

@@ -1,6 +1,6 @@
 """Sinks transposes through the graph until they cancel, so that images stay NHWC from the first convolution on.
 
-Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice, broadcast and row-wise
+Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice and row-wise
 operators, for those along one axis (lookup, resampling, running sums), and for a reshape that splits axes or merges
 neighbours. Requires: importers that wrap each convolution in NCHW <-> NHWC transposes. Ensures: a transpose is left
 only where an operator fixes its axes (matmul, graph output).
@@ -279,7 +279,6 @@ RULES: Mapping[str, Rule] = {
     "reduce_sum": _reduce,
     "reduce_mean": _reduce,
     "reduce_max": _reduce,
-    "broadcast_to": _per_axis("shape"),
     "concat": _concat,
     "cumulative_sum": _along,
     "gather": _along,

@@ -43,8 +43,14 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
         if target not in pending:
             raise _unreachable(graph.name_of(target))
         gradients[target] = _slice_of(b, _total(b, pending.pop(target)), part)
-    whole = replace(b.graph_of(graph), outputs=(*graph.outputs, *gradients.values()))
+    whole = replace(_attached(b.graph_of(graph)), outputs=(*graph.outputs, *gradients.values()))
     return replace(step, graph=whole, gradients=gradients)
+
+
+def _attached(graph: Graph) -> Graph:
+    """The graph with nothing in the place of `detach`, which has done its work when there are gradients."""
+    nodes = (replace(node, op="identity") if node.op == "detach" else node for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _depends_on(graph: Graph, targets: Iterable[Value]) -> set[Value]:

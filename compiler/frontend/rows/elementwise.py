@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
 from compiler.frontend.call import Call, Result, Rule
 from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.torch_record import DETACH
 from compiler.values import Value
 
 
@@ -144,8 +145,12 @@ def _xor_value(call: Call) -> Value:
 
 
 def _identity(call: Call) -> Operand:
-    """Identity disappears."""
-    return call.operand(0)
+    """Identity disappears, unless PyTorch's exporter wrote it for `detach()`."""
+    operand = call.operand(0)
+    learns = isinstance(operand, Value) or bool(operand.source or operand.behind)
+    if call.node.torch_op == DETACH and learns and call.dtype(0) in REAL:
+        return call.emit("detach", call.value(0))
+    return operand
 
 
 def _dropout(call: Call) -> Result:
