@@ -14,7 +14,7 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES, NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.rows.pieces import checked_index
+from compiler.frontend.pieces import checked_index
 from compiler.frontend.scope import Known, Operand
 from compiler.graph import Array
 from compiler.values import Value
