@@ -14,6 +14,7 @@ from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
 from compiler.ops.elements import ELEMENT_MOVEMENT
 from compiler.ops.elementwise import ELEMENTWISE
+from compiler.ops.lookup import LOOKUPS
 from compiler.ops.matmul import MATMUL
 from compiler.ops.movement import MOVEMENT
 from compiler.ops.normalization import NORMALIZATION
@@ -28,6 +29,7 @@ from compiler.ops.softmax import SOFTMAX_OPERATORS
 FAMILIES = (
     ELEMENTWISE,
     MOVEMENT,
+    LOOKUPS,
     ELEMENT_MOVEMENT,
     ALONG_AXIS,
     REDUCTION,
