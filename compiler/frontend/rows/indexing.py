@@ -14,6 +14,7 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES, NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
+from compiler.frontend.folds.sizes import sized
 from compiler.frontend.pieces import checked_index
 from compiler.frontend.scope import Known, Operand
 from compiler.graph import Array
@@ -288,6 +289,7 @@ def _one_hot(call: Call) -> Operand:
     if call.dtype(0) != "i64":
         index = call.emit("cast", index, to="i64")
     index = _from_front(call, index, np.asarray(depth))
+    sized(call, (depth,))
     line = np.arange(depth).reshape([-1 if i == axis else 1 for i in range(len(shape) + 1)])
     values = call.value(2)
     off, on = (call.reshape(call.cut(values, 0, i, i + 1), ()) for i in range(2))
