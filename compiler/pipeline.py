@@ -118,7 +118,7 @@ def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
     inference = without_dead(replace(forward, outputs=(training.logits,)))
     return (
         lower(training.graph, "train", inputs=inputs, outputs=(training.loss, training.logits)),
-        lower(inference, "forward", inputs=training.data_inputs, outputs=(training.logits,)),
+        lower(inference, "forward", inputs=inference.inputs, outputs=(training.logits,)),
     )
 
 

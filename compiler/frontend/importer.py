@@ -274,7 +274,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value]) -> G
     unlearnable = {name: Unlearnable(why, UNOPTIMIZED) for name, why in source.unlearnable.items()} | _baked(scope)
     return Graph(
         nodes=tuple(scope.builder.nodes),
-        inputs=tuple(inputs.values()),
+        inputs=(*inputs.values(), *scope.random_inputs.values()),
         outputs=tuple(outputs.values()),
         types=dict(scope.builder.types),
         arrays=dict(scope.builder.arrays),

@@ -49,6 +49,7 @@ class Known:
 
 
 Operand = Known | Value
+RandomInput = Literal["random_seed", "random_step"]
 BatchNormMode = Literal["fold", "frozen", "train"]
 Replay = Callable[["Scope", SourceNode], None]
 
@@ -85,6 +86,9 @@ class Scope:
         """Running statistic -> the norm that it belongs to."""
         self.bias_of: dict[Value, str] = {}
         """Output of a contraction that has no bias yet -> name of its ONNX node: an Add onto it is its bias."""
+        self.random_inputs: dict[RandomInput, Value] = {}
+        """What a model with random generators is fed beside its data."""
+        self.random_nodes = 0
         self.folded_bytes = 0
         self.warnings: dict[CompileWarning, None] = {}
         """In order and without duplicates."""
@@ -140,6 +144,13 @@ class Scope:
             order = tuple(range(operand.array.ndim))
             return self.parameter(operand, order, kind="weight")
         return self.constant(operand.array)
+
+    def random_input(self, kind: RandomInput) -> Value:
+        """The run's seed or the number of its step, whole numbers that are fed to every run of the graph."""
+        if kind not in self.random_inputs:
+            made = self.random_inputs[kind] = self.builder.fresh("hyper", kind)
+            self.builder.types[made] = TensorType("i64", ())
+        return self.random_inputs[kind]
 
     def bake(self, operand: Known, where: str) -> None:
         """Note that the import reads an operand's elements: the parameters behind it cannot learn through there."""

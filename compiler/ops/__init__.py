@@ -17,6 +17,7 @@ from compiler.ops.normalization import NORMALIZATION
 from compiler.ops.normalize import NORMALIZE_OPERATORS
 from compiler.ops.optimizer import OPTIMIZERS
 from compiler.ops.pooling import POOLING
+from compiler.ops.random import RANDOM
 from compiler.ops.record import Operator
 from compiler.ops.reduction import REDUCTION
 from compiler.ops.softmax import SOFTMAX_OPERATORS
@@ -35,6 +36,7 @@ FAMILIES = (
     NORMALIZATION,
     BATCH_NORM,
     ATTENTION,
+    RANDOM,
     OPTIMIZERS,
 )
 

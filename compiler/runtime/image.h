@@ -52,6 +52,7 @@ typedef struct {
     uint64_t inputs[PF_MAX_INPUTS];
     uint64_t label, loss, logits;
     uint64_t learning_rate, bias_correction_1, bias_correction_2_sqrt;
+    uint64_t random_seed, random_step; /* i64: what random generators draw by */
 } pf_program;
 
 typedef struct {

@@ -45,7 +45,9 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
         outputs=(loss, logits),
         warnings=graph.warnings + warnings,
     )
-    return TrainingGraph(whole, loss, logits, labels, graph.inputs, spec.kind, axis)
+    data = graph.data_inputs()
+    hyper = tuple(value for value in graph.inputs if value not in data)
+    return TrainingGraph(whole, loss, logits, labels, data, spec.kind, axis, hyper=hyper)
 
 
 def _assumed_output(graph: Graph, spec: LossSpec) -> tuple[CompileWarning, ...]:

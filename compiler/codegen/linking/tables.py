@@ -304,7 +304,7 @@ class _Tables:
             raise InternalError(f"threads is {self.image.threads}, it must be 1 or more", where="threads")
 
 
-_HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt")
+_HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt", "random_seed", "random_step")
 _OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2")
 
 

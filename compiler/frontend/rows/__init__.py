@@ -13,6 +13,7 @@ from compiler.frontend.rows import (
     movement,
     normalization,
     pooling,
+    random,
     reductions,
     scaling,
 )
@@ -26,5 +27,6 @@ ROWS: Mapping[str, Rule] = {
     **pooling.ROWS,
     **normalization.ROWS,
     **scaling.ROWS,
+    **random.ROWS,
     **attention.ROWS,
 }

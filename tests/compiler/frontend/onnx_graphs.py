@@ -64,7 +64,7 @@ def feeds_for(graph: Graph, seed: int = 0, *, integers: int = 3, positive: bool 
     """Random inputs; integers are below `integers`."""
     rng = np.random.default_rng(seed)
     feeds: dict[str, Array] = {}
-    for value in graph.inputs:
+    for value in graph.data_inputs():
         name, tensor = graph.names[value], graph.types[value]
         if tensor.dtype == "f32":
             drawn = rng.standard_normal(tensor.shape)

@@ -12,6 +12,7 @@ from tests.compiler.frontend.cases import (
     movement,
     normalization,
     pooling,
+    random,
     reductions,
     scaling,
 )
@@ -26,6 +27,7 @@ CASES: Sequence[Case] = (
     *pooling.cases(),
     *normalization.cases(),
     *scaling.cases(),
+    *random.cases(),
     *attention.cases(),
 )
 
