@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compiler.bundle.archive import (
     KERNELS,
+    ORIGINS,
     REPORT,
     STEP,
     TRAINING,
@@ -60,6 +61,7 @@ def compile_training(model: bytes, settings: BuildSettings) -> Bundle:
         STEP: binary,
         WEIGHTS: initial_checkpoint(step),
         TRAINING: export_training(step.training),
+        ORIGINS: to_json(step.forward.origins.to_json()),
         REPORT: report,
         KERNELS: catalogue_of(
             step.programs["train"].calls, board, threads=step.threads, version=compiler_identity()
@@ -78,14 +80,13 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
         plan=step.memory,
         state=step.state,
         data_inputs=step.training.data_inputs,
-        label_input=step.training.labels,
+        label_arrays=step.training.label_arrays,
         loss=step.training.loss,
         logits=step.training.logits,
-        loss_kind=step.training.loss_kind,
+        terms=step.training.terms,
         optimizer=step.optimizer,
         threads=step.threads,
         identity={**digests, "target": target},
-        class_axis=step.training.class_axis,
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.element_types import ELEMENT_TYPES, DType, ElementType
+from compiler.origins import Origins
 from compiler.values import Names, Value, name_of
 from compiler.warnings import CompileWarning
 
@@ -150,6 +151,8 @@ class Graph:
     """Parameter of the author's module -> why this file does not let it learn. It may not be in `parameters`."""
     warnings: tuple[CompileWarning, ...] = ()
     """What the import and later stages had to say; every pass keeps them."""
+    origins: Origins = field(default_factory=Origins)
+    """How parameters relate to the tensors of the file; every pass keeps it."""
 
     def with_nodes(self, nodes: Iterable[Node], types: Mapping[Value, TensorType] | None = None) -> Graph:
         """The same graph with other nodes (and, if given, other types)."""

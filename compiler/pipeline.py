@@ -114,11 +114,11 @@ def make_programs(
 
 def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
     """The train and forward programs, a call for every node."""
-    inputs = (*training.data_inputs, training.labels, *training.hyper)
-    inference = without_dead(replace(forward, outputs=(training.logits,)))
+    inputs = (*training.data_inputs, *training.label_arrays, *training.hyper)
+    inference = without_dead(replace(forward, outputs=training.answers))
     return (
-        lower(training.graph, "train", inputs=inputs, outputs=(training.loss, training.logits)),
-        lower(inference, "forward", inputs=inference.inputs, outputs=(training.logits,)),
+        lower(training.graph, "train", inputs=inputs, outputs=training.results),
+        lower(inference, "forward", inputs=inference.inputs, outputs=training.answers),
     )
 
 

@@ -1,1 +1,19 @@
-"""PockFarm for people: the Python client (`pockfarm.client.Farm`) and the `pockfarm` command."""
+"""PockFarm for people: `pockfarm.fine_tune`, the Python client (`pockfarm.client.Farm`) and the `pockfarm` command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pockfarm.fine_tuning import FineTuned, fine_tune
+
+__all__ = ["FineTuned", "fine_tune"]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs NumPy and the compiler is loaded when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pockfarm import fine_tuning
+
+    return getattr(fine_tuning, name)

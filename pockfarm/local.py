@@ -64,8 +64,9 @@ class ExecOptions:
 
 
 def build(
-    model: Path, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *, tuning: Path | None = None
-) -> Built:
+    model: Path | bytes, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
+    tuning: Path | None = None,
+) -> Built:  # fmt: skip
     """Compile a training bundle on this machine.
 
     `plan` and `spec` are JSON or YAML text; `target` is a target's name or `host`; `tuning` is a table of measured
@@ -75,7 +76,8 @@ def build(
     from compiler.api import compile_training
 
     try:
-        bundle = compile_training(read(model), _settings(plan, spec, target, progress, tuning))
+        data = model if isinstance(model, bytes) else read(model)
+        bundle = compile_training(data, _settings(plan, spec, target, progress, tuning))
     except CompileError as problem:
         raise _translated(problem) from None
     return Built(bundle.data, bundle.digest, bundle.manifest, tuple(warning_of(w.to_json()) for w in bundle.warnings))

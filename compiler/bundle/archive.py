@@ -14,10 +14,11 @@ from compiler.warnings import CompileWarning
 
 SCHEMA = "pockfarm.bundle/1"
 REPORT_SCHEMA = "pockfarm.compile-report/1"
-STEP, WEIGHTS, TRAINING, REPORT, KERNELS, MANIFEST = (
+STEP, WEIGHTS, TRAINING, ORIGINS, REPORT, KERNELS, MANIFEST = (
     "bin/step",
     "weights.safetensors",
     "training.onnx",
+    "origins.json",
     "report.json",
     "kernels.json",
     "manifest.json",

@@ -16,16 +16,22 @@ from compiler.codegen.attention import plan as attention
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.conv import plan as conv
 from compiler.codegen.depthwise import plan as depthwise
+from compiler.codegen.elements import plan as elements
 from compiler.codegen.gather import plan as gather
 from compiler.codegen.map import plan as maps
 from compiler.codegen.matmul import plan as matmul
 from compiler.codegen.norm_grad import plan as norm_grad
 from compiler.codegen.pool import plan as pool
+from compiler.codegen.recurrence import plan as recurrence
 from compiler.codegen.reduce import plan as reduce
+from compiler.codegen.resample import plan as resample
 from compiler.codegen.row import plan as row
+from compiler.codegen.scan import plan as scan
+from compiler.codegen.select import plan as select
 from compiler.element_types import REAL
 from compiler.errors import BuildError, InternalError
 from compiler.kernels.expressions import Expr
+from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
 from compiler.kernels.spec import (
     CONTRACTIONS,
     AttentionSpec,
@@ -37,6 +43,7 @@ from compiler.kernels.spec import (
     MatmulSpec,
     NormGradSpec,
     PoolSpec,
+    RecurrenceSpec,
     ReduceSpec,
     RowSpec,
 )
@@ -103,6 +110,11 @@ FAMILIES: Mapping[type, Family] = {
     GatherSpec: Family(gather, "compiler.codegen.gather.emit"),
     AttentionSpec: Family(attention, "compiler.codegen.attention.emit"),
     NormGradSpec: Family(norm_grad, "compiler.codegen.norm_grad.emit"),
+    RecurrenceSpec: Family(recurrence, "compiler.codegen.recurrence.emit"),
+    ElementsSpec: Family(elements, "compiler.codegen.elements.emit"),
+    ResampleSpec: Family(resample, "compiler.codegen.resample.emit"),
+    ScanSpec: Family(scan, "compiler.codegen.scan.emit"),
+    SelectSpec: Family(select, "compiler.codegen.select.emit"),
 }
 
 

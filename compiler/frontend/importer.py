@@ -9,21 +9,29 @@ import numpy as np
 
 from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
+from compiler.frontend.bodies import place, with_lifted_initializers, without_functions
 from compiler.frontend.call import Call, Result, closest
+from compiler.frontend.control import CONTROL
+from compiler.frontend.definitions import definition
+from compiler.frontend.embedding_bags import without_bag_loops
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
+from compiler.frontend.form import check_form
 from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.frontend.prescan import prescan
+from compiler.frontend.readings import readings_of
 from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import BatchNormMode, Known, Operand, Scope
 from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
-from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
+from compiler.frontend.source import AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.torch_record import UNOPTIMIZED
+from compiler.frontend.torch_recurrent import with_module_tensors
 from compiler.frontend.unrecorded import told_apart
 from compiler.graph import Array, Graph, Unlearnable
+from compiler.origins import Origins, Reading
 from compiler.values import Value
 from compiler.warnings import few_of
 
@@ -44,7 +52,7 @@ def import_model(
     untied: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
 ) -> Graph:
-    """Import an ONNX model (opsets 13 to 23, float32) as a graph with static shapes.
+    """Import an ONNX model (opsets 13 to 28, float32) as a graph with static shapes.
 
     `input_shapes` binds dimensions that the model leaves open, by input name; an open first axis is the batch.
     The author's parameters become parameters (`tied` and `untied` overrule which of them are one); only what depends
@@ -53,7 +61,8 @@ def import_model(
     Raises: ModelError and its kinds (what is wrong, where, what to do), SpecError (`tied`, `untied`), LimitExceeded.
     """
     prescan(model, limits)
-    source = _prepared(parse_model(model), tied, untied)
+    stored = without_functions(with_lifted_initializers(check_form(parse_model(model))), limits)
+    source = _prepared(check_form(stored), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
     inputs: dict[str, Value] = {}
     for name, tensor in bind_inputs(source.inputs, input_shapes, batch, limits).items():
@@ -63,14 +72,14 @@ def import_model(
     for node in source.nodes:
         _guarded(scope, node, source.opset)
     remark(scope, source)
-    return _finish(scope, source, inputs)
+    return _finish(scope, source, inputs, readings_of(stored, source, scope.own_names))
 
 
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
-        source = shared_as_told(told_apart(restored(stored), untied), tied, untied)
-        return _without_replaced(without_sequences(source), stored)
+        source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
+        return _without_replaced(without_sequences(without_bag_loops(source)), stored)
     except _FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",
@@ -131,7 +140,7 @@ def _guarded(scope: Scope, node: SourceNode, opset: int) -> None:
     """Import one node; every failure names it."""
     scope.builder.layer = node.name
     try:
-        _assign(scope, node, _fold(scope, node, opset) or _apply_row(scope, node, opset))
+        _import_node(scope, node, node.opset or opset)
     except CompileError as problem:
         if problem.where in ("", node.name):
             problem.where = node.where
@@ -142,15 +151,59 @@ def _guarded(scope: Scope, node: SourceNode, opset: int) -> None:
         ) from None
 
 
+def _import_node(scope: Scope, node: SourceNode, opset: int) -> None:
+    def run(nodes: Sequence[SourceNode]) -> None:
+        scope.count_nodes(nodes, node.where)
+        for inner in nodes:
+            _guarded(scope, inner, opset)
+
+    if node.op_type in CONTROL:
+        CONTROL[node.op_type](scope, node, run)
+        return
+    listed = next((name for name in node.inputs if name in scope.sequences), "")
+    if listed:
+        raise UnsupportedOperator(f"reads {listed!r}, a sequence of tensors", where=node.where)
+    results = _fold(scope, node, opset)
+    if not results and node.op_type not in ROWS and _define(scope, node, opset):
+        return
+    _assign(scope, node, results or _apply_row(scope, node, opset))
+
+
+def _define(scope: Scope, node: SourceNode, opset: int) -> bool:
+    """Import the standard's definition of a node's operator in its place; False if it has none."""
+    found = definition(scope, node, opset)
+    if found is None:
+        return False
+    body, version = found
+    actual = {name: node.operand(position) for position, name in enumerate(body.inputs)}
+    nodes, outputs = place(body, actual, node.outputs, node.name, scope.taken)
+    scope.count_nodes(nodes, node.where)
+    for inner in nodes:
+        try:
+            _guarded(scope, replace(inner, name=node.name), version)
+        except CompileError as problem:
+            problem.message = f"its definition by other operators needs {inner.op_type}: {problem.message}"
+            problem.where = node.where
+            raise
+    for name, inner_name in zip(node.outputs, outputs, strict=False):
+        if name and name != inner_name:
+            if not inner_name:
+                raise UnsupportedOperator(f"its definition does not say what its output {name!r} is", where=node.where)
+            scope.same(name, inner_name)
+    return True
+
+
 def _apply_row(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand | None, ...]:
+    opset = node.opset or opset
     if node.op_type not in ROWS:
         reason = " on values that are only known at run time" if node.op_type in FOLDS else ""
         raise UnsupportedOperator(
             f"ONNX operator {node.op_type} is not supported{reason}{closest(node.op_type, ROWS)}",
             where=node.where,
-            hint=f"supported at opset {OPSETS[0]} to {OPSETS[-1]}: {', '.join(sorted(ROWS))}" if not reason else
-            "bind the input shapes, or rewrite the model without it",
-        )  # fmt: skip
+            hint="bind the input shapes, or rewrite the model without it"
+            if reason
+            else f"rewrite the model with others of the {len(ROWS)} operators in docs/operators.md",
+        )
     call = Call(scope, node, opset)
     result = ROWS[node.op_type](call)
     _refuse_unread(call)
@@ -267,7 +320,7 @@ def _numbers(value: AttributeValue, dtype: np.dtype[np.generic]) -> Array:
 # --------------------------------------------------------------------------------------------------------- finishing
 
 
-def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value]) -> Graph:
+def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value], readings: tuple[Reading, ...]) -> Graph:
     made = {value for node in scope.builder.nodes for value in node.outputs}
     outputs = {name: _output_value(scope, name, inputs, made) for name in source.outputs}
     _refuse_equal(outputs)
@@ -283,6 +336,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value]) -> G
         next_number=scope.builder.next_number,
         unlearnable=unlearnable,
         warnings=tuple(scope.warnings),
+        origins=Origins(tuple(scope.parameters), readings, tuple(dict.fromkeys(scope.norms))),
     )
 
 

@@ -8,7 +8,7 @@ become constants or parameters at the moment a run-time node reads them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,6 +19,7 @@ from compiler.errors import LimitExceeded, ModelError, ModelShapeError, Unsuppor
 from compiler.frontend.limits import ModelLimits
 from compiler.frontend.source import SourceNode
 from compiler.graph import Array, AttrValue, Parameter, TensorType
+from compiler.origins import FoldedNorm
 from compiler.rewriting.builder import GraphBuilder
 from compiler.values import Value
 from compiler.warnings import CompileWarning
@@ -62,7 +63,7 @@ class Scope:
         limits: ModelLimits,
         replay: Replay,
         *,
-        readers: Mapping[str, Sequence[SourceNode]],
+        readers: dict[str, list[SourceNode]],
         batch_norm: BatchNormMode,
         taken: Collection[str],
         bias_suffix: str,
@@ -70,7 +71,8 @@ class Scope:
         created: Collection[str],
     ) -> None:
         self.builder = GraphBuilder()
-        self._taken = frozenset(taken)
+        self.taken = set(taken)
+        """What the file calls its values; names that we make up join them."""
         self.limits = limits
         self.readers = readers
         self.recorded = recorded
@@ -79,6 +81,8 @@ class Scope:
         self.absorbed: set[str] = set()
         """Outputs of nodes that an earlier node already computes (a BatchNormalization folded into its Conv)."""
         self.operands: dict[str, Operand] = {}
+        self.sequences: dict[str, tuple[str, ...]] = {}
+        """ONNX sequence -> the names of its tensors."""
         self.parameters: dict[str, Parameter] = {}
         self.held: dict[str, Value] = {}
         """Parameter -> the value that holds it."""
@@ -90,10 +94,15 @@ class Scope:
         """What a model with random generators is fed beside its data."""
         self.random_nodes = 0
         self.folded_bytes = 0
+        self._imported = 0
         self.warnings: dict[CompileWarning, None] = {}
         """In order and without duplicates."""
         self.baked: dict[str, str] = {}
         """Parameters whose elements were used while importing -> the node that needs them fixed."""
+        self.own_names: dict[tuple[str, int], str] = {}
+        """(first output of a node, input) -> what it reads there as its own, of a tensor that it shares."""
+        self.norms: list[FoldedNorm] = []
+        """Norms that are folded into parameters."""
         self._created = created
         self._orders: dict[str, tuple[int, ...]] = {}
         self._replay = replay
@@ -258,7 +267,7 @@ class Scope:
         stem = weight.removesuffix(".weight") if self._bias_suffix == ".bias" else weight
         wanted = stem + self._bias_suffix
         numbered = (f"{wanted}.{number}" for number in itertools.count(1))
-        free = (name for name in itertools.chain([wanted], numbered) if name not in self._taken)
+        free = (name for name in itertools.chain([wanted], numbered) if name not in self.taken)
         return next(name for name in free if name not in self.parameters)
 
     def matrix(self, known: Known, order: tuple[int, int]) -> tuple[Value, bool]:
@@ -297,6 +306,26 @@ class Scope:
             value = self.emit("reshape", value, shape=tuple(shape[axis] for axis in kept))
         perm = tuple(kept.index(axis) for axis in order)
         return value if perm == tuple(range(len(perm))) else self.emit("transpose", value, perm=perm)
+
+    def count_nodes(self, nodes: Sequence[SourceNode], where: str) -> None:
+        """Charge nodes that stand in for others, and note who reads what. Raises: LimitExceeded."""
+        self._imported += max(len(nodes), 1)
+        if self._imported > self.limits.nodes:
+            raise LimitExceeded(
+                f"more than {self.limits.nodes:,} nodes once operators are defined by others and loops unrolled",
+                where=where,
+                hint="shorten the loop, or split the model",
+            )
+        for node in nodes:
+            for name in dict.fromkeys(node.inputs):
+                self.readers.setdefault(name, []).append(node)
+
+    def same(self, name: str, other: str) -> None:
+        """From now on `name` is what `other` is."""
+        if other in self.sequences:
+            self.sequences[name] = self.sequences[other]
+        else:
+            self.operands[name] = self.operands[other]
 
     def count_folded(self, arrays: Sequence[Array], where: str) -> None:
         """Charge arrays that folding made against the limit."""

@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.frontend.prescan import STANDARD_DOMAINS
 from compiler.frontend.torch_record import NO_CALL, TorchCall, TorchRecord, told_by, torch_call, torch_record
 from compiler.graph import Array
 from compiler.warnings import CompileWarning
 
-OPSETS = range(13, 24)
+OPSETS = range(13, 29)
+"""Up to the newest that the `onnx` package knows, whose own cases the tests run; ONNX Runtime may know fewer."""
+_OTHER_OPSET = "export again with opset_version=18, or use onnx.version_converter"
 _QUOTED = re.compile(r"'([^']*)'")
 """The items of a list of names, as Python prints it: how the exporter stores its metadata."""
 
-AttributeValue = int | float | str | Array | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An attribute inside a function that takes the value of the function's attribute `name`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A sub-graph of a node, or what a function consists of: nodes that read nothing but names of the body itself.
+
+    What a sub-graph reads from around it, its node has as further inputs: `captured` says which input each is.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[SourceNode, ...]
+    initializers: Mapping[str, Array] = field(default_factory=dict)
+    captured: Mapping[str, int] = field(default_factory=dict)
+
+
+AttributeValue = int | float | str | Array | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | Body | Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +67,10 @@ class SourceNode:
     """Class of that module (`torch.nn.modules.linear.Linear`), if the exporter tells."""
     call: TorchCall = NO_CALL
     """That operator's call in the exported program, if the exporter tells."""
+    domain: str = ""
+    """Of a call of a model-local function, that function's; empty for the standard's operators."""
+    opset: int = 0
+    """Version of the standard that it is written in; 0: the model's."""
 
     def operand(self, index: int) -> str:
         """Name of input `index`, or an empty text if it is left out."""
@@ -62,8 +92,17 @@ class SourceInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Function:
+    """A model-local function: its body, the values of attributes that a call leaves out, its standard's version."""
+
+    body: Body
+    defaults: Mapping[str, AttributeValue]
+    opset: int
+
+
+@dataclass(frozen=True, slots=True)
 class SourceModel:
-    """An ONNX model, parsed and checked for form: single assignment, topological order, standard operators.
+    """An ONNX model, parsed.
 
     The fields after `record` are what the frontend found out about its initializers before the import.
     """
@@ -75,6 +114,8 @@ class SourceModel:
     initializers: Mapping[str, Array]
     producer: str = ""
     record: TorchRecord | None = None
+    functions: Mapping[tuple[str, str], Function] = field(default_factory=dict)
+    """(domain, name) -> function, until they are put in place."""
     constants: frozenset[str] = frozenset()
     """Float initializers that are no parameters: buffers, and what an exporter computed."""
     created: frozenset[str] = frozenset()
@@ -89,6 +130,13 @@ class SourceModel:
         return {*self.initializers, *(value.name for value in self.inputs), *made}
 
 
+def type_label(code: int) -> str:
+    """What people call an element type of ONNX; some have no NumPy type."""
+    known = next((row.label for row in ELEMENT_TYPES.values() if row.onnx == code), "")
+    names = onnx.TensorProto.DataType
+    return known or (names.Name(code).lower() if code in names.values() else f"number {code}")
+
+
 def free_name(wanted: str, taken: set[str]) -> str:
     """A name that no value has, which is taken from now on: the wanted one, with marks if it takes them."""
     while wanted in taken:
@@ -98,11 +146,11 @@ def free_name(wanted: str, taken: set[str]) -> str:
 
 
 def parse_model(model: bytes) -> SourceModel:
-    """Parse ONNX bytes that passed `prescan`; model-local functions are expanded.
+    """Parse ONNX bytes that passed `prescan`.
 
-    Raises: ModelError (not parseable, not in single-assignment form), UnsupportedOperator (opset, control flow).
+    Raises: ModelError (not parseable), UnsupportedOperator (opset).
     """
-    proto = _expand_functions(_parse(model))
+    proto = _parse(model)
     opset = _opset(proto)
     graph = proto.graph
     if graph.sparse_initializer:
@@ -110,17 +158,16 @@ def parse_model(model: bytes) -> SourceModel:
     initializers = {tensor.name: _array(tensor, f"initializer {tensor.name!r}") for tensor in graph.initializer}
     if len(initializers) != len(graph.initializer):
         raise ModelError("two initializers have the same name", where="graph")
-    source = SourceModel(
+    return SourceModel(
         opset=opset,
-        nodes=tuple(_node(node, index) for index, node in enumerate(graph.node)),
+        nodes=tuple(parsed_node(node, index) for index, node in enumerate(graph.node)),
         inputs=tuple(_input(value) for value in graph.input if value.name not in initializers),
         outputs=tuple(value.name for value in graph.output),
         initializers=initializers,
         producer=str(proto.producer_name),
         record=torch_record(graph),
+        functions={(_plain(found.domain), str(found.name)): _function(found, opset) for found in proto.functions},
     )
-    _check_form(source)
-    return source
 
 
 def _parse(model: bytes) -> Any:
@@ -132,28 +179,17 @@ def _parse(model: bytes) -> Any:
     return proto
 
 
-def _expand_functions(proto: Any) -> Any:
-    if not proto.functions:
-        return proto
-    from onnx import inliner
-
-    try:
-        return inliner.inline_local_functions(proto)
-    except Exception as problem:  # the inliner is C++ and raises bare RuntimeErrors
-        raise ModelError(f"its functions cannot be expanded: {problem}", where="model") from None
-
-
 def _opset(proto: Any) -> int:
     versions = [entry.version for entry in proto.opset_import if entry.domain in STANDARD_DOMAINS]
     if len(set(versions)) != 1:
         raise ModelError(f"imports {len(versions)} versions of the standard operators, expected 1", where="model")
     if versions[0] not in OPSETS:
-        raise UnsupportedOperator(
-            f"opset {versions[0]} is outside {OPSETS[0]} to {OPSETS[-1]}",
-            where="model",
-            hint="export again with opset_version=18, or use onnx.version_converter",
-        )
+        raise UnsupportedOperator(_outside(versions[0]), where="model", hint=_OTHER_OPSET)
     return int(versions[0])
+
+
+def _outside(opset: int) -> str:
+    return f"opset {opset} is outside {OPSETS[0]} to {OPSETS[-1]}"
 
 
 def _array(tensor: Any, where: str) -> Array:
@@ -180,16 +216,68 @@ def _dimension(dim: Any) -> int | str | None:
     return str(dim.dim_param) or None if kind == "dim_param" else None
 
 
-def _node(node: Any, index: int) -> SourceNode:
+def parsed_node(node: Any, index: int) -> SourceNode:
+    """A node (protobuf), its sub-graphs closed; without a name it is called after its place."""
     name = node.name or f"{node.op_type}_{index}"
     where = f"node {name!r} ({node.op_type})"
-    if node.domain not in STANDARD_DOMAINS:
-        raise UnsupportedOperator(f"domain {node.domain!r} is not part of the ONNX standard", where=where)
-    attributes = {attribute.name: _attribute(attribute, where) for attribute in node.attribute}
+    attributes = {attribute.name: parsed_attribute(attribute, where) for attribute in node.attribute}
     told = told_by(node)
     origin = _torch_origin(node, told)
+    inputs = tuple(node.input)
+    if any(isinstance(value, Body) for value in attributes.values()):
+        inputs, attributes = _with_captures(inputs, attributes)
     return SourceNode(
-        name, node.op_type, tuple(node.input), tuple(node.output), attributes, *origin, call=torch_call(told)
+        name, node.op_type, inputs, tuple(node.output), attributes, *origin, torch_call(told), _plain(node.domain)
+    )
+
+
+def _plain(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else str(domain)
+
+
+def _with_captures(
+    inputs: tuple[str, ...], attributes: Mapping[str, AttributeValue]
+) -> tuple[tuple[str, ...], dict[str, AttributeValue]]:
+    """A node's inputs and attributes once all that its sub-graphs read from around it are inputs of the node."""
+    free = {name: None for value in attributes.values() if isinstance(value, Body) for name in _free_names(value)}
+    places = {name: len(inputs) + position for position, name in enumerate(free)}
+    closed = {
+        key: replace(value, captured={name: places[name] for name in _free_names(value)})
+        if isinstance(value, Body)
+        else value
+        for key, value in attributes.items()
+    }
+    return (*inputs, *free), closed
+
+
+def _free_names(body: Body) -> dict[str, None]:
+    """What a body reads and does not make, in order."""
+    made = {*body.inputs, *body.initializers, *(name for node in body.nodes for name in node.outputs)}
+    read = itertools.chain(body.outputs, *(node.inputs for node in body.nodes))
+    return {name: None for name in read if name and name not in made}
+
+
+def _function(proto: Any, model_opset: int) -> Function:
+    where = f"function {proto.name!r}"
+    versions = [entry.version for entry in proto.opset_import if entry.domain in STANDARD_DOMAINS]
+    opset = int(versions[0]) if versions else model_opset
+    if opset not in OPSETS:
+        raise UnsupportedOperator(_outside(opset), where=where, hint=_OTHER_OPSET)
+    nodes = tuple(parsed_node(node, index) for index, node in enumerate(proto.node))
+    defaults = {attribute.name: parsed_attribute(attribute, where) for attribute in proto.attribute_proto}
+    body = Body(tuple(proto.input), tuple(proto.output), nodes)
+    return Function(body, defaults, 0 if opset == model_opset else opset)
+
+
+def _subgraph(graph: Any, where: str) -> Body:
+    if graph.sparse_initializer:
+        raise UnsupportedOperator("sparse initializers are not supported", where=where, hint="store them dense")
+    initializers = {tensor.name: _array(tensor, f"initializer {tensor.name!r}") for tensor in graph.initializer}
+    return Body(
+        tuple(value.name for value in graph.input if value.name not in initializers),
+        tuple(value.name for value in graph.output),
+        tuple(parsed_node(node, index) for index, node in enumerate(graph.node)),
+        initializers,
     )
 
 
@@ -216,8 +304,11 @@ def _module_of_path(parts: Sequence[str]) -> str:
     return ".".join(module)
 
 
-def _attribute(attribute: Any, where: str) -> AttributeValue:
+def parsed_attribute(attribute: Any, where: str) -> AttributeValue:
+    """The value of an attribute (protobuf)."""
     kind = onnx.AttributeProto
+    if attribute.ref_attr_name:
+        return Reference(str(attribute.ref_attr_name))
     match attribute.type:
         case kind.FLOAT:
             return float(attribute.f)
@@ -233,12 +324,8 @@ def _attribute(attribute: Any, where: str) -> AttributeValue:
             return tuple(int(value) for value in attribute.ints)
         case kind.STRINGS:
             return tuple(_text(value, where) for value in attribute.strings)
-        case kind.GRAPH | kind.GRAPHS:
-            raise UnsupportedOperator(
-                "control flow (a sub-graph) is not supported",
-                where=where,
-                hint="export with the branch or loop unrolled, e.g. torch.onnx.export(..., dynamo=True)",
-            )
+        case kind.GRAPH:
+            return _subgraph(attribute.g, where)
     raise UnsupportedOperator(f"attribute {attribute.name!r} has a type that is not supported", where=where)
 
 
@@ -247,34 +334,3 @@ def _text(value: bytes, where: str) -> str:
         return value.decode()
     except UnicodeDecodeError:
         raise ModelError("a text attribute is not UTF-8", where=where) from None
-
-
-def _check_form(source: SourceModel) -> None:
-    """Single assignment in topological order."""
-    known = set(source.initializers)
-    _define(known, [value.name for value in source.inputs], "graph inputs")
-    for node in source.nodes:
-        for name in node.inputs:
-            if name and name not in known:
-                raise ModelError(f"reads {name!r}, which nothing before it makes", where=node.where,
-                                 hint="nodes must be in topological order")  # fmt: skip
-        _define(known, [name for name in node.outputs if name], node.where)
-    _check_outputs(source.outputs, known)
-
-
-def _define(known: set[str], names: Sequence[str], where: str) -> None:
-    for name in names:
-        if not name or name in known:
-            raise ModelError(f"{name!r} is defined twice" if name else "a value has no name", where=where)
-        known.add(name)
-
-
-def _check_outputs(outputs: Iterable[str], known: set[str]) -> None:
-    names = list(outputs)
-    if not names:
-        raise ModelError("the graph has no output", where="graph")
-    for name in names:
-        if name not in known:
-            raise ModelError("no node makes it", where=f"output {name!r}")
-    if len(set(names)) != len(names):
-        raise ModelError("an output is listed twice", where="graph")

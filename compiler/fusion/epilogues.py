@@ -9,6 +9,7 @@ from compiler.fusion.maps import MAX_OPERANDS, TOO_MANY_OPERANDS
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import is_identity, regrouped
 from compiler.kernels.expressions import Expr, Ref, substitute_refs, uses_position
+from compiler.kernels.movement import MovementSpec
 from compiler.kernels.spec import (
     AttentionSpec,
     ConvSpec,
@@ -33,6 +34,7 @@ NOT_POINTWISE = Reason("epilogue.access", "element-wise work on reals, at the ve
 OTHER_OPERANDS = Reason("epilogue.operands", "further operands that can be read over the producer's axes")
 TOO_MUCH_WORK = Reason("epilogue.work", "arithmetic that the producer's kernel can hold")
 
+_WITHOUT = GatherSpec | MapSpec | AttentionSpec | MovementSpec
 WithEpilogue = MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | ReduceSpec | NormGradSpec
 
 
@@ -43,7 +45,7 @@ def output_extents(spec: KernelSpec) -> tuple[int, ...] | None:
     if isinstance(spec, ReduceSpec):
         return tuple(extent for axis, extent in enumerate(spec.extents) if axis not in spec.reduced)
     if isinstance(spec, ConvSpec):
-        return _conv_extents(spec.kind, spec, (spec.k,), (*spec.kernel, spec.c, spec.k))
+        return _conv_extents(spec.kind, spec, (spec.k,), spec.weight)
     if isinstance(spec, DepthwiseSpec):
         return _conv_extents(spec.kind, spec, (spec.c,), (*spec.kernel, spec.c))
     if isinstance(spec, PoolSpec):
@@ -79,11 +81,11 @@ def fuse_epilogue(
     """
     spec, source = consumer.spec, producer.spec
     groups = output_extents(source)
-    if groups is None or isinstance(source, GatherSpec | MapSpec | AttentionSpec) or not isinstance(spec, MapSpec):
+    if groups is None or isinstance(source, _WITHOUT) or not isinstance(spec, MapSpec):
         return NO_EPILOGUE
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents) or uses_position(spec.exprs[0]):
         return NOT_POINTWISE
-    if not spec.outputs[0].type.element.is_real:
+    if any(not access.type.element.is_real for access in (spec.outputs[0], *(spec.inputs[i] for i in reads))):
         return NOT_POINTWISE
     if any(not is_identity(spec.inputs[position], spec.extents) for position in reads):
         return NOT_POINTWISE

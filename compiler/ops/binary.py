@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,11 +12,23 @@ from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.expressions import Binary, Ref
 from compiler.ops.broadcasting import pointwise, sum_to
 from compiler.ops.emitter import Emitter, Grads
-from compiler.ops.record import Example, NotDifferentiable, OnnxNode, Operator, Types, broadcast_shape, elementwise_cost
+from compiler.ops.record import (
+    Example,
+    NamedNode,
+    NotDifferentiable,
+    OnnxNode,
+    OnnxWriter,
+    Operator,
+    Types,
+    broadcast_shape,
+    elementwise_cost,
+)
 from compiler.values import Value
 
 BinaryOneSided = Callable[[Emitter, Value, Value, Value, Value], Value]
 """(emitter, x, y, z, d_z) -> the gradient of one operand, before it is summed to the operand's shape."""
+
+ToOnnx = Callable[[NamedNode, Mapping[str, TensorType]], Sequence[OnnxNode]]
 
 _VECTOR = TensorType("f32", (2, 3, 5))
 _ROW = TensorType("f32", (3, 1))
@@ -36,7 +48,7 @@ def _binary(
     name: str,
     evaluate: Callable[[Array, Array], Array],
     grads: tuple[BinaryOneSided, BinaryOneSided] | NotDifferentiable,
-    onnx: str,
+    onnx: str | ToOnnx,
     *,
     scalar: str = "",
     result: DType | None = None,
@@ -64,9 +76,16 @@ def _binary(
         grad=grads if isinstance(grads, NotDifferentiable) else rule,
         cost=elementwise_cost(flops),
         lower=lambda inputs, outputs, attrs: pointwise(inputs, outputs[0], Binary(scalar or name, Ref(0), Ref(1))),
-        to_onnx=lambda node, types: [OnnxNode(onnx, node.inputs, node.outputs)],
+        to_onnx=_plain_onnx(onnx) if isinstance(onnx, str) else onnx,
         examples=(Example(tensors, values=values),),
     )
+
+
+def _divide(x: Array, y: Array) -> Array:
+    """The quotient; that of integers is towards zero, and 0 over 0."""
+    if x.dtype.kind == "f":
+        return np.asarray(x / y)
+    return np.asarray(np.floor_divide(x - np.fmod(x, y), y))
 
 
 def _d_div_y(b: Emitter, x: Value, y: Value, z: Value, d: Value) -> Value:
@@ -87,12 +106,33 @@ def _d_pow_y(b: Emitter, x: Value, y: Value, z: Value, d: Value) -> Value:
     return b.emit("mul", d, slope)
 
 
+def _d_mod_y(b: Emitter, x: Value, y: Value, z: Value, d: Value) -> Value:
+    """-d (x - z) / y: how often the divisor was taken away."""
+    return b.emit("neg", b.emit("mul", d, b.emit("div", b.emit("sub", x, z), y)))
+
+
+def _plain_onnx(op_type: str) -> ToOnnx:
+    return lambda node, types: [OnnxNode(op_type, node.inputs, node.outputs)]
+
+
+def _mod_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+    """With the sign of the divisor, which older runtimes give for integers only: fmod(fmod(x, y) + y, y)."""
+    if not types[node.output].element.is_real:
+        return [OnnxNode("Mod", node.inputs, node.outputs)]
+    out, y = OnnxWriter(node.output), node.inputs[1]
+    rest = out.add("Mod", *node.inputs, fmod=1)
+    out.add("Mod", out.add("Add", rest, y), y, output=node.output, fmod=1)
+    return out.nodes
+
+
 def _where_less(b: Emitter, low: Value, high: Value, d: Value) -> Value:
     """`d` where `low` < `high`, and half of it where they are equal, as in torch.maximum."""
     half = b.emit("where", b.emit("equal", low, high), b.emit("mul", d, b.constant(0.5)), b.constant(0.0))
     return b.emit("where", b.emit("less", low, high), d, half)
 
 
+_BITS = NotDifferentiable("bits have no derivative")
+_WHOLE = (TensorType("i64", (2, 3, 5)), TensorType("i64", (3, 1)))
 _BOOL_ROW = TensorType("bool", (3, 1))
 _COMPARE = NotDifferentiable("comparisons are piecewise constant")
 
@@ -107,7 +147,7 @@ BINARY_OPERATORS = (
     ),
     _binary(
         "div",
-        np.divide,
+        _divide,
         (lambda b, x, y, z, d: b.emit("div", d, y), _d_div_y),
         "Div",
         values=("normal", "positive"),
@@ -134,6 +174,25 @@ BINARY_OPERATORS = (
         scalar="min",
     ),
     _binary("pow", np.power, (_d_pow_x, _d_pow_y), "Pow", values=("positive", "positive"), flops=30),
+    _binary(
+        "mod",
+        np.mod,
+        (lambda b, x, y, z, d: d, _d_mod_y),
+        _mod_onnx,
+        values=("normal", "positive"),
+        flops=16,
+    ),
+    _binary(
+        "fmod",
+        np.fmod,
+        (lambda b, x, y, z, d: d, _d_mod_y),
+        lambda node, types: [OnnxNode("Mod", node.inputs, node.outputs, {"fmod": 1})],
+        values=("normal", "positive"),
+        flops=12,
+    ),
+    _binary("bit_and", np.bitwise_and, _BITS, "BitwiseAnd", tensors=_WHOLE),
+    _binary("bit_or", np.bitwise_or, _BITS, "BitwiseOr", tensors=_WHOLE),
+    _binary("bit_xor", np.bitwise_xor, _BITS, "BitwiseXor", tensors=_WHOLE),
     _binary("less", np.less, _COMPARE, "Less", scalar="lt", result="bool"),
     _binary("less_equal", np.less_equal, _COMPARE, "LessOrEqual", scalar="le", result="bool"),
     _binary("equal", np.equal, _COMPARE, "Equal", scalar="eq", result="bool"),

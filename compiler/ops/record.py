@@ -100,7 +100,8 @@ class Cost:
 class Example:
     """Inputs for the generic tests: types, attributes, and per input how values are drawn.
 
-    `values[i]`: "normal", "positive" (0.5 to 2), "unit" (0 to 1), "apart" (all distinct, far from zero),
+    `values[i]`: "normal", "positive" (0.5 to 2), "unit" (0 to 1), "inner" (-0.9 to 0.9),
+    "above one" (1.1 to 3), "apart" (all distinct, far from zero),
     "bool", or "index:N" (integers below N). Missing entries mean "normal".
     """
 

@@ -10,6 +10,7 @@ from compiler.element_types import DType
 from compiler.errors import InternalError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.expressions import Binary, Const, Expr, Ref, Unary
+from compiler.ops import scalar_forms
 from compiler.ops.broadcasting import pointwise
 from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
@@ -116,6 +117,34 @@ def _relu_mask(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
     return b.emit("where", positive, d_y, b.constant(0.0))
 
 
+def _one_plus_square(b: Emitter, x: Value) -> Value:
+    return b.emit("add", b.constant(1.0), b.emit("mul", x, x))
+
+
+def _one_minus_square(b: Emitter, x: Value) -> Value:
+    """(1 - x) (1 + x), which loses nothing near the ends."""
+    one = b.constant(1.0)
+    return b.emit("mul", b.emit("sub", one, x), b.emit("add", one, x))
+
+
+def _d_asin(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
+    return b.emit("mul", d_y, b.emit("rsqrt", _one_minus_square(b, x)))
+
+
+def _d_acosh(b: Emitter, x: Value, y: Value, d_y: Value) -> Value:
+    one = b.constant(1.0)
+    below, above = b.emit("rsqrt", b.emit("sub", x, one)), b.emit("rsqrt", b.emit("add", x, one))
+    return b.emit("mul", b.emit("mul", d_y, below), above)
+
+
+def _log1p_onnx(out: OnnxWriter, x: str, output: str) -> str:
+    return out.add("Log", out.add("Add", x, out.scalar(1.0)), output=output)
+
+
+def _expm1_onnx(out: OnnxWriter, x: str, output: str) -> str:
+    return out.add("Sub", out.add("Exp", x), out.scalar(1.0), output=output)
+
+
 _FLAT = NotDifferentiable("piecewise constant: the derivative is zero almost everywhere")
 _LOGIC = NotDifferentiable("boolean values have no derivative")
 
@@ -155,6 +184,69 @@ UNARY_OPERATORS = (
     _unary("sign", np.sign, _FLAT, "Sign"),
     _unary("sin", np.sin, lambda b, x, y, d: b.emit("mul", d, b.emit("cos", x)), "Sin", flops=20),
     _unary("cos", np.cos, lambda b, x, y, d: b.emit("neg", b.emit("mul", d, b.emit("sin", x))), "Cos", flops=20),
+    _unary(
+        "expm1",
+        np.expm1,
+        lambda b, x, y, d: b.emit("mul", d, b.emit("add", y, b.constant(1.0))),
+        _expm1_onnx,
+        flops=30,
+        expr=scalar_forms.EXPM1,
+    ),
+    _unary(
+        "log1p",
+        np.log1p,
+        lambda b, x, y, d: b.emit("div", d, b.emit("add", b.constant(1.0), x)),
+        _log1p_onnx,
+        flops=25,
+        expr=scalar_forms.LOG1P,
+        values="positive",
+    ),
+    _unary(
+        "sinh",
+        np.sinh,
+        lambda b, x, y, d: b.emit("mul", d, b.emit("cosh", x)),
+        "Sinh",
+        flops=40,
+        expr=scalar_forms.SINH,
+    ),
+    _unary(
+        "cosh",
+        np.cosh,
+        lambda b, x, y, d: b.emit("mul", d, b.emit("sinh", x)),
+        "Cosh",
+        flops=30,
+        expr=scalar_forms.COSH,
+    ),
+    _unary("asin", np.arcsin, _d_asin, "Asin", flops=30, expr=scalar_forms.ASIN, values="inner"),
+    _unary(
+        "acos",
+        np.arccos,
+        lambda b, x, y, d: b.emit("neg", _d_asin(b, x, y, d)),
+        "Acos",
+        flops=30,
+        expr=scalar_forms.ACOS,
+        values="inner",
+    ),
+    _unary("atan", np.arctan, lambda b, x, y, d: b.emit("div", d, _one_plus_square(b, x)), "Atan", flops=25),
+    _unary(
+        "asinh",
+        np.arcsinh,
+        lambda b, x, y, d: b.emit("mul", d, b.emit("rsqrt", _one_plus_square(b, x))),
+        "Asinh",
+        flops=45,
+        expr=scalar_forms.ASINH,
+    ),
+    _unary("acosh", np.arccosh, _d_acosh, "Acosh", flops=45, expr=scalar_forms.ACOSH, values="above one"),
+    _unary(
+        "atanh",
+        np.arctanh,
+        lambda b, x, y, d: b.emit("div", d, _one_minus_square(b, x)),
+        "Atanh",
+        flops=40,
+        expr=scalar_forms.ATANH,
+        values="inner",
+    ),
+    _unary("round", np.round, _FLAT, "Round", flops=8, expr=scalar_forms.ROUND),
     _unary("not", np.logical_not, _LOGIC, "Not", values="bool", tensor=_BOOL),
     _unary("is_nan", np.isnan, _LOGIC, "IsNaN", result="bool"),
     _unary("identity", lambda x: x.copy(), lambda b, x, y, d: d, "Identity", flops=0, expr=Ref(0)),

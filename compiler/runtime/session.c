@@ -24,7 +24,10 @@ const pf_program *pf_program_of(pf_program_kind kind) {
 
 int pf_input_count(void) { return pf_image_data.input_count; }
 const pf_tensor *pf_input(int index) { return &pf_image_data.inputs[index]; }
-const pf_tensor *pf_label(void) { return &pf_image_data.label; }
+int pf_label_count(void) { return pf_image_data.label_count; }
+const pf_tensor *pf_label(int index) { return &pf_image_data.labels[index]; }
+int64_t pf_batch(void) { return pf_image_data.batch; }
+int pf_term_count(void) { return pf_image_data.term_count; }
 const pf_tensor *pf_logits_tensor(void) { return &pf_image_data.logits; }
 pf_sizes pf_planned_sizes(void) { return pf_image_data.sizes; }
 int64_t pf_steps_done(const pf_step *step) { return step->steps_done; }
@@ -122,7 +125,7 @@ void *pf_input_buffer(pf_step *step, pf_program_kind program, int input) {
     return at(step, pf_program_of(program)->inputs[input]);
 }
 
-void *pf_label_buffer(pf_step *step) { return at(step, pf_image_data.train.label); }
+void *pf_label_buffer(pf_step *step, int label) { return at(step, pf_image_data.train.labels[label]); }
 
 static pf_status bind(void *buffer, const pf_tensor *tensor, const void *data, size_t bytes) {
     size_t needed = (size_t)tensor->count * pf_item_bytes(tensor->dtype);
@@ -138,8 +141,10 @@ pf_status pf_bind_input(pf_step *step, pf_program_kind program, int input, const
     return bind(pf_input_buffer(step, program, input), pf_input(input), data, bytes);
 }
 
-pf_status pf_bind_label(pf_step *step, const void *data, size_t bytes) {
-    return bind(pf_label_buffer(step), pf_label(), data, bytes);
+pf_status pf_bind_label(pf_step *step, int label, const void *data, size_t bytes) {
+    if (label < 0 || label >= pf_image_data.label_count)
+        return pf_fail(PF_USER, "user.labels", "there is no array of labels %d", label);
+    return bind(pf_label_buffer(step, label), pf_label(label), data, bytes);
 }
 
 static double power(double base, int64_t exponent) {

@@ -16,6 +16,7 @@ from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import Linear, is_identity, linear_form
 from compiler.kernels.expressions import Binary, Expr, Index, Ref, substitute_refs, uses_position, walk
+from compiler.kernels.movement import ElementsSpec, MovementSpec, ResampleSpec, ScanSpec, SelectSpec
 from compiler.kernels.spec import (
     AttentionSpec,
     ConvSpec,
@@ -64,6 +65,8 @@ def part_of(spec: KernelSpec, parts: int) -> Part | None:
             return _gather(spec, parts)
         case AttentionSpec():
             return _attention(spec, parts)
+        case ElementsSpec() | ResampleSpec() | ScanSpec() | SelectSpec():
+            return _movement(spec, parts)
     return None
 
 
@@ -304,3 +307,17 @@ def _attention(spec: AttentionSpec, parts: int) -> Part | None:
     operands = 3 if spec.kind == "forward" else 6
     cut = (True,) * operands + ((per_sample,) if masked else ())
     return Part(replace(spec, batch=spec.batch // parts, mask=mask), cut)
+
+
+def _movement(spec: MovementSpec, parts: int) -> Part | None:
+    """Parts of the outer axis; tables, and an index that is the same for all of it, are read whole."""
+    if spec.outer % parts:
+        return None
+    part = replace(spec, outer=spec.outer // parts)
+    if isinstance(spec, ResampleSpec):
+        return Part(part, (True, False, False))
+    if isinstance(spec, ElementsSpec):
+        operands = {"gather": (True, False), "add": (False, True), "last": (False,)}.get(spec.kind, (True, False, True))
+        cut = tuple(whole or spec.per_outer for whole in operands)
+        return Part(part, cut) if any(cut) else None
+    return Part(part, (True,) * (2 if isinstance(spec, ScanSpec) and spec.kind == "linear" else 1))

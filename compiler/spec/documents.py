@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from compiler.errors import PlanError, SpecError
 from compiler.spec.fields import Fields
+from compiler.spec.loss import LossSpec, LossTerm, read_loss
 from compiler.spec.reading import read_mapping
 
 PRESETS = ("full", "bias-only", "last-layer", "frozen")
@@ -46,6 +47,8 @@ class SparsePlan:
     name: str
     preset: str = "frozen"
     rules: tuple[UpdateRule, ...] = ()
+    frozen: tuple[str, ...] = ()
+    """Names or globs of what never learns, whatever the rules say; a model need not have them."""
 
     @classmethod
     def of_preset(cls, preset: str) -> SparsePlan:
@@ -63,7 +66,8 @@ class SparsePlan:
         table = Fields(read_mapping(source, "plan", PlanError), "plan", PlanError)
         preset = table.choice("preset", PRESETS, default="frozen")
         rules = tuple(_rule(entry) for entry in table.tables("update"))
-        plan = cls(name=table.text("name", default=preset), preset=preset, rules=rules)
+        frozen = table.texts("frozen", default=())
+        plan = cls(name=table.text("name", default=preset), preset=preset, rules=rules, frozen=frozen)
         table.done()
         if plan.preset == "frozen" and not any(rule.ratio > 0 for rule in rules):
             raise PlanError(
@@ -73,29 +77,19 @@ class SparsePlan:
 
     def canonical_json(self) -> str:
         """One text for one meaning (the name is part of it)."""
-        body = {"name": self.name, "preset": self.preset, "update": [rule.to_json() for rule in self.rules]}
+        body: dict[str, object] = {
+            "name": self.name,
+            "preset": self.preset,
+            "update": [rule.to_json() for rule in self.rules],
+            # Left out when empty: a plan that does not use it keeps its digest.
+            **({"frozen": list(self.frozen)} if self.frozen else {}),
+        }
         return _canonical(body)
 
     @property
     def digest(self) -> str:
         """`sha256:<hex>` of the canonical text."""
         return _digest(self.canonical_json())
-
-
-@dataclass(frozen=True, slots=True)
-class LossSpec:
-    """The loss: mean cross-entropy over an axis against class indices, or mean squared error."""
-
-    kind: Literal["cross_entropy", "mse"] = "cross_entropy"
-    output: str = ""
-    """Name of the model output it reads; empty: the only (or first) output."""
-    class_axis: int | None = None
-    """Cross-entropy: the output's axis that holds the classes, from its end if negative; None: the last."""
-
-    def to_json(self) -> dict[str, object]:
-        """Plain data; a class axis that is not given is left out, so that a spec without one keeps its digest."""
-        axis = {} if self.class_axis is None else {"class_axis": self.class_axis}
-        return {"kind": self.kind, "output": self.output, **axis}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +145,7 @@ class TrainingSpec:
         table = Fields(read_mapping(source, "spec", SpecError), "spec", SpecError)
         spec = cls(
             batch=table.integer("batch", default=8, low=1, high=65536),
-            loss=_loss(table.table("loss")),
+            loss=read_loss(table.table("loss")),
             optimizer=_optimizer(table.table("optimizer")),
             inputs=_inputs(table.mapping("inputs")),
             batch_norm=_batch_norm(table),
@@ -210,17 +204,6 @@ def _batch_norm(table: Fields) -> BatchNormMode:
     return next(mode for mode in BATCH_NORM_MODES if mode == chosen)
 
 
-def _loss(table: Fields) -> LossSpec:
-    kind = table.choice("kind", ("cross_entropy", "mse"), default="cross_entropy")
-    output = table.text("output", default="")
-    if kind == "mse":
-        loss = LossSpec("mse", output)
-    else:
-        loss = LossSpec("cross_entropy", output, table.optional_integer("class_axis", low=-8, high=7))
-    table.done()
-    return loss
-
-
 def _optimizer(table: Fields) -> OptimizerSpec:
     if table.choice("kind", ("sgd", "adamw"), default="sgd") == "sgd":
         optimizer = OptimizerSpec(
@@ -260,3 +243,7 @@ def _canonical(body: Mapping[str, object]) -> str:
 
 def _digest(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+__all__ = ["OPTIMIZER_FIELDS", "PRESETS", "LossSpec", "LossTerm", "OptimizerSpec", "SparsePlan", "TrainingSpec",
+           "UpdateRule"]  # fmt: skip

@@ -48,7 +48,7 @@ def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, plan: UpdatePlan) ->
     graph = replace(
         b.graph_of(step.graph),
         inputs=(*step.graph.inputs, *hyper, *states),
-        outputs=(step.loss, step.logits, *updates.values()),
+        outputs=(*step.results, *updates.values()),
     )
     return replace(step, graph=graph, updates=updates, optimizer_state=states, hyper=(*step.hyper, *hyper))
 

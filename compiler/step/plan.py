@@ -89,8 +89,18 @@ def _ratios(graph: Graph, plan: SparsePlan) -> dict[str, float]:
                 ratios[name] = rule.ratio
             if name in graph.unlearnable:
                 wanted[name] = where if rule.ratio > 0 else ""
+    for name in _frozen(graph, plan):
+        ratios[name], wanted[name] = 0.0, ""
     _refuse_unlearnable(graph, wanted)
-    return ratios
+    return {name: ratios[name] for name in graph.named_parameters()}
+
+
+def _frozen(graph: Graph, plan: SparsePlan) -> list[str]:
+    """What the plan freezes by `frozen`; the bias that a norm was folded into is frozen with the tensor behind it."""
+    every = {name: name for name in (*graph.named_parameters(), *graph.unlearnable)}
+    every |= {norm.bias: norm.takes_bias for norm in graph.origins.norms if norm.bias}
+    patterns = plan.frozen
+    return [name for name, own in every.items() if any(own == one or fnmatchcase(own, one) for one in patterns)]
 
 
 def _preset_ratio(graph: Graph, parameter: Parameter, preset: str) -> float:

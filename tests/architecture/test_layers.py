@@ -28,7 +28,7 @@ LAYERS: dict[str, Layers] = {
     ),
     "compiler": (
         "errors",
-        ("cache_folder", "element_types", "identity", "targets", "values", "warnings"),
+        ("cache_folder", "element_types", "identity", "origins", "targets", "values", "warnings"),
         "graph",  # what a model is inside
         "kernels",  # what a kernel computes
         "ops",
@@ -44,6 +44,7 @@ LAYERS: dict[str, Layers] = {
         "placement",  # which way to run fits
         "stages",
         "bundle",  # what leaves
+        "trained",  # what comes back
         "pipeline",
         "stage_text",  # any stage as text
         "api",
@@ -53,7 +54,22 @@ LAYERS: dict[str, Layers] = {
         ("cache", "symbols"),
         "tir",  # writing and compiling TIR
         "tile",  # what contractions share
-        ("attention", "gather", "map", "matmul", "norm_grad", "pool", "reduce", "row", "winograd"),
+        (
+            "attention",
+            "elements",
+            "gather",
+            "map",
+            "matmul",
+            "norm_grad",
+            "pool",
+            "recurrence",
+            "reduce",
+            "resample",
+            "row",
+            "scan",
+            "select",
+            "winograd",
+        ),
         "conv",  # also by Winograd's algorithm
         "depthwise",
         "family",  # which plan and which emitter

@@ -17,6 +17,7 @@ from compiler.frontend.importer import import_model
 from compiler.graph import TensorType
 from compiler.kernels.access import identity
 from compiler.kernels.expressions import Ref, Unary
+from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
 from compiler.kernels.spec import AttentionSpec, GatherSpec, KernelSpec, MapSpec, NormGradSpec, PoolSpec
 from compiler.targets import load
 from tests.architecture.sources import ROOT
@@ -95,11 +96,15 @@ def refused_specs(dtype: DType) -> list[KernelSpec]:
         GatherSpec("gather", 1, 8, 16, 4, dtype=dtype),
         NormGradSpec(4, 16, 1e-5, True, dtype=dtype),
         AttentionSpec("forward", 1, 2, 2, 8, 8, 16, 16, 0.25, dtype=dtype),
+        ElementsSpec("gather", 1, 8, 16, 4, dtype=dtype),
+        ResampleSpec("forward", 1, 8, 16, 4, 2, dtype=dtype),
+        ScanSpec("sum", 1, 8, 16, dtype=dtype),
+        SelectSpec(1, 8, 16, 4, dtype=dtype),
     ]
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.parametrize("position", range(5))
+@pytest.mark.parametrize("position", range(9))
 def test_a_kernel_in_half_precision_is_refused_by_name(position: int, dtype: DType) -> None:
     with pytest.raises(BuildError, match=rf"type {dtype} .*kernels hold f32, i64, i32, bool"):
         build_object(refused_specs(dtype)[position], load("x86-64-v3"), 1)

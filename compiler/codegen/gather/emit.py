@@ -1,17 +1,12 @@
-"""Row gather and its gradient: vectors along a row, or along the indices where rows hold one element.
-
-An index outside the table (which the runtime refuses before it gets here) is moved to the nearest row, so a kernel
-never touches memory that is not its own.
-"""
+"""Row gather and its gradient: vectors along a row, or along the indices where rows hold one element."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from tvm import tirx
 
 from compiler.codegen.gather.plan import GatherPlan, plan, workspace_bytes
 from compiler.codegen.tile.epilogue import Epilogue
+from compiler.codegen.tile.positions import row_of, vectors
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.iteration import chunks
@@ -33,46 +28,26 @@ def emit(spec: GatherSpec, target: Target, threads: int) -> PrimFunc:
     return tir.finish(spec, operands, body)
 
 
-def _row(block: Block, spec: GatherSpec, index_buffer: Buffer, place: Value, lanes: int = 1) -> Value:
-    """The table rows that `lanes` indices from `place` name, as int32 within the table."""
-    raw = block.let(tir.load(index_buffer, place, lanes), "raw")
-    element = tir.base(raw)
-
-    def number(value: int) -> Value:
-        return tir.literal(value, element, lanes)
-
-    wrapped = block.let(tirx.Select(tirx.LT(raw, number(0)), raw + number(spec.rows), raw), "wrapped")
-    inside = tirx.Max(tirx.Min(wrapped, number(spec.rows - 1)), number(0))
-    return block.let(tirx.Cast(tir.dtype("int32", lanes), inside), "row")
-
-
-def _vectors(body: Block, extent: int, lanes: int, each: Callable[[Block, Value, int], None]) -> None:
-    """`each(block, start, width)` for the full vectors of `extent` and what is left of it."""
-    body.loop(extent // lanes, lambda block, v: each(block, v * lanes, lanes), name="v")
-    for start, width in chunks(extent, lanes):
-        each(body, tir.index(start), width)
-
-
 def _gather(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan) -> None:
     (table, index_buffer), (output,) = operands.inputs, operands.outputs
 
     def one_row(block: Block, turn: Value) -> None:
         outer = block.let(tirx.truncdiv(turn, tir.index(spec.count)), "outer")
-        source = _row(block, spec, index_buffer, turn - outer * spec.count)
+        source = row_of(block, spec.rows, index_buffer, turn - outer * spec.count)
         start = block.let((outer * spec.rows + source) * spec.inner, "source")
 
         def copy(inner: Block, place: Value, width: int) -> None:
             inner.store(output, turn * spec.inner + place, tir.load(table, start + place, width))
 
-        _vectors(block, spec.inner, plan.lanes, copy)
+        vectors(block, spec.inner, plan.lanes, copy)
 
     def one_outer(block: Block, outer: Value) -> None:
         def pick(inner: Block, place: Value, width: int) -> None:
-            rows = _row(inner, spec, index_buffer, place, width)
+            rows = row_of(inner, spec.rows, index_buffer, place, width)
             flat = inner.let(rows + tir.broadcast(outer * spec.rows, width), "flat")
             inner.store(output, outer * spec.count + place, tirx.BufferLoad(table, [flat]))
 
-        _vectors(block, spec.count, plan.lanes, pick)
+        vectors(block, spec.count, plan.lanes, pick)
 
     kind = "parallel" if plan.parallel else "serial"
     if spec.inner == 1:
@@ -99,7 +74,7 @@ def _scatter_add(body: Block, spec: GatherSpec, operands: Operands, plan: Gather
             inner.store(table, into + place, total)
 
         def one_index(inner: Block, j: Value) -> None:
-            into = inner.let((outer * spec.rows + _row(inner, spec, index_buffer, j)) * spec.inner, "into")
+            into = inner.let((outer * spec.rows + row_of(inner, spec.rows, index_buffer, j)) * spec.inner, "into")
             source = inner.let((outer * spec.count + j) * spec.inner, "source")
             inner.loop(count, lambda b, v: add(b, into, source, (first + v) * lanes, lanes), name="v")
             left = chunks(spec.inner, lanes)
@@ -133,7 +108,7 @@ def _zero(body: Block, table: Buffer, size: int, element: str, plan: GatherPlan)
 
         body.loop(tasks, one_share, kind="parallel", name="share")
         done = tasks * share * lanes
-    _vectors(body, size - done, lanes, lambda block, place, width: clear(block, place + done, width))
+    vectors(body, size - done, lanes, lambda block, place, width: clear(block, place + done, width))
 
 
 def _update(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan) -> None:
@@ -169,7 +144,7 @@ def _update(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan)
             epilogue.finish(inner, tir.load(total, 0, width), point, table, row * spec.inner + place)
 
         def every_vector(inner: Block) -> None:
-            _vectors(inner, spec.inner, plan.lanes, finish)
+            vectors(inner, spec.inner, plan.lanes, finish)
 
         if spec.skips:
             block.when(tirx.LT(first, end), every_vector)
@@ -192,7 +167,7 @@ def _sort_by_row(body: Block, spec: GatherSpec, index_buffer: Buffer, workspace:
         block.store(workspace, place, tir.literal(0.0, SCRATCH.tir, width))
 
     def count(block: Block, j: Value) -> None:
-        row = _row(block, spec, index_buffer, j)
+        row = row_of(block, spec.rows, index_buffer, j)
         block.store(workspace, row, tir.load(workspace, row) + tir.literal(1.0, SCRATCH.tir))
 
     def begin(block: Block, row: Value) -> None:
@@ -201,12 +176,12 @@ def _sort_by_row(body: Block, spec: GatherSpec, index_buffer: Buffer, workspace:
         block.store(running, 0, tir.load(running, 0) + here)
 
     def put(block: Block, j: Value) -> None:
-        row = _row(block, spec, index_buffer, j)
+        row = row_of(block, spec.rows, index_buffer, j)
         place = block.let(tir.load(workspace, row), "place")
         block.store(workspace, tirx.Cast("int32", place) + spec.rows, tirx.Cast(SCRATCH.tir, j))
         block.store(workspace, row, place + tir.literal(1.0, SCRATCH.tir))
 
-    _vectors(body, spec.rows, lanes, clear)
+    vectors(body, spec.rows, lanes, clear)
     body.loop(spec.count, count, name="j")
     running = body.local(1, name="running")
     body.store(running, 0, tir.literal(0.0, SCRATCH.tir))

@@ -17,7 +17,7 @@ _PARALLEL_ELEMENTS = 8192
 """Lower than for maps: a row's stages do more work per element."""
 _KEPT_BYTES = 16384
 """Widest row whose intermediate values are kept on the stack."""
-_COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"})
+_COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "atan", "pow", "mod", "fmod"})
 
 
 @dataclass(frozen=True, slots=True)

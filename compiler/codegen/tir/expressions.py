@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import tirx
 
-from compiler.codegen.tir import scalar_math
+from compiler.codegen.tir import remainders, scalar_math
 from compiler.codegen.tir.iteration import Space, flatten_access
 from compiler.codegen.tir.philox import philox
 from compiler.codegen.tir.tir import (
@@ -188,10 +188,12 @@ def _apply_binary(block: Block, op: str, x: Value, y: Value) -> Value:
         return extreme(op, x, y)
     if op.startswith("philox"):
         return philox(block, op, x, y)
+    if op in remainders.REMAINDERS:
+        return remainders.REMAINDERS[op](block, x, y)
     if base(x) in _REAL:
         return scalar_math.quotient(x, y) if op == "div" else scalar_math.power(block, x, y)
     if op == "div":
-        return tirx.truncdiv(x, y)
+        return remainders.quotient(block, x, y)
     raise InternalError(f"{op} of integers")
 
 

@@ -2,7 +2,7 @@
 
 TVM's LLVM back end turns `exp`, `log`, `tanh`, `erf`, ... into one libm call per lane; these are a few dozen vector
 instructions instead. Largest errors over the whole range, in units in the last place (ulp) against float64, as the
-tests measure them: exp 1.0, log 1.0, sigmoid 2.5, tanh 2.0, erf 1.5, sin and cos 1.5 (|x| <= 1e9), pow 1.0.
+tests measure them: exp 1.0, log 1.0, sigmoid 2.5, tanh 2.0, erf 1.5, sin and cos 1.5 (|x| <= 1e9), atan 2.0, pow 1.0.
 
 Special values are those of C: exp(-inf) = 0, log(0) = -inf, log(x < 0) = NaN, NaN in, NaN out. Powers of e below
 2**-125 (exp, and sigmoid far below zero) are 0; other subnormal results are produced where the processor does not flush
@@ -184,6 +184,21 @@ def erf(block: Block, x: Value) -> Value:
     return block.let(tirx.Select(tirx.LT(size, _like(0.927734375, x)), near, far), "erf")
 
 
+def atan(block: Block, x: Value) -> Value:
+    """Arc tangent: |x| above tan(3 pi / 8) is turned by pi / 2, above tan(pi / 8) by pi / 4 (Cephes)."""
+    size = block.let(tirx.abs(x), "a")
+    far, middle = tirx.LT(_like(2.414213562, x), size), tirx.LT(_like(0.4142135624, x), size)
+    over = tirx.Select(far, _like(-1.0, x), tirx.Select(middle, tirx.Sub(size, _like(1.0, x)), size))
+    under = tirx.Select(far, size, tirx.Select(middle, tirx.Add(size, _like(1.0, x)), _like(1.0, x)))
+    t = block.let(tirx.Div(over, under), "t")
+    start = tirx.Select(far, _like(math.pi / 2, x), tirx.Select(middle, _like(math.pi / 4, x), _like(0.0, x)))
+    s = block.let(tirx.Mul(t, t), "s")
+    p = _horner(block, s, [8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1])
+    lost = tirx.Select(far, _like(-4.371139e-8, x), tirx.Select(middle, _like(-2.1855695e-8, x), _like(0.0, x)))
+    turned = block.let(tirx.Add(start, tirx.Add(_fma(tirx.Mul(p, s), t, t), lost)), "turned")
+    return block.let(_with_sign_of(x, turned), "atan")
+
+
 def _wave(block: Block, x: Value, quarter: int) -> Value:
     """sin(x + quarter * pi / 2): x = j pi/2 + r in f64, then the polynomial that j and `quarter` choose."""
     wide = block.let(tirx.Cast(dtype("float64", lanes_of(x)), x), "x")
@@ -297,6 +312,7 @@ _POWERS: Mapping[float | None, Callable[[Block, Value], Value]] = {
 
 UNARY_F32: Mapping[str, Callable[[Block, Value], Value]] = {
     "abs": lambda block, x: tirx.abs(x),
+    "atan": atan,
     "cos": cos,
     "erf": erf,
     "exp": exp,

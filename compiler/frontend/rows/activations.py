@@ -81,7 +81,7 @@ def _selu(call: Call, x: Value) -> Value:
 
 def _exp_minus_one(call: Call, x: Value) -> Value:
     # Clamped at zero: the branch is only taken below it, and an overflow there would turn the gradient into NaN.
-    return _shifted(call, call.emit("exp", _at_most_zero(call, x)), -1.0)
+    return call.emit("expm1", _at_most_zero(call, x))
 
 
 def _at_most_zero(call: Call, x: Value) -> Value:
@@ -98,7 +98,7 @@ def _softplus(call: Call, x: Value) -> Value:
     """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)); at zero the slope is the maximum's, 1/2 (a ReLU's is 0)."""
     small = call.emit("exp", call.emit("neg", call.emit("abs", x)))
     above = call.emit("maximum", x, call.scalar(0.0, x))
-    return call.emit("add", above, call.emit("log", _shifted(call, small, 1.0)))
+    return call.emit("add", above, call.emit("log1p", small))
 
 
 def _mish(call: Call, x: Value) -> Value:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
 from compiler.frontend.call import Call, Result, Rule
 from compiler.frontend.scope import Known, Operand, Scope
@@ -22,7 +20,9 @@ def unary(op: str) -> Rule:
     return rule
 
 
-def _negative(op: str) -> Rule:
+def _number(op: str) -> Rule:
+    """ONNX operator that is one of ours on floats and integers."""
+
     def rule(call: Call) -> Operand:
         call.require_dtype(0, NUMERIC)
         return call.emit(op, call.value(0))
@@ -94,56 +94,6 @@ def _mul(call: Call) -> Operand:
     return call.emit("mul", call.value(0), call.value(1))
 
 
-def _div(call: Call) -> Operand:
-    _same_dtype(call, NUMERIC)
-    if call.dtype(0) not in REAL:
-        call.unsupported("integer division at run time is not supported", "cast to float first")
-    return call.emit("div", call.value(0), call.value(1))
-
-
-def _pow(call: Call) -> Operand:
-    """Small constant exponents become products, which keeps gradients exact and cheap."""
-    call.require_dtype(0, REAL)
-    exponent = call.known(1)
-    x = call.value(0)
-    learns = exponent is not None and not {exponent.source, *exponent.behind}.isdisjoint(call.scope.recorded)
-    if exponent is None or exponent.array.size != 1 or learns:
-        call.require_dtype(1, REAL)
-        return call.emit("pow", x, call.value(1))
-    power = float(call.array(1, "the exponent").reshape(-1)[0])
-    shape = np.broadcast_shapes(call.shape(0), exponent.array.shape)
-    return call.reshape(_power(call, x, power), shape)
-
-
-def _power(call: Call, x: Value, power: float) -> Value:
-    if power in (1.0, 2.0, 3.0, 4.0):
-        square = call.emit("mul", x, x) if power > 1 else x
-        return call.emit("mul", square, x if power == 3.0 else square) if power > 2 else square
-    roots = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
-    return call.emit(roots[power], x) if power in roots else call.emit("pow", x, call.scalar(power, x))
-
-
-def _clip(call: Call) -> Operand:
-    """Clip with known bounds; ReLU when it is one."""
-    call.require_dtype(0, REAL)
-    low, high = (_bound(call, 1, -np.inf), _bound(call, 2, np.inf))
-    x = call.value(0)
-    if (low, high) == (-np.inf, np.inf):
-        return x
-    return call.emit("relu", x) if (low, high) == (0.0, np.inf) else call.emit("clip", x, low=low, high=high)
-
-
-def _bound(call: Call, index: int, default: float) -> float:
-    if not call.has(index):
-        return default
-    array = call.array(index, "the bound")
-    if array.size != 1 or bool(np.isnan(array).any()):
-        call.fail(f"bound {index} must be one number")
-    bound = float(array.reshape(-1)[0])
-    # Exporters write "no bound" as the largest float.
-    return default if abs(bound) >= float(np.finfo(np.float32).max) and np.sign(bound) == np.sign(default) else bound
-
-
 def _cast(call: Call) -> Operand:
     call.attributes.ignore("saturate", "round_mode")
     element = emitted_of_onnx(call.attributes.integer("to", 0))
@@ -158,7 +108,7 @@ def _cast_like(call: Call) -> Operand:
 def _cast_to(call: Call, target: str) -> Operand:
     if target not in ELEMENT_TYPES or not ELEMENT_TYPES[target].is_emitted:
         held = ", ".join(row.label for row in EMITTED)
-        call.unsupported(f"casts at run time go to {held}", "export the model in float32")
+        call.unsupported(f"a cast at run time goes to {held}", "export the model in float32")
     return call.operand(0) if call.dtype(0) == target else call.emit("cast", call.value(0), to=target)
 
 
@@ -208,15 +158,14 @@ def _dropout(call: Call) -> Result:
 
 
 ROWS: Mapping[str, Rule] = {
-    "Abs": _negative("abs"),
+    "Abs": _number("abs"),
     "Add": _add,
     "And": _binary("and", dtypes=("bool",)),
     "Cast": _cast,
     "CastLike": _cast_like,
     "Ceil": _ceil,
-    "Clip": _clip,
     "Cos": unary("cos"),
-    "Div": _div,
+    "Div": _binary("div"),
     "Dropout": _dropout,
     "Equal": _equal,
     "Erf": unary("erf"),
@@ -233,14 +182,13 @@ ROWS: Mapping[str, Rule] = {
     "Mean": _variadic("add", mean=True),
     "Min": _variadic("minimum"),
     "Mul": _mul,
-    "Neg": _negative("neg"),
+    "Neg": _number("neg"),
     "Not": _not,
     "Or": _binary("or", dtypes=("bool",)),
-    "Pow": _pow,
     "Reciprocal": unary("reciprocal"),
-    "Relu": unary("relu"),
+    "Relu": _number("relu"),
     "Sigmoid": unary("sigmoid"),
-    "Sign": unary("sign"),
+    "Sign": _number("sign"),
     "Sin": unary("sin"),
     "Sqrt": unary("sqrt"),
     "Sub": _binary("sub"),

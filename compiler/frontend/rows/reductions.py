@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from compiler.element_types import REAL
+from compiler.element_types import NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Operand
 from compiler.graph import AttrValue
@@ -15,9 +15,9 @@ Body = Callable[[Call, Value, tuple[int, ...], bool], Value]
 """(call, x, axes, keep the reduced axes) -> the reduced value."""
 
 
-def _reduction(body: Body) -> Rule:
+def _reduction(body: Body, dtypes: tuple[str, ...] = REAL) -> Rule:
     def rule(call: Call) -> Operand:
-        call.require_dtype(0, REAL)
+        call.require_dtype(0, dtypes)
         axes = _axes(call)
         keep = bool(call.attributes.integer("keepdims", 1))
         return body(call, call.value(0), axes, keep) if axes else call.value(0)
@@ -41,8 +41,44 @@ def _plain(op: str) -> Body:
     return body
 
 
+def _max(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
+    if call.dtype(0) != "bool":
+        return call.emit("reduce_max", x, axes=axes, keepdims=keep)
+    whole = call.emit("reduce_max", call.emit("cast", x, to="i32"), axes=axes, keepdims=keep)
+    return call.emit("cast", whole, to="bool")
+
+
 def _min(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
-    return call.emit("neg", call.emit("reduce_max", call.emit("neg", x), axes=axes, keepdims=keep))
+    return _turned(call, _max(call, _turned(call, x), axes, keep))
+
+
+def _turned(call: Call, x: Value) -> Value:
+    """In the opposite order; of integers -1 - x, which unlike -x turns all of them."""
+    kind = call.dtype(0)
+    if kind == "bool":
+        return call.emit("not", x)
+    return call.emit("neg", x) if kind in REAL else call.emit("sub", call.scalar(-1, x), x)
+
+
+def _product(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
+    """Halves multiplied with each other until one element is left: no gradient divides by an element."""
+    shape, rows = call.shape_of(x), _rows(call, x, axes)
+    while (extent := call.shape_of(rows)[-1]) > 1:
+        half = extent // 2
+        product = call.emit("mul", _part(call, rows, 0, half), _part(call, rows, half, 2 * half))
+        rest = [_part(call, rows, 2 * half, extent)] if extent % 2 else []
+        rows = call.emit("concat", product, *rest, axis=len(call.shape_of(rows)) - 1) if rest else product
+    return call.reshape(rows, _reduced(shape, axes, keep))
+
+
+def _part(call: Call, rows: Value, start: int, stop: int) -> Value:
+    shape = call.shape_of(rows)
+    starts, steps = (*(0 for _ in shape[1:]), start), tuple(1 for _ in shape)
+    return call.emit("slice", rows, starts=starts, stops=(*shape[:-1], stop), steps=steps)
+
+
+def _log_sum(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
+    return call.emit("log", call.emit("reduce_sum", x, axes=axes, keepdims=keep))
 
 
 def _sum_square(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
@@ -63,13 +99,22 @@ def _l1(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
 
 
 def _log_sum_exp(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
+    y = call.emit("log_sum_exp", _rows(call, x, axes))
+    return call.reshape(y, _reduced(call.shape_of(x), axes, keep))
+
+
+def _rows(call: Call, x: Value, axes: tuple[int, ...]) -> Value:
+    """The reduced axes moved to the end, where they are one."""
     shape = call.shape_of(x)
     kept = tuple(i for i in range(len(shape)) if i not in axes)
-    perm = (*kept, *sorted(axes))
-    moved = x if perm == tuple(range(len(shape))) else call.transpose(x, perm)
-    rows = tuple(shape[i] for i in kept)
-    y = call.emit("log_sum_exp", call.reshape(moved, (*rows, prod(shape[i] for i in axes))))
-    return call.reshape(y, tuple(1 if i in axes else extent for i, extent in enumerate(shape)) if keep else rows)
+    moved = call.transpose(x, (*kept, *sorted(axes)))
+    return call.reshape(moved, (*(shape[i] for i in kept), prod(shape[i] for i in axes)))
+
+
+def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keep: bool) -> tuple[int, ...]:
+    if keep:
+        return tuple(1 if i in axes else extent for i, extent in enumerate(shape))
+    return tuple(extent for i, extent in enumerate(shape) if i not in axes)
 
 
 def _image(call: Call) -> Value:
@@ -96,12 +141,14 @@ def _global_max(call: Call) -> Operand:
 ROWS: Mapping[str, Rule] = {
     "GlobalAveragePool": _global_average,
     "GlobalMaxPool": _global_max,
-    "ReduceL1": _reduction(_l1),
+    "ReduceL1": _reduction(_l1, NUMERIC),
     "ReduceL2": _reduction(_l2),
+    "ReduceLogSum": _reduction(_log_sum),
     "ReduceLogSumExp": _reduction(_log_sum_exp),
-    "ReduceMax": _reduction(_plain("reduce_max")),
+    "ReduceMax": _reduction(_max, (*NUMERIC, "bool")),
     "ReduceMean": _reduction(_plain("reduce_mean")),
-    "ReduceMin": _reduction(_min),
-    "ReduceSum": _reduction(_plain("reduce_sum")),
-    "ReduceSumSquare": _reduction(_sum_square),
+    "ReduceMin": _reduction(_min, (*NUMERIC, "bool")),
+    "ReduceProd": _reduction(_product, NUMERIC),
+    "ReduceSum": _reduction(_plain("reduce_sum"), NUMERIC),
+    "ReduceSumSquare": _reduction(_sum_square, NUMERIC),
 }

@@ -59,6 +59,7 @@ class Case:
         return TrainingSpec.parse(
             {
                 "batch": self.batch,
+                "loss": {"kind": self.reference.loss},
                 "optimizer": dict(self.optimizer),
                 "threads": 2,
                 "batch_norm": self.batch_norm,

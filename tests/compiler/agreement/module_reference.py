@@ -14,10 +14,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.compiler.agreement.reference import Reference, as_tensor
+from tests.compiler.agreement.folded_norms import fold_norms, norms_in_order, norms_that_follow
+from tests.compiler.agreement.reference import Loss, Reference, as_tensor
 
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 FOLDED_BIAS = "weight_bias"
 """How PyTorch's exporter calls the bias of a convolution without one that it folded a norm into."""
 
@@ -29,20 +33,35 @@ class ModuleReference(Reference):
     module: nn.Module
     inputs: tuple[str, ...] = ("input",)
     names: Mapping[str, str] = field(default_factory=dict)
+    loss: Loss = "cross_entropy"
 
     @classmethod
-    def folded(cls, module: nn.Module, inputs: tuple[str, ...] = ("input",)) -> ModuleReference:
-        """The reference of a module whose norms are folded into the convolutions before them."""
+    def folded(
+        cls,
+        module: nn.Module,
+        inputs: tuple[str, ...] = ("input",),
+        loss: Loss = "cross_entropy",
+        example: tuple[torch.Tensor, ...] = (),
+    ) -> ModuleReference:
+        """The reference of a module whose norms are folded into the convolutions before them.
+
+        With an example these are the ones that compute what a norm alone reads; without, all norms follow one.
+        """
         own = copy.deepcopy(module).double()
-        new = _fold_norms(own)
-        names = {name: name for name, _ in own.named_parameters() if name not in new}
+        new = fold_norms(own, norms_that_follow(own, example) if example else norms_in_order(own))
+        gone = {f"{path}." for path, layer in own.named_modules() if isinstance(layer, nn.Identity)}
+        names = {
+            name: name for name, _ in own.named_parameters() if name not in new and not name.startswith(tuple(gone))
+        }
         names |= {f"{bias.removesuffix('bias')}{FOLDED_BIAS}": bias for bias in new}
-        return cls(own.float(), inputs, names)
+        return cls(own.float(), inputs, names, loss)
 
     @classmethod
-    def of(cls, module: nn.Module, inputs: tuple[str, ...] = ("input",)) -> ModuleReference:
+    def of(
+        cls, module: nn.Module, inputs: tuple[str, ...] = ("input",), loss: Loss = "cross_entropy"
+    ) -> ModuleReference:
         """The reference of a module as it is."""
-        return cls(module, inputs, {name: name for name, _ in module.named_parameters()})
+        return cls(module, inputs, {name: name for name, _ in module.named_parameters()}, loss)
 
     def initial(self) -> dict[str, np.ndarray]:
         """Every parameter of the module, float32."""
@@ -53,8 +72,10 @@ class ModuleReference(Reference):
         """Input channels of convolutions and linear layers."""
         axes = {}
         for path, module in self.module.named_modules():
-            if isinstance(module, nn.Conv2d):
-                axes[f"{path}.weight"] = 0 if module.groups > 1 else 1
+            if isinstance(module, _TRANSPOSED):
+                axes[f"{path}.weight"] = 0
+            elif isinstance(module, _CONVOLUTIONS):
+                axes[f"{path}.weight"] = 0 if module.groups > 1 and module.weight.shape[1] == 1 else 1
             elif isinstance(module, nn.Linear):
                 axes[f"{path}.weight"] = 1
         return axes
@@ -73,29 +94,32 @@ class ModuleReference(Reference):
         tensors = {name: as_tensor(buffer.numpy(), real) for name, buffer in self.module.named_buffers()}
         tensors |= {self.names[name]: tensor for name, tensor in weights.items()}
         arguments = tuple(as_tensor(feeds[name], real) for name in self.inputs)
-        return torch.func.functional_call(self.module, tensors, arguments)
+        with Throughout(real):
+            return torch.func.functional_call(self.module, tensors, arguments)
 
 
-def _fold_norms(module: nn.Module) -> list[str]:
-    """Fold every BatchNorm2d into the convolution registered before it; returns the biases that this made.
+class Throughout(TorchFunctionMode):
+    """Whatever a module makes or casts in float32 on its way is in precision `real`."""
 
-    y = (conv(x) - mean) / sqrt(var + eps) * scale + shift, statistics frozen.
-    """
-    made = []
-    previous: tuple[str, nn.Module] = ("", module)
-    for path, layer in list(module.named_modules()):
-        if isinstance(layer, nn.BatchNorm2d):
-            name, conv = previous
-            assert isinstance(conv, nn.Conv2d), f"{path} does not follow a convolution"
-            assert conv.bias is None
-            factor = layer.weight / (layer.running_var + layer.eps).sqrt()
-            conv.weight = nn.Parameter((conv.weight * factor[:, None, None, None]).detach())
-            conv.bias = nn.Parameter((layer.bias - layer.running_mean * factor).detach())
-            module.set_submodule(path, nn.Identity())
-            made.append(f"{name}.bias")
-        if not list(layer.children()):
-            previous = (path, layer)
-    return made
+    def __init__(self, real: torch.dtype) -> None:
+        super().__init__()
+        self.real, self.outside = real, torch.get_default_dtype()
+
+    def __enter__(self) -> Throughout:
+        torch.set_default_dtype(self.real)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        super().__exit__(*problem)
+        torch.set_default_dtype(self.outside)
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.float:
+            return args[0].to(self.real)
+        wide = [self.real if argument is torch.float32 else argument for argument in args]
+        named = {key: self.real if value is torch.float32 else value for key, value in (kwargs or {}).items()}
+        return func(*wide, **named)
 
 
 class _Margins(TorchDispatchMode):
@@ -125,6 +149,9 @@ def _pool(x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int], padding
 
 
 _MARGINS: Mapping[str, Callable[..., float]] = {
+    "leaky_relu": lambda x, *settings: _bounds(x, 0.0),
+    "hardswish": lambda x: _bounds(x, -3.0, 3.0),
+    "hardsigmoid": lambda x: _bounds(x, -3.0, 3.0),
     "relu": lambda x: _bounds(x, 0.0),
     "hardtanh": lambda x, low, high: _bounds(x, low, high),
     "max_pool2d_with_indices": _pool,

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,12 +19,15 @@ from compiler.spec.documents import SparsePlan
 
 torch.set_num_threads(1)  # tests run side by side: more threads than cores make PyTorch spin
 
+Loss = Literal["cross_entropy", "mse"]
 Window = tuple[slice, ...]
 """The part of a parameter that learns, in its file's axes."""
 
 
 class Reference(ABC):
     """A model as a differentiable function of its author's parameters, in file layout throughout."""
+
+    loss: Loss = "cross_entropy"
 
     @abstractmethod
     def initial(self) -> dict[str, np.ndarray]:
@@ -52,17 +56,24 @@ class Reference(ABC):
         *,
         channels_last: bool = False,
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """Mean cross-entropy and its gradient by every parameter."""
+        """The mean loss and its gradient by every parameter."""
         leaves = {
             name: _laid_out(as_tensor(array, real), channels_last).requires_grad_() for name, array in weights.items()
         }
         logits = self.logits(leaves, feeds, real)
-        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), torch.from_numpy(labels).reshape(-1))
+        loss = mean_loss(self.loss, logits, as_tensor(labels, real))
         loss.backward()
         zero = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
         return loss.item(), {
             name: (leaf.grad if leaf.grad is not None else zero[name]).numpy() for name, leaf in leaves.items()
         }
+
+
+def mean_loss(kind: Loss, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy over the last axis, or the mean squared error."""
+    if kind == "mse":
+        return F.mse_loss(output, labels)
+    return F.cross_entropy(output.reshape(-1, output.shape[-1]), labels.reshape(-1))
 
 
 def what_learns(plan: SparsePlan, reference: Reference, last_layer: tuple[str, ...] = ()) -> dict[str, Window]:

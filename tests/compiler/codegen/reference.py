@@ -54,7 +54,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "neg": lambda x: -x, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / x, "tanh": np.tanh, "erf": _erf, "floor": np.floor, "sign": np.sign,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos, "not": np.logical_not,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos, "atan": np.arctan, "not": np.logical_not,
     "to_f32": lambda x: x.astype(np.float64), "to_i64": lambda x: x.astype(np.int64),
     "to_i32": lambda x: x.astype(np.int32), "to_bool": lambda x: x.astype(bool), "is_nan": np.isnan,
 }  # fmt: skip
@@ -63,6 +63,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "pow": np.power, "lt": np.less, "le": np.less_equal, "eq": np.equal, "and": np.logical_and, "or": np.logical_or,
     "philox": philox.bits_of, "philox0": lambda x, y: philox.top_bits(x, y, 0),
     "philox1": lambda x, y: philox.top_bits(x, y, 1),
+    "mod": np.mod, "fmod": np.fmod, "bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor,
 }  # fmt: skip
 
 

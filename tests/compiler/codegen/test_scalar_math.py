@@ -54,6 +54,7 @@ def spread(low_exponent: float, high_exponent: float, count: int = 200_001) -> F
         ("erf", spread(-60, 8), 1.5),
         ("sin", spread(-30, 29.9), 1.5),
         ("cos", spread(-30, 29.9), 1.5),
+        ("atan", spread(-60, 127), 2.0),
         ("sqrt", np.abs(spread(-140, 127)), 0.5001),
         ("rsqrt", np.abs(spread(-120, 127)), 1.5),
         ("reciprocal", spread(-120, 120), 0.5001),
@@ -77,7 +78,7 @@ SPECIAL = np.array(
 )
 
 
-@pytest.mark.parametrize("op", ["exp", "log", "tanh", "sigmoid", "erf", "sqrt", "sign", "abs", "floor", "neg"])
+@pytest.mark.parametrize("op", ["exp", "log", "tanh", "sigmoid", "erf", "atan", "sqrt", "sign", "abs", "floor", "neg"])
 def test_special_values_are_those_of_numpy(op: str) -> None:
     with np.errstate(all="ignore"):
         want = value(Unary(op, Ref(0)), [SPECIAL.astype(np.float64)])

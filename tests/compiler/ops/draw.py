@@ -21,6 +21,10 @@ def draw(tensor: TensorType, kind: str, rng: np.random.Generator) -> Array:
         return rng.integers(-3, 4, tensor.shape).astype(ELEMENT_TYPES[tensor.dtype].numpy)
     if kind == "positive":
         return rng.uniform(0.5, 2.0, tensor.shape)
+    if kind == "inner":
+        return rng.uniform(-0.9, 0.9, tensor.shape)
+    if kind == "above one":
+        return rng.uniform(1.1, 3.0, tensor.shape)
     if kind == "unit":
         return rng.uniform(0.0, 1.0, tensor.shape)
     if kind == "apart":

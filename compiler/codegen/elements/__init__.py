@@ -1,0 +1,1 @@
+"""Elements picked, or put, at positions of their own."""

@@ -1,0 +1,18 @@
+"""How picking and putting elements is shared out."""
+
+from __future__ import annotations
+
+from compiler.codegen.tile.axis_tasks import AxisPlan, axis_plan
+from compiler.kernels.movement import ElementsSpec
+from compiler.targets import Target
+
+
+def plan(spec: ElementsSpec, target: Target, threads: int) -> AxisPlan:
+    """The schedule from the target's figures."""
+    moved = spec.outer * max(spec.count, spec.rows) * spec.inner
+    return axis_plan(spec.dtype, target, threads, outer=spec.outer, inner=spec.inner, elements=moved)
+
+
+def workspace_bytes(spec: ElementsSpec, target: Target, threads: int) -> int:
+    """None is needed."""
+    return 0

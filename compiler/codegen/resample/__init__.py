@@ -1,0 +1,1 @@
+"""Rows mixed by tables of weights: resizing, and its gradient."""

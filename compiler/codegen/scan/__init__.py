@@ -1,0 +1,1 @@
+"""Running sums and linear recurrences along an axis."""

@@ -1,0 +1,18 @@
+"""How running values are shared out: threads own outer indices, or columns."""
+
+from __future__ import annotations
+
+from compiler.codegen.tile.axis_tasks import AxisPlan, axis_plan
+from compiler.kernels.movement import ScanSpec
+from compiler.targets import Target
+
+
+def plan(spec: ScanSpec, target: Target, threads: int) -> AxisPlan:
+    """The schedule from the target's figures."""
+    size = spec.outer * spec.rows * spec.inner
+    return axis_plan(spec.dtype, target, threads, outer=spec.outer, inner=spec.inner, elements=size)
+
+
+def workspace_bytes(spec: ScanSpec, target: Target, threads: int) -> int:
+    """None is needed: the last row written holds the running values."""
+    return 0

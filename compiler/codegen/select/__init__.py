@@ -1,0 +1,1 @@
+"""Where the largest or smallest elements along an axis are."""

@@ -1,0 +1,27 @@
+"""How finding the largest or smallest is shared out: one task per line along the axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.kernels.movement import SelectSpec
+from compiler.targets import Target
+
+_PARALLEL_ELEMENTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SelectPlan:
+    """The schedule of one kernel."""
+
+    parallel: bool
+
+
+def plan(spec: SelectSpec, target: Target, threads: int) -> SelectPlan:
+    """The schedule from the target's figures."""
+    return SelectPlan(threads > 1 and spec.outer * spec.rows * spec.inner >= _PARALLEL_ELEMENTS)
+
+
+def workspace_bytes(spec: SelectSpec, target: Target, threads: int) -> int:
+    """None is needed: the heap is where the result will be."""
+    return 0

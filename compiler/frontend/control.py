@@ -1,0 +1,198 @@
+"""Control flow and sequences that the file, with its shapes bound, decides: branches taken, loops unrolled.
+
+A sub-graph's nodes are imported in place of the node that holds it, once per iteration, so gradients go through them
+like through any others. What only run-time values decide is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from compiler.errors import ModelError, UnsupportedOperator
+from compiler.frontend.bodies import place
+from compiler.frontend.scope import Known, Scope
+from compiler.frontend.source import Body, SourceNode, free_name
+
+Run = Callable[[Sequence[SourceNode]], None]
+"""Imports nodes."""
+_STATIC = (
+    "bind the input shapes in the spec, or export with the branch or loop decided (torch.onnx.export, dynamo=True)"
+)
+
+
+def _if(scope: Scope, node: SourceNode, run: Run) -> None:
+    """The nodes of the branch that the condition takes."""
+    taken = _truth(scope, node, node.operand(0), "the condition")
+    outputs = _run_body(scope, node, _body(node, "then_branch" if taken else "else_branch"), (), node.outputs, run)
+    _bind(scope, node.outputs, outputs)
+
+
+def _loop(scope: Scope, node: SourceNode, run: Run) -> None:
+    """The body as often as the trip count and the condition say, both known; scan outputs are stacked."""
+    body = _body(node, "body")
+    carried = list(node.inputs[2 : len(body.inputs)])
+    if len(body.inputs) < 2 or len(carried) != len(body.inputs) - 2 or len(body.outputs) <= len(carried):
+        raise ModelError("its body does not fit its inputs", where=node.where)
+    count = _number(scope, node, node.operand(0), "the trip count") if node.operand(0) else None
+    goes_on = _truth(scope, node, node.operand(1), "the condition") if node.operand(1) else True
+    scanned: list[list[str]] = [[] for _ in body.outputs[1 + len(carried) :]]
+    at = 0
+    while goes_on and (count is None or at < count):
+        index, condition = _known(scope, node, np.asarray(at)), _known(scope, node, np.asarray(True))
+        outputs = _run_body(scope, node, body, (index, condition, *carried), (), run)
+        goes_on = _truth(scope, node, outputs[0], "the condition after an iteration")
+        carried = list(outputs[1 : 1 + len(carried)])
+        for pieces, name in zip(scanned, outputs[1 + len(carried) :], strict=True):
+            pieces.append(name)
+        at += 1
+    _bind(scope, node.outputs, carried)
+    for name, pieces in zip(node.outputs[len(carried) :], scanned, strict=False):
+        _stack(scope, node, name, pieces, 0, run)
+
+
+def _scan(scope: Scope, node: SourceNode, run: Run) -> None:
+    """The body once per slice of the scanned inputs; source: ONNX Scan, opset 9 and later."""
+    body = _body(node, "body")
+    slices = _integer(node, "num_scan_inputs")
+    states = len(body.inputs) - slices
+    if slices < 1 or states < 0 or len(body.outputs) < states or len(node.inputs) < len(body.inputs):
+        raise ModelError("its body does not fit its inputs", where=node.where)
+    carried, scanned = list(node.inputs[:states]), node.inputs[states : len(body.inputs)]
+    results: list[list[str]] = [[] for _ in body.outputs[states:]]
+    axes = [
+        _axis(scope, node, name, axis)
+        for name, axis in zip(scanned, _integers(node, "scan_input_axes", slices), strict=True)
+    ]
+    backward = _integers(node, "scan_input_directions", slices)
+    lengths = {_shape(scope, node, name)[axis] for name, axis in zip(scanned, axes, strict=True)}
+    if len(lengths) != 1:
+        raise ModelError(f"scans over axes of {sorted(lengths)} elements", where=node.where)
+    (length,) = lengths
+    for at in range(length):
+        places = [length - 1 - at if turned else at for turned in backward]
+        pieces = [_piece(scope, node, *piece, run) for piece in zip(scanned, axes, places, strict=True)]
+        outputs = _run_body(scope, node, body, (*carried, *pieces), (), run)
+        carried = list(outputs[:states])
+        for result, name in zip(results, outputs[states:], strict=True):
+            result.append(name)
+    _bind(scope, node.outputs, carried)
+    onto = zip(
+        node.outputs[states:],
+        results,
+        _integers(node, "scan_output_axes", len(results)),
+        _integers(node, "scan_output_directions", len(results)),
+        strict=False,
+    )
+    for name, result, axis, turned in onto:
+        _stack(scope, node, name, result[::-1] if turned else result, axis, run)
+
+
+# ---------------------------------------------------------------------------------------------------------------- parts
+
+
+def _run_body(
+    scope: Scope, node: SourceNode, body: Body, inputs: Sequence[str], results: Sequence[str], run: Run
+) -> tuple[str, ...]:
+    actual = dict(zip(body.inputs, inputs, strict=True))
+    actual |= {name: node.inputs[position] for name, position in body.captured.items()}
+    nodes, outputs = place(body, actual, results, node.name, scope.taken)
+    run(nodes)
+    return outputs
+
+
+def _bind(scope: Scope, names: Sequence[str], values: Sequence[str]) -> None:
+    for name, value in zip(names, values, strict=False):
+        if name and name != value:
+            scope.same(name, value)
+
+
+def _piece(scope: Scope, node: SourceNode, name: str, axis: int, at: int, run: Run) -> str:
+    """One slice of a scanned input, without the axis."""
+    output = free_name(f"{name}[{at}]", scope.taken)
+    run([SourceNode(node.name, "Gather", (name, _known(scope, node, np.asarray(at))), (output,), {"axis": axis})])
+    return output
+
+
+def _stack(scope: Scope, node: SourceNode, name: str, pieces: Sequence[str], axis: int, run: Run) -> None:
+    """The pieces side by side along a new axis."""
+    if not name:
+        return
+    if not pieces:
+        if name in scope.readers:
+            _refuse(node, f"output {name!r} is empty: the loop has no iteration")
+        return
+    where = _known(scope, node, np.asarray([axis]))
+    single = [free_name(f"{name}[{at}]", scope.taken) for at in range(len(pieces))]
+    widened = [
+        SourceNode(node.name, "Unsqueeze", (piece, where), (one,)) for piece, one in zip(pieces, single, strict=True)
+    ]
+    run([*widened, SourceNode(node.name, "Concat", tuple(single), (name,), {"axis": axis})])
+
+
+def _known(scope: Scope, node: SourceNode, array: np.ndarray) -> str:
+    """The name of a constant."""
+    name = free_name(f"{node.name}/constant", scope.taken)
+    scope.operands[name] = Known(name, array)
+    return name
+
+
+def _body(node: SourceNode, attribute: str) -> Body:
+    body = node.attributes.get(attribute)
+    if not isinstance(body, Body) or len(body.outputs) < len(node.outputs):
+        raise ModelError(f"attribute {attribute!r} must be a graph of {len(node.outputs)} outputs", where=node.where)
+    return body
+
+
+def _elements(scope: Scope, node: SourceNode, name: str, what: str) -> np.ndarray:
+    operand = scope.operands.get(name)
+    if not isinstance(operand, Known):
+        _refuse(node, f"{what} ({name!r}) is only known at run time")
+    scope.bake(operand, node.where)
+    if operand.array.size != 1:
+        raise ModelError(f"{what} must be one element, has {operand.array.size}", where=node.where)
+    return operand.array.reshape(())
+
+
+def _truth(scope: Scope, node: SourceNode, name: str, what: str) -> bool:
+    return bool(_elements(scope, node, name, what))
+
+
+def _number(scope: Scope, node: SourceNode, name: str, what: str) -> int:
+    return int(_elements(scope, node, name, what))
+
+
+def _shape(scope: Scope, node: SourceNode, name: str) -> tuple[int, ...]:
+    if name not in scope.operands:
+        _refuse(node, f"reads {name!r}, which is no tensor")
+    return scope.shape(scope.operands[name])
+
+
+def _axis(scope: Scope, node: SourceNode, name: str, axis: int) -> int:
+    rank = len(_shape(scope, node, name))
+    if not -rank <= axis < rank:
+        raise ModelError(f"axis {axis} of a tensor of rank {rank}", where=node.where)
+    return axis % rank
+
+
+def _integer(node: SourceNode, name: str) -> int:
+    value = node.attributes.get(name, 0)
+    if not isinstance(value, int):
+        raise ModelError(f"attribute {name!r} must be an integer", where=node.where)
+    return value
+
+
+def _integers(node: SourceNode, name: str, count: int) -> tuple[int, ...]:
+    value = node.attributes.get(name, (0,) * count)
+    if not isinstance(value, tuple) or len(value) != count:
+        raise ModelError(f"attribute {name!r} must be {count} integers", where=node.where)
+    return tuple(int(item) for item in value)
+
+
+def _refuse(node: SourceNode, problem: str) -> NoReturn:
+    raise UnsupportedOperator(problem, where=node.where, hint=_STATIC)
+
+
+CONTROL: Mapping[str, Callable[[Scope, SourceNode, Run], None]] = {"If": _if, "Loop": _loop, "Scan": _scan}

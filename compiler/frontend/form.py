@@ -1,0 +1,58 @@
+"""Whether a model is well formed: every name is made once, and before it is read; in sub-graphs and functions too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from compiler.errors import ModelError
+from compiler.frontend.source import Body, SourceModel, SourceNode
+
+
+def check_form(source: SourceModel) -> SourceModel:
+    """The model itself, which is in single assignment and topological order. Raises: ModelError."""
+    known = set(source.initializers)
+    _define(known, [value.name for value in source.inputs], "graph inputs")
+    _check_nodes(source.nodes, known)
+    for (domain, name), function in source.functions.items():
+        _check_body(function.body, f"function {domain}::{name}")
+    _check_outputs(source.outputs, known)
+    return source
+
+
+def _check_nodes(nodes: Iterable[SourceNode], known: set[str]) -> None:
+    for node in nodes:
+        for name in node.inputs:
+            if name and name not in known:
+                raise ModelError(f"reads {name!r}, which nothing before it makes", where=node.where,
+                                 hint="nodes must be in topological order")  # fmt: skip
+        _define(known, [name for name in node.outputs if name], node.where)
+        for value in node.attributes.values():
+            if isinstance(value, Body):
+                _check_body(value, node.where)
+
+
+def _check_body(body: Body, where: str) -> None:
+    known = {*body.initializers, *body.captured}
+    _define(known, body.inputs, where)
+    _check_nodes(body.nodes, known)
+    for name in body.outputs:
+        if name not in known:
+            raise ModelError(f"nothing in its body makes {name!r}", where=where)
+
+
+def _define(known: set[str], names: Sequence[str], where: str) -> None:
+    for name in names:
+        if not name or name in known:
+            raise ModelError(f"{name!r} is defined twice" if name else "a value has no name", where=where)
+        known.add(name)
+
+
+def _check_outputs(outputs: Iterable[str], known: set[str]) -> None:
+    names = list(outputs)
+    if not names:
+        raise ModelError("the graph has no output", where="graph")
+    for name in names:
+        if name not in known:
+            raise ModelError("no node makes it", where=f"output {name!r}")
+    if len(set(names)) != len(names):
+        raise ModelError("an output is listed twice", where="graph")

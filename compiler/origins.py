@@ -1,0 +1,74 @@
+"""How the tensors of a checkpoint relate to those of the file that the model came in, so that they can be brought back.
+
+A checkpoint holds the author's parameters under the author's names, with two exceptions: an exporter may store a
+parameter otherwise (transposed, once with an equal one, not at all), and a BatchNormalization may be folded into the
+layer before it. Both are said here, as data that travels in the bundle; `compiler/trained/` undoes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SCHEMA = "pockfarm.origins/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Input `index` of the node that makes `node` reads the author's tensor `tensor`, which the file has as `stored`.
+
+    `stored` is empty where the exporter dropped the input. `view` is the ONNX operator (Transpose with `perm`, Reshape,
+    Expand) that makes what is stored of the tensor; empty: they are equal.
+    """
+
+    node: str
+    index: int
+    stored: str
+    tensor: str
+    view: str = ""
+    perm: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedNorm:
+    """A BatchNormalization that the step computes as weight' and bias': parameters of the checkpoint.
+
+    factor = scale / sqrt(variance + epsilon). With a layer before it: weight' = weight * factor along its outputs,
+    bias' = (own_bias - mean) * factor + shift. A weight is [O, ...], or, if `transposed_groups` is not 0, that of a
+    ConvTranspose in so many groups, [I, O / groups, ...]. Alone (`alone`): weight' = factor, bias' = shift - mean *
+    factor, under the names of scale and shift. All names but `bias` are the author's; `own_bias` is empty if the layer
+    has none, `weight` and `bias` if they do not learn. `takes_bias` is the one of `shift` and `own_bias` to which what
+    the bias learned belongs.
+    """
+
+    weight: str
+    bias: str
+    own_bias: str
+    scale: str
+    shift: str
+    mean: str
+    variance: str
+    epsilon: float
+    takes_bias: str
+    transposed_groups: int = 0
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Everything of one model. `parameters` are the checkpoint's tensors that may learn."""
+
+    parameters: tuple[str, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    norms: tuple[FoldedNorm, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Origins:
+        """What `to_json` made."""
+        readings = (Reading(**{**one, "perm": tuple(one["perm"])}) for one in value["readings"])
+        return cls(tuple(value["parameters"]), tuple(readings), tuple(FoldedNorm(**one) for one in value["norms"]))

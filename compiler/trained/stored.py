@@ -1,0 +1,173 @@
+"""The file that a model came in: the author's tensors in it, and the same file with other elements.
+
+Nodes, names, metadata and opsets stay. Where the file has one initializer for several of the author's tensors
+that differ now, initializers are added, and only the inputs that read these are renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from compiler.errors import ModelError
+from compiler.graph import Array
+from compiler.origins import Origins, Reading
+
+
+class _Seen(NamedTuple):
+    """What an input reads: a tensor of the author's through a view."""
+
+    tensor: str
+    view: str = ""
+    perm: tuple[int, ...] = ()
+
+
+class _Use(NamedTuple):
+    """Input `place` of a node (protobuf) of the main graph, or of no node that could be changed."""
+
+    node: Any
+    place: int
+    seen: _Seen
+
+
+class StoredModel:
+    """An ONNX model, and how its initializers relate to the author's tensors."""
+
+    def __init__(self, model: bytes, origins: Origins) -> None:
+        self._proto = onnx.ModelProto.FromString(model)
+        self._tensors = {tensor.name: tensor for tensor in self._proto.graph.initializer}
+        self._readings = {(reading.node, reading.index): reading for reading in origins.readings}
+        self._behind: dict[str, Reading] = {}
+        for reading in origins.readings:
+            self._behind.setdefault(reading.tensor, reading)
+
+    def tensor(self, name: str) -> Array:
+        """The author's tensor of that name. Raises: ModelError if the file does not hold it."""
+        reading = self._behind.get(name)
+        stored = name if name in self._tensors or reading is None else reading.stored
+        array = self._array(stored)
+        if stored == name or reading is None or not reading.view:
+            return array
+        return array.transpose(np.argsort(reading.perm)) if reading.view == "Transpose" else array.reshape(-1)
+
+    def parameters(self, origins: Origins) -> dict[str, Array]:
+        """The author's parameters that the file holds."""
+        return {name: self.tensor(name) for name in origins.parameters if name in self._tensors or name in self._behind}
+
+    def norms_of(self, mean: str) -> int:
+        """How many BatchNormalization nodes read a running mean."""
+        nodes = [node for node in self._proto.graph.node if node.op_type == "BatchNormalization"]
+        return sum(self._seen(node, 3).tensor == mean for node in nodes)
+
+    def _seen(self, node: Any, place: int) -> _Seen:
+        reading = self._readings.get((node.output[0], place))
+        if reading is not None:
+            return _Seen(reading.tensor, reading.view, reading.perm)
+        return _Seen(node.input[place] if place < len(node.input) else "")
+
+    def _array(self, name: str) -> Array:
+        if name in self._tensors:
+            return np.asarray(numpy_helper.to_array(self._tensors[name]))
+        for node in self._proto.graph.node:
+            if name in node.output and node.op_type == "Identity":
+                return self._array(node.input[0])
+            if name in node.output and node.op_type == "Constant" and node.attribute[0].name == "value":
+                return np.asarray(numpy_helper.to_array(node.attribute[0].t))
+        raise ModelError("the file does not hold it", where=f"tensor {name!r}")
+
+    def with_tensors(self, changed: Mapping[str, Array]) -> tuple[bytes, tuple[str, ...]]:
+        """The file with other elements of the author's tensors, and the initializers that had to be added."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self._proto)
+        uses: dict[str, list[_Use]] = {}
+        for stored, use in self._uses(proto.graph):
+            uses.setdefault(stored, []).append(use)
+        taken = {*self._tensors, *(name for node in proto.graph.node for name in node.output)}
+        added: list[str] = []
+        for stored, readers in uses.items():
+            kinds = list(dict.fromkeys(use.seen if use.seen.tensor in changed else None for use in readers))
+            kept = self._kept(stored, kinds)
+            for kind in kinds:
+                if kind is None:
+                    continue
+                array = self._stored_form(changed[kind.tensor], kind, stored)
+                if kind == kept:
+                    _replace(proto.graph, stored, array)
+                    continue
+                name = _free(kind.tensor, taken)
+                proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+                added.append(name)
+                for use in readers:
+                    if use.seen == kind:
+                        _rewire(use, name)
+        return proto.SerializeToString(), tuple(added)
+
+    def _uses(self, graph: Any) -> Iterator[tuple[str, _Use]]:
+        """(what the file names there, use) of every input that reads an initializer or a tensor of the author's."""
+        for node in graph.node:
+            dropped = range(len(node.input), len(node.input) + 3)
+            for index in [*range(len(node.input)), *dropped]:
+                name = node.input[index] if index < len(node.input) else ""
+                if name in self._tensors or (node.output[0], index) in self._readings:
+                    yield name, _Use(node, index, self._seen(node, index))
+            for body in _bodies(node):
+                for name in _names_read(body):
+                    if name in self._tensors:
+                        yield name, _Use(None, 0, _Seen(name))
+
+    def _kept(self, stored: str, kinds: list[_Seen | None]) -> _Seen | None:
+        """Whose elements the file's own initializer holds from now on."""
+        if stored not in self._tensors or None in kinds:
+            return None
+        own = _Seen(stored)
+        return own if own in kinds else kinds[0]
+
+    def _stored_form(self, array: Array, seen: _Seen, stored: str) -> Array:
+        if stored not in self._tensors and not seen.view:
+            return array
+        old = self._array(stored)
+        if seen.view == "Transpose":
+            array = array.transpose(seen.perm)
+        elif seen.view:
+            array = array.reshape(old.shape) if seen.view == "Reshape" else np.broadcast_to(array, old.shape)
+        return array.astype(old.dtype)
+
+
+def _bodies(node: Any) -> Iterator[Any]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _names_read(graph: Any) -> Iterator[str]:
+    for node in graph.node:
+        yield from node.input
+        for body in _bodies(node):
+            yield from _names_read(body)
+    yield from (value.name for value in graph.output)
+
+
+def _replace(graph: Any, name: str, array: Array) -> None:
+    for tensor in graph.initializer:
+        if tensor.name == name:
+            tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), name))
+
+
+def _rewire(use: _Use, name: str) -> None:
+    if use.node is None:
+        raise ModelError("is read inside a branch or loop, where it cannot be told apart", where=f"tensor {name!r}")
+    while len(use.node.input) <= use.place:
+        use.node.input.append("")
+    use.node.input[use.place] = name
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    while wanted in taken:
+        wanted += "'"
+    taken.add(wanted)
+    return wanted

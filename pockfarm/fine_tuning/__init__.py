@@ -1,0 +1,8 @@
+"""The one way to train from Python: a model in, the same model's weights back (`pockfarm.fine_tune`)."""
+
+from __future__ import annotations
+
+from pockfarm.fine_tuning.here import fine_tune
+from pockfarm.fine_tuning.result import FineTuned
+
+__all__ = ["FineTuned", "fine_tune"]

@@ -1,0 +1,65 @@
+"""Plan and spec as a caller gives them: a preset's name, JSON or YAML text, a file, or plain data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from compiler.errors import CompileError, SpecError
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.spec.reading import read_mapping
+from pockfarm.errors import UsageError
+
+Document = str | bytes | os.PathLike[str] | Mapping[str, object]
+_FILES = (".yaml", ".yml", ".json")
+
+
+def plan_of(given: Document, frozen: Sequence[str]) -> SparsePlan:
+    """The plan, with what the model itself freezes. Raises: UsageError."""
+    try:
+        plan = SparsePlan.parse(_read(given))
+    except CompileError as problem:
+        raise UsageError(f"{problem} [{problem.code}]") from None
+    return replace(plan, frozen=(*plan.frozen, *frozen))
+
+
+def spec_of(given: Document | None, batch: int | None) -> TrainingSpec:
+    """The spec; `batch` is the number of samples of a step if it names none. Raises: UsageError."""
+    try:
+        fields = read_mapping(_read(given if given is not None else {}), "spec", SpecError)
+        default = {} if batch is None or "batch" in fields else {"batch": batch}
+        return TrainingSpec.parse({**fields, **default})
+    except CompileError as problem:
+        raise UsageError(f"{problem} [{problem.code}]") from None
+
+
+def patterns(frozen: Sequence[str], learning: Sequence[str]) -> tuple[str, ...]:
+    """Globs for names that do not learn: `encoder.*` where nothing below `encoder.` does, so that plans stay short."""
+    found: dict[str, None] = {}
+    for name in frozen:
+        parts = name.split(".")
+        prefixes = (".".join(parts[:count]) + "." for count in range(1, len(parts)))
+        free = next((one for one in prefixes if not any(other.startswith(one) for other in learning)), None)
+        found[_literal(name) if free is None else _literal(free) + "*"] = None
+    return tuple(found)
+
+
+def _literal(name: str) -> str:
+    """A glob that matches nothing but the name."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _read(given: Document) -> str | bytes | Mapping[str, object]:
+    if isinstance(given, str) and "\n" not in given and given.endswith(_FILES):
+        given = Path(given)
+    if not isinstance(given, os.PathLike):
+        return given
+    try:
+        return Path(given).read_bytes()
+    except OSError as problem:
+        raise UsageError(f"{given}: {problem.strerror}") from None
+
+
+__all__ = ["Document", "patterns", "plan_of", "spec_of"]

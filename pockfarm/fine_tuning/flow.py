@@ -1,0 +1,140 @@
+"""Fine-tuning from a model to its trained state, whoever compiles and trains."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import CompileError
+from compiler.spec.documents import TrainingSpec
+from compiler.trained.bring_back import Trained, bring_back, manifest_of
+from device_agents.wire import ProtocolError, RunSettings
+from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
+from pockfarm.fine_tuning.data import Arrays, fitted, read_data
+from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
+from pockfarm.fine_tuning.result import FineTuned
+from pockfarm.fine_tuning.trainer import Say, Step, Trainer
+from pockfarm.values import CompileWarning
+
+_NUMPY = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "bool": "bool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How to train. `steps` or `epochs` (1 by default) says how long; `output` is the one that the loss reads."""
+
+    plan: Document = "full"
+    spec: Document | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    seed: int = 0
+    learning_rate: float | None = None
+    output: str | int | None = None
+
+
+def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked, say: Say | None) -> FineTuned:
+    """Export, compile, train and bring back. Raises: `PockfarmError`."""
+    say = say or (lambda line: None)
+    _check_length(asked)
+    brought, spec = _brought(model, example, asked, say)
+    if brought.inputs:
+        arrays = read_data(data, list(brought.inputs), brought.inputs)
+    plan = plan_of(asked.plan, brought.frozen)
+    say("compiling")
+    step = trainer.build(brought.onnx, plan.canonical_json(), spec.canonical_json(), say)
+    manifest = manifest_of(step.bundle)
+    inputs = {one["name"]: _input(one) for one in manifest["inputs"]}
+    if not brought.inputs:
+        arrays = read_data(data, list(inputs), inputs)
+    arrays = fitted(arrays, inputs, labels=_input(manifest["labels"]))
+    settings = _settings(asked, len(arrays["y"]), spec.batch)
+    say(f"training {settings.steps} steps")
+    with tempfile.TemporaryDirectory(prefix="pockfarm-data-") as folder:
+        run = trainer.train(step, _written(arrays, Path(folder)), settings, say)
+    trained = _brought_back(brought, step, run.checkpoint)
+    return FineTuned(
+        brought.state(trained, settings.steps),
+        onnx=trained.model,
+        changed=tuple(sorted(trained.changed)),
+        report=run.report,
+        warnings=(*brought.warnings, *step.warnings, *_remarks(trained)),
+        checkpoint=run.checkpoint,
+        bundle=step.bundle,
+    )
+
+
+def _brought(model: Any, example: Any, asked: Asked, say: Say) -> tuple[Brought, TrainingSpec]:
+    if is_file(model):
+        return brought_file(model), spec_of(asked.spec, None)
+    from pockfarm.fine_tuning.torch_module import batch_of, brought_module
+
+    spec = spec_of(asked.spec, batch_of(example))
+    output = asked.output if asked.output is not None else spec.loss.output or None
+    say("exporting")
+    # The export has one output: the one that the loss reads.
+    spec = replace(spec, loss=replace(spec.loss, output=""))
+    return brought_module(model, example, spec.batch, output), spec
+
+
+def _input(told: Mapping[str, Any]) -> Input:
+    return Input(tuple(told["shape"]), _NUMPY.get(told["dtype"], told["dtype"]))
+
+
+def _check_length(asked: Asked) -> None:
+    if asked.steps is not None and asked.epochs is not None:
+        raise UsageError("steps and epochs both say how long to train; give one")
+    if asked.epochs is not None and not asked.epochs > 0:
+        raise UsageError(f"epochs must be above 0, got {asked.epochs}")
+
+
+def _settings(asked: Asked, samples: int, batch: int) -> RunSettings:
+    steps = asked.steps
+    if steps is None:
+        steps = math.ceil((asked.epochs or 1) * samples / batch)
+    try:
+        return RunSettings(mode="train", steps=steps, seed=asked.seed, learning_rate=asked.learning_rate)
+    except ProtocolError as problem:
+        raise UsageError(str(problem)) from None
+
+
+def _written(arrays: Arrays, folder: Path) -> Path:
+    """The npz of a data set; an input that is called as the labels are has a name of its own there."""
+    path = folder / "data.npz"
+    np.savez(path, allow_pickle=False, **arrays)
+    return path
+
+
+def _brought_back(brought: Brought, step: Step, checkpoint: bytes) -> Trained:
+    try:
+        return bring_back(brought.onnx, step.bundle, checkpoint)
+    except CompileError as problem:
+        raise UsageError(f"{problem} [{problem.code}]") from None
+
+
+def _remarks(trained: Trained) -> tuple[CompileWarning, ...]:
+    told = []
+    if trained.revived:
+        told.append(
+            CompileWarning(
+                "fine_tune.revived", ", ".join(trained.revived),
+                "had channels of 0 whose folded weights have learned: their scale is now such that the norm multiplies "
+                "by 1, and the layer's weight is what was learned",
+                "batch_norm: frozen trains the scales themselves",
+            )
+        )  # fmt: skip
+    if trained.added:
+        told.append(
+            CompileWarning(
+                "fine_tune.added_initializers", ", ".join(trained.added),
+                "the file stored them once with other tensors, or not at all; they differ now, and are initializers of "
+                "their own",
+            )
+        )  # fmt: skip
+    return tuple(told)

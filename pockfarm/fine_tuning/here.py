@@ -1,0 +1,68 @@
+"""Fine-tuning on this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from device_agents.wire import RunSettings
+from pockfarm import local
+from pockfarm.fine_tuning.asked import Document
+from pockfarm.fine_tuning.flow import Asked, tuned_by
+from pockfarm.fine_tuning.result import FineTuned
+from pockfarm.fine_tuning.trainer import Run, Say, Step
+
+
+def fine_tune(
+    model: Any,
+    example_inputs: Any = None,
+    data: Any = None,
+    *,
+    plan: Document = "full",
+    spec: Document | None = None,
+    target: str = "host",
+    steps: int | None = None,
+    epochs: float | None = None,
+    seed: int = 0,
+    learning_rate: float | None = None,
+    output: str | int | None = None,
+    progress: Say | None = None,
+) -> FineTuned:
+    """Train a model on this machine, and give back its complete state.
+
+    `model` is a PyTorch module, or an ONNX file (bytes or a path). `example_inputs`, for a module, is a tensor, a tuple
+    of them, or a mapping by `forward`'s arguments; its first axis is the batch if the spec names none. `data` holds the
+    samples: `(inputs, labels)`, a mapping with labels `y`, an npz, a Dataset or DataLoader, or an iterable of (x, y).
+    `plan` and `spec` say what learns and how: names of presets, JSON or YAML text, files, or plain data. `steps` or
+    `epochs` (1 by default) says how long. `output` names the module's output that the loss reads, if it has several.
+    `progress` hears lines.
+
+    The module itself stays as it is, also its modes and flags; parameters that do not require gradients do not learn.
+
+    Raises: UsageError for what the caller can change; Failed when compiling or training ends without success.
+    """
+    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output)
+    return tuned_by(Here(target), model, example_inputs, data, asked, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Compiles and trains on this machine."""
+
+    target: str = "host"
+
+    def build(self, model: bytes, plan: str, spec: str, say: Say) -> Step:
+        """As `Trainer.build`."""
+        built = local.build(model, plan, spec, self.target, lambda stage, share: say(f"{stage} {share:.0%}"))
+        return Step(built.data, built.digest, built.warnings)
+
+    def train(self, step: Step, data: Path, settings: RunSettings, say: Say) -> Run:
+        """As `Trainer.train`."""
+        with tempfile.TemporaryDirectory(prefix="pockfarm-train-") as folder:
+            bundle, trained = Path(folder) / "step.pfb", Path(folder) / "trained.safetensors"
+            bundle.write_bytes(step.bundle)
+            options = local.ExecOptions(settings, data=data, export=trained)
+            report = local.execute(bundle, options, progress=say)
+            return Run(trained.read_bytes(), report)

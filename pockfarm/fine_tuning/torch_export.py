@@ -1,0 +1,156 @@
+"""A PyTorch module as ONNX, with every parameter as it is: nothing folded, transposed or renamed.
+
+The door to PyTorch: imported only when a caller brings a module, that is, where PyTorch is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pockfarm.errors import UsageError
+from pockfarm.values import CompileWarning
+
+_NOISY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a module is called with: positional arguments and arguments by name."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def exported(module: Any, call: Call, choose: Callable[[Any], Any] | None) -> tuple[bytes, tuple[CompileWarning, ...]]:
+    """The ONNX file of a module in evaluation mode; `choose` picks the output where it gives other things too.
+
+    Raises: UsageError with what PyTorch's exporters say.
+    """
+    with _as_it_was(module), _choosing(module, choose):
+        try:
+            return _by_dynamo(module, call), ()
+        except Exception as problem:  # whatever tracing a module's own code may raise
+            first = problem
+        try:
+            data = _by_torchscript(module, call)
+        except Exception as problem:
+            raise UsageError(
+                "PyTorch cannot export this module to ONNX\n"
+                f"  torch.onnx.export(dynamo=True): {_reason(first)}\n"
+                f"  torch.onnx.export(dynamo=False): {_reason(problem)}"
+            ) from None
+    told = CompileWarning(
+        "fine_tune.old_exporter", "model",
+        f"exported by TorchScript, since torch.onnx.export(dynamo=True) failed: {_reason(first)}",
+        "shared and equal tensors are told apart by guesses; see the other warnings",
+    )  # fmt: skip
+    return data, (told,)
+
+
+@contextlib.contextmanager
+def _as_it_was(module: Any) -> Iterator[None]:
+    """Evaluation mode and no gradients inside; afterwards every sub-module has its own mode again."""
+    modes = {part: part.training for part in module.modules()}
+    levels = {name: logging.getLogger(name).level for name in _NOISY}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        try:
+            for name in _NOISY:
+                logging.getLogger(name).setLevel(logging.ERROR)
+            module.eval()
+            yield
+        finally:
+            for part, mode in modes.items():
+                part.training = mode
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
+
+
+@contextlib.contextmanager
+def _choosing(module: Any, choose: Callable[[Any], Any] | None) -> Iterator[None]:
+    """The module gives only what is chosen: its parameters keep their names, which a wrapper's would not."""
+    if choose is None:
+        yield
+        return
+    own, whole = module.__dict__.get("forward"), module.forward
+
+    @functools.wraps(whole)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return choose(whole(*args, **kwargs))
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+def outputs_of(module: Any, call: Call) -> Any:
+    """What the module gives for the example, in evaluation mode. Raises: UsageError."""
+    with _as_it_was(module):
+        try:
+            return module(*call.args, **call.kwargs)
+        except Exception as problem:
+            raise UsageError(f"the module does not take example_inputs: {_reason(problem)}") from None
+
+
+def _by_dynamo(module: Any, call: Call) -> bytes:
+    buffer = io.BytesIO()
+    with contextlib.redirect_stdout(io.StringIO()):
+        program = torch.onnx.export(
+            module, call.args, kwargs=dict(call.kwargs) or None, dynamo=True, optimize=False, verbose=False
+        )
+        program.save(buffer)
+    return buffer.getvalue()
+
+
+def _by_torchscript(module: Any, call: Call) -> bytes:
+    buffer = io.BytesIO()
+    args = (*call.args, dict(call.kwargs)) if call.kwargs else call.args
+    names = input_names(module, call)
+    with contextlib.redirect_stdout(io.StringIO()):
+        torch.onnx.export(module, args, buffer, dynamo=False, do_constant_folding=False, input_names=names)
+    return buffer.getvalue()
+
+
+def input_names(module: Any, call: Call) -> list[str]:
+    """What the tensors of a call are called: the names of `forward`'s arguments, in its order."""
+    import inspect
+
+    try:
+        bound = inspect.signature(module.forward).bind(*call.args, **call.kwargs).arguments
+    except TypeError as problem:
+        raise UsageError(f"the module does not take example_inputs: {problem}") from None
+    names: list[str] = []
+    for name, value in bound.items():
+        kind = inspect.signature(module.forward).parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            names += [f"{name}_{index}" for index in range(len(value))]
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            names += [one for one, tensor in value.items() if isinstance(tensor, torch.Tensor)]
+        elif isinstance(value, torch.Tensor):
+            names.append(name)
+    return names
+
+
+def _reason(problem: BaseException) -> str:
+    """The words of an exporter's error that tell why: the innermost cause's first lines."""
+    while problem.__cause__ is not None:
+        problem = problem.__cause__
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return f"{type(problem).__name__}: {' '.join(lines[:2])}"[:400]

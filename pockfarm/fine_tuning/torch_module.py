@@ -1,0 +1,171 @@
+"""A PyTorch module: its export, what it says does not learn, and its `state_dict` with what was learned."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from compiler.trained.bring_back import Trained
+from compiler.warnings import few_of
+from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.asked import patterns
+from pockfarm.fine_tuning.model import Brought, Input
+from pockfarm.fine_tuning.torch_export import Call, exported, input_names, outputs_of
+from pockfarm.values import CompileWarning
+
+Example = Any
+"""A tensor, a tuple of tensors, or a mapping of them by `forward`'s argument names."""
+
+
+def brought_module(module: Any, example: Example, batch: int, output: str | int | None) -> Brought:
+    """The module's export for `batch` samples. Raises: UsageError."""
+    _require_float32(module)
+    call = _call(example, batch, _device(module))
+    choose, told = _chooser(outputs_of(module, call), output)
+    names = input_names(module, call)
+    data, remarks = exported(module, call, choose)
+    frozen = [name for name, tensor in module.named_parameters() if not tensor.requires_grad]
+    learning = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
+    if frozen:
+        told += (_frozen(frozen),)
+    return Brought(
+        onnx=data,
+        inputs={name: _input(tensor) for name, tensor in zip(names, _tensors(call), strict=True)},
+        frozen=patterns(frozen, learning),
+        state=lambda trained, steps: completed(module, trained, steps),
+        warnings=(*told, *remarks),
+    )
+
+
+def batch_of(example: Example) -> int:
+    """Samples of the example: the first axis of its first tensor. Raises: UsageError."""
+    tensors = _tensors(_as_call(example))
+    if not tensors or not tensors[0].ndim:
+        raise UsageError("example_inputs holds no tensor with samples in its first axis")
+    return int(tensors[0].shape[0])
+
+
+# --------------------------------------------------------------------------------------------------------- the example
+
+
+def _as_call(example: Example) -> Call:
+    if isinstance(example, Mapping):
+        return Call((), dict(example))
+    if isinstance(example, tuple | list):
+        return Call(tuple(example), {})
+    return Call((example,), {})
+
+
+def _call(example: Example, batch: int, device: Any) -> Call:
+    """The example with `batch` samples, on the module's device."""
+    given, samples = _as_call(example), batch_of(example)
+    rows = torch.arange(batch) % samples
+
+    def fitted(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        value = value.detach().to(device)
+        return value[rows.to(device)].clone() if value.ndim and value.shape[0] == samples else value
+
+    return Call(tuple(map(fitted, given.args)), {name: fitted(value) for name, value in given.kwargs.items()})
+
+
+def _tensors(call: Call) -> list[Any]:
+    return [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, torch.Tensor)]
+
+
+def _input(tensor: Any) -> Input:
+    return Input(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def _device(module: Any) -> Any:
+    first = next(itertools.chain(module.parameters(), module.buffers()), None)
+    return first.device if first is not None else torch.device("cpu")
+
+
+def _require_float32(module: Any) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"expected a torch.nn.Module, ONNX bytes or a path, got {type(module).__name__}")
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UsageError(
+                f"{name} is {kind}; a step trains float32\n  call module.float() first, and module.to(torch.{kind}) "
+                "after loading what comes back"
+            )
+
+
+# ------------------------------------------------------------------------------------------------------------- outputs
+
+
+def _chooser(given: Any, output: str | int | None) -> tuple[Callable[[Any], Any] | None, tuple[CompileWarning, ...]]:
+    """What picks the output that the loss reads, if the module gives more than one tensor; and what was assumed."""
+    if isinstance(given, torch.Tensor):
+        return None, ()
+    named = _named(given)
+    tensors = [name for name, value in named.items() if isinstance(value, torch.Tensor)]
+    if not tensors:
+        raise UsageError(f"the module gives {type(given).__name__}, and no tensor in it that a loss could read")
+    if output is None:
+        chosen = "logits" if "logits" in tensors else tensors[0]
+    elif isinstance(output, int) and -len(tensors) <= output < len(tensors):
+        chosen = tensors[output]
+    elif output in tensors:
+        chosen = str(output)
+    else:
+        raise UsageError(f"the module has no output {output!r}; it gives: {', '.join(tensors)}")
+    told: tuple[CompileWarning, ...] = ()
+    if output is None and len(tensors) > 1 and chosen != "logits":
+        message = f"the module gives {len(tensors)} tensors ({few_of(tensors)}); the loss reads {chosen!r}"
+        told = (CompileWarning("fine_tune.output_assumed", "model", message, "say output=NAME or its position"),)
+    return lambda value: _named(value)[chosen], told
+
+
+def _named(given: Any) -> dict[str, Any]:
+    """The parts of what a module gives, by name or position."""
+    if isinstance(given, Mapping):
+        return {str(name): value for name, value in given.items()}
+    if isinstance(given, tuple) and hasattr(given, "_fields"):
+        return dict(zip(given._fields, given, strict=True))
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return {str(index): value for index, value in enumerate(given)}
+    return dict(vars(given)) if hasattr(given, "__dict__") else {}
+
+
+def _frozen(names: Sequence[str]) -> CompileWarning:
+    return CompileWarning(
+        "fine_tune.frozen", "model", f"{len(names)} parameters do not require gradients, so they stay: {few_of(names)}",
+        "requires_grad_(True) lets them learn, as far as the plan does",
+    )  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------------------- state
+
+
+def completed(module: Any, trained: Trained, steps: int) -> Mapping[str, Any]:
+    """The module's whole `state_dict` with what was learned; tensors of several names change under all of them.
+
+    Raises: UsageError for something learned that the module has no tensor for.
+    """
+    state: dict[str, Any] = module.state_dict()
+    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    fresh: dict[int, Any] = {}
+    for name, array in trained.changed.items():
+        if name not in own or tuple(own[name].shape) != array.shape:
+            raise UsageError(
+                f"the step trained {name!r} {list(array.shape)}, for which the module has no tensor\n"
+                "  freeze it by a last rule of the plan with ratio 0, or report this model"
+            )
+        learned = torch.from_numpy(array.copy()).to(own[name])
+        fresh[id(own[name])] = learned
+    for name, tensor in state.items():
+        if isinstance(tensor, torch.Tensor):
+            state[name] = fresh.get(id(own.get(name)), tensor).detach().clone()
+    for name, calls in trained.calls.items():
+        count = f"{name.rpartition('running_mean')[0]}num_batches_tracked"
+        if name.endswith("running_mean") and count in state:
+            state[count] += steps * calls
+    return state

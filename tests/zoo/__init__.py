@@ -1,0 +1,1 @@
+"""The model zoo: what users bring, with random weights in small configurations."""

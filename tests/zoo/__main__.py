@@ -1,0 +1,93 @@
+"""Measures the whole zoo, a process for each model, and writes docs/coverage.md.
+
+python -m tests.zoo                          # everything, and the page (hours on a small machine)
+python -m tests.zoo --keep                   # only what build/coverage does not hold yet
+python -m tests.zoo --models vit,lstm --trials "unfolded 18 full"
+python -m tests.zoo --page                   # the page, from what is there
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.zoo.catalogue import ENTRIES
+from tests.zoo.measure import Measured, measure
+from tests.zoo.page import write_page
+from tests.zoo.trials import TRIALS, Trial
+
+FOLDER = Path("build/coverage")
+CACHE = Path(".cache/kernels")
+LIMIT_S = 1800.0
+
+
+def main() -> None:
+    """Parse the command line and do as it says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default="", help="names, separated by commas")
+    parser.add_argument("--trials", default="", help="such as 'unfolded 18 full', separated by commas")
+    parser.add_argument("--keep", action="store_true", help="measure only what is not there yet")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    names = chosen.models.split(",") if chosen.models else list(ENTRIES)
+    trials = [trial for trial in TRIALS if not chosen.trials or str(trial) in chosen.trials.split(",")]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    if chosen.here:
+        for trial in trials:
+            _measure_here(names[0], trial)
+        return
+    if not chosen.page:
+        _measure_all(names, trials, keep=chosen.keep)
+    write_page(FOLDER, Path("docs/coverage.md"))
+
+
+def _measure_all(names: Sequence[str], trials: Sequence[Trial], *, keep: bool) -> None:
+    for name in names:
+        wanted = [trial for trial in trials if not (keep and _file(name, trial).exists())]
+        if not wanted:
+            continue
+        for trial in wanted:
+            _file(name, trial).unlink(missing_ok=True)
+        _in_process(name, wanted)
+        for trial in wanted:
+            print(name, trial, *_told(name, trial), flush=True)
+
+
+def _in_process(name: str, trials: Sequence[Trial]) -> None:
+    """A process of its own; one that dies or takes too long leaves a trial that failed."""
+    command = [sys.executable, "-m", "tests.zoo", "--here", "--models", name, "--trials", ",".join(map(str, trials))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        why = "" if done.returncode == 0 else done.stderr[-1500:]
+    except subprocess.TimeoutExpired:
+        why = f"not done after {LIMIT_S:g} s"
+    for trial in trials:
+        if not _file(name, trial).exists():
+            failed = Measured(name, trial.exporter, trial.opset, trial.plan, "failed", why)
+            _file(name, trial).write_text(json.dumps(failed.to_json(), indent=1))
+
+
+def _measure_here(name: str, trial: Trial) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = measure(ENTRIES[name], trial, CACHE)
+    _file(name, trial).write_text(json.dumps(found.to_json(), indent=1))
+
+
+def _file(name: str, trial: Trial) -> Path:
+    return FOLDER / f"{name}.{trial.exporter}.{trial.opset}.{trial.plan}.json"
+
+
+def _told(name: str, trial: Trial) -> tuple[str, ...]:
+    found = json.loads(_file(name, trial).read_text())
+    return found["status"], f"{found['compile_s']} s", found["why"][:200].replace("\n", " ")
+
+
+if __name__ == "__main__":
+    main()
