@@ -50,6 +50,7 @@ class Known:
 
 
 Operand = Known | Value
+DropoutMode = Literal["ignore", "train"]
 RandomInput = Literal["random_seed", "random_step"]
 BatchNormMode = Literal["fold", "frozen", "train"]
 Replay = Callable[["Scope", SourceNode], None]
@@ -78,6 +79,7 @@ class Scope:
         self.recorded = recorded
         """Parameters that the file itself calls so; of others we only know that they are float initializers."""
         self.batch_norm = batch_norm
+        self.dropout: DropoutMode = "ignore"
         self.absorbed: set[str] = set()
         """Outputs of nodes that an earlier node already computes (a BatchNormalization folded into its Conv)."""
         self.operands: dict[str, Operand] = {}

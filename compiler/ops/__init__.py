@@ -12,6 +12,7 @@ from compiler.ops.bce import BCE_WITH_LOGITS
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
+from compiler.ops.dropout import DROPOUT
 from compiler.ops.elements import ELEMENT_MOVEMENT
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.matmul import MATMUL
@@ -44,6 +45,7 @@ FAMILIES = (
     BATCH_NORM,
     ATTENTION,
     RANDOM,
+    DROPOUT,
     RECURRENCE,
     OPTIMIZERS,
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES, REAL, emitted_of_onnx
 from compiler.errors import LimitExceeded
-from compiler.frontend.call import Call, Rule
+from compiler.frontend.call import Call, Result, Rule
 from compiler.frontend.scope import Operand
 from compiler.values import Value
 
@@ -25,11 +25,19 @@ def key_of(call: Call) -> Value:
     """What the node draws by: of its own seed, or the run's."""
     scope = call.scope
     seed, step = scope.random_input("random_seed"), scope.random_input("random_step")
-    if "seed" in call.attributes:
-        (bits,) = struct.unpack("<I", struct.pack("<f", call.attributes.number("seed", 0.0)))
-        seed = call.constant(np.asarray(bits, np.int64))
+    own = _own_seed(call)
+    if own is not None:
+        seed = call.constant(np.asarray(own, np.int64))
     scope.random_nodes += 1
     return call.emit("random_key", seed, step, stream=scope.random_nodes)
+
+
+def _own_seed(call: Call) -> int | None:
+    """The node's `seed`, a float, as a whole number: its bits."""
+    if "seed" not in call.attributes:
+        return None
+    (bits,) = struct.unpack("<I", struct.pack("<f", call.attributes.number("seed", 0.0)))
+    return int(bits)
 
 
 def draws(call: Call, op: str, shape: tuple[int, ...]) -> Value:
@@ -100,8 +108,38 @@ def _bernoulli(call: Call) -> Operand:
     return below if element.name == "bool" else call.emit("cast", below, to=element.name)
 
 
+def _dropout(call: Call) -> Result:
+    """Left out, unless the spec says `dropout: train`; so or so, evaluation drops nothing. A mask, if read, keeps all.
+
+    Whether the node was exported in training mode does not matter. Source: ONNX Dropout (13, 22).
+    """
+    ratio = _ratio(call)
+    own = call.attributes.integer("seed", 0) % (1 << 48) if "seed" in call.attributes else -1
+    y: Operand = call.operand(0)
+    if call.scope.dropout == "train" and ratio > 0:
+        call.require_dtype(0, REAL)
+        call.scope.random_nodes += 1
+        y = call.emit("dropout", call.value(0), ratio=ratio, stream=call.scope.random_nodes, seed=own)
+    if not any(call.node.outputs[1:]):
+        return y
+    unknown = call.emit("is_nan", call.value(0))
+    return y, call.emit("or", unknown, call.emit("not", unknown))
+
+
+def _ratio(call: Call) -> float:
+    """The share that is dropped; it matters only where it is."""
+    call.attributes.ignore("ratio")
+    if call.scope.dropout != "train":
+        return 0.0
+    ratio = float(call.array(1, "the ratio").reshape(-1)[0]) if call.has(1) else 0.5
+    if not 0 <= ratio < 1:
+        call.fail(f"drops a share of {ratio:g}; it must be 0 or more, and less than 1")
+    return ratio
+
+
 ROWS: Mapping[str, Rule] = {
     "Bernoulli": _bernoulli,
+    "Dropout": _dropout,
     "RandomNormal": _shaped("random_normal", _normal),
     "RandomNormalLike": _like("random_normal", _normal),
     "RandomUniform": _shaped("random_uniform", _uniform),
