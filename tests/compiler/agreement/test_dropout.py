@@ -1,4 +1,4 @@
-"""`dropout: train`: with the masks that a step draws, PyTorch in float64 takes the same steps; `infer` drops nothing."""
+"""`dropout: train`: with the masks that a step draws, PyTorch in float64 takes the same steps; `infer` drops none."""
 
 from __future__ import annotations
 
