@@ -22,7 +22,7 @@ from compiler.frontend.readings import readings_of
 from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
-from compiler.frontend.scope import BatchNormMode, Known, Operand, Scope
+from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
 from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import AttributeValue, SourceModel, SourceNode, parse_model
@@ -48,6 +48,7 @@ def import_model(
     input_shapes: Mapping[str, tuple[int, ...]],
     batch: int,
     batch_norm: BatchNormMode,
+    dropout: DropoutMode = "ignore",
     tied: Sequence[Sequence[str]] = (),
     untied: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
@@ -64,6 +65,7 @@ def import_model(
     stored = without_functions(with_lifted_initializers(check_form(parse_model(model))), limits)
     source = _prepared(check_form(stored), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
+    scope.dropout = dropout
     inputs: dict[str, Value] = {}
     for name, tensor in bind_inputs(source.inputs, input_shapes, batch, limits).items():
         value = scope.builder.fresh()
@@ -309,7 +311,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value], read
     unlearnable = {name: Unlearnable(why, UNOPTIMIZED) for name, why in source.unlearnable.items()} | _baked(scope)
     return Graph(
         nodes=tuple(scope.builder.nodes),
-        inputs=tuple(inputs.values()),
+        inputs=(*inputs.values(), *scope.random_inputs.values()),
         outputs=tuple(outputs.values()),
         types=dict(scope.builder.types),
         arrays=dict(scope.builder.arrays),

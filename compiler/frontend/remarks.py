@@ -27,7 +27,8 @@ def remark(scope: Scope, source: SourceModel) -> None:
         _folded_norms(scope, source)
     if scope.batch_norm != "train":
         _training_norms(scope, source)
-    _dropouts(scope, source)
+    if scope.dropout != "train":
+        _dropouts(scope, source)
     _unused(scope, source)
     _damaged(scope, source)
 
@@ -81,7 +82,7 @@ def _dropouts(scope: Scope, source: SourceModel) -> None:
         "model.dropout_ignored",
         f"{len(nodes)} Dropout nodes{exported} do nothing here, a training step drops no values: "
         f"{few_of([_layer(node) for node in nodes])}",
-        hint="call model.eval() before the export; regularise with weight_decay, or a plan that trains less",
+        hint="say dropout: train, or call model.eval() before the export",
     )
 
 

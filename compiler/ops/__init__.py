@@ -12,6 +12,7 @@ from compiler.ops.bce import BCE_WITH_LOGITS
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
+from compiler.ops.dropout import DROPOUT
 from compiler.ops.elements import ELEMENT_MOVEMENT
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.lookup import LOOKUPS
@@ -21,6 +22,7 @@ from compiler.ops.normalization import NORMALIZATION
 from compiler.ops.normalize import NORMALIZE_OPERATORS
 from compiler.ops.optimizer import OPTIMIZERS
 from compiler.ops.pooling import POOLING
+from compiler.ops.random import RANDOM
 from compiler.ops.record import Operator
 from compiler.ops.recurrence import RECURRENCE
 from compiler.ops.reduction import REDUCTION
@@ -44,6 +46,8 @@ FAMILIES = (
     NORMALIZATION,
     BATCH_NORM,
     ATTENTION,
+    RANDOM,
+    DROPOUT,
     RECURRENCE,
     OPTIMIZERS,
 )

@@ -301,4 +301,5 @@ RULES: Mapping[str, Rule] = {
     "rms_normalize": _rows,
     "batch_norm": _per_channel(0),
     "statistic": _per_channel(1),
+    "dropout": _elementwise,
 }
