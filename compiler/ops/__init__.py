@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from compiler.ops.along_axis import ALONG_AXIS
 from compiler.ops.attention import ATTENTION
-from compiler.ops.bce import BCE_WITH_LOGITS
 from compiler.ops.batch_norm import BATCH_NORM
+from compiler.ops.bce import BCE_WITH_LOGITS
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
