@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import httpx
 
@@ -45,6 +45,9 @@ from pockfarm.values import (
     run_of,
     text,
 )
+
+if TYPE_CHECKING:
+    from pockfarm.fine_tuning.result import FineTuned
 
 Watched = TypeVar("Watched", Job, Run)
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
@@ -160,6 +163,18 @@ class Farm:
     def bundle_bytes(self, digest: str) -> bytes:
         """The bundle itself, as a `.pfb` file has it."""
         return self._send("GET", f"/bundles/{digest}").content
+
+    # Fine-tuning
+
+    def fine_tune(self, model: Any, example_inputs: Any = None, data: Any = None, **asked: Any) -> FineTuned:
+        """Train a model on a device of the farm, and give back its complete state: `pockfarm.fine_tune`, elsewhere.
+
+        Beside what that takes: `device` or `device_class` says where (any real device by default), `target` what to
+        build for (by default what the device runs best), `name` how the farm lists the model.
+        """
+        from pockfarm.fine_tuning.on_farm import fine_tune
+
+        return fine_tune(self, model, example_inputs, data, **asked)
 
     # Running
 

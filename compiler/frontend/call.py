@@ -195,6 +195,15 @@ class Call:
         """Transpose, or the value itself if nothing moves."""
         return value if tuple(perm) == tuple(range(len(perm))) else self.emit("transpose", value, perm=tuple(perm))
 
+    def cut(self, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+        """value[..., start:stop:step, ...] along one axis, or the value itself if that is all of it."""
+        shape = self.shape_of(value)
+        if (start, stop, step) == (0, shape[axis], 1):
+            return value
+        starts, stops, steps = [0] * len(shape), list(shape), [1] * len(shape)
+        starts[axis], stops[axis], steps[axis] = start, stop, step
+        return self.emit("slice", value, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
+
     def to_last(self, value: Value, axis: int) -> Value:
         """Move one axis to the end."""
         rank = len(self.shape_of(value))

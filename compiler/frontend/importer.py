@@ -14,6 +14,7 @@ from compiler.frontend.bodies import place, with_lifted_initializers, without_fu
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.control import CONTROL
 from compiler.frontend.definitions import definition
+from compiler.frontend.embedding_bags import without_bag_loops
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
 from compiler.frontend.form import check_form
 from compiler.frontend.input_types import bind_inputs
@@ -26,8 +27,9 @@ from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import BatchNormMode, Known, Operand, Scope
 from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
-from compiler.frontend.source import OPSETS, AttributeValue, SourceModel, SourceNode, parse_model
+from compiler.frontend.source import AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.torch_record import UNOPTIMIZED
+from compiler.frontend.torch_recurrent import with_module_tensors
 from compiler.frontend.unrecorded import told_apart
 from compiler.graph import Array, Graph, Unlearnable
 from compiler.origins import Origins, Reading
@@ -74,14 +76,14 @@ def import_model(
     for node in source.nodes:
         _guarded(scope, node, source.opset)
     remark(scope, source)
-    return _finish(scope, source, inputs, readings_of(stored, source))
+    return _finish(scope, source, inputs, readings_of(stored, source, scope.own_names))
 
 
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
-        source = shared_as_told(told_apart(restored(stored), untied), tied, untied)
-        return _without_replaced(without_sequences(source), stored)
+        source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
+        return _without_replaced(without_sequences(without_bag_loops(source)), stored)
     except _FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",
@@ -202,9 +204,10 @@ def _apply_row(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand | No
         raise UnsupportedOperator(
             f"ONNX operator {node.op_type} is not supported{reason}{closest(node.op_type, ROWS)}",
             where=node.where,
-            hint=f"supported at opset {OPSETS[0]} to {OPSETS[-1]}: {', '.join(sorted(ROWS))}" if not reason else
-            "bind the input shapes, or rewrite the model without it",
-        )  # fmt: skip
+            hint="bind the input shapes, or rewrite the model without it"
+            if reason
+            else f"rewrite the model with others of the {len(ROWS)} operators in docs/operators.md",
+        )
     call = Call(scope, node, opset)
     result = ROWS[node.op_type](call)
     _refuse_unread(call)

@@ -22,7 +22,7 @@ from compiler.frontend.unexplained import settle_unexplained, tell_what_is_missi
 from compiler.graph import Array
 
 _NORMS = ("aten._native_batch_norm", "aten.batch_norm", "aten.cudnn_batch_norm")
-_DROPS_ZERO_BIAS = ("Conv", "Gemm")
+_DROPS_ZERO_BIAS = ("Conv", "ConvTranspose", "Gemm")
 _STAND_INS = (("aten.group_norm", "InstanceNormalization"),)
 """(operator, ONNX node of its decomposition) whose scale and shift are ones and zeros, no parameters."""
 
@@ -156,8 +156,11 @@ def _add_bias(work: Restoration, position: int, name: str, weight: Array) -> Non
     node = work.source.nodes[position]
     if weight.ndim < 2:
         return
-    rows_are_outputs = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
+    rows_are_outputs = node.op_type == "Conv" or (node.op_type == "Gemm" and bool(node.attributes.get("transB", 0)))
     outputs = weight.shape[0 if rows_are_outputs else 1]
+    groups = node.attributes.get("group", 1)
+    if node.op_type == "ConvTranspose" and isinstance(groups, int):
+        outputs *= groups
     if hold(work, name, np.zeros(outputs, np.float32)):
         work.created.add(name)
         work.constants.discard(name)

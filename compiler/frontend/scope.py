@@ -95,6 +95,8 @@ class Scope:
         """In order and without duplicates."""
         self.baked: dict[str, str] = {}
         """Parameters whose elements were used while importing -> the node that needs them fixed."""
+        self.own_names: dict[tuple[str, int], str] = {}
+        """(first output of a node, input) -> what it reads there as its own, of a tensor that it shares."""
         self.norms: list[FoldedNorm] = []
         """Norms that are folded into parameters."""
         self._created = created

@@ -1,4 +1,4 @@
-"""How ONNX states shapes: reshape targets, axes, slice bounds, split sizes, window geometry. All results are static."""
+"""How ONNX states shapes: reshape targets, axes, slice bounds, split sizes. All results are static."""
 
 from __future__ import annotations
 
@@ -88,41 +88,3 @@ def split_sizes(call: Call, shape: tuple[int, ...]) -> tuple[int, tuple[int, ...
     if sum(sizes) != shape[axis] or min(sizes) < 0 or len(sizes) != count:
         raise ModelShapeError(f"axis {axis} of {list(shape)} does not split into {list(sizes)}", where=call.node.where)
     return axis, sizes
-
-
-def window_pads(
-    call: Call, size: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]
-) -> tuple[int, int, int, int]:
-    """(top, left, bottom, right) from `pads` or `auto_pad`.
-
-    Source: ONNX Conv, auto_pad: SAME pads so that output = ceil(input / stride), the odd one at the end for SAME_UPPER.
-    """
-    mode = call.attributes.text("auto_pad", "NOTSET") or "NOTSET"
-    pads = call.attributes.integers("pads") or (0, 0, 0, 0)
-    if mode == "NOTSET":
-        if len(pads) != 4 or min(pads) < 0:
-            call.unsupported(f"pads {list(pads)}: expected 4 numbers >= 0")
-        return (pads[0], pads[1], pads[2], pads[3])
-    if mode == "VALID":
-        return (0, 0, 0, 0)
-    if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        call.fail(f"auto_pad {mode!r} is unknown")
-    totals = [_same_total(*axis) for axis in zip(size, kernel, strides, dilations, strict=True)]
-    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
-    first, last = (small, large) if mode == "SAME_UPPER" else (large, small)
-    return (first[0], first[1], last[0], last[1])
-
-
-def _same_total(extent: int, kernel: int, stride: int, dilation: int) -> int:
-    reach = (kernel - 1) * dilation + 1
-    return max((-(-extent // stride) - 1) * stride + reach - extent, 0)
-
-
-def pair(call: Call, name: str, default: tuple[int, int] = (1, 1)) -> tuple[int, int]:
-    """A two-element attribute (strides, dilations, kernel_shape), all positive."""
-    found = call.attributes.integers(name)
-    if found is None:
-        return default
-    if len(found) != 2 or min(found) < 1:
-        call.unsupported(f"{name} {list(found)}: expected 2 positive numbers (2-D only)")
-    return (found[0], found[1])

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.external_data import fill_in
@@ -129,6 +130,13 @@ class SourceModel:
         """Every name that a value has."""
         made = (name for node in self.nodes for name in node.outputs if name)
         return {*self.initializers, *(value.name for value in self.inputs), *made}
+
+
+def type_label(code: int) -> str:
+    """What people call an element type of ONNX; some have no NumPy type."""
+    known = next((row.label for row in ELEMENT_TYPES.values() if row.onnx == code), "")
+    names = onnx.TensorProto.DataType
+    return known or (names.Name(code).lower() if code in names.values() else f"number {code}")
 
 
 def free_name(wanted: str, taken: set[str]) -> str:

@@ -45,7 +45,7 @@ def output_extents(spec: KernelSpec) -> tuple[int, ...] | None:
     if isinstance(spec, ReduceSpec):
         return tuple(extent for axis, extent in enumerate(spec.extents) if axis not in spec.reduced)
     if isinstance(spec, ConvSpec):
-        return _conv_extents(spec.kind, spec, (spec.k,), (*spec.kernel, spec.c, spec.k))
+        return _conv_extents(spec.kind, spec, (spec.k,), spec.weight)
     if isinstance(spec, DepthwiseSpec):
         return _conv_extents(spec.kind, spec, (spec.c,), (*spec.kernel, spec.c))
     if isinstance(spec, PoolSpec):
@@ -85,7 +85,7 @@ def fuse_epilogue(
         return NO_EPILOGUE
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents) or uses_position(spec.exprs[0]):
         return NOT_POINTWISE
-    if not spec.outputs[0].type.element.is_real:
+    if any(not access.type.element.is_real for access in (spec.outputs[0], *(spec.inputs[i] for i in reads))):
         return NOT_POINTWISE
     if any(not is_identity(spec.inputs[position], spec.extents) for position in reads):
         return NOT_POINTWISE

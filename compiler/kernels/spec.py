@@ -15,13 +15,19 @@ Scalar expressions read `Ref(k)`. In a `MapSpec`, `Ref(k)` is input k at that po
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal
 
 from compiler.element_types import DType
 from compiler.kernels.access import Access
+from compiler.kernels.cells import CellName
 from compiler.kernels.expressions import ACCUMULATED, Binary, Expr, Stat, refs, walk
 from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
+
+LATER: Mapping[str, bool] = {"later": True}
+"""Marks a field that is younger than its class: the canonical text leaves it out where it holds its default, so that
+what was compiled or measured before keeps its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +115,12 @@ class MatmulSpec:
 
 @dataclass(frozen=True, slots=True)
 class ConvSpec:
-    """Dense 2-D convolution family, NHWC activations, [KH, KW, C, K] weights.
+    """Dense 2-D convolution family, NHWC activations, [KH, KW, C / groups, K] weights.
 
-    forward:      inputs x[N,H,W,C], w[KH,KW,C,K]   -> y[N,OH,OW,K];  epilogue axes (n, oh, ow, k)
+    forward:      inputs x[N,H,W,C], w[KH,KW,C/g,K] -> y[N,OH,OW,K];  epilogue axes (n, oh, ow, k)
     input_grad:   inputs d_y[N,OH,OW,K], w          -> d_x[N,H,W,C];  epilogue axes (n, h, w, c)
-    weight_grad:  inputs x, d_y                     -> d_w[KH,KW,C,K]; epilogue axes (kh, kw, c, k)
+    weight_grad:  inputs x, d_y                     -> d_w[KH,KW,C/g,K]; epilogue axes (kh, kw, c, k)
+    `groups`: each of so many equal runs of output channels sees only the run of input channels in the same place.
     `pads` is (top, left, bottom, right) of zeros. y[oh,ow] += x[oh*sh + kh*dh - top, ow*sw + kw*dw - left] * w.
     `sums` (weight_grad only): a second output [K], the sums of d_y over n, oh, ow; the epilogue is not applied to it.
     `direct`: sums of products only, never Winograd's algorithm, whose rounding error is up to three times as large.
@@ -136,6 +143,17 @@ class ConvSpec:
     epilogue_inputs: tuple[Access, ...] = ()
     sums: bool = False
     direct: bool = False
+    groups: int = field(default=1, metadata=LATER)
+
+    @property
+    def group(self) -> tuple[int, int]:
+        """(input channels, output channels) of one group."""
+        return self.c // self.groups, self.k // self.groups
+
+    @property
+    def weight(self) -> tuple[int, int, int, int]:
+        """The shape of the weights."""
+        return (*self.kernel, self.c // self.groups, self.k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +277,25 @@ class NormGradSpec:
     epilogue_inputs: tuple[Access, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RecurrenceSpec:
+    """A recurrent layer over all its steps (`compiler.kernels.cells`), or its gradient.
+
+    forward:  x[T,B,G H], r[G H,H], start[B,N H], bias[H] (gru) -> y[T,B,N H], saved[T,B,S H] (not tanh, relu).
+    backward: r, start, y, saved, d_y -> d_x[T,B,G H], d_start[B,N H], d_products[T,B,G H] (gru).
+    G gates, N states, S saved tensors of the cell; y holds all states side by side, the hidden one first. `reverse`:
+    the steps are taken from the last to the first.
+    """
+
+    kind: Literal["forward", "backward"]
+    cell: CellName
+    dtype: DType = field(kw_only=True)
+    steps: int
+    batch: int
+    width: int
+    reverse: bool = False
+
+
 KernelSpec = (
     MapSpec
     | ReduceSpec
@@ -270,6 +307,7 @@ KernelSpec = (
     | GatherSpec
     | AttentionSpec
     | NormGradSpec
+    | RecurrenceSpec
     | ElementsSpec
     | ResampleSpec
     | ScanSpec
@@ -289,7 +327,9 @@ def compared_with_stats(spec: RowSpec) -> frozenset[int]:
 def canonical(value: object) -> str:
     """A stable text of a spec (or part of one): same spec, same text, on every machine and Python version."""
     if is_dataclass(value):
-        body = ",".join(f"{f.name}={canonical(getattr(value, f.name))}" for f in fields(value))
+        held = [(f, getattr(value, f.name)) for f in fields(value)]
+        said = [(f.name, item) for f, item in held if not ("later" in f.metadata and item == f.default)]
+        body = ",".join(f"{name}={canonical(item)}" for name, item in said)
         return f"{type(value).__name__}({body})"
     if isinstance(value, tuple):
         return "(" + ",".join(canonical(item) for item in value) + ")"

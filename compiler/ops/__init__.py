@@ -21,6 +21,7 @@ from compiler.ops.normalize import NORMALIZE_OPERATORS
 from compiler.ops.optimizer import OPTIMIZERS
 from compiler.ops.pooling import POOLING
 from compiler.ops.record import Operator
+from compiler.ops.recurrence import RECURRENCE
 from compiler.ops.reduction import REDUCTION
 from compiler.ops.softmax import SOFTMAX_OPERATORS
 
@@ -41,6 +42,7 @@ FAMILIES = (
     NORMALIZATION,
     BATCH_NORM,
     ATTENTION,
+    RECURRENCE,
     OPTIMIZERS,
 )
 

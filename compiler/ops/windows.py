@@ -41,10 +41,15 @@ def geometry(attrs: Attrs) -> dict[str, Any]:
     return {name: ints(attrs, name) for name in GEOMETRY}
 
 
+def groups_of(x: tuple[int, ...], w: tuple[int, ...]) -> int:
+    """Groups of a convolution: x has so many times the channels that a weight [KH, KW, C / groups, ...] sees."""
+    return x[3] // w[2]
+
+
 def forward_type(inputs: Types, attrs: Attrs) -> Types:
     """The type of y, from those of x and w. Raises: ModelShapeError if they do not fit."""
     x, w = inputs
-    if len(x.shape) != 4 or x.shape[3] != w.shape[2]:
+    if len(x.shape) != 4 or x.shape[3] % w.shape[2] or w.shape[-1] % groups_of(x.shape, w.shape):
         raise ModelShapeError(f"convolution of {x} with weights {w}: channels do not match")
     oh, ow = output_size(x.shape[1], x.shape[2], w.shape[:2], attrs)
     return (TensorType(x.dtype, (x.shape[0], oh, ow, w.shape[-1])),)

@@ -1,7 +1,8 @@
 """Moves the slice of a weight-gradient into its operands, so that only the slice is saved and multiplied.
 
 Rewrites: slice(matmul(A^T, d)) over rows -> matmul(slice(A)^T, d); slice(conv2d_weight_grad(x, d)) over input
-channels -> conv2d_weight_grad(slice(x), d); the same for depth-wise; slice(a + b) -> slice(a) + slice(b).
+channels -> conv2d_weight_grad(slice(x), d); the same for depth-wise and transposed ones; slice(a + b) -> slice(a) +
+slice(b); slice(reshape(a)) -> reshape(slice(a)) where a reshape only adds or drops unit axes.
 Requires: gradients sliced by autodiff. Ensures: every kept element equals the
 matching element of the full gradient, since each output element reads its own channel only.
 Why: memory and time of a channel-sparse layer fall with the ratio. Source: PockEngine, section 3.2.
@@ -14,6 +15,7 @@ from typing import Any
 
 from compiler.graph import Graph, Node
 from compiler.ops.record import flag, ints
+from compiler.ops.windows import groups_of
 from compiler.passes.simplify import Rewriter
 from compiler.rewriting.passes import Declined, PassResult, rewritten
 from compiler.values import Value
@@ -75,16 +77,43 @@ def _matmul(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> Valu
 
 
 def _weight_grad(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> Value | None:
-    if axis != 2:
-        return None
+    """Input channels of a convolution (axis 2), or of a transposed one (axis 3), whose input stands for d_y."""
     x, d_y = source.inputs
     shape = ints(source.attrs, "shape")
-    attrs: dict[str, Any] = dict(source.attrs)
-    attrs["shape"] = (*shape[:2], stop - start, *shape[3:])
-    operand = _slice(b, x, 3, start, stop)
-    if source.op == "depthwise_weight_grad":
+    groups = groups_of(b.shape(x), shape)
+    if axis not in (2, 3) or (axis == 3 and groups > 1):
+        return None
+    if axis == 2:
+        x = _slice_groups(b, x, groups, start, stop)
+    if axis == 3 or source.op == "depthwise_weight_grad":
         d_y = _slice(b, d_y, 3, start, stop)
-    return b.emit(source.op, operand, d_y, **attrs)
+    attrs: dict[str, Any] = dict(source.attrs)
+    attrs["shape"] = (*shape[:axis], stop - start, *shape[axis + 1 :])
+    return b.emit(source.op, x, d_y, **attrs)
+
+
+def _slice_groups(b: Rewriter, x: Value, groups: int, start: int, stop: int) -> Value:
+    """The same channels of each group of images."""
+    if groups == 1:
+        return _slice(b, x, 3, start, stop)
+    *size, c = b.shape(x)
+    phase, b.phase = b.phase, b.made[x].phase if x in b.made else "forward"
+    grouped = b.emit("reshape", x, shape=(*size, groups, c // groups))
+    kept = _slice(b, grouped, 4, start, stop)
+    result = b.emit("reshape", kept, shape=(*size, groups * (stop - start)))
+    b.phase = phase
+    return result
+
+
+def _reshape(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> Value | None:
+    """One that only adds or drops axes of extent 1."""
+    shape, inner = b.shape(source.output), b.shape(source.inputs[0])
+    places = [place for place, extent in enumerate(inner) if extent != 1]
+    if [inner[place] for place in places] != [extent for extent in shape if extent != 1]:
+        return None
+    along = places[sum(extent != 1 for extent in shape[:axis])]
+    narrow = _narrowed(b, source.inputs[0], along, start, stop)
+    return b.emit("reshape", narrow, shape=(*shape[:axis], stop - start, *shape[axis + 1 :]))
 
 
 def _add(b: Rewriter, source: Node, axis: int, start: int, stop: int) -> Value | None:
@@ -106,4 +135,5 @@ NARROWING: Mapping[str, Narrow] = {
     "conv2d_weight_grad": _weight_grad,
     "depthwise_weight_grad": _weight_grad,
     "add": _add,
+    "reshape": _reshape,
 }

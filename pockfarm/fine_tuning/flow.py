@@ -13,7 +13,7 @@ import numpy as np
 
 from compiler.errors import CompileError
 from compiler.spec.documents import TrainingSpec
-from compiler.trained.bring_back import Trained, bring_back
+from compiler.trained.bring_back import Trained, bring_back, manifest_of
 from device_agents.wire import ProtocolError, RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
@@ -49,10 +49,11 @@ def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked
     plan = plan_of(asked.plan, brought.frozen)
     say("compiling")
     step = trainer.build(brought.onnx, plan.canonical_json(), spec.canonical_json(), say)
-    inputs = {one["name"]: _input(one) for one in step.manifest["inputs"]}
+    manifest = manifest_of(step.bundle)
+    inputs = {one["name"]: _input(one) for one in manifest["inputs"]}
     if not brought.inputs:
         arrays = read_data(data, list(inputs), inputs)
-    arrays = fitted(arrays, inputs, labels=_input(step.manifest["labels"]))
+    arrays = fitted(arrays, inputs, labels=_input(manifest["labels"]))
     settings = _settings(asked, len(arrays["y"]), spec.batch)
     say(f"training {settings.steps} steps")
     with tempfile.TemporaryDirectory(prefix="pockfarm-data-") as folder:

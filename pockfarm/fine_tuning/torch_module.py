@@ -164,4 +164,8 @@ def completed(module: Any, trained: Trained, steps: int) -> Mapping[str, Any]:
     for name, tensor in state.items():
         if isinstance(tensor, torch.Tensor):
             state[name] = fresh.get(id(own.get(name)), tensor).detach().clone()
+    for name, calls in trained.calls.items():
+        count = f"{name.rpartition('running_mean')[0]}num_batches_tracked"
+        if name.endswith("running_mean") and count in state:
+            state[count] += steps * calls
     return state

@@ -62,6 +62,7 @@ LAYERS: dict[str, Layers] = {
             "matmul",
             "norm_grad",
             "pool",
+            "recurrence",
             "reduce",
             "resample",
             "row",

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from tests.vision import transformers
 from tests.zoo.entry import Calls, Draw, Entry, normal, padding, tokens
 
 VOCABULARY, LENGTH = 100, 12
@@ -19,10 +20,9 @@ DECODER: Mapping[str, Any] = {**TEXT, "num_key_value_heads": 2, "use_cache": Fal
 
 def _module(model: str, config: str, names: tuple[str, ...], field: str, **settings: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
-        import transformers
-
-        made = getattr(transformers, config)(**settings)
-        return Calls(getattr(transformers, model)(made), names, field)
+        library = transformers()
+        made = getattr(library, config)(**settings)
+        return Calls(getattr(library, model)(made), names, field)
 
     return make
 

@@ -13,21 +13,23 @@ from compiler.codegen.tir.tir import Block, Buffer, Value, index
 
 @dataclass(frozen=True)
 class Image:
-    """The input images: [images, height, width, channels of the band]."""
+    """The input images: [images, height, width, channels]."""
 
     buffer: Buffer
     height: int
     width: int
+    channels: int
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One unit of work: images from `image` on (`images` of them), output rows q from `first` on (`rows`)."""
+    """One unit of work: images from `image` on (`images` of them), output rows q from `first` on (`rows`), a group."""
 
     image: Value
     images: Value | int
     first: Value
     rows: Value | int
+    group: Value | int = 0
 
 
 @dataclass(frozen=True)
@@ -45,17 +47,18 @@ def units(band: Band, images: int, out_rows: int) -> tuple[int, int]:
     return -(-images // band.images), -(-out_rows // band.out_rows)
 
 
-def unit_of(block: Block, band: Band, number: Value, images: int, out_rows: int) -> Unit:
-    """Unit `number` of `groups * blocks`."""
+def unit_of(block: Block, band: Band, number: Value, images: int, out_rows: int, group: Value | int = 0) -> Unit:
+    """Unit `number` of `groups * blocks`, one group of its channels."""
     _, blocks = units(band, images, out_rows)
-    group = block.let(tirx.truncdiv(number, index(blocks)), "group")
-    image = block.let(group * band.images, "image")
-    first = block.let((number - group * blocks) * band.out_rows, "first_row")
+    pictures = block.let(tirx.truncdiv(number, index(blocks)), "group")
+    image = block.let(pictures * band.images, "image")
+    first = block.let((number - pictures * blocks) * band.out_rows, "first_row")
     return Unit(
         image,
         _part(block, band.images, image, images),
         first,
         _part(block, band.out_rows, first, out_rows),
+        group,
     )
 
 
@@ -68,10 +71,12 @@ def _part(block: Block, size: int, first: Value, extent: int) -> Value | int:
 def fill(block: Block, band: Band, image: Image, unit: Unit, workspace: Buffer, base: Value, lanes: int) -> Source:
     """Copy the unit's rows to `base` of the workspace if the band is a copy; say where to read them."""
     width = band.width * band.channels
-    row_elements = image.width * band.channels
+    row_elements = image.width * image.channels
+    channel = unit.group * band.channels
     start = unit.first * band.row_step + band.top
     if not band.copied:
-        at = block.let((unit.image * image.height + start) * row_elements + band.left * band.channels, "source")
+        row_start = (unit.image * image.height + start) * row_elements
+        at = block.let(row_start + band.left * image.channels + channel, "source")
         return Source(image.buffer, at, image.height * row_elements, row_elements)
     low, high = max(0, -band.left), min(band.width, image.width - band.left)
 
@@ -82,9 +87,8 @@ def fill(block: Block, band: Band, image: Image, unit: Unit, workspace: Buffer, 
         def copy(inner: Block) -> None:
             picked = ((unit.image + picture) * image.height + source) * row_elements
             zero_run(inner, workspace, place, low * band.channels, lanes)
-            first = inner.let(picked + (low + band.left) * band.channels, "source")
-            run = (high - low) * band.channels
-            copy_run(inner, image.buffer, first, workspace, place + low * band.channels, run, lanes)
+            first = inner.let(picked + (low + band.left) * image.channels + channel, "source")
+            _copy_pixels(inner, band, image, first, workspace, place + low * band.channels, high - low, lanes)
             zero_run(inner, workspace, place + high * band.channels, (band.width - high) * band.channels, lanes)
 
         inside = tirx.And(tirx.LE(index(0), source), tirx.LT(source, index(image.height)))
@@ -92,3 +96,18 @@ def fill(block: Block, band: Band, image: Image, unit: Unit, workspace: Buffer, 
 
     block.loop(unit.images, lambda b, i: b.loop(band.rows, lambda c, r: row(c, i, r), name="band_row"), name="image")
     return Source(workspace, base, band.image_elements, width)
+
+
+def _copy_pixels(
+    block: Block, band: Band, image: Image, first: Value, workspace: Buffer, place: Value, count: int, lanes: int
+) -> None:
+    """The channels of the band of `count` pixels in a row."""
+    if band.channels == image.channels:
+        copy_run(block, image.buffer, first, workspace, place, count * band.channels, lanes)
+        return
+
+    def pixel(body: Block, i: Value) -> None:
+        source, target = first + i * image.channels, place + i * band.channels
+        copy_run(body, image.buffer, source, workspace, target, band.channels, lanes)
+
+    block.loop(count, pixel, name="pixel")

@@ -8,6 +8,7 @@ rows it works on into a band with zero borders, small enough for its cache, so t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from compiler.codegen.choice import DEFAULT, Choice, choose
@@ -30,7 +31,8 @@ class Band:
 
     A row of the band holds input columns `left` .. `left + width`; output row q of a unit that begins at q0 reads from
     band row `(q - q0) * row_step`, which is input row `q * row_step + top`. `copied` is False where the band is the
-    image itself.
+    image itself. `channels` are those of one group, side by side if `copied`; a pixel lies `pixel` elements after the
+    one before.
     """
 
     images: int
@@ -42,6 +44,7 @@ class Band:
     row_step: int
     copied: bool
     channels: int
+    pixel: int
 
     @property
     def image_elements(self) -> int:
@@ -79,14 +82,16 @@ def out_rows(phases: tuple[AxisPhase, ...]) -> int:
 
 def _band(spec: ConvSpec, budget: int, slots: int, rows: tuple[AxisPhase, ...], cols: tuple[AxisPhase, ...],
           channels: int, most_rows: int) -> Band:  # fmt: skip
-    """The band of a unit whose rows hold at most `budget` elements (one row may hold more)."""
+    """The band of a unit whose rows hold at most `budget` elements (one row may hold more), of all groups together."""
     top = min(phase.first_input for phase in rows)
     last = max(max((offset for _, offset in phase.taps), default=0) for phase in rows)
     left = min(phase.first_input for phase in cols)
     right = max((p.count - 1) * p.input_step + max((off for _, off in p.taps), default=0) for p in cols)
     step, count = rows[0].input_step, out_rows(rows)
     bottom = (count - 1) * step + last
-    copied = top < 0 or left < 0 or right >= cols[0].input_extent or bottom >= rows[0].input_extent
+    outside = top < 0 or left < 0 or right >= cols[0].input_extent or bottom >= rows[0].input_extent
+    # A copy also brings the taps of a group side by side.
+    copied = outside or (spec.groups > 1 and any(phase.span > 1 for phase in cols))
     width = right - left + 1 if copied else cols[0].input_extent
 
     def rows_in(outputs: int) -> int:
@@ -100,7 +105,8 @@ def _band(spec: ConvSpec, budget: int, slots: int, rows: tuple[AxisPhase, ...], 
     images = 1
     if most == count:
         images = max(1, min(spec.n // slots, budget // (rows_in(count) * width * channels)))
-    return Band(images, most, rows_in(most), width, top, left, step, copied, channels)
+    group = channels // spec.groups
+    return Band(images, most, rows_in(most), width, top, left, step, copied, group, group if copied else channels)
 
 
 def _band_budget(target: Target, precision: Precision) -> int:
@@ -110,34 +116,40 @@ def _band_budget(target: Target, precision: Precision) -> int:
 
 def plan(spec: ConvSpec, target: Target, threads: int) -> ConvPlan:
     """The plan from the target's figures."""
-    flops = 2.0 * spec.n * spec.oh * spec.ow * spec.c * spec.k * spec.kernel[0] * spec.kernel[1]
+    flops = 2.0 * spec.n * spec.oh * spec.ow * weight_elements(spec)
     slots = slots_of(flops, threads)
     if spec.kind == "weight_grad":
         return _weights_plan(spec, target, slots)
     precision = Precision.of(spec.dtype, target)
     rows, cols = axis_phases(spec, 0), axis_phases(spec, 1)
-    channels, count = (spec.c, spec.k) if spec.kind == "forward" else (spec.k, spec.c)
+    channels, count = spec.group if spec.kind == "forward" else spec.group[::-1]
     height, vectors = tile_shape(
         target, precision, rows=cols[0].count, count=count, steps=channels * spec.kernel[0] * spec.kernel[1]
     )
-    direct = spec.kind == "forward" and count % precision.lanes == 0 and count <= vectors * precision.lanes
+    whole = count % precision.lanes == 0 and count <= vectors * precision.lanes
+    direct = spec.kind == "forward" and whole and spec.groups == 1
     cut = columns(count, vectors, precision.lanes, padded=True)
-    band = _band(spec, _band_budget(target, precision), slots, rows, cols, channels, out_rows(rows))
+    across = channels * spec.groups
+    band = _band(spec, _band_budget(target, precision), slots, rows, cols, across, out_rows(rows))
     return ConvPlan(precision, slots, height, cut, band, direct, "units", 0, 0)
 
 
 def weight_rows(spec: ConvSpec) -> int:
     """Rows of the product of one kernel row: kernel columns and channels together where they are contiguous."""
-    return spec.kernel[1] * spec.c if spec.dilations[1] == 1 else spec.c
+    channels, _ = spec.group
+    return spec.kernel[1] * channels if spec.dilations[1] == 1 else channels
 
 
 def _weights_plan(spec: ConvSpec, target: Target, slots: int) -> ConvPlan:
     precision = Precision.of(spec.dtype, target)
     rows, cols = (forward_axis(spec, 0),), (forward_axis(spec, 1),)
-    height, vectors = tile_shape(target, precision, rows=weight_rows(spec), count=spec.k, steps=spec.oh * spec.ow)
-    cut = columns(spec.k, vectors, precision.lanes, padded=False)
+    height, vectors = tile_shape(
+        target, precision, rows=weight_rows(spec), count=spec.group[1], steps=spec.oh * spec.ow
+    )
+    cut = columns(spec.group[1], vectors, precision.lanes, padded=False)
     many = precision.sum_bytes * weight_elements(spec) * slots > target.l2_bytes
-    split: Literal["units", "weights"] = "weights" if many and weight_rows(spec) >= 8 * slots * height else "units"
+    many = many and spec.groups == 1 and weight_rows(spec) >= 8 * slots * height
+    split: Literal["units", "weights"] = "weights" if many else "units"
     sharing, most_rows = 1 if split == "weights" else slots, -(-_SUM_STEPS // spec.ow)
     band = _band(spec, _band_budget(target, precision), sharing, rows, cols, spec.c, most_rows)
     in_place = spec.epilogue == Ref(0) and precision.sum_size == 1
@@ -148,14 +160,14 @@ def _weights_plan(spec: ConvSpec, target: Target, slots: int) -> ConvPlan:
 
 def weight_elements(spec: ConvSpec) -> int:
     """Elements of the weights."""
-    return spec.kernel[0] * spec.kernel[1] * spec.c * spec.k
+    return prod(spec.weight)
 
 
 def panel_elements(spec: ConvSpec, chosen: ConvPlan) -> int:
     """Elements of the packed weights."""
     if chosen.direct:
         return 0
-    return spec.kernel[0] * spec.kernel[1] * chosen.band.channels * chosen.columns.padded
+    return spec.groups * spec.kernel[0] * spec.kernel[1] * chosen.band.channels * chosen.columns.padded
 
 
 def method_of(spec: ConvSpec, target: Target, choice: Choice | None) -> int:

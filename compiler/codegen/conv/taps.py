@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import tirx
 
 from compiler.codegen.conv.band import Image, Source, Unit, fill, unit_of, units
@@ -12,7 +14,7 @@ from compiler.codegen.tile.packing import Matrix, pack_panel
 from compiler.codegen.tile.register_tile import SUM_BLOCK, Place, RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile
-from compiler.codegen.tir.tir import Block, Operands, Value, index
+from compiler.codegen.tir.tir import Block, Operands, Value, divide, index
 from compiler.kernels.spec import ConvSpec
 
 
@@ -27,10 +29,11 @@ class ConvTaps:
         self.rows, self.columns = axis_phases(spec, 0), axis_phases(spec, 1)
         forward = spec.kind == "forward"
         height, width = (spec.h, spec.w) if forward else (spec.oh, spec.ow)
-        self.image = Image(x, height, width)
+        self.image = Image(x, height, width, spec.c if forward else spec.k)
         self.out_shape = (spec.oh, spec.ow) if forward else (spec.h, spec.w)
         self.count = spec.k if forward else spec.c
         self.channels = plan.band.channels
+        self.group_panel = panel_elements(spec, plan) // spec.groups
         # Weights of one tap, [step = input channel, column = output channel].
         self.w_strides = (spec.k, 1) if forward else (1, spec.k)
         self.phases = self._phases()
@@ -52,7 +55,10 @@ class ConvTaps:
         groups, blocks = units(band, self.spec.n, rows)
 
         def unit(body: Block, slot: Value, number: Value) -> None:
-            one = unit_of(body, band, number, self.spec.n, rows)
+            group: Value | int = 0
+            if self.spec.groups > 1:
+                number, group = divide(body, number, self.spec.groups)
+            one = unit_of(body, band, number, self.spec.n, rows, group)
             base = body.let(slot * band.elements + panel_elements(self.spec, self.plan), "band")
             source = fill(body, band, self.image, one, self.workspace, base, self.lanes)
             self._unit(body, one, source)
@@ -60,32 +66,41 @@ class ConvTaps:
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             body.loop(end - first, lambda b, i: unit(b, slot, b.let(first + i, "unit")), name="unit")
 
-        share_out(block, self.plan.slots, groups * blocks, slot_body)
+        share_out(block, self.plan.slots, groups * blocks * self.spec.groups, slot_body)
 
     # ------------------------------------------------------------------------------------------------------ weights
 
     def _pack(self, block: Block) -> None:
         """Panels of every column tile: for each phase, row tap, column tap (in the order they are read), channels."""
         cut = self.plan.columns
-        channels, weights = self.channels, self.spec.c * self.spec.k
+        channels, weights = self.channels, self.spec.weight[2] * self.spec.k
+        # From one group to the next, whose weights are further columns.
+        group_w = self.spec.group[1]
 
         def phase_panel(
-            body: Block, tile: ColumnTile, number: Value, row: AxisPhase, column: AxisPhase, step: int
+            body: Block, tile: ColumnTile, number: Value, phase: tuple[AxisPhase, AxisPhase, int], group: Value | int
         ) -> None:
+            row, column, step = phase
             rows, cols = tap_run(row), tap_run(column)
-            base = body.let(number * (self._panel_steps() * cut.tile.width) + step * tile.width, "panel")
+            first = group * self.group_panel + number * (self._panel_steps() * cut.tile.width)
+            base = body.let(first + step * tile.width, "panel")
 
             def tap_panel(b: Block, i: Value, j: Value) -> None:
                 tap = (rows.tap + i * rows.tap_step) * self.spec.kernel[1] + cols.tap + j * cols.tap_step
-                source = Matrix(self.w, b.let(tap * weights, "tap"), *self.w_strides).at(0, number * cut.tile.width)
+                start = b.let(tap * weights + group * group_w, "tap")
+                source = Matrix(self.w, start, *self.w_strides).at(0, number * cut.tile.width)
                 place = base + (i * cols.count + j) * (channels * tile.width)
                 pack_panel(b, source, self.workspace, place, steps=channels, tile=tile, lanes=self.lanes)
 
             body.loop(rows.count, lambda b, i: b.loop(cols.count, lambda c, j: tap_panel(c, i, j), name="tap"))
 
-        def tile_panel(body: Block, tile: ColumnTile, number: Value) -> None:
-            for row, column, step in self.phases:
-                phase_panel(body, tile, number, row, column, step)
+        def tile_panel(body: Block, tile: ColumnTile, number: Value, group: Value | int = 0) -> None:
+            for phase in self.phases:
+                phase_panel(body, tile, number, phase, group)
+
+        if self.spec.groups > 1:
+            self._pack_groups(block, tile_panel)
+            return
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             body.loop(end - first, lambda b, i: tile_panel(b, cut.tile, b.let(first + i, "j")), name="column_tile")
@@ -96,14 +111,28 @@ class ConvTaps:
 
         share_out(block, self.plan.slots, cut.full, slot_body)
 
+    def _pack_groups(self, block: Block, tile_panel: Callable[[Block, ColumnTile, Value, Value], None]) -> None:
+        """Threads share out groups, each with all its column tiles."""
+        cut = self.plan.columns
+
+        def panels(body: Block, group: Value) -> None:
+            body.loop(cut.full, lambda b, j: tile_panel(b, cut.tile, j, group), name="column_tile")
+            if cut.tail:
+                tile_panel(body, cut.tail, index(cut.full), group)
+
+        def slot_body(body: Block, _slot: Value, first: Value, end: Value) -> None:
+            body.loop(end - first, lambda b, i: panels(b, b.let(first + i, "group")), name="group")
+
+        share_out(block, self.plan.slots, self.spec.groups, slot_body)
+
     def _panel_steps(self) -> int:
         return self.spec.kernel[0] * self.spec.kernel[1] * self.channels
 
-    def _panel(self, number: Value, step: int, tile: ColumnTile) -> Vectors:
+    def _panel(self, number: Value, step: int, tile: ColumnTile, group: Value | int) -> Vectors:
         width = self.plan.columns.tile.width
         if self.plan.direct:
             return Vectors(self.w, number * width + step * self.spec.k, self.spec.k)
-        base = number * (self._panel_steps() * width) + step * tile.width
+        base = group * self.group_panel + number * (self._panel_steps() * width) + step * tile.width
         return Vectors(self.workspace, base, tile.width)
 
     # -------------------------------------------------------------------------------------------------------- tiles
@@ -113,7 +142,7 @@ class ConvTaps:
 
         def column_tile(body: Block, tile: ColumnTile, number: Value) -> None:
             for row, column, step in self.phases:
-                panel = self._panel(number, step, tile)
+                panel = self._panel(number, step, tile, unit.group)
                 self._phase(body, unit, source, row, column, tile, number, panel)
 
         block.loop(cut.full, lambda b, j: column_tile(b, cut.tile, j), name="column_tile")
@@ -151,8 +180,8 @@ class ConvTaps:
         total = RegisterTile(block, height, tile)
         # Input of the first tap position of the band for the tile's first output column.
         place = image * source.image_stride + q * (band.row_step * source.row_stride)
-        base = block.let(source.base + place + first * (column.input_step * self.channels), "x")
-        pixel = Scalars(source.buffer, base, column.input_step * self.channels, 1)
+        base = block.let(source.base + place + first * (column.input_step * band.pixel), "x")
+        pixel = Scalars(source.buffer, base, column.input_step * band.pixel, 1)
         self._taps(block, total, pixel, source.row_stride, tap_run(row), tap_run(column), panel)
         self._store(block, total, unit, image, q, row, column, first, number)
 
@@ -164,13 +193,13 @@ class ConvTaps:
         if not rows.count or not columns.count:
             return
         band = self.plan.band
-        merged = columns.count == 1 or columns.offset_step == 1
+        merged = columns.count == 1 or (columns.offset_step == 1 and band.pixel == band.channels)
         turns, steps = (1, columns.count * self.channels) if merged else (columns.count, self.channels)
         long = rows.count * columns.count * self.channels > 3 * SUM_BLOCK // 2
-        start = (rows.offset - band.top) * row_stride + (columns.offset - band.left) * self.channels
+        start = (rows.offset - band.top) * row_stride + (columns.offset - band.left) * band.pixel
 
         def run(body: Block, i: Value, j: Value) -> None:
-            a = pixel.at(start + i * (rows.offset_step * row_stride) + j * (columns.offset_step * self.channels))
+            a = pixel.at(start + i * (rows.offset_step * row_stride) + j * (columns.offset_step * band.pixel))
             b = panel.at((i * turns + j) * (steps * panel.step_stride))
             if not long or steps > 3 * SUM_BLOCK // 2:
                 total.blocked_run(body, a, b, steps)
@@ -189,7 +218,8 @@ class ConvTaps:
         n = block.let(unit.image + image, "n")
         y = block.let((unit.first + q) * row.step + row.first, "oh")
         x = block.let(first * column.step + column.first, "ow")
-        k = block.let(number * self.plan.columns.tile.width, "k")
+        first_k = unit.group * (self.count // self.spec.groups)
+        k = block.let(number * self.plan.columns.tile.width + first_k, "k")
         base = block.let(((n * height + y) * width + x) * self.count + k, "place")
         place = Place(self.y, base, column.step * self.count, 2, lambda r, c: (n, y, x + r * column.step, k + c))
         self.epilogue.tile(block, total, place)

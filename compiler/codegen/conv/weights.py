@@ -33,7 +33,8 @@ class ConvWeights:
         self.d_w, *sums = operands.outputs
         self.d_bias, self.workspace = (sums[0] if sums else None), operands.workspace
         self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 4)
-        self.image = Image(x, spec.h, spec.w)
+        self.image = Image(x, spec.h, spec.w, spec.c)
+        self.channels = spec.group[0]
         self.row_taps, self.column_taps = tap_run(forward_axis(spec, 0)), tap_run(forward_axis(spec, 1))
         self.m = weight_rows(spec)
         self.elements = weight_elements(spec)
@@ -55,11 +56,17 @@ class ConvWeights:
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             sums = body.let(slot * self.plan.sum_count, "sums")
             zero_run(body, self.sums_buffer, sums, self.plan.sum_count, self.lanes)
-            body.loop(
-                end - first,
-                lambda b, i: self._unit(b, slot, b.let(first + i, "unit"), sums, index(0), index(full), tail=None),
-                name="unit",
-            )
+
+            def unit(b: Block, number: Value, group: Value | int) -> None:
+                self._unit(b, slot, number, sums, index(0), index(full), tail=None, group=group)
+
+            def every_group(b: Block, number: Value) -> None:
+                if self.spec.groups == 1:
+                    unit(b, number, 0)
+                else:
+                    b.loop(self.spec.groups, lambda c, group: unit(c, number, group), name="group")
+
+            body.loop(end - first, lambda b, i: every_group(b, b.let(first + i, "unit")), name="unit")
 
         share_out(block, self.plan.slots, groups * blocks, slot_body)
 
@@ -113,7 +120,7 @@ class ConvWeights:
         positions = unit.rows * spec.ow
 
         def columns(body: Block, tile: ColumnTile, number: Value) -> None:
-            k = body.let(number * cut.tile.width, "k")
+            k = body.let(number * cut.tile.width + unit.group * spec.group[1], "k")
             total = RegisterTile(body, 1, tile)
 
             def image(inner: Block, number: Value) -> None:
@@ -128,11 +135,12 @@ class ConvWeights:
             columns(block, cut.tail, index(cut.full))
 
     def _unit(
-        self, block: Block, slot: Value, number: Value, sums: Value, first: Value, end: Value, *, tail: Value | None
-    ) -> None:
+        self, block: Block, slot: Value, number: Value, sums: Value, first: Value, end: Value, *, tail: Value | None,
+        group: Value | int = 0,
+    ) -> None:  # fmt: skip
         """One unit's part of the row tiles [first, end), and of the last, lower one (`tail`: only if that holds)."""
         band = self.plan.band
-        unit = unit_of(block, band, number, self.spec.n, self.spec.oh)
+        unit = unit_of(block, band, number, self.spec.n, self.spec.oh, group)
         base = block.let(slot * band.elements + self.plan.sums * self.plan.sum_count, "band")
         source = fill(block, band, self.image, unit, self.workspace, base, self.lanes)
         if self.d_bias is not None and self.plan.split == "units":
@@ -142,7 +150,7 @@ class ConvWeights:
 
         def row_tile(body: Block, place: Value, x: Value, m: Value, height: int) -> None:
             def tile(b: Block, columns: ColumnTile, j: Value) -> None:
-                k = b.let(j * cut.tile.width, "k")
+                k = b.let(j * cut.tile.width + group * self.spec.group[1], "k")
                 self._tile(b, unit, source, x + m, height, columns, k, place + m * self.spec.k + k)
 
             body.loop(cut.full, lambda b, j: tile(b, cut.tile, j), name="column_tile")
@@ -150,9 +158,9 @@ class ConvWeights:
                 tile(body, cut.tail, index(cut.full))
 
         def product(body: Block, i: Value, j: Value) -> None:
-            place = body.let(sums + (i * self.spec.kernel[1] + j) * (self.spec.c * self.spec.k), "sums")
+            place = body.let(sums + (i * self.spec.kernel[1] + j) * (self.channels * self.spec.k), "sums")
             row = i * (self.row_taps.offset_step * source.row_stride)
-            x = body.let(source.base + row + j * (self.column_taps.offset_step * self.spec.c), "x")
+            x = body.let(source.base + row + j * (self.column_taps.offset_step * band.pixel), "x")
             body.loop(
                 end - first,
                 lambda b, t: row_tile(b, place, x, b.let((first + t) * self.plan.rows, "m"), self.plan.rows),
@@ -163,7 +171,7 @@ class ConvWeights:
             elif rest:
                 body.when(tail, lambda b: row_tile(b, place, x, index(full * self.plan.rows), rest))
 
-        turns = 1 if self.m != self.spec.c or self.spec.kernel[1] == 1 else self.spec.kernel[1]
+        turns = 1 if self.m != self.channels or self.spec.kernel[1] == 1 else self.spec.kernel[1]
         block.loop(
             self.spec.kernel[0], lambda b, i: b.loop(turns, lambda c, j: product(c, i, j), name="tap"), name="tap_row"
         )
@@ -186,7 +194,7 @@ class ConvWeights:
         def out_row(body: Block, image: Value, q: Value) -> None:
             pixel = x + image * source.image_stride + q * (band.row_step * source.row_stride)
             gradient = ((unit.image + image) * spec.oh + unit.first + q) * (spec.ow * spec.k) + k
-            a = Scalars(source.buffer, pixel, 1, spec.strides[1] * spec.c)
+            a = Scalars(source.buffer, pixel, 1, spec.strides[1] * band.pixel)
             total.run(body, a, Vectors(self.d_y, gradient, spec.k), spec.ow)
 
         block.loop(unit.images, lambda b, g: b.loop(unit.rows, lambda c, q: out_row(c, g, q), name="row"), name="image")
@@ -210,9 +218,9 @@ class ConvWeights:
             body.store(self.d_w, row * spec.k + k, value)
 
         def one_row(body: Block, row: Value) -> None:
-            tap = body.let(tirx.truncdiv(row, index(spec.c)), "tap")
+            tap = body.let(tirx.truncdiv(row, index(self.channels)), "tap")
             kernel_row = body.let(tirx.truncdiv(tap, index(spec.kernel[1])), "kh")
-            axes = (kernel_row, tap - kernel_row * spec.kernel[1], row - tap * spec.c)
+            axes = (kernel_row, tap - kernel_row * spec.kernel[1], row - tap * self.channels)
             self._along_channels(body, lambda b, k, width: weights(b, row, axes, k, width))
 
         def slot_body(body: Block, _slot: Value, first: Value, end: Value) -> None:

@@ -98,7 +98,7 @@ def _unit(precision: Precision) -> int:
 
 def applies(spec: ConvSpec, precision: Precision) -> bool:
     """Whether there may be such a kernel at all."""
-    if spec.direct:
+    if spec.direct or spec.groups > 1:
         return False
     plain = spec.kernel == (TAPS, TAPS) and spec.strides == (1, 1) and spec.dilations == (1, 1)
     unit = _unit(precision)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
-from compiler.frontend.call import Call, Rule
+from compiler.frontend.call import Call, Result, Rule
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.values import Value
 
@@ -108,7 +108,7 @@ def _cast_like(call: Call) -> Operand:
 def _cast_to(call: Call, target: str) -> Operand:
     if target not in ELEMENT_TYPES or not ELEMENT_TYPES[target].is_emitted:
         held = ", ".join(row.label for row in EMITTED)
-        call.unsupported(f"casts at run time go to {held}", "export the model in float32")
+        call.unsupported(f"a cast at run time goes to {held}", "export the model in float32")
     return call.operand(0) if call.dtype(0) == target else call.emit("cast", call.value(0), to=target)
 
 
@@ -148,11 +148,13 @@ def _identity(call: Call) -> Operand:
     return call.operand(0)
 
 
-def _dropout(call: Call) -> Operand:
-    """Dropout is left out: fine-tuning here is deterministic, as in evaluation mode."""
+def _dropout(call: Call) -> Result:
+    """Dropout is left out: fine-tuning here is deterministic, as in evaluation mode. Its mask, if read, keeps all."""
     call.attributes.ignore("seed", "ratio")
-    call.only_outputs(1)
-    return call.operand(0)
+    if not any(call.node.outputs[1:]):
+        return call.operand(0)
+    dropped = call.emit("is_nan", call.value(0))
+    return call.operand(0), call.emit("or", dropped, call.emit("not", dropped))
 
 
 ROWS: Mapping[str, Rule] = {

@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.compiler.agreement.folded_norms import fold_norms, norms_in_order, norms_that_follow
 from tests.compiler.agreement.reference import Loss, Reference, as_tensor
 
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 FOLDED_BIAS = "weight_bias"
 """How PyTorch's exporter calls the bias of a convolution without one that it folded a norm into."""
 
@@ -70,8 +72,10 @@ class ModuleReference(Reference):
         """Input channels of convolutions and linear layers."""
         axes = {}
         for path, module in self.module.named_modules():
-            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-                axes[f"{path}.weight"] = 0 if module.groups > 1 else 1
+            if isinstance(module, _TRANSPOSED):
+                axes[f"{path}.weight"] = 0
+            elif isinstance(module, _CONVOLUTIONS):
+                axes[f"{path}.weight"] = 0 if module.groups > 1 and module.weight.shape[1] == 1 else 1
             elif isinstance(module, nn.Linear):
                 axes[f"{path}.weight"] = 1
         return axes

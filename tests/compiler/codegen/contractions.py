@@ -29,13 +29,13 @@ def output_size(extent: int, kernel: int, stride: int, pads: tuple[int, int], di
 
 def conv(
     kind: Kind, image: tuple[int, int, int, int], k: int, kernel: tuple[int, int], strides: tuple[int, int],
-    pads: tuple[int, int, int, int], dilations: tuple[int, int] = (1, 1),
+    pads: tuple[int, int, int, int], dilations: tuple[int, int] = (1, 1), groups: int = 1,
 ) -> ConvSpec:  # fmt: skip
-    """A dense convolution of [n, h, w, c] images; sizes of y follow."""
+    """A convolution of [n, h, w, c] images; sizes of y follow."""
     n, h, w, c = image
     oh = output_size(h, kernel[0], strides[0], (pads[0], pads[2]), dilations[0])
     ow = output_size(w, kernel[1], strides[1], (pads[1], pads[3]), dilations[1])
-    return ConvSpec(kind, n, h, w, c, k, oh, ow, kernel, strides, pads, dilations, dtype="f32")
+    return ConvSpec(kind, n, h, w, c, k, oh, ow, kernel, strides, pads, dilations, dtype="f32", groups=groups)
 
 
 def depthwise(
@@ -72,6 +72,21 @@ def _taps(spec: ConvSpec | DepthwiseSpec) -> Iterator[tuple[int, int, tuple[slic
 
 
 def _image(spec: ConvSpec | DepthwiseSpec, first: Array, second: Array) -> Array:
+    """Groups are blocks on the diagonal of dense weights."""
+    if not isinstance(spec, ConvSpec) or spec.groups == 1:
+        return _dense_image(spec, first, second)
+    (c, k), dense = spec.group, replace(spec, groups=1)
+    blocks = [(slice(g * c, (g + 1) * c), slice(g * k, (g + 1) * k)) for g in range(spec.groups)]
+    if spec.kind == "weight_grad":
+        whole = _dense_image(dense, first, second)
+        return np.concatenate([whole[:, :, rows, columns] for rows, columns in blocks], axis=3)
+    weights = np.zeros(dense.weight)
+    for rows, columns in blocks:
+        weights[:, :, rows, columns] = second[:, :, :, columns]
+    return _dense_image(dense, first, weights)
+
+
+def _dense_image(spec: ConvSpec | DepthwiseSpec, first: Array, second: Array) -> Array:
     top, left, bottom, right = spec.pads
     dense = isinstance(spec, ConvSpec)
     padded = np.zeros((spec.n, spec.h + top + bottom, spec.w + left + right, spec.c))

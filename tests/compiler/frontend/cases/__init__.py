@@ -8,12 +8,21 @@ from tests.compiler.frontend.cases import (
     activations,
     attention,
     contractions,
+    convolution,
+    einsum,
     elementwise,
     functions,
+    indexing,
     movement,
     normalization,
+    ordering,
+    padding,
     pooling,
+    recurrent,
     reductions,
+    resizing,
+    sampling,
+    scaling,
 )
 from tests.compiler.frontend.cases.case import Case
 
@@ -22,11 +31,20 @@ CASES: Sequence[Case] = (
     *functions.cases(),
     *activations.cases(),
     *movement.cases(),
+    *indexing.cases(),
+    *padding.cases(),
+    *resizing.cases(),
+    *sampling.cases(),
+    *ordering.cases(),
+    *einsum.cases(),
     *reductions.cases(),
     *contractions.cases(),
+    *convolution.cases(),
     *pooling.cases(),
     *normalization.cases(),
+    *scaling.cases(),
     *attention.cases(),
+    *recurrent.cases(),
 )
 
 __all__ = ["CASES", "Case"]

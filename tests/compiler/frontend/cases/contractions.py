@@ -11,14 +11,6 @@ from tests.compiler.frontend.cases.case import IMAGE, Case, F, X, floats
 
 def cases() -> Iterator[Case]:
     bias = floats(5)
-    yield Case("Conv", (IMAGE, floats(5, 4, 3, 3), bias), {"pads": [1, 0, 2, 1], "strides": [2, 1]})
-    yield Case("Conv", (IMAGE, floats(5, 4, 3, 3)), {"dilations": [2, 1]}, label="dilated-no-bias")
-    yield Case("Conv", (IMAGE, floats(5, 4, 1, 1), bias), label="1x1")
-    yield Case("Conv", (IMAGE, floats(4, 1, 3, 5), floats(4)), {"group": 4, "pads": [1, 2, 1, 2]}, label="depthwise")
-    for mode in ("SAME_UPPER", "SAME_LOWER", "VALID"):
-        made = {"auto_pad": mode, "strides": [2, 2]}
-        yield Case("Conv", (IMAGE, floats(5, 4, 3, 4), bias), made, label=mode)
-    yield Case("Conv", (IMAGE, (F, (2, 4, 3, 3))), label="run-time-weight")
     yield Case("Gemm", ((F, (2, 3)), floats(5, 3), bias), {"transB": 1})
     yield Case("Gemm", ((F, (3, 3)), floats(3, 5), bias), {"alpha": 0.5, "beta": 2.0, "transA": 1}, label="scaled")
     yield Case("Gemm", ((F, (2, 3)), floats(3, 5)), label="no-bias")
