@@ -8,6 +8,7 @@ from dataclasses import replace
 from compiler.call_passes import fusion_passes, order_passes, run_call_passes
 from compiler.codegen.api import build_kernels
 from compiler.codegen.artefacts import CompiledKernel
+from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import CLEAN_UP, FORWARD_PASSES, TRAINING_PASSES, run_passes
@@ -31,17 +32,19 @@ from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
 from compiler.step.training import TrainingGraph
 
 
-def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
-    """Model bytes -> kernels and a byte-exact plan for one target.
+def compile_step(model: bytes, settings: BuildSettings, external: External = NO_EXTERNAL) -> CompiledStep:
+    """Model bytes (and the data files beside them) -> kernels and a byte-exact plan for one target.
 
     Raises: CompileError; every kind says who must act (see `compiler.errors`).
     """
-    *_, last = walk(model, settings)
+    *_, last = walk(model, settings, external=external)
     assert isinstance(last.made, CompiledStep)
     return last.made
 
 
-def walk(model: bytes, settings: BuildSettings, trace: Trace | None = None) -> Iterator[Stage]:
+def walk(
+    model: bytes, settings: BuildSettings, trace: Trace | None = None, *, external: External = NO_EXTERNAL
+) -> Iterator[Stage]:
     """The stages of a compile in the order of `STAGES`, each done when it is taken; `trace` hears of every pass.
 
     Raises: as `compile_step`.
@@ -49,7 +52,7 @@ def walk(model: bytes, settings: BuildSettings, trace: Trace | None = None) -> I
     spec, target = settings.spec, settings.target
     clock, trace = Clock(settings.progress), trace if trace is not None else Trace()
     clock.enter("import", 0.0)
-    imported = _imported(model, settings)
+    imported = _imported(model, settings, external)
     yield Stage("import", imported)
     clock.enter("optimize", 0.04)
     forward = run_passes(imported, FORWARD_PASSES, trace, "forward graph")
@@ -130,7 +133,7 @@ def _uncut(forward: Graph) -> Graph:
     return whole if whole is forward else run_passes(whole, (until_stable(CLEAN_UP),))
 
 
-def _imported(model: bytes, settings: BuildSettings) -> Graph:
+def _imported(model: bytes, settings: BuildSettings, external: External) -> Graph:
     spec = settings.spec
     return import_model(
         model,
@@ -141,6 +144,7 @@ def _imported(model: bytes, settings: BuildSettings) -> Graph:
         tied=spec.tied,
         untied=spec.untied,
         limits=settings.limits,
+        external=external,
     )
 
 

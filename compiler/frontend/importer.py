@@ -9,6 +9,7 @@ import numpy as np
 
 from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
+from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.bodies import with_lifted_initializers, without_functions
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.control import CONTROL
@@ -52,6 +53,7 @@ def import_model(
     tied: Sequence[Sequence[str]] = (),
     untied: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
+    external: External = NO_EXTERNAL,
 ) -> Graph:
     """Import an ONNX model (opsets 13 to 28, float32) as a graph with static shapes.
 
@@ -59,10 +61,12 @@ def import_model(
     The author's parameters become parameters (`tied` and `untied` overrule which of them are one); only what depends
     on none is folded.
 
+    `external` holds the data files beside the model, by location.
+
     Raises: ModelError and its kinds (what is wrong, where, what to do), SpecError (`tied`, `untied`), LimitExceeded.
     """
-    prescan(model, limits)
-    stored = without_functions(with_lifted_initializers(check_form(parse_model(model))), limits)
+    prescan(model, limits, {location: memoryview(data).nbytes for location, data in external.items()})
+    stored = without_functions(with_lifted_initializers(check_form(parse_model(model, external))), limits)
     source = _prepared(check_form(stored), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
     scope.dropout = dropout
