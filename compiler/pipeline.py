@@ -11,20 +11,19 @@ from compiler.codegen.artefacts import CompiledKernel
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
-from compiler.passes import CLEAN_UP, FORWARD_PASSES, TRAINING_PASSES, run_passes
+from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import attempts
 from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
 from compiler.program.program import Optimizer, Program, StateTensor
 from compiler.program.state import state_tensors
-from compiler.rewriting.passes import Passes, Trace, until_stable
+from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings
 from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
-from compiler.step.cuts import without_cuts
 from compiler.step.dropout import drop_at_random
 from compiler.step.loss import attach_loss
 from compiler.step.optimizer import add_optimizer
@@ -125,12 +124,6 @@ def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
         lower(training.graph, "train", inputs=inputs, outputs=training.results),
         lower(inference, "forward", inputs=inference.inputs, outputs=training.answers),
     )
-
-
-def _uncut(forward: Graph) -> Graph:
-    """The forward graph as inference runs it: gradients are cut off nowhere, and what was there for that is gone."""
-    whole = without_cuts(forward)
-    return whole if whole is forward else run_passes(whole, (until_stable(CLEAN_UP),))
 
 
 def _imported(model: bytes, settings: BuildSettings, external: External) -> Graph:

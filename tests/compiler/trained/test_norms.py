@@ -17,13 +17,23 @@ LAYER = FoldedNorm(
     variance="bn.var", epsilon=1e-5, takes_bias="bn.bias",
 )  # fmt: skip
 WITH_BIAS = replace(LAYER, bias="conv.bias", own_bias="conv.bias")
+TRANSPOSED = replace(WITH_BIAS, transposed_groups=1)
+IN_GROUPS = replace(WITH_BIAS, transposed_groups=3)
+LAYERS = {
+    "no bias": LAYER, "own bias": WITH_BIAS, "transposed": TRANSPOSED, "transposed, in groups": IN_GROUPS,
+}  # fmt: skip
 ALONE = replace(LAYER, weight="bn.weight", bias="bn.bias", alone=True)
 
 
-def author(seed: int = 0, channels: int = 5) -> Tensors:
+INPUTS, CHANNELS = 3, 6
+
+
+def author(norm: FoldedNorm = LAYER, seed: int = 0, channels: int = CHANNELS) -> Tensors:
     rng = np.random.default_rng(seed)
+    groups = norm.transposed_groups
+    shape = (groups * INPUTS, channels // groups) if groups else (channels, INPUTS)
     return {
-        "conv.weight": rng.normal(size=(channels, 3, 2, 2)).astype(np.float32),
+        "conv.weight": rng.normal(size=(*shape, 2, 2)).astype(np.float32),
         "conv.bias": rng.normal(size=channels).astype(np.float32),
         "bn.weight": rng.normal(size=channels).astype(np.float32),
         "bn.bias": rng.normal(size=channels).astype(np.float32),
@@ -32,19 +42,32 @@ def author(seed: int = 0, channels: int = 5) -> Tensors:
     }
 
 
+def of_channel(norm: FoldedNorm, channel: int) -> tuple[slice | int, ...]:
+    """Where a weight has what makes output `channel`."""
+    if not norm.transposed_groups:
+        return (channel,)
+    group, place = divmod(channel, CHANNELS // norm.transposed_groups)
+    return slice(group * INPUTS, (group + 1) * INPUTS), place
+
+
 def folded(norm: FoldedNorm, own: Tensors) -> Tensors:
     """The checkpoint's tensors, by what folding means; float64."""
     wide = {name: array.astype(np.float64) for name, array in own.items()}
     factor = wide["bn.weight"] / np.sqrt(wide["bn.var"] + norm.epsilon)
     if norm.alone:
         return {"bn.weight": factor, "bn.bias": wide["bn.bias"] - wide["bn.mean"] * factor}
-    along = [1] * own["conv.weight"].ndim
-    along[norm.axis] = -1
     bias = wide["conv.bias"] if norm.own_bias else 0.0
     return {
-        norm.weight: wide["conv.weight"] * factor.reshape(along),
+        norm.weight: wide["conv.weight"] * per_output(norm, factor),
         norm.bias: (bias - wide["bn.mean"]) * factor + wide["bn.bias"],
     }
+
+
+def per_output(norm: FoldedNorm, factor: np.ndarray) -> np.ndarray:
+    """A factor for each output channel, as the weight has them: a ConvTranspose has groups one below another."""
+    if not norm.transposed_groups:
+        return factor.reshape(-1, 1, 1, 1)
+    return np.repeat(factor.reshape(norm.transposed_groups, -1), INPUTS, axis=0)[..., None, None]
 
 
 def checkpoint(norm: FoldedNorm, own: Tensors) -> Tensors:
@@ -57,9 +80,9 @@ def learned(before: Tensors, size: float, seed: int = 1) -> Tensors:
 
 
 @pytest.mark.parametrize("size", [1e-4, 0.1, 10.0])
-@pytest.mark.parametrize("norm", [LAYER, WITH_BIAS, ALONE], ids=["no bias", "own bias", "alone"])
+@pytest.mark.parametrize("norm", [*LAYERS.values(), ALONE], ids=[*LAYERS, "alone"])
 def test_what_comes_back_folds_to_what_was_learned(norm: FoldedNorm, size: float) -> None:
-    own = author()
+    own = author(norm)
     before = checkpoint(norm, own)
     after = learned(before, size)
     back = unfold(norm, before, after, own.__getitem__)
@@ -72,9 +95,9 @@ def test_what_comes_back_folds_to_what_was_learned(norm: FoldedNorm, size: float
     assert set(back.tensors) == ({"bn.weight", "bn.bias"} if norm.alone else {"conv.weight", "bn.bias"})
 
 
-@pytest.mark.parametrize("norm", [LAYER, WITH_BIAS, ALONE], ids=["no bias", "own bias", "alone"])
+@pytest.mark.parametrize("norm", [*LAYERS.values(), ALONE], ids=[*LAYERS, "alone"])
 def test_what_did_not_learn_comes_back_bit_for_bit(norm: FoldedNorm) -> None:
-    own = author()
+    own = author(norm)
     before = checkpoint(norm, own)
     assert unfold(norm, before, before, own.__getitem__).tensors == {}
     after = {name: array.copy() for name, array in before.items()}
@@ -86,20 +109,21 @@ def test_what_did_not_learn_comes_back_bit_for_bit(norm: FoldedNorm) -> None:
     assert not np.array_equal(back[norm.weight][2], own[norm.weight][2])
 
 
-@pytest.mark.parametrize("norm", [LAYER, WITH_BIAS], ids=["no bias", "own bias"])
+@pytest.mark.parametrize("norm", LAYERS.values(), ids=LAYERS)
 def test_a_channel_whose_scale_is_0_computes_what_it_learned(norm: FoldedNorm) -> None:
-    own = author()
+    own = author(norm)
     own["bn.weight"][[1, 3]] = 0.0
     before = checkpoint(norm, own)
     after = learned(before, 0.1)
-    after[norm.weight][3] = before[norm.weight][3]  # this one learns its bias alone
+    third = of_channel(norm, 3)
+    after[norm.weight][third] = before[norm.weight][third]  # this one learns its bias alone
     back = unfold(norm, before, after, own.__getitem__)
     assert back.revived == ("bn.weight",)
     new = folded(norm, {**own, **back.tensors})
     for name in (norm.weight, norm.bias):
         assert np.allclose(new[name], after[name], rtol=1e-5, atol=1e-6), name
     assert back.tensors["bn.weight"][3] == 0
-    assert np.array_equal(back.tensors["conv.weight"][3], own["conv.weight"][3])
+    assert np.array_equal(back.tensors["conv.weight"][third], own["conv.weight"][third])
     assert np.array_equal(np.delete(back.tensors["bn.weight"], 1), np.delete(own["bn.weight"], 1))
 
 
