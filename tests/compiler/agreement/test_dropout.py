@@ -97,6 +97,11 @@ def test_what_is_dropped_is_told_only_where_it_is_not() -> None:
     assert [made.op for made in graph] == ["dropout"]
 
 
+def test_a_model_without_dropout_is_told() -> None:
+    graph = imported(model_of([node("Relu", ["x"], ["y"])], {"x": ("f32", ("batch", 3))}), dropout="train")
+    assert [warning.code for warning in graph.warnings] == ["model.no_dropout"]
+
+
 def test_a_ratio_that_drops_all_is_refused() -> None:
     made = node("Dropout", ["x", "ratio"], ["y"])
     model = model_of([made], {"x": ("f32", ("batch", 3))}, initializers={"ratio": np.asarray(1.0, np.float32)})
