@@ -17,19 +17,37 @@ LAYER = FoldedNorm(
     variance="bn.var", epsilon=1e-5, takes_bias="bn.bias",
 )  # fmt: skip
 WITH_BIAS = replace(LAYER, bias="conv.bias", own_bias="conv.bias")
+TRANSPOSED = replace(WITH_BIAS, transposed_groups=1)
+IN_GROUPS = replace(WITH_BIAS, transposed_groups=3)
+LAYERS = {
+    "no bias": LAYER, "own bias": WITH_BIAS, "transposed": TRANSPOSED, "transposed, in groups": IN_GROUPS,
+}  # fmt: skip
 ALONE = replace(LAYER, weight="bn.weight", bias="bn.bias", alone=True)
 
 
-def author(seed: int = 0, channels: int = 5) -> Tensors:
+INPUTS, CHANNELS = 3, 6
+
+
+def author(norm: FoldedNorm = LAYER, seed: int = 0, channels: int = CHANNELS) -> Tensors:
     rng = np.random.default_rng(seed)
+    groups = norm.transposed_groups
+    shape = (groups * INPUTS, channels // groups) if groups else (channels, INPUTS)
     return {
-        "conv.weight": rng.normal(size=(channels, 3, 2, 2)).astype(np.float32),
+        "conv.weight": rng.normal(size=(*shape, 2, 2)).astype(np.float32),
         "conv.bias": rng.normal(size=channels).astype(np.float32),
         "bn.weight": rng.normal(size=channels).astype(np.float32),
         "bn.bias": rng.normal(size=channels).astype(np.float32),
         "bn.mean": rng.normal(size=channels).astype(np.float32),
         "bn.var": rng.uniform(0.5, 2, size=channels).astype(np.float32),
     }
+
+
+def of_channel(norm: FoldedNorm, channel: int) -> tuple[slice | int, ...]:
+    """Where a weight has what makes output `channel`."""
+    if not norm.transposed_groups:
+        return (channel,)
+    group, place = divmod(channel, CHANNELS // norm.transposed_groups)
+    return slice(group * INPUTS, (group + 1) * INPUTS), place
 
 
 def folded(norm: FoldedNorm, own: Tensors) -> Tensors:
@@ -40,22 +58,16 @@ def folded(norm: FoldedNorm, own: Tensors) -> Tensors:
         return {"bn.weight": factor, "bn.bias": wide["bn.bias"] - wide["bn.mean"] * factor}
     bias = wide["conv.bias"] if norm.own_bias else 0.0
     return {
-        norm.weight: scaled(wide["conv.weight"], factor, norm.transposed_groups),
+        norm.weight: wide["conv.weight"] * per_output(norm, factor),
         norm.bias: (bias - wide["bn.mean"]) * factor + wide["bn.bias"],
     }
 
 
-def scaled(weight: np.ndarray, factor: np.ndarray, groups: int) -> np.ndarray:
-    """Every output channel by its factor; a ConvTranspose's output `o` is column `o % n` of the rows of its group."""
-    found = weight.copy()
-    for output, number in enumerate(factor):
-        if groups:
-            rows, columns = len(weight) // groups, weight.shape[1]
-            group = output // columns
-            found[group * rows : (group + 1) * rows, output % columns] *= number
-        else:
-            found[output] *= number
-    return found
+def per_output(norm: FoldedNorm, factor: np.ndarray) -> np.ndarray:
+    """A factor for each output channel, as the weight has them: a ConvTranspose has groups one below another."""
+    if not norm.transposed_groups:
+        return factor.reshape(-1, 1, 1, 1)
+    return np.repeat(factor.reshape(norm.transposed_groups, -1), INPUTS, axis=0)[..., None, None]
 
 
 def checkpoint(norm: FoldedNorm, own: Tensors) -> Tensors:
@@ -68,9 +80,9 @@ def learned(before: Tensors, size: float, seed: int = 1) -> Tensors:
 
 
 @pytest.mark.parametrize("size", [1e-4, 0.1, 10.0])
-@pytest.mark.parametrize("norm", [LAYER, WITH_BIAS, ALONE], ids=["no bias", "own bias", "alone"])
+@pytest.mark.parametrize("norm", [*LAYERS.values(), ALONE], ids=[*LAYERS, "alone"])
 def test_what_comes_back_folds_to_what_was_learned(norm: FoldedNorm, size: float) -> None:
-    own = author()
+    own = author(norm)
     before = checkpoint(norm, own)
     after = learned(before, size)
     back = unfold(norm, before, after, own.__getitem__)
@@ -83,9 +95,9 @@ def test_what_comes_back_folds_to_what_was_learned(norm: FoldedNorm, size: float
     assert set(back.tensors) == ({"bn.weight", "bn.bias"} if norm.alone else {"conv.weight", "bn.bias"})
 
 
-@pytest.mark.parametrize("norm", [LAYER, WITH_BIAS, ALONE], ids=["no bias", "own bias", "alone"])
+@pytest.mark.parametrize("norm", [*LAYERS.values(), ALONE], ids=[*LAYERS, "alone"])
 def test_what_did_not_learn_comes_back_bit_for_bit(norm: FoldedNorm) -> None:
-    own = author()
+    own = author(norm)
     before = checkpoint(norm, own)
     assert unfold(norm, before, before, own.__getitem__).tensors == {}
     after = {name: array.copy() for name, array in before.items()}
@@ -97,35 +109,22 @@ def test_what_did_not_learn_comes_back_bit_for_bit(norm: FoldedNorm) -> None:
     assert not np.array_equal(back[norm.weight][2], own[norm.weight][2])
 
 
-@pytest.mark.parametrize("norm", [LAYER, WITH_BIAS], ids=["no bias", "own bias"])
+@pytest.mark.parametrize("norm", LAYERS.values(), ids=LAYERS)
 def test_a_channel_whose_scale_is_0_computes_what_it_learned(norm: FoldedNorm) -> None:
-    own = author()
+    own = author(norm)
     own["bn.weight"][[1, 3]] = 0.0
     before = checkpoint(norm, own)
     after = learned(before, 0.1)
-    after[norm.weight][3] = before[norm.weight][3]  # this one learns its bias alone
+    third = of_channel(norm, 3)
+    after[norm.weight][third] = before[norm.weight][third]  # this one learns its bias alone
     back = unfold(norm, before, after, own.__getitem__)
     assert back.revived == ("bn.weight",)
     new = folded(norm, {**own, **back.tensors})
     for name in (norm.weight, norm.bias):
         assert np.allclose(new[name], after[name], rtol=1e-5, atol=1e-6), name
     assert back.tensors["bn.weight"][3] == 0
-    assert np.array_equal(back.tensors["conv.weight"][3], own["conv.weight"][3])
+    assert np.array_equal(back.tensors["conv.weight"][third], own["conv.weight"][third])
     assert np.array_equal(np.delete(back.tensors["bn.weight"], 1), np.delete(own["bn.weight"], 1))
-
-
-@pytest.mark.parametrize(("groups", "shape"), [(1, (3, 6, 2, 2)), (2, (4, 3, 2, 2)), (3, (6, 2, 1, 2))])
-def test_a_transposed_convolution_has_its_outputs_in_axis_1(groups: int, shape: tuple[int, ...]) -> None:
-    norm, own = replace(LAYER, transposed_groups=groups), author(channels=6)
-    own["conv.weight"] = np.random.default_rng(3).normal(size=shape).astype(np.float32)
-    own["bn.weight"][4] = 0.0
-    before = checkpoint(norm, own)
-    after = learned(before, 0.1)
-    back = unfold(norm, before, after, own.__getitem__)
-    new = folded(norm, {**own, **back.tensors})
-    assert np.allclose(new["conv.weight"], after["conv.weight"], atol=1e-5)
-    assert np.allclose(new["conv.weight_bias"], after["conv.weight_bias"], atol=1e-5)
-    assert back.revived == ("bn.weight",)
 
 
 def test_a_norm_without_a_shift_gives_the_layer_its_bias_back() -> None:
