@@ -28,7 +28,11 @@ _SPECS = (
 )
 _QUOTED = re.compile(r"'([^']*)'")
 _ARGUMENT = re.compile(r"%(\w+)")
-_PADDING = re.compile(r"aten\.embedding\.default\]\(args = \(%\w+, %\w+, (\d{1,9})\b")
+_LONGEST = 4096
+"""Characters of a call's arguments that are read."""
+_WHOLE = re.compile(r"-?\d{1,18}")
+_POSITIONAL = re.compile(r"(?:[^,()\[\]]|\([^()]*\)|\[[^][]*\])+")
+"""One argument; lists and tuples in it are not taken apart."""
 _CALLED = re.compile(r"^%(\w+) ")
 
 
@@ -62,12 +66,19 @@ class TorchRecord:
 
 @dataclass(frozen=True, slots=True)
 class TorchCall:
-    """One call of the exported program: its result's name and the names of its tensor arguments, in order."""
+    """One call of the exported program: its result's name and the names of its tensor arguments, in order.
+
+    `written`: all positional arguments as the program writes them, numbers included.
+    """
 
     result: str = ""
     arguments: tuple[str, ...] = field(default=())
-    padding: int | None = None
-    """Of a lookup in a table: the row that never learns."""
+    written: tuple[str, ...] = field(default=())
+
+    def number(self, position: int) -> int | None:
+        """A positional argument that is a whole number, else None."""
+        text = self.written[position] if position < len(self.written) else ""
+        return int(text) if _WHOLE.fullmatch(text) else None
 
 
 NO_CALL = TorchCall()
@@ -111,8 +122,9 @@ def torch_call(told: Mapping[str, str]) -> TorchCall:
     if called is None:
         return NO_CALL
     _, _, arguments = text.partition("](args = ")
-    padding = _PADDING.search(text)
-    return TorchCall(called[1], tuple(_ARGUMENT.findall(arguments)), int(padding[1]) if padding else None)
+    positional = arguments.partition(", kwargs = ")[0].removeprefix("(").removesuffix(")")
+    written = tuple(part.strip() for part in _POSITIONAL.findall(positional[:_LONGEST]))
+    return TorchCall(called[1], tuple(_ARGUMENT.findall(arguments)), written)
 
 
 def _signature(text: str) -> dict[str, tuple[str, str]]:

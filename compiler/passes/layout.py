@@ -185,6 +185,13 @@ def _per_axis(*names: str) -> Rule:
     return rule
 
 
+def _broadcast(b: Sinker, node: Node) -> bool:
+    """Pixels repeated in an image; not heads of keys and values, which are looked for where the model repeats them."""
+    lazy = b.pending(node.inputs[0])
+    moves = lazy is not None and lazy.perm[-1] != len(lazy.perm) - 1
+    return moves and _per_axis("shape")(b, node)
+
+
 def _along(b: Sinker, node: Node) -> bool:
     """Operators that work along one axis and leave the others as they are; further operands are tables for it."""
     lazy = b.pending(node.inputs[0])
@@ -279,6 +286,7 @@ RULES: Mapping[str, Rule] = {
     "reduce_sum": _reduce,
     "reduce_mean": _reduce,
     "reduce_max": _reduce,
+    "broadcast_to": _broadcast,
     "concat": _concat,
     "cumulative_sum": _along,
     "gather": _along,
@@ -293,4 +301,5 @@ RULES: Mapping[str, Rule] = {
     "rms_normalize": _rows,
     "batch_norm": _per_channel(0),
     "statistic": _per_channel(1),
+    "dropout": _elementwise,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from compiler.external import Listing
 from service.database.models import Tuning
 from service.jobs import claims
 from service.settings import Settings
@@ -245,3 +247,45 @@ def wait_for_child(folder: Path) -> int:
             return int(mark.name.rsplit("-", 1)[1])
         time.sleep(0.05)
     raise AssertionError("the compile child never started")
+
+
+def test_a_model_with_data_files_is_compiled_from_all_of_them(
+    farm: TestFarm, tmp_path: Path, kernel_cache: Path
+) -> None:
+    """By the real compiler, in its confined child; the manifest names the model as the job does."""
+    files, external = external_model(tmp_path)
+    parts = [("model", ("net.onnx", files.pop("net.onnx"))), *(("data", item) for item in files.items())]
+    answer = farm.http.post("/compile", data={"plan": "full", "target": "x86-64-v3", "external": external}, files=parts)
+    job_id = answer.json()["id"]
+    real = {"compile_function": "compiler.api:compile_training", "cache_dir": str(kernel_cache), "compile_s": 600.0}
+    run_compile(farm, job_id, **real)
+    job = show(farm, job_id)
+    assert job["state"] == "succeeded", job
+    manifest = farm.http.get(f"/bundles/{job['bundle_digest']}/manifest").json()
+    assert manifest["digests"]["model"] == job["model"]["digest"]
+
+
+def external_model(folder: Path) -> tuple[dict[str, bytes], str]:
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+
+    stored = [numpy_helper.from_array(np.ones((4, 3), np.float32), "w")]
+    value = helper.make_tensor_value_info
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", [value("x", 1, ["n", 4])], [value("y", 1, ["n", 3])], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    onnx.save(model, folder / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=0)
+    files = {name: (folder / name).read_bytes() for name in ("net.onnx", "net.data")}
+    digest = "sha256:" + hashlib.sha256(files["net.data"]).hexdigest()
+    return files, json.dumps({"net.data": digest})
+
+
+def test_a_listing_that_is_none_is_the_models_fault(farm: TestFarm) -> None:
+    job = compile_now(farm, '{"external":{"../a":"sha256:0"},"model":"x"}')
+    assert (job["state"], job["ending"]["cause"], job["ending"]["code"]) == ("failed", "model", "model.invalid")
+
+
+def test_a_listing_of_what_is_not_there_says_so(farm: TestFarm) -> None:
+    listing = Listing("sha256:" + "a" * 64, {"net.data": "sha256:" + "b" * 64})
+    assert compile_now(farm, listing.to_bytes().decode())["ending"]["code"] == "infra.model-missing"

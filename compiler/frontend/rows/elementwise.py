@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
-from compiler.frontend.call import Call, Result, Rule
+from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.torch_record import DETACH
 from compiler.values import Value
@@ -153,15 +153,6 @@ def _identity(call: Call) -> Operand:
     return operand
 
 
-def _dropout(call: Call) -> Result:
-    """Dropout is left out: fine-tuning here is deterministic, as in evaluation mode. Its mask, if read, keeps all."""
-    call.attributes.ignore("seed", "ratio")
-    if not any(call.node.outputs[1:]):
-        return call.operand(0)
-    dropped = call.emit("is_nan", call.value(0))
-    return call.operand(0), call.emit("or", dropped, call.emit("not", dropped))
-
-
 ROWS: Mapping[str, Rule] = {
     "Abs": _number("abs"),
     "Add": _add,
@@ -171,7 +162,6 @@ ROWS: Mapping[str, Rule] = {
     "Ceil": _ceil,
     "Cos": unary("cos"),
     "Div": _binary("div"),
-    "Dropout": _dropout,
     "Equal": _equal,
     "Erf": unary("erf"),
     "Exp": unary("exp"),

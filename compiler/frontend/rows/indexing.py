@@ -14,10 +14,14 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES, NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.rows.pieces import checked_index
+from compiler.frontend.folds.sizes import sized
+from compiler.frontend.pieces import checked_index
 from compiler.frontend.scope import Known, Operand
 from compiler.graph import Array
 from compiler.values import Value
+
+EMBEDDING = "aten.embedding.default"
+"""PyTorch's call, whose third argument is the row of padding: it never learns. (ONNX's Gather cannot say so.)"""
 
 # ------------------------------------------------------------------------------------------------------------ picking
 
@@ -32,24 +36,12 @@ def _gather(call: Call) -> Operand:
     table = call.known(0)
     if table is not None and table.source and table.array.ndim == 2 and axis == 0:
         value = call.scope.parameter(table, (0, 1), kind="weight")
+        padding = call.node.call.number(2) if call.node.torch_op == EMBEDDING else None
+        if padding is not None and 0 <= padding < table.array.shape[0]:
+            return call.emit("embedding", value, call.scope.value(index), padding=padding)
     else:
         value = call.value(0)
-    return _but_padding(call, call.emit("gather", value, call.scope.value(index), axis=axis), index)
-
-
-def _but_padding(call: Call, rows: Value, index: Operand) -> Value:
-    """The looked-up rows; through that of PyTorch's `padding_idx` passes no gradient."""
-    padding = call.node.call.padding
-    if padding is None or call.dtype(0) not in REAL:
-        return rows
-    if isinstance(index, Known) and not (index.array == padding).any():
-        return rows
-    positions = call.scope.value(index)
-    padded = call.emit(
-        "equal", positions, call.constant(np.asarray(padding, np.int32 if call.dtype(1) == "i32" else np.int64))
-    )
-    shape = (*call.shape_of(positions), *(1,) * (len(call.shape_of(rows)) - len(call.shape_of(positions))))
-    return call.emit("where", call.reshape(padded, shape), call.emit("detach", rows), rows)
+    return call.emit("gather", value, call.scope.value(index), axis=axis)
 
 
 def _one(index: int, extent: int) -> tuple[int, int]:
@@ -297,6 +289,7 @@ def _one_hot(call: Call) -> Operand:
     if call.dtype(0) != "i64":
         index = call.emit("cast", index, to="i64")
     index = _from_front(call, index, np.asarray(depth))
+    sized(call, (depth,))
     line = np.arange(depth).reshape([-1 if i == axis else 1 for i in range(len(shape) + 1)])
     values = call.value(2)
     off, on = (call.reshape(call.cut(values, 0, i, i + 1), ()) for i in range(2))
