@@ -185,3 +185,74 @@ def test_a_loop_of_no_turn_hands_its_input_on() -> None:
     graph = imported(_loop("none", ""))
     assert [made.op for made in graph] == ["identity"]
     assert_agrees(_loop("none", ""), graph)
+
+
+def _listed(nodes: Sequence[onnx.NodeProto], **stored: Array) -> bytes:
+    known = {key: np.asarray(value) for key, value in stored.items()}
+    return model_of(nodes, X, initializers=known, infer_shapes=False)
+
+
+JOINED = {
+    "filled in a loop": _listed(
+        [
+            node("SequenceEmpty", [], ["none"]),
+            node("Loop", ["three", "", "none", "x"], ["list", "last"], body=helper.make_graph(
+                [node("Neg", ["h"], ["g"]), node("SequenceInsert", ["s", "g"], ["t"]),
+                 node("Identity", ["c0"], ["c1"])], "body",
+                [helper.make_tensor_value_info("i", INT, []), helper.make_tensor_value_info("c0", BOOL, []),
+                 helper.make_tensor_sequence_value_info("s", FLOAT, None),
+                 helper.make_tensor_value_info("h", FLOAT, None)],
+                [helper.make_tensor_value_info("c1", BOOL, []),
+                 helper.make_tensor_sequence_value_info("t", FLOAT, None),
+                 helper.make_tensor_value_info("g", FLOAT, None)])),
+            node("ConcatFromSequence", ["list"], ["y"], axis=1, new_axis=1),
+        ],
+        three=np.asarray(3),
+    ),
+    "taken apart": _listed(
+        [
+            node("SplitToSequence", ["x", "sizes"], ["list"], axis=1),
+            node("SequenceAt", ["list", "last"], ["end"]),
+            node("SequenceErase", ["list", "first"], ["rest"]),
+            node("SequenceInsert", ["rest", "end", "first"], ["more"]),
+            node("SequenceLength", ["more"], ["n"]),
+            node("Cast", ["n"], ["count"], to=1),
+            node("ConcatFromSequence", ["more"], ["both"], axis=-1),
+            node("Mul", ["both", "count"], ["y"]),
+        ],
+        sizes=np.asarray([1, 2]), first=np.asarray(0), last=np.asarray(-1),
+    ),
+    "single rows": _listed(
+        [
+            node("SplitToSequence", ["x"], ["rows"], axis=0, keepdims=0),
+            node("SequenceConstruct", ["x", "x"], ["twice"]),
+            node("SequenceAt", ["rows", "one"], ["row"]),
+            node("SequenceAt", ["twice", "one"], ["whole"]),
+            node("Add", ["row", "whole"], ["y"]),
+        ],
+        one=np.asarray(1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_sequences_are_lists_while_a_model_is_imported(name: str) -> None:
+    assert_agrees(JOINED[name], imported(JOINED[name]))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([node("SequenceConstruct", ["x"], ["l"]), node("Relu", ["l"], ["y"])], "reads 'l', a sequence of tensors"),
+        ([node("SequenceAt", ["x", "at"], ["y"])], "reads 'x', which is no sequence"),
+        ([node("SequenceConstruct", ["x"], ["l"]), node("SequenceAt", ["l", "at"], ["y"])], "position 5 of a sequence"),
+        (
+            [node("SequenceEmpty", [], ["l"]), node("ConcatFromSequence", ["l"], ["y"], axis=0)],
+            "joins a sequence of no",
+        ),
+        ([node("SplitToSequence", ["x", "none"], ["l"]), node("SequenceAt", ["l", "at"], ["y"])], "pieces of 0"),
+    ],
+)
+def test_sequences_that_make_no_sense_are_refused(nodes: list[onnx.NodeProto], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        imported(_listed(nodes, at=np.asarray(5), none=np.asarray(0)))
