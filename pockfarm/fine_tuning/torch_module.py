@@ -109,8 +109,8 @@ def _require_room(module: Any) -> None:
     held = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
     if held > MAX_BYTES:
         raise UsageError(
-            f"the module holds {held:,} bytes; one ONNX file holds {MAX_BYTES:,}\n  export it with external data, and build "
-            "and run the file by `pockfarm compile`"
+            f"the module holds {held:,} bytes; one ONNX file holds {MAX_BYTES:,}\n  export it with external data, and "
+            "compile and run that file"
         )
 
 

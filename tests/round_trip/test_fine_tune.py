@@ -63,7 +63,7 @@ def after_a_step(module: nn.Module, x: Tensor, y: Tensor, rate: float = 0.1) -> 
 def assert_like(tuned: Any, wanted: dict[str, Tensor]) -> None:
     assert list(tuned) == list(wanted)
     for name, exact in wanted.items():
-        assert torch.allclose(tuned[name].double(), exact, rtol=1e-5, atol=1e-6), name
+        assert torch.allclose(tuned[name].double(), exact.double(), rtol=1e-5, atol=1e-6), name
 
 
 @pytest.mark.parametrize("form", ["pair", "loader"])
