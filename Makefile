@@ -64,7 +64,7 @@ coverage: set-up-test  ## the model zoo by every exporter, a step of each agains
 	$(BIN)/python -m tests.zoo
 
 compile-time: set-up-test  ## processor time of each stage as models grow deeper, of a BERT-base and a wide DenseNet-121
-	$(BIN)/python -m tests.zoo.compile_time
+	$(BIN)/python -m tests.zoo.compile_time --whole
 
 round-trip: set-up-test  ## models out and back by fine_tune, beside PyTorch in float64 and ONNX Runtime; ten minutes
 	$(BIN)/python -W ignore -m tests.round_trip
