@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
+.PHONY: coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -59,6 +59,12 @@ same: set-up-test    ## does BEFORE=<another checkout that has this target> comp
 
 fuzz: set-up-test    ## models that are nearly right, through the whole compiler, for ten minutes (MINUTES=...)
 	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10)
+
+coverage: set-up-test  ## the model zoo by every exporter, a step of each against the module; writes docs/coverage.md (hours)
+	$(BIN)/python -m tests.zoo
+
+compile-time: set-up-test  ## processor time of each stage as models grow deeper, of a BERT-base and a wide DenseNet-121
+	$(BIN)/python -m tests.zoo.compile_time --whole
 
 round-trip: set-up-test  ## models out and back by fine_tune, beside PyTorch in float64 and ONNX Runtime; ten minutes
 	$(BIN)/python -W ignore -m tests.round_trip
