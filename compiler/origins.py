@@ -34,11 +34,12 @@ class Reading:
 class FoldedNorm:
     """A BatchNormalization that the step computes as weight' and bias': parameters of the checkpoint.
 
-    factor = scale / sqrt(variance + epsilon). With a layer before it: weight' = weight * factor along `axis`, bias' =
-    (own_bias - mean) * factor + shift. Alone (`alone`): weight' = factor, bias' = shift - mean * factor, under the
-    names of scale and shift. All names but `bias` are the author's; `own_bias` is empty if the layer has none, `weight`
-    and `bias` if they do not learn. `takes_bias` is the one of `shift` and `own_bias` to which what the bias learned
-    belongs.
+    factor = scale / sqrt(variance + epsilon). With a layer before it: weight' = weight * factor along its outputs,
+    bias' = (own_bias - mean) * factor + shift. A weight is [O, ...], or, if `transposed_groups` is not 0, that of a
+    ConvTranspose in so many groups, [I, O / groups, ...]. Alone (`alone`): weight' = factor, bias' = shift - mean *
+    factor, under the names of scale and shift. All names but `bias` are the author's; `own_bias` is empty if the layer
+    has none, `weight` and `bias` if they do not learn. `takes_bias` is the one of `shift` and `own_bias` to which what
+    the bias learned belongs.
     """
 
     weight: str
@@ -50,7 +51,7 @@ class FoldedNorm:
     variance: str
     epsilon: float
     takes_bias: str
-    axis: int = 0
+    transposed_groups: int = 0
     alone: bool = False
 
 

@@ -207,7 +207,8 @@ class Attempt:
     def _split(self, dataset: Path | None, bundle: UnpackedBundle) -> DataFiles | None:
         if dataset is None:
             return None
-        data = split_npz(dataset, self._folder / "data", bundle.inputs, max_bytes=self._assignment.limits.disk_bytes)
+        limit_bytes = self._assignment.limits.disk_bytes
+        data = split_npz(dataset, self._folder / "data", bundle.inputs, max_bytes=limit_bytes, labels=bundle.labels)
         dataset.unlink()
         return data
 

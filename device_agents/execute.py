@@ -113,7 +113,8 @@ def _local_data(
 ) -> DataFiles | None:
     if data is None:
         return None
-    return split_npz(data, folder / "data", bundle.inputs, max_bytes=limits.disk_bytes, with_labels=mode != "infer")
+    return split_npz(data, folder / "data", bundle.inputs, max_bytes=limits.disk_bytes,
+                     labels=() if mode == "infer" else bundle.labels)  # fmt: skip
 
 
 def _local_weights(weights: Path | None, folder: Path) -> Path | None:

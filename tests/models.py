@@ -301,19 +301,20 @@ def export(
     inputs: tuple[Tensor, ...],
     *,
     input_names: tuple[str, ...] = ("input",),
+    output_names: tuple[str, ...] = ("logits",),
     exporter: Exporter = "dynamo",
     opset: int = 18,
     dynamic_batch: bool = True,
 ) -> bytes:
-    """ONNX bytes of a module, output `logits`, with an open batch axis."""
+    """ONNX bytes of a module, with an open batch axis."""
     buffer = io.BytesIO()
-    names = {"input_names": list(input_names), "output_names": ["logits"]}
+    names = {"input_names": list(input_names), "output_names": list(output_names)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
         try:
             if exporter == "torchscript":
-                axes = {name: {0: "batch"} for name in (*input_names, "logits")} if dynamic_batch else None
+                axes = {name: {0: "batch"} for name in (*input_names, *output_names)} if dynamic_batch else None
                 torch.onnx.export(model, inputs, buffer, opset_version=opset, dynamo=False, dynamic_axes=axes, **names)
                 return buffer.getvalue()
             shapes = _dynamic_shapes(model, inputs) if dynamic_batch else None

@@ -29,9 +29,9 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "batch": spec.batch,
         "threads": step.threads,
         "inputs": [_tensor(train, value) for value in step.training.data_inputs],
-        "labels": _tensor(train, step.training.labels),
-        "outputs": [_tensor(train, step.training.logits)],
-        "loss": step.training.loss_kind,
+        "labels": _labels(step, train),
+        "outputs": [_tensor(step.programs["forward"], step.training.logits)],
+        **_losses(step),
         "optimizer": step.optimizer.kind,
         "learning_rate": step.optimizer.learning_rate,
         "parameters": {"total": _total(step, trained=False), "trained": _total(step, trained=True)},
@@ -44,6 +44,23 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         },
         "kernels": [_kernel(call, step.choices) for call in train.calls],
     }
+
+
+def _labels(step: CompiledStep, train: Program) -> object:
+    """One tensor if there is one array and it is called as labels are, else a list by the arrays' names."""
+    if step.training.plain_labels:
+        return _tensor(train, step.training.labels)
+    return [{**_tensor(train, value), "name": name} for value, name in step.training.label_arrays.items()]
+
+
+def _losses(step: CompiledStep) -> dict[str, object]:
+    """The kind of the loss, or of each that is added up."""
+    terms, arrays, name_of = step.training.terms, step.training.label_arrays, step.forward.name_of
+    if len(terms) == 1:
+        return {"loss": terms[0].kind}
+    listed = [{"kind": term.kind, "output": name_of(term.output), "weight": term.weight,
+               "labels": arrays[term.labels] if term.labels is not None else None} for term in terms]  # fmt: skip
+    return {"loss": "sum", "terms": listed}
 
 
 def _tensor(program: Program, value: Value) -> dict[str, object]:

@@ -22,6 +22,7 @@ from compiler.codegen.map import plan as maps
 from compiler.codegen.matmul import plan as matmul
 from compiler.codegen.norm_grad import plan as norm_grad
 from compiler.codegen.pool import plan as pool
+from compiler.codegen.recurrence import plan as recurrence
 from compiler.codegen.reduce import plan as reduce
 from compiler.codegen.resample import plan as resample
 from compiler.codegen.row import plan as row
@@ -42,6 +43,7 @@ from compiler.kernels.spec import (
     MatmulSpec,
     NormGradSpec,
     PoolSpec,
+    RecurrenceSpec,
     ReduceSpec,
     RowSpec,
 )
@@ -108,6 +110,7 @@ FAMILIES: Mapping[type, Family] = {
     GatherSpec: Family(gather, "compiler.codegen.gather.emit"),
     AttentionSpec: Family(attention, "compiler.codegen.attention.emit"),
     NormGradSpec: Family(norm_grad, "compiler.codegen.norm_grad.emit"),
+    RecurrenceSpec: Family(recurrence, "compiler.codegen.recurrence.emit"),
     ElementsSpec: Family(elements, "compiler.codegen.elements.emit"),
     ResampleSpec: Family(resample, "compiler.codegen.resample.emit"),
     ScanSpec: Family(scan, "compiler.codegen.scan.emit"),

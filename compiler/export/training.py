@@ -32,8 +32,8 @@ def export_training(step: TrainingGraph, *, name: str = "training", weights: Wei
     Parameters that learn and optimizer state are inputs, and their updated values outputs, so a loop that feeds the
     outputs back trains. Frozen parameters are inputs too, or initializers if `weights` is "embedded". All are in
     inside layout. The metadata says which name is which, since ours give way to the model's: `loss`, `logits`,
-    `labels`; `hyper` (kind -> input), `state` (input -> [kind, parameter]), `updates` (input -> output); and for each
-    parameter how the file's layout maps to it.
+    `labels` (of several, or of another array than `y`: array -> input); `hyper` (kind -> input), `state` (input ->
+    [kind, parameter]), `updates` (input -> output); and for each parameter how the file's layout maps to it.
     """
     graph, names = step.graph, OnnxNames(step.graph.names)
     frozen = [parameter for parameter in graph.parameters if parameter not in step.updates]
@@ -44,7 +44,7 @@ def export_training(step: TrainingGraph, *, name: str = "training", weights: Wei
         **_layouts(graph.parameters.values()),
         "loss": names.of(step.loss),
         "logits": names.of(step.logits),
-        "labels": names.of(step.labels),
+        "labels": _label_inputs(step, names),
         "hyper": json.dumps({value.kind: names.of(value) for value in step.hyper}),
         "state": json.dumps(
             {names.of(value): [value.kind, names.of(of)] for value, of in step.optimizer_state.items()}, sort_keys=True
@@ -52,6 +52,12 @@ def export_training(step: TrainingGraph, *, name: str = "training", weights: Wei
         "updates": json.dumps(names.mapped(step.updates)),
     }
     return _export(graph, names, (*inputs, *state), state, name, metadata)
+
+
+def _label_inputs(step: TrainingGraph, names: OnnxNames) -> str:
+    if step.plain_labels:
+        return names.of(step.labels)
+    return json.dumps({array: names.of(value) for value, array in step.label_arrays.items()})
 
 
 def _export(

@@ -38,7 +38,14 @@ def foldable(scope: Scope, output: str) -> SourceNode | None:
     if _running_is_read(scope, node):
         return None
     known = len(node.inputs) == 5 and all(_is_stored(scope.operands.get(name)) for name in node.inputs[1:])
-    return node if known and node.inputs[0] == output else None
+    # In a file with a record, norms that share their scale are one module: it learns as one.
+    is_own = not scope.recorded or not any(_is_shared(scope, node, index) for index in (1, 2))
+    return node if known and is_own and node.inputs[0] == output else None
+
+
+def _is_shared(scope: Scope, node: SourceNode, index: int) -> bool:
+    """True if another node reads this input too."""
+    return len(scope.readers.get(node.inputs[index], ())) > 1
 
 
 def _is_stored(operand: Operand | None) -> bool:
@@ -65,11 +72,18 @@ def _vector(operand: Operand) -> NDArray[np.float64]:
     return operand.array.reshape(-1).astype(np.float64)
 
 
-def fold_weight(weight: Known, affine: Affine, axis: int) -> Known:
-    """The convolution weight with each output channel scaled; they lie along `axis`."""
-    shape = [1] * weight.array.ndim
-    shape[axis] = -1
-    return replace(weight, array=(weight.array * affine.factor.reshape(shape)).astype(np.float32))
+def fold_weight(weight: Known, affine: Affine, *, transposed_groups: int = 0) -> Known:
+    """The convolution weight [O, ...] with each output channel scaled.
+
+    `transposed_groups`: not 0 for a ConvTranspose, whose weight is [I, O / groups, ...], a group one run of I.
+    """
+    array, ones = weight.array, (1,) * (weight.array.ndim - 1)
+    if transposed_groups:
+        apart = array.reshape(transposed_groups, array.shape[0] // transposed_groups, *array.shape[1:])
+        scaled = apart * affine.factor.reshape(transposed_groups, 1, array.shape[1], *ones[1:])
+    else:
+        scaled = array * affine.factor.reshape(-1, *ones)
+    return replace(weight, array=scaled.reshape(array.shape).astype(np.float32))
 
 
 def batch_normalization(call: Call) -> Result:
@@ -91,9 +105,17 @@ def batch_normalization(call: Call) -> Result:
         return (call.from_last(y, axis), *running)
     if call.scope.batch_norm == "train":
         return call.from_last(_of_batch(call, moved, epsilon, momentum), axis)
-    if call.scope.batch_norm == "fold" and all(_is_stored(call.operand(i)) for i in range(1, 5)):
+    if call.scope.batch_norm == "fold" and all(_is_stored(call.operand(i)) for i in range(1, 5)) and _is_one(call):
         return call.from_last(_folded(call, moved), axis)
     return call.from_last(_frozen(call, moved, epsilon), axis)
+
+
+def _is_one(call: Call) -> bool:
+    """True if whatever reads the norm's scale and shift is this norm, perhaps called again."""
+    readers = [reader for index in (1, 2) for reader in call.scope.readers.get(call.node.inputs[index], ())]
+    return all(
+        reader.op_type == "BatchNormalization" and reader.inputs[1:] == call.node.inputs[1:] for reader in readers
+    )
 
 
 def _running_is_read(scope: Scope, node: SourceNode) -> bool:
@@ -117,16 +139,21 @@ def _folded(call: Call, x: Value) -> Value:
 
 
 def folded_into(
-    scope: Scope, node: SourceNode, *, weight: str, bias: str, own: Known | None = None, alone: bool = False,
-    axis: int = 0,
-) -> None:  # fmt: skip
-    """Note which parameters hold what a norm computes; `own` is the bias of the layer before it.
-
-    `axis` is that of the output channels in the layer's weight.
-    """
+    scope: Scope,
+    node: SourceNode,
+    *,
+    weight: str,
+    bias: str,
+    own: Known | None = None,
+    transposed_groups: int = 0,
+    alone: bool = False,
+) -> None:
+    """Note which parameters hold what a norm computes; `own` is the bias of the layer before it."""
     vectors = [scope.operands[name] for name in node.inputs[1:]]
     scale, shift, mean, variance = (one.source or one.name for one in vectors if isinstance(one, Known))
     epsilon = node.attributes.get("epsilon", 1e-5)
+    if not alone and shift and any(shift == norm.shift or scale == norm.scale for norm in scope.norms):
+        scale, shift = (_told_apart(scope, node, index) for index in (1, 2))
     scope.norms.append(
         FoldedNorm(
             weight=weight,
@@ -137,11 +164,18 @@ def folded_into(
             mean=mean,
             variance=variance,
             epsilon=epsilon if isinstance(epsilon, float) else 1e-5,
-            takes_bias=learning_shift(scope, node) or (own.source if own is not None else ""),
-            axis=axis,
+            takes_bias=shift if learning_shift(scope, node) else own.source if own is not None else "",
+            transposed_groups=transposed_groups,
             alone=alone,
         )
     )
+
+
+def _told_apart(scope: Scope, node: SourceNode, index: int) -> str:
+    """A name for a norm's own scale or shift where the exporter stored equal ones of several norms once."""
+    name = f"{node.inputs[index]}@{node.name}"
+    scope.own_names[node.outputs[0], index] = name
+    return name
 
 
 def learning_shift(scope: Scope, node: SourceNode) -> str:
@@ -197,6 +231,7 @@ def _buffer(call: Call, index: int) -> Value:
     owner = (*call.node.inputs[1:3], index)
     if scope.buffer_owners.setdefault(name, owner) != owner or (name in scope.held and not scope.is_buffer(name)):
         name = _own_name(call, index)
+        scope.own_names[call.node.outputs[0], index] = name
         if scope.buffer_owners.setdefault(name, owner) != owner:
             call.unsupported(
                 f"its running statistics {call.node.inputs[index]!r} are another norm's too",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from compiler.element_types import ELEMENT_TYPES, EMITTED, emitted_of_onnx
+from compiler.element_types import EMITTED, emitted_of_onnx
 from compiler.errors import LimitExceeded, ModelShapeError, UnsupportedOperator
 from compiler.frontend.limits import ModelLimits
-from compiler.frontend.source import SourceInput
+from compiler.frontend.source import SourceInput, type_label
 from compiler.graph import TensorType
 
 
@@ -61,9 +61,8 @@ def _bind(
     where = f"input {value.name!r}"
     element = emitted_of_onnx(value.element_type)
     if element is None:
-        known = [row.label for row in ELEMENT_TYPES.values() if row.onnx == value.element_type]
         raise UnsupportedOperator(
-            f"has element type {(*known, value.element_type)[0]}; supported: {', '.join(row.label for row in EMITTED)}",
+            f"has element type {type_label(value.element_type)}; supported: {', '.join(row.label for row in EMITTED)}",
             where=where,
             hint="export the model in float32",
         )

@@ -6,14 +6,21 @@ now, and which initializer the file gave them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from compiler.frontend.source import SourceModel, SourceNode
 from compiler.origins import Reading
 
 _VIEWS = ("Transpose", "Reshape", "Expand")
 
 
-def readings_of(stored: SourceModel, source: SourceModel) -> tuple[Reading, ...]:
-    """Every input that reads another tensor than the initializer that the file names there."""
+def readings_of(
+    stored: SourceModel, source: SourceModel, own_names: Mapping[tuple[str, int], str]
+) -> tuple[Reading, ...]:
+    """Every input that reads another tensor than the initializer that the file names there.
+
+    `own_names` is what the import itself told apart: (first output of a node, input) -> tensor.
+    """
     before = {node.outputs[0]: node for node in stored.nodes}
     made = {name: node for node in source.nodes for name in node.outputs if name not in before}
     found = []
@@ -25,6 +32,10 @@ def readings_of(stored: SourceModel, source: SourceModel) -> tuple[Reading, ...]
             if name and name != old.operand(index):
                 reading = _reading(source, made, node, index, old.operand(index))
                 found += [reading] if reading is not None else []
+    for (node_name, index), name in own_names.items():
+        found = [one for one in found if (one.node, one.index) != (node_name, index)]
+        old = before.get(node_name)
+        found.append(Reading(node_name, index, old.operand(index) if old is not None else "", name))
     return tuple(found)
 
 

@@ -20,6 +20,7 @@ from compiler.kernels.spec import (
     MatmulSpec,
     NormGradSpec,
     PoolSpec,
+    RecurrenceSpec,
     ReduceSpec,
     RowSpec,
 )
@@ -34,7 +35,7 @@ NOT_POINTWISE = Reason("epilogue.access", "element-wise work on reals, at the ve
 OTHER_OPERANDS = Reason("epilogue.operands", "further operands that can be read over the producer's axes")
 TOO_MUCH_WORK = Reason("epilogue.work", "arithmetic that the producer's kernel can hold")
 
-_WITHOUT = GatherSpec | MapSpec | AttentionSpec | MovementSpec
+_WITHOUT = GatherSpec | MapSpec | AttentionSpec | RecurrenceSpec | MovementSpec
 WithEpilogue = MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | ReduceSpec | NormGradSpec
 
 
@@ -85,7 +86,7 @@ def fuse_epilogue(
         return NO_EPILOGUE
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents) or uses_position(spec.exprs[0]):
         return NOT_POINTWISE
-    if not spec.outputs[0].type.element.is_real:
+    if any(not access.type.element.is_real for access in (spec.outputs[0], *(spec.inputs[i] for i in reads))):
         return NOT_POINTWISE
     if any(not is_identity(spec.inputs[position], spec.extents) for position in reads):
         return NOT_POINTWISE

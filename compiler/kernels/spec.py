@@ -21,6 +21,7 @@ from typing import Literal
 
 from compiler.element_types import DType
 from compiler.kernels.access import Access
+from compiler.kernels.cells import CellName
 from compiler.kernels.expressions import ACCUMULATED, Binary, Expr, Stat, refs, walk
 from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
 
@@ -276,6 +277,25 @@ class NormGradSpec:
     epilogue_inputs: tuple[Access, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RecurrenceSpec:
+    """A recurrent layer over all its steps (`compiler.kernels.cells`), or its gradient.
+
+    forward:  x[T,B,G H], r[G H,H], start[B,N H], bias[H] (gru) -> y[T,B,N H], saved[T,B,S H] (not tanh, relu).
+    backward: r, start, y, saved, d_y -> d_x[T,B,G H], d_start[B,N H], d_products[T,B,G H] (gru).
+    G gates, N states, S saved tensors of the cell; y holds all states side by side, the hidden one first. `reverse`:
+    the steps are taken from the last to the first.
+    """
+
+    kind: Literal["forward", "backward"]
+    cell: CellName
+    dtype: DType = field(kw_only=True)
+    steps: int
+    batch: int
+    width: int
+    reverse: bool = False
+
+
 KernelSpec = (
     MapSpec
     | ReduceSpec
@@ -287,6 +307,7 @@ KernelSpec = (
     | GatherSpec
     | AttentionSpec
     | NormGradSpec
+    | RecurrenceSpec
     | ElementsSpec
     | ResampleSpec
     | ScanSpec

@@ -8,24 +8,30 @@ from types import MappingProxyType
 from compiler.ops.along_axis import ALONG_AXIS
 from compiler.ops.attention import ATTENTION
 from compiler.ops.batch_norm import BATCH_NORM
+from compiler.ops.bce import BCE_WITH_LOGITS
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
+from compiler.ops.dropout import DROPOUT
 from compiler.ops.elements import ELEMENT_MOVEMENT
 from compiler.ops.elementwise import ELEMENTWISE
+from compiler.ops.lookup import LOOKUPS
 from compiler.ops.matmul import MATMUL
 from compiler.ops.movement import MOVEMENT
 from compiler.ops.normalization import NORMALIZATION
 from compiler.ops.normalize import NORMALIZE_OPERATORS
 from compiler.ops.optimizer import OPTIMIZERS
 from compiler.ops.pooling import POOLING
+from compiler.ops.random import RANDOM
 from compiler.ops.record import Operator
+from compiler.ops.recurrence import RECURRENCE
 from compiler.ops.reduction import REDUCTION
 from compiler.ops.softmax import SOFTMAX_OPERATORS
 
 FAMILIES = (
     ELEMENTWISE,
     MOVEMENT,
+    LOOKUPS,
     ELEMENT_MOVEMENT,
     ALONG_AXIS,
     REDUCTION,
@@ -36,9 +42,13 @@ FAMILIES = (
     SOFTMAX_OPERATORS,
     NORMALIZE_OPERATORS,
     CROSS_ENTROPY_OPERATORS,
+    (BCE_WITH_LOGITS,),
     NORMALIZATION,
     BATCH_NORM,
     ATTENTION,
+    RANDOM,
+    DROPOUT,
+    RECURRENCE,
     OPTIMIZERS,
 )
 

@@ -1,9 +1,9 @@
 """Sinks transposes through the graph until they cancel, so that images stay NHWC from the first convolution on.
 
-Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice and row-wise operators,
-and for a reshape that splits axes or merges neighbours (swapped before: a shuffle of channels). Requires: importers
-that wrap each convolution in NCHW <-> NHWC transposes. Ensures: a transpose is left only where an operator fixes its
-axes (matmul, graph output).
+Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice and row-wise
+operators, for those along one axis (lookup, resampling, running sums), and for a reshape that splits axes or merges
+neighbours (swapped before: a shuffle of channels). Requires: importers that wrap each convolution in NCHW <-> NHWC
+transposes. Ensures: a transpose is left only where an operator fixes its axes (matmul, graph output).
 Why: a convolutional net imported from NCHW would otherwise copy every activation twice.
 """
 
@@ -174,7 +174,7 @@ def _per_axis(*names: str) -> Rule:
 
     def rule(b: Sinker, node: Node) -> bool:
         lazy = b.pending(node.inputs[0])
-        if lazy is None:
+        if lazy is None or len(lazy.perm) != len(b.shape(node.output)):
             return False
         attrs = _attrs(node)
         inverse = _inverse(lazy.perm)
@@ -183,6 +183,25 @@ def _per_axis(*names: str) -> Rule:
         return True
 
     return rule
+
+
+def _broadcast(b: Sinker, node: Node) -> bool:
+    """Pixels repeated in an image; not heads of keys and values, which are looked for where the model repeats them."""
+    lazy = b.pending(node.inputs[0])
+    moves = lazy is not None and lazy.perm[-1] != len(lazy.perm) - 1
+    return moves and _per_axis("shape")(b, node)
+
+
+def _along(b: Sinker, node: Node) -> bool:
+    """Operators that work along one axis and leave the others as they are; further operands are tables for it."""
+    lazy = b.pending(node.inputs[0])
+    tables = node.inputs[1:]
+    if lazy is None or (node.op == "gather" and len(b.shape(tables[0])) != 1):
+        return False
+    attrs = _attrs(node)
+    attrs["axis"] = lazy.perm[integer(node.attrs, "axis")]
+    b.defer(node.output, b.emit(node.op, lazy.base, *map(b.name, tables), **attrs), lazy.perm)
+    return True
 
 
 def _rows(b: Sinker, node: Node) -> bool:
@@ -307,7 +326,12 @@ RULES: Mapping[str, Rule] = {
     "reduce_sum": _reduce,
     "reduce_mean": _reduce,
     "reduce_max": _reduce,
+    "broadcast_to": _broadcast,
     "concat": _concat,
+    "cumulative_sum": _along,
+    "gather": _along,
+    "resample": _along,
+    "top_k": _along,
     "pad": _per_axis("before", "after"),
     "slice": _per_axis("starts", "stops", "steps"),
     "safe_softmax": _rows,
@@ -317,4 +341,5 @@ RULES: Mapping[str, Rule] = {
     "rms_normalize": _rows,
     "batch_norm": _per_channel(0),
     "statistic": _per_channel(1),
+    "dropout": _elementwise,
 }

@@ -9,6 +9,7 @@ from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.errors import InternalError
 from compiler.graph import TensorType
 from compiler.kernels.access import Access
+from compiler.kernels.cells import CELLS
 from compiler.kernels.movement import ElementsSpec, MovementSpec, ResampleSpec, ScanSpec, SelectSpec
 from compiler.kernels.spec import (
     AttentionSpec,
@@ -20,6 +21,7 @@ from compiler.kernels.spec import (
     MatmulSpec,
     NormGradSpec,
     PoolSpec,
+    RecurrenceSpec,
     ReduceSpec,
     RowSpec,
 )
@@ -56,6 +58,8 @@ def operand_types(spec: KernelSpec) -> OperandTypes:
             return _attention(spec)
         case NormGradSpec():
             return _norm_grad(spec)
+        case RecurrenceSpec():
+            return _recurrence(spec)
         case ElementsSpec() | ResampleSpec() | ScanSpec() | SelectSpec():
             return _movement(spec)
     raise InternalError(f"no operand rule for {type(spec).__name__}")
@@ -157,6 +161,16 @@ def _norm_grad(spec: NormGradSpec) -> OperandTypes:
     x, weight = of(spec.rows, spec.width), of(spec.width)
     outputs = tuple(operand for operand, wanted in zip((x, weight, weight), spec.wanted, strict=True) if wanted)
     return OperandTypes((x, weight, x, *_types(spec.epilogue_inputs)), outputs)
+
+
+def _recurrence(spec: RecurrenceSpec) -> OperandTypes:
+    of, cell = _types_of(spec.dtype), CELLS[spec.cell]
+    x, r = of(spec.steps, spec.batch, cell.gates * spec.width), of(cell.gates * spec.width, spec.width)
+    y, start = of(spec.steps, spec.batch, cell.states * spec.width), of(spec.batch, cell.states * spec.width)
+    saved = (of(spec.steps, spec.batch, cell.saved * spec.width),) if cell.saved else ()
+    if spec.kind == "forward":
+        return OperandTypes((x, r, start, *((of(spec.width),) if cell.has_bias else ())), (y, *saved))
+    return OperandTypes((r, start, y, *saved, y), (x, start, *((x,) if cell.has_bias else ())))
 
 
 def _movement(spec: MovementSpec) -> OperandTypes:

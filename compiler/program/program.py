@@ -9,6 +9,7 @@ from typing import Literal
 from compiler.graph import Parameter, Phase, TensorType
 from compiler.kernels.spec import KernelSpec
 from compiler.program.aliases import Aliases, root_of
+from compiler.step.training import Term
 from compiler.values import Names, Value, name_of
 
 Region = Literal["weights", "optimizer", "arena"]
@@ -178,17 +179,15 @@ class BinaryImage:
     plan: MemoryPlan
     state: tuple[StateTensor, ...]
     data_inputs: tuple[Value, ...]
-    label_input: Value
+    label_arrays: Mapping[Value, str]
     loss: Value
     logits: Value
-    loss_kind: Literal["cross_entropy", "mse"]
+    terms: tuple[Term, ...]
     optimizer: Optimizer
     threads: int
     """Default (and most) threads; split reductions are planned for this many."""
     identity: Mapping[str, str]
     """Digests and names that `info` prints: model, plan, spec, compiler, target."""
-    class_axis: int | None = None
-    """Of the logits; None: the last."""
 
 
 __all__ = ["BinaryImage", "KernelCall", "MemoryPlan", "Optimizer", "Parameter", "Phase", "Placement", "Program",

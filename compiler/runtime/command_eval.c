@@ -11,17 +11,23 @@
 #include "run_events.h"
 #include "stop.h"
 
-static void put_score(int64_t samples, const pf_score *score) {
-    double terms = (double)score->terms;
+/* The weighted sum of the means, and the accuracy of the first cross-entropy. */
+static void put_score(int64_t samples, const pf_score *scores) {
+    double loss = 0.0, accuracy = NAN;
+    for (int i = pf_term_count() - 1; i >= 0; i--) {
+        const pf_term *term = &pf_image_data.terms[i];
+        loss += term->weight * (scores[i].loss_sum / (double)scores[i].terms); /* NaN if no label counts */
+        if (term->kind == PF_CROSS_ENTROPY) accuracy = (double)scores[i].correct / (double)scores[i].terms;
+    }
     pf_event("eval");
     pf_integer("samples", samples);
-    pf_number("loss", score->loss_sum / terms); /* null if no label counts */
-    pf_number("accuracy", pf_image_data.loss_kind == PF_CROSS_ENTROPY ? (double)score->correct / terms : NAN);
+    pf_number("loss", loss);
+    pf_number("accuracy", accuracy);
     pf_event_end();
 }
 
 static int64_t batch_end(const pf_data *data, int64_t position) {
-    int64_t end = position + pf_logits_tensor()->shape[0];
+    int64_t end = position + pf_batch();
     return end < data->samples ? end : data->samples;
 }
 
@@ -30,18 +36,37 @@ static pf_status forward_batch(const pf_data *data, pf_step *step, int64_t posit
     return pf_forward(step);
 }
 
+/* A loss that the graph itself computes is of a whole batch: what is left at the end of the data is not scored. */
+static pf_status scored_end(const pf_data *data, int64_t *end) {
+    *end = data->samples;
+    for (int i = 0; i < pf_term_count(); i++)
+        if (pf_image_data.terms[i].kind == PF_GRAPH) *end = data->samples - data->samples % pf_batch();
+    if (*end > 0) return PF_OK;
+    return pf_fail(PF_DATA, "data.count", "%s: has %" PRId64 " samples; the model's own loss is of a whole batch, of %" PRId64,
+                   data->inputs[0].path, data->samples, pf_batch());
+}
+
+static pf_status score_batch(const pf_data *data, const pf_step *step, int64_t position, pf_score *scores) {
+    for (int64_t sample = position; sample < batch_end(data, position); sample++)
+        PF_TRY(pf_data_score(data, step, sample - position, sample, scores));
+    for (int i = 0; i < pf_term_count(); i++)
+        if (pf_image_data.terms[i].kind == PF_GRAPH) pf_score_batch(step, i, &scores[i]);
+    return PF_OK;
+}
+
 pf_status pf_command_eval(pf_step *step, const pf_data *data) {
-    pf_score score = {0};
-    int64_t position = 0, batches = 0;
+    pf_score scores[PF_MAX_TERMS] = {0};
+    int64_t position = 0, batches = 0, end = 0;
+    PF_TRY(scored_end(data, &end));
     pf_event_start(step);
-    for (; position < data->samples && !pf_stop_requested; position = batch_end(data, position), batches++) {
+    for (; position < end && !pf_stop_requested; position = batch_end(data, position), batches++) {
         PF_TRY(forward_batch(data, step, position));
-        for (int64_t sample = position; sample < batch_end(data, position); sample++)
-            PF_TRY(pf_data_score(data, step, sample - position, sample, &score));
+        PF_TRY(score_batch(data, step, position, scores));
     }
-    if (!isfinite(score.loss_sum))
-        return pf_fail(PF_WEIGHTS, "weights.diverged", "the logits are NaN or infinite; these weights cannot be evaluated");
-    if (!pf_stop_requested) put_score(position, &score);
+    for (int i = 0; i < pf_term_count(); i++)
+        if (!isfinite(scores[i].loss_sum))
+            return pf_fail(PF_WEIGHTS, "weights.diverged", "the logits are NaN or infinite; these weights cannot be evaluated");
+    if (!pf_stop_requested) put_score(position, scores);
     pf_event_finish(batches);
     return PF_OK;
 }
@@ -77,6 +102,8 @@ static pf_status write_logits(pf_new_file *file, pf_step *step, const pf_data *d
 pf_status pf_command_infer(const pf_options *options, pf_step *step, const pf_data *data) {
     static pf_new_file file;
     int64_t batches = 0;
+    if (pf_logits_tensor()->rank == 0)
+        return pf_fail(PF_USER, "user.infer", "this step's only output is its loss; let the model return its logits too");
     pf_event_start(step);
     PF_TRY(pf_new_file_open(&file, options->out));
     pf_status status = write_logits(&file, step, data, &batches);

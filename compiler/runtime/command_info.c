@@ -41,19 +41,23 @@ static void put_optimizer(void) {
     pf_object_end();
 }
 
+static const char *const loss_kinds[] = {"cross_entropy", "mse", "l1", "huber", "bce_with_logits", "graph"};
+
 void pf_command_info(void) {
     const pf_image *image = &pf_image_data;
     pf_event("info");
     pf_object("identity");
     for (uint32_t i = 0; i < image->identity_count; i++) pf_text(image->identity[i].key, image->identity[i].value);
     pf_object_end();
-    pf_integer("batch", image->logits.shape[0]);
+    pf_integer("batch", image->batch);
     pf_array("inputs");
     for (int i = 0; i < image->input_count; i++) put_tensor(NULL, &image->inputs[i]);
     pf_array_end();
-    put_tensor("label", &image->label);
+    pf_array("labels");
+    for (int i = 0; i < image->label_count; i++) put_tensor(NULL, &image->labels[i]);
+    pf_array_end();
     put_tensor("logits", &image->logits);
-    pf_text("loss", image->loss_kind == PF_CROSS_ENTROPY ? "cross_entropy" : "mse");
+    pf_text("loss", image->term_count == 1 ? loss_kinds[image->terms[0].kind] : "sum");
     put_optimizer();
     pf_integer("threads", image->threads);
     pf_integer("arena_bytes", (int64_t)image->sizes.arena_bytes);

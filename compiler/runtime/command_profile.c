@@ -24,7 +24,7 @@ typedef struct {
 } step_totals;
 
 static pf_status run_steps(pf_step *step, const pf_data *data, int64_t *position, int64_t count, step_totals *totals) {
-    int64_t batch = pf_logits_tensor()->shape[0];
+    int64_t batch = pf_batch();
     if (totals) totals->before = pf_threads_counts();
     for (int64_t i = 0; i < count && !pf_stop_requested; i++, *position += batch) {
         float loss = 0.0f;
@@ -75,7 +75,7 @@ static void put_kernel(uint32_t index, const pf_call *call, double us) {
 static pf_status time_kernels(pf_step *step, const pf_data *data, int64_t *position, int64_t steps, float *times) {
     const pf_program *train = &pf_image_data.train;
     int64_t done = 0;
-    for (; done < steps && !pf_stop_requested; done++, *position += pf_logits_tensor()->shape[0]) {
+    for (; done < steps && !pf_stop_requested; done++, *position += pf_batch()) {
         PF_TRY(pf_data_fill(data, step, PF_TRAIN, *position, INT64_MAX));
         pf_fill_hyper(step);
         uint64_t mode = pf_denormals_flush();

@@ -14,7 +14,7 @@ static void put_step(int64_t number, double loss, double us) {
 }
 
 pf_status pf_command_train(const pf_options *options, pf_step *step, const pf_data *data) {
-    int64_t batch = pf_logits_tensor()->shape[0], done = 0;
+    int64_t batch = pf_batch(), done = 0;
     if (options->learning_rate >= 0) pf_set_learning_rate(step, options->learning_rate);
     pf_event_start(step);
     for (; done < options->steps && !pf_stop_requested; done++) {

@@ -31,21 +31,22 @@ static pf_status open_checked(pf_data *data, pf_npy *file, const char *path, con
                    file->shape[0], data->inputs[0].path, data->samples);
 }
 
-pf_status pf_data_open(pf_data *data, const char *const *input_paths, const char *label_path) {
+pf_status pf_data_open(pf_data *data, const char *const *input_paths, const char *const *label_paths) {
     data->samples = 0;
-    data->has_labels = label_path != NULL;
-    data->labels.descriptor = -1;
     for (int i = 0; i < PF_MAX_INPUTS; i++) data->inputs[i].descriptor = -1;
+    for (int i = 0; i < PF_MAX_LABELS; i++) data->labels[i].descriptor = -1;
     data->synthetic = pf_input_count() > 0 && !input_paths[0];
     if (data->synthetic) return PF_OK;
     for (int i = 0; i < pf_input_count(); i++)
         PF_TRY(open_checked(data, &data->inputs[i], input_paths[i], pf_input(i)));
-    return label_path ? open_checked(data, &data->labels, label_path, pf_label()) : PF_OK;
+    for (int i = 0; label_paths && i < pf_label_count(); i++)
+        PF_TRY(open_checked(data, &data->labels[i], label_paths[i], pf_label(i)));
+    return PF_OK;
 }
 
 void pf_data_close(pf_data *data) {
     for (int i = 0; i < PF_MAX_INPUTS; i++) pf_npy_close(&data->inputs[i]);
-    pf_npy_close(&data->labels);
+    for (int i = 0; i < PF_MAX_LABELS; i++) pf_npy_close(&data->labels[i]);
 }
 
 int64_t pf_data_sample(const pf_data *data, int64_t position) {
@@ -64,9 +65,11 @@ static pf_status check_indices(const char *path, const pf_tensor *tensor, int64_
     return PF_OK;
 }
 
-static pf_status check_labels(const char *path, int64_t sample, int64_t first, const int64_t *labels, int64_t count) {
-    int64_t classes = pf_image_data.classes;
-    for (int64_t i = 0; i < count; i++)
+/* `tensor` limits class indices, and nothing else. */
+static pf_status check_labels(const char *path, const pf_tensor *tensor, int64_t sample, int64_t first, const int64_t *labels,
+                              int64_t count) {
+    int64_t classes = tensor->index_limit;
+    for (int64_t i = 0; classes > 0 && i < count; i++)
         if ((labels[i] < 0 || labels[i] >= classes) && labels[i] != IGNORED_LABEL)
             return pf_fail(PF_DATA, "data.label", "%s: sample %" PRId64 ", label %" PRId64 " is %" PRId64 "; classes are 0 to %" PRId64
                            " (-100 is ignored)", path, sample, first + i, labels[i], classes - 1);
@@ -93,8 +96,10 @@ static void fill_synthetic(const pf_data *data, pf_step *step, pf_program_kind p
         void *buffer = pf_input_buffer(step, program, i);
         if (buffer) synthesize(pf_input(i), pf_mix(key + (uint64_t)i), buffer, pf_input(i)->index_limit);
     }
-    void *label = pf_label_buffer(step);
-    if (program == PF_TRAIN && label) synthesize(pf_label(), ~key, label, pf_image_data.classes);
+    for (int i = 0; program == PF_TRAIN && i < pf_label_count(); i++) {
+        void *label = pf_label_buffer(step, i);
+        if (label) synthesize(pf_label(i), ~(key + (uint64_t)i), label, pf_label(i)->index_limit);
+    }
 }
 
 static pf_status fill_input(const pf_npy *file, const pf_tensor *tensor, char *buffer, int64_t slot, int64_t sample) {
@@ -104,39 +109,50 @@ static pf_status fill_input(const pf_npy *file, const pf_tensor *tensor, char *b
     return check_indices(file->path, tensor, sample, place, count);
 }
 
-static pf_status fill_label(const pf_data *data, char *buffer, int64_t slot, int64_t sample) {
-    const pf_tensor *label = pf_label();
+static pf_status fill_label(const pf_npy *file, const pf_tensor *label, char *buffer, int64_t slot, int64_t sample) {
     int64_t count = label->count / label->shape[0];
     void *place = buffer + (size_t)(slot * count) * pf_item_bytes(label->dtype);
-    PF_TRY(pf_npy_read(&data->labels, sample, 0, count, label->dtype, place));
-    if (pf_image_data.loss_kind == PF_MSE) return PF_OK;
-    return check_labels(data->labels.path, sample, 0, place, count);
+    PF_TRY(pf_npy_read(file, sample, 0, count, label->dtype, place));
+    return check_labels(file->path, label, sample, 0, place, count);
 }
 
-pf_status pf_data_fill(const pf_data *data, pf_step *step, pf_program_kind program, int64_t position, int64_t end) {
-    int64_t batch = pf_logits_tensor()->shape[0];
-    void *label = program == PF_TRAIN ? pf_label_buffer(step) : NULL;
-    if (data->synthetic) return fill_synthetic(data, step, program, position), PF_OK;
-    for (int64_t slot = 0; slot < batch; slot++) {
-        int64_t wanted = position + slot < end ? position + slot : end - 1;
-        int64_t sample = pf_data_sample(data, wanted);
-        for (int i = 0; i < pf_input_count(); i++) {
-            void *buffer = pf_input_buffer(step, program, i);
-            if (buffer) PF_TRY(fill_input(&data->inputs[i], pf_input(i), buffer, slot, sample));
-        }
-        if (label) PF_TRY(fill_label(data, label, slot, sample));
+static pf_status fill_slot(const pf_data *data, pf_step *step, pf_program_kind program, int64_t slot, int64_t sample) {
+    for (int i = 0; i < pf_input_count(); i++) {
+        void *buffer = pf_input_buffer(step, program, i);
+        if (buffer) PF_TRY(fill_input(&data->inputs[i], pf_input(i), buffer, slot, sample));
+    }
+    for (int i = 0; program == PF_TRAIN && i < pf_label_count(); i++) {
+        void *buffer = pf_label_buffer(step, i);
+        if (buffer) PF_TRY(fill_label(&data->labels[i], pf_label(i), buffer, slot, sample));
     }
     return PF_OK;
 }
 
-pf_status pf_data_score(const pf_data *data, const pf_step *step, int64_t slot, int64_t sample, pf_score *score) {
-    const pf_tensor *label = pf_label();
+pf_status pf_data_fill(const pf_data *data, pf_step *step, pf_program_kind program, int64_t position, int64_t end) {
+    if (data->synthetic) return fill_synthetic(data, step, program, position), PF_OK;
+    for (int64_t slot = 0; slot < pf_batch(); slot++) {
+        int64_t wanted = position + slot < end ? position + slot : end - 1;
+        PF_TRY(fill_slot(data, step, program, slot, pf_data_sample(data, wanted)));
+    }
+    return PF_OK;
+}
+
+static pf_status score_term(const pf_data *data, const pf_step *step, int term, int64_t slot, int64_t sample, pf_score *score) {
+    int index = pf_image_data.terms[term].label;
+    const pf_npy *file = &data->labels[index];
+    const pf_tensor *label = pf_label(index);
     int64_t count = label->count / label->shape[0], values[SCORE_CHUNK];
     for (int64_t first = 0; first < count; first += SCORE_CHUNK) {
         int64_t now = count - first < SCORE_CHUNK ? count - first : SCORE_CHUNK;
-        PF_TRY(pf_npy_read(&data->labels, sample, first, now, label->dtype, values));
-        if (pf_image_data.loss_kind == PF_CROSS_ENTROPY) PF_TRY(check_labels(data->labels.path, sample, first, values, now));
-        pf_score_labels(step, slot, first, now, values, score);
+        PF_TRY(pf_npy_read(file, sample, first, now, label->dtype, values));
+        PF_TRY(check_labels(file->path, label, sample, first, values, now));
+        pf_score_labels(step, term, slot, first, now, values, score);
     }
+    return PF_OK;
+}
+
+pf_status pf_data_score(const pf_data *data, const pf_step *step, int64_t slot, int64_t sample, pf_score *scores) {
+    for (int term = 0; term < pf_term_count(); term++)
+        if (pf_image_data.terms[term].label >= 0) PF_TRY(score_term(data, step, term, slot, sample, &scores[term]));
     return PF_OK;
 }

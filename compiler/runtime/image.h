@@ -16,6 +16,7 @@
 #define PF_NOWHERE UINT64_MAX
 #define PF_MAX_OPERANDS 64
 #define PF_MAX_INPUTS 16
+#define PF_MAX_LABELS 8
 
 typedef struct {
     uint64_t offset;
@@ -50,9 +51,20 @@ typedef struct {
     uint32_t call_count;
     const pf_operand *operands;
     uint64_t inputs[PF_MAX_INPUTS];
-    uint64_t label, loss, logits;
+    uint64_t labels[PF_MAX_LABELS], loss, logits;
     uint64_t learning_rate, bias_correction_1, bias_correction_2_sqrt;
+    uint64_t random_seed, random_step; /* i64: what random generators draw by */
 } pf_program;
+
+/* One loss. Its output lies at `offset` after a forward run. */
+typedef struct {
+    enum { PF_CROSS_ENTROPY, PF_MSE, PF_L1, PF_HUBER, PF_BCE_WITH_LOGITS, PF_GRAPH } kind;
+    pf_tensor output; /* PF_GRAPH: one number, the loss itself */
+    uint64_t offset;
+    int32_t label; /* which array of labels; -1: none */
+    int64_t classes, class_stride; /* of the output: how many, and how many elements apart */
+    double weight, delta;
+} pf_term;
 
 typedef struct {
     const char *key, *value;
@@ -64,9 +76,12 @@ typedef struct {
     uint32_t state_count;
     pf_tensor inputs[PF_MAX_INPUTS];
     int32_t input_count;
-    pf_tensor label, logits;
-    enum { PF_CROSS_ENTROPY, PF_MSE } loss_kind;
-    int64_t classes, class_stride; /* of the logits: how many, and how many elements apart */
+    int64_t batch;
+    pf_tensor labels[PF_MAX_LABELS];
+    int32_t label_count;
+    pf_tensor logits;
+    pf_term terms[PF_MAX_TERMS];
+    int32_t term_count;
     enum { PF_SGD, PF_ADAMW } optimizer_kind;
     double learning_rate, momentum, beta1, beta2;
     int32_t threads;

@@ -16,6 +16,7 @@ const char pf_usage[] =
     "step infer   --weights W data --out F.npy [cores]\n"
     "step export  --weights W --out F\n"
     "data: --input NAME=FILE.npy (once per model input) --labels FILE.npy (not for infer)\n"
+    "      of several arrays of labels each: --labels NAME=FILE.npy\n"
     "cores: [--threads T] [--pin auto|off|LIST] [--spare-core]: auto keeps to the fastest cores where cores differ,\n"
     "       a LIST such as 4-7 or 0,2 gives each thread its own; --spare-core leaves one core to the rest of the system\n"
     "--weights may be repeated: a tensor comes from the last file that has it. --order is shuffled or sequential.\n";
@@ -61,23 +62,37 @@ static pf_status take_weights(pf_options *options, const char *name, const char 
     return once(&options->weights[options->weights_count++], name, value);
 }
 
-static pf_status take_input(pf_options *options, const char *name, const char *value) {
+/* The tensor that `NAME=FILE` names: of `a` and `a=b`, `a=b=FILE` means the second; `a=./b=FILE` means the first. */
+static int named(const char *value, int count, const pf_tensor *(*tensor)(int), const char **path) {
     int found = -1;
-    size_t longest = 0; /* of inputs `a` and `a=b`, `a=b=FILE` means the second; `a=./b=FILE` means the first */
-    for (int i = 0; i < pf_input_count(); i++) {
-        size_t length = strlen(pf_input(i)->name);
-        if (strncmp(value, pf_input(i)->name, length) != 0 || value[length] != '=') continue;
+    size_t longest = 0;
+    for (int i = 0; i < count; i++) {
+        size_t length = strlen(tensor(i)->name);
+        if (strncmp(value, tensor(i)->name, length) != 0 || value[length] != '=') continue;
         if (found >= 0 && length < longest) continue;
         found = i;
         longest = length;
     }
-    if (found >= 0) return once(&options->inputs[found], pf_input(found)->name, value + longest + 1);
+    *path = found < 0 ? NULL : value + longest + 1;
+    return found;
+}
+
+static pf_status take_input(pf_options *options, const char *name, const char *value) {
+    const char *path;
+    int found = named(value, pf_input_count(), pf_input, &path);
+    if (found >= 0) return once(&options->inputs[found], pf_input(found)->name, path);
     return pf_fail(PF_USER, "user.usage", "%s '%.200s' names no model input; write %s=FILE.npy", name, value,
                    pf_input_count() ? pf_input(0)->name : "NAME");
 }
 
 static pf_status take_labels(pf_options *options, const char *name, const char *value) {
-    return once(&options->labels, name, value);
+    const char *path;
+    int count = pf_label_count();
+    if (count == 0) return usage("this step takes no labels: its loss is the model's own output%s%s", "", "");
+    if (count == 1) return once(&options->labels[0], name, value);
+    int found = named(value, count, pf_label, &path);
+    if (found >= 0) return once(&options->labels[found], pf_label(found)->name, path);
+    return pf_fail(PF_USER, "user.usage", "%s '%.200s' names no array of labels; write %s=FILE.npy", name, value, pf_label(0)->name);
 }
 static pf_status take_save(pf_options *options, const char *name, const char *value) {
     return once(&options->save, name, value);
@@ -159,13 +174,16 @@ static pf_status take_option(pf_options *options, char **arguments, int left, in
 static pf_status need_data(const pf_options *options) {
     for (int i = 0; i < pf_input_count(); i++)
         if (!options->inputs[i]) return usage("give --input %s=FILE.npy%s", pf_input(i)->name, "");
-    bool labelled = options->command != PF_INFER;
-    return labelled && !options->labels ? usage("give --labels FILE.npy%s%s", "", "") : PF_OK;
+    for (int i = 0; options->command != PF_INFER && i < pf_label_count(); i++)
+        if (!options->labels[i])
+            return usage("give --labels %s%sFILE.npy", pf_label_count() > 1 ? pf_label(i)->name : "", pf_label_count() > 1 ? "=" : "");
+    return PF_OK;
 }
 
 static pf_status need_all(const pf_options *options) {
     const char *name = command_names[options->command];
-    bool any_data = options->labels != NULL;
+    bool any_data = false;
+    for (int i = 0; i < pf_label_count(); i++) any_data |= options->labels[i] != NULL;
     for (int i = 0; i < pf_input_count(); i++) any_data |= options->inputs[i] != NULL;
     if ((LOADS & ON(options->command)) && options->weights_count == 0) return usage("`%s` needs --weights F%s", name, "");
     if (options->command == PF_TRAIN_COMMAND && options->steps == 0) return usage("`%s` needs --steps N%s", name, "");

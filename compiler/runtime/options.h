@@ -11,7 +11,8 @@ typedef struct {
     const char *weights[PF_MAX_WEIGHTS];
     int weights_count;
     const char *inputs[PF_MAX_INPUTS]; /* by model input; NULL: not given */
-    const char *labels, *save, *out, *pin;
+    const char *labels[PF_MAX_LABELS]; /* by array of labels */
+    const char *save, *out, *pin;
     int64_t steps, warmup, threads; /* 0, -1, 0: not given */
     uint64_t seed;
     bool sequential, spare_core;

@@ -7,7 +7,7 @@
  *     if (pf_create((pf_settings){0}, &step) || pf_load(step, paths, 1)) return report(pf_last_error());
  *     for (;;) {
  *         pf_bind_input(step, PF_TRAIN, 0, images, image_bytes);
- *         pf_bind_label(step, labels, label_bytes);
+ *         pf_bind_label(step, 0, labels, label_bytes);
  *         if (pf_train_step(step, &loss)) break;
  *     }
  *     pf_save(step, "checkpoint.safetensors", PF_SAVE_ALL);
@@ -24,6 +24,7 @@ extern "C" {
 
 #define PF_MAX_RANK 8
 #define PF_MAX_WEIGHTS 8 /* files of one load */
+#define PF_MAX_TERMS 16  /* losses that are added up */
 #define PF_NAMED 3
 
 typedef enum { PF_F32, PF_I64, PF_I32, PF_BOOL } pf_dtype;
@@ -46,17 +47,18 @@ typedef struct {
     int32_t rank;
     int64_t shape[PF_MAX_RANK];
     int64_t count;       /* elements */
-    int64_t index_limit; /* integer inputs: valid values are -limit .. limit-1 (rows of a table); 0: any */
+    int64_t index_limit; /* integer inputs: valid values are -limit .. limit-1 (rows of a table), of labels 0 .. limit-1
+                          * and -100; 0: any */
 } pf_tensor;
 
 typedef struct {
     uint64_t weights_bytes, optimizer_bytes, arena_bytes;
 } pf_sizes;
 
-/* Mean loss over what was scored so far is loss_sum / terms. */
+/* Of one loss: the mean over what was scored so far is loss_sum / terms. */
 typedef struct {
     double loss_sum;
-    int64_t terms;   /* labels that count (cross-entropy), or elements (mse) */
+    int64_t terms;   /* labels that count (cross-entropy), elements, or batches (a loss of the graph's own) */
     int64_t correct; /* cross-entropy: labels whose logit is the largest */
 } pf_score;
 
@@ -97,19 +99,25 @@ pf_status pf_save(pf_step *step, const char *path, pf_save_set what);
 
 int pf_input_count(void);
 const pf_tensor *pf_input(int index);
-const pf_tensor *pf_label(void);
+int pf_label_count(void);
+const pf_tensor *pf_label(int index);
 const pf_tensor *pf_logits_tensor(void);
+int64_t pf_batch(void);
+int pf_term_count(void);
 pf_sizes pf_planned_sizes(void);
 
 /* Where a program reads an input: fill it before every run (a run reuses the bytes). NULL: the program ignores it. */
 void *pf_input_buffer(pf_step *step, pf_program_kind program, int input);
-void *pf_label_buffer(pf_step *step);
+void *pf_label_buffer(pf_step *step, int label);
 
 /* Copy a whole batch; `bytes` must be the tensor's size. Values are not checked. */
 pf_status pf_bind_input(pf_step *step, pf_program_kind program, int input, const void *data, size_t bytes);
-pf_status pf_bind_label(pf_step *step, const void *data, size_t bytes);
+pf_status pf_bind_label(pf_step *step, int label, const void *data, size_t bytes);
 
 void pf_set_learning_rate(pf_step *step, double learning_rate);
+
+/* Of what the model's random generators draw (0 until set): the same seed, step and model give the same numbers. */
+void pf_set_seed(pf_step *step, uint64_t seed);
 
 /* Forward, backward and update of the bound batch. `train.diverged` if the loss is not finite. */
 pf_status pf_train_step(pf_step *step, float *loss);
@@ -120,10 +128,13 @@ pf_status pf_forward(pf_step *step);
 /* Logits of the last `pf_forward` (valid until the next run). */
 const float *pf_logits(const pf_step *step);
 
-/* Add sample `sample` of the last `pf_forward` to `score`: `labels` are that sample's labels from position `first` on,
- * i64 (cross-entropy over the last axis, -100 ignored) or f32 (mse). In double precision. */
-void pf_score_labels(const pf_step *step, int64_t sample, int64_t first, int64_t count, const void *labels,
+/* Add sample `sample` of the last `pf_forward` to `score` of loss `term`: `labels` are that sample's labels from position
+ * `first` on, i64 (cross-entropy, -100 ignored) or f32. In double precision. */
+void pf_score_labels(const pf_step *step, int term, int64_t sample, int64_t first, int64_t count, const void *labels,
                      pf_score *score);
+
+/* Add the last `pf_forward`, all of its batch, to `score` of loss `term`, which the graph itself computes. */
+void pf_score_batch(const pf_step *step, int term, pf_score *score);
 
 /* Steps done, those of the loaded checkpoint included. */
 int64_t pf_steps_done(const pf_step *step);

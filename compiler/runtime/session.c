@@ -24,11 +24,15 @@ const pf_program *pf_program_of(pf_program_kind kind) {
 
 int pf_input_count(void) { return pf_image_data.input_count; }
 const pf_tensor *pf_input(int index) { return &pf_image_data.inputs[index]; }
-const pf_tensor *pf_label(void) { return &pf_image_data.label; }
+int pf_label_count(void) { return pf_image_data.label_count; }
+const pf_tensor *pf_label(int index) { return &pf_image_data.labels[index]; }
+int64_t pf_batch(void) { return pf_image_data.batch; }
+int pf_term_count(void) { return pf_image_data.term_count; }
 const pf_tensor *pf_logits_tensor(void) { return &pf_image_data.logits; }
 pf_sizes pf_planned_sizes(void) { return pf_image_data.sizes; }
 int64_t pf_steps_done(const pf_step *step) { return step->steps_done; }
 void pf_set_learning_rate(pf_step *step, double learning_rate) { step->learning_rate = learning_rate; }
+void pf_set_seed(pf_step *step, uint64_t seed) { step->seed = seed; }
 
 /* Every operand lies inside the mapping: what the compiler planned is what this process may touch. */
 static pf_status check_program(const pf_program *program) {
@@ -121,7 +125,7 @@ void *pf_input_buffer(pf_step *step, pf_program_kind program, int input) {
     return at(step, pf_program_of(program)->inputs[input]);
 }
 
-void *pf_label_buffer(pf_step *step) { return at(step, pf_image_data.train.label); }
+void *pf_label_buffer(pf_step *step, int label) { return at(step, pf_image_data.train.labels[label]); }
 
 static pf_status bind(void *buffer, const pf_tensor *tensor, const void *data, size_t bytes) {
     size_t needed = (size_t)tensor->count * pf_item_bytes(tensor->dtype);
@@ -137,8 +141,10 @@ pf_status pf_bind_input(pf_step *step, pf_program_kind program, int input, const
     return bind(pf_input_buffer(step, program, input), pf_input(input), data, bytes);
 }
 
-pf_status pf_bind_label(pf_step *step, const void *data, size_t bytes) {
-    return bind(pf_label_buffer(step), pf_label(), data, bytes);
+pf_status pf_bind_label(pf_step *step, int label, const void *data, size_t bytes) {
+    if (label < 0 || label >= pf_image_data.label_count)
+        return pf_fail(PF_USER, "user.labels", "there is no array of labels %d", label);
+    return bind(pf_label_buffer(step, label), pf_label(label), data, bytes);
 }
 
 static double power(double base, int64_t exponent) {
@@ -153,9 +159,20 @@ static void put_scalar(pf_step *step, uint64_t offset, double value) {
     if (offset != PF_NOWHERE) memcpy(step->memory + offset, &narrow, sizeof narrow);
 }
 
+static void put_integer(pf_step *step, uint64_t offset, int64_t value) {
+    if (offset != PF_NOWHERE) memcpy(step->memory + offset, &value, sizeof value);
+}
+
+/* Steps count from 1, over checkpoints too; 0 stands for a pass without one. */
+static void put_random(pf_step *step, const pf_program *program, int64_t number) {
+    put_integer(step, program->random_seed, (int64_t)step->seed);
+    put_integer(step, program->random_step, number);
+}
+
 void pf_fill_hyper(pf_step *step) {
     const pf_program *train = &pf_image_data.train;
     int64_t t = step->steps_done + 1;
+    put_random(step, train, t);
     put_scalar(step, train->learning_rate, step->learning_rate);
     put_scalar(step, train->bias_correction_1, 1.0 - power(pf_image_data.beta1, t));
     put_scalar(step, train->bias_correction_2_sqrt, sqrt(1.0 - power(pf_image_data.beta2, t)));
@@ -208,6 +225,9 @@ pf_status pf_train_step(pf_step *step, float *loss) {
                    step->steps_done, isnan(*loss) ? "NaN" : "infinite", step->learning_rate);
 }
 
-pf_status pf_forward(pf_step *step) { return run(step, &pf_image_data.forward); }
+pf_status pf_forward(pf_step *step) {
+    put_random(step, &pf_image_data.forward, 0);
+    return run(step, &pf_image_data.forward);
+}
 
 const float *pf_logits(const pf_step *step) { return at(step, pf_image_data.forward.logits); }

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from compiler.errors import PlanError, SpecError
 from compiler.spec.fields import Fields
+from compiler.spec.loss import LossSpec, LossTerm, read_loss
 from compiler.spec.reading import read_mapping
 
 PRESETS = ("full", "bias-only", "last-layer", "frozen")
@@ -92,22 +93,6 @@ class SparsePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LossSpec:
-    """The loss: mean cross-entropy over an axis against class indices, or mean squared error."""
-
-    kind: Literal["cross_entropy", "mse"] = "cross_entropy"
-    output: str = ""
-    """Name of the model output it reads; empty: the only (or first) output."""
-    class_axis: int | None = None
-    """Cross-entropy: the output's axis that holds the classes, from its end if negative; None: the last."""
-
-    def to_json(self) -> dict[str, object]:
-        """Plain data; a class axis that is not given is left out, so that a spec without one keeps its digest."""
-        axis = {} if self.class_axis is None else {"class_axis": self.class_axis}
-        return {"kind": self.kind, "output": self.output, **axis}
-
-
-@dataclass(frozen=True, slots=True)
 class OptimizerSpec:
     """SGD (torch.optim.SGD semantics) or AdamW (decoupled weight decay, arXiv 1711.05101)."""
 
@@ -141,6 +126,8 @@ class TrainingSpec:
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     batch_norm: BatchNormMode = "fold"
+    dropout: Literal["ignore", "train"] = "ignore"
+    """ignore: nothing is dropped; train: as the model says, in training steps."""
     tied: tuple[tuple[str, ...], ...] = ()
     """Groups of initializers that are one parameter each, where the file does not tell."""
     untied: tuple[str, ...] = ()
@@ -160,10 +147,11 @@ class TrainingSpec:
         table = Fields(read_mapping(source, "spec", SpecError), "spec", SpecError)
         spec = cls(
             batch=table.integer("batch", default=8, low=1, high=65536),
-            loss=_loss(table.table("loss")),
+            loss=read_loss(table.table("loss")),
             optimizer=_optimizer(table.table("optimizer")),
             inputs=_inputs(table.mapping("inputs")),
             batch_norm=_batch_norm(table),
+            dropout="train" if table.choice("dropout", ("ignore", "train"), default="ignore") == "train" else "ignore",
             convolutions="direct"
             if table.choice("convolutions", ("fast", "direct"), default="fast") == "direct"
             else "fast",
@@ -194,6 +182,7 @@ class TrainingSpec:
             # Left out when empty: a spec that does not use them keeps its digest.
             **({"tied": [list(group) for group in self.tied]} if self.tied else {}),
             **({"untied": list(self.untied)} if self.untied else {}),
+            **({"dropout": self.dropout} if self.dropout != "ignore" else {}),
         }
         return _canonical(body)
 
@@ -217,17 +206,6 @@ def _rule(entry: Fields) -> UpdateRule:
 def _batch_norm(table: Fields) -> BatchNormMode:
     chosen = table.choice("batch_norm", BATCH_NORM_MODES, default="fold")
     return next(mode for mode in BATCH_NORM_MODES if mode == chosen)
-
-
-def _loss(table: Fields) -> LossSpec:
-    kind = table.choice("kind", ("cross_entropy", "mse"), default="cross_entropy")
-    output = table.text("output", default="")
-    if kind == "mse":
-        loss = LossSpec("mse", output)
-    else:
-        loss = LossSpec("cross_entropy", output, table.optional_integer("class_axis", low=-8, high=7))
-    table.done()
-    return loss
 
 
 def _optimizer(table: Fields) -> OptimizerSpec:
@@ -269,3 +247,7 @@ def _canonical(body: Mapping[str, object]) -> str:
 
 def _digest(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+__all__ = ["OPTIMIZER_FIELDS", "PRESETS", "LossSpec", "LossTerm", "OptimizerSpec", "SparsePlan", "TrainingSpec",
+           "UpdateRule"]  # fmt: skip

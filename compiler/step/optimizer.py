@@ -48,9 +48,9 @@ def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, plan: UpdatePlan) ->
     graph = replace(
         b.graph_of(step.graph),
         inputs=(*step.graph.inputs, *hyper, *states),
-        outputs=(step.loss, step.logits, *updates.values()),
+        outputs=(*step.results, *updates.values()),
     )
-    return replace(step, graph=graph, updates=updates, optimizer_state=states, hyper=hyper)
+    return replace(step, graph=graph, updates=updates, optimizer_state=states, hyper=(*step.hyper, *hyper))
 
 
 def _state_kinds(spec: OptimizerSpec) -> tuple[StateKind, ...]:

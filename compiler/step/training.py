@@ -4,33 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
+from compiler.errors import InternalError
 from compiler.graph import Graph
+from compiler.spec.loss import LABELS, LossKind
 from compiler.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One loss of a step: which output it reads, against which labels (none: the output is the loss), times what."""
+
+    kind: LossKind
+    output: Value
+    labels: Value | None
+    weight: float = 1.0
+    class_axis: int | None = None
+    """Of the output; None where the loss has no classes."""
+    delta: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingGraph:
     """A graph whose outputs are the loss, the logits and the updated state.
 
-    `updates` maps a parameter or optimizer-state value to the value that replaces it after the step;
-    `optimizer_state` maps each optimizer-state value (a graph input without data) to its parameter; `hyper` are numbers
-    that are fed to every step.
+    `label_arrays` maps each input that takes labels to the array of a data set that it takes; `updates` maps a
+    parameter or optimizer-state value to the value that replaces it after the step; `optimizer_state` maps each
+    optimizer-state value (a graph input without data) to its parameter; `hyper` are numbers that are fed to every step.
     """
 
     graph: Graph
     loss: Value
     logits: Value
-    labels: Value
+    """What the model answers: the first output that is measured against labels, or else is no loss."""
+    terms: tuple[Term, ...]
+    label_arrays: Mapping[Value, str]
     data_inputs: tuple[Value, ...]
-    loss_kind: Literal["cross_entropy", "mse"]
-    class_axis: int | None = None
-    """Of the logits; None where the loss has no classes."""
     gradients: Mapping[Value, Value] = field(default_factory=dict)
     updates: Mapping[Value, Value] = field(default_factory=dict)
     optimizer_state: Mapping[Value, Value] = field(default_factory=dict)
     hyper: tuple[Value, ...] = ()
+
+    @property
+    def labels(self) -> Value:
+        """The only input that takes labels. Raises: InternalError if there are none or several."""
+        if len(self.label_arrays) != 1:
+            raise InternalError(f"{len(self.label_arrays)} inputs take labels, not one", where="loss")
+        return next(iter(self.label_arrays))
+
+    @property
+    def plain_labels(self) -> bool:
+        """Whether it takes what most steps do: one array of labels, the one that is called as labels are."""
+        return tuple(self.label_arrays.values()) == (LABELS,)
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """What a step makes beside new state: the loss, and the logits if a loss reads them."""
+        is_read = any(term.output == self.logits for term in self.terms)
+        return (self.loss, self.logits) if is_read else (self.loss,)
+
+    @property
+    def answers(self) -> tuple[Value, ...]:
+        """What the forward program makes: the logits, and whatever else the losses read."""
+        return tuple(dict.fromkeys((self.logits, *(term.output for term in self.terms))))
 
     def with_graph(self, graph: Graph) -> TrainingGraph:
         """The same training step with a rewritten graph."""

@@ -7,10 +7,11 @@ import json
 import tarfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from safetensors.numpy import load
 
-from compiler.bundle.archive import ORIGINS, WEIGHTS
+from compiler.bundle.archive import MANIFEST, ORIGINS, WEIGHTS
 from compiler.errors import ModelError
 from compiler.graph import Array
 from compiler.origins import Origins
@@ -23,7 +24,8 @@ class Trained:
     """What came back.
 
     `model` is the author's file with other elements, `changed` the tensors that training changed, `parameters` every
-    parameter that the file holds; names and layouts are the author's. `revived` are scales of norms that were 0 in a
+    parameter and running statistic that the file holds; names and layouts are the author's. `calls` tells of each
+    running mean that the steps updated how often a step calls its norm. `revived` are scales of norms that were 0 in a
     channel that learned; `added` are initializers that the file did not have.
     """
 
@@ -31,6 +33,7 @@ class Trained:
     changed: Mapping[str, Array]
     parameters: Mapping[str, Array]
     revived: tuple[str, ...]
+    calls: Mapping[str, int]
     added: tuple[str, ...]
 
 
@@ -62,7 +65,15 @@ def bring_back(model: bytes, bundle: bytes, checkpoint: bytes) -> Trained:
         revived += unfolded.revived
     file, added = stored.with_tensors(changed)
     parameters = {**stored.parameters(origins), **changed}
-    return Trained(file, changed, parameters, tuple(revived), added)
+    calls = {name: stored.norms_of(name) for name in json.loads(members[MANIFEST]).get("buffers", ())}
+    met = {name: count for name, count in calls.items() if count}
+    return Trained(file, changed, parameters, tuple(revived), met, added)
+
+
+def manifest_of(bundle: bytes) -> Mapping[str, Any]:
+    """What a bundle says of itself (docs/contracts.md). Raises: ModelError."""
+    manifest: Mapping[str, Any] = json.loads(_members(bundle)[MANIFEST])
+    return manifest
 
 
 def _refuse_shared(twice: Collection[str]) -> None:
@@ -74,7 +85,7 @@ def _refuse_shared(twice: Collection[str]) -> None:
 def _members(bundle: bytes) -> dict[str, bytes]:
     found = {}
     with tarfile.open(fileobj=io.BytesIO(bundle)) as archive:
-        for name in (ORIGINS, WEIGHTS):
+        for name in (MANIFEST, ORIGINS, WEIGHTS):
             try:
                 file = archive.extractfile(name)
             except KeyError:

@@ -65,21 +65,39 @@ def _with_layer(
 ) -> Unfolded:
     weight, scale = original(norm.weight), original(norm.scale)
     factor = _wide(scale) / spread
-    others = tuple(axis for axis in range(weight.ndim) if axis != norm.axis)
-    dead = (np.abs(factor) < SMALLEST_FACTOR) & weight_step.any(axis=others)
-    along = [-1 if axis == norm.axis else 1 for axis in range(weight.ndim)]
+    step = outputs_first(weight_step, norm.transposed_groups)
+    dead = (np.abs(factor) < SMALLEST_FACTOR) & step.reshape(len(step), -1).any(axis=1)
     divisor = np.where(np.abs(factor) < SMALLEST_FACTOR, 1.0, factor)
-    tensors = {norm.weight: _moved(weight, weight_step / divisor.reshape(along))}
+    along = (-1, *[1] * (weight.ndim - 1))
+    moved = _moved(outputs_first(weight, norm.transposed_groups), step / divisor.reshape(along))
     # A dead channel's output was shift alone; with a factor of 1 the mean and the layer's own bias show through.
     through = np.where(dead, _wide(original(norm.mean)) - _own_bias(norm, original), 0.0)
+    tensors: dict[str, Array] = {}
     if dead.any():
-        tensors[norm.weight] = np.where(dead.reshape(along), after[norm.weight], tensors[norm.weight])
+        moved = np.where(dead.reshape(along), outputs_first(after[norm.weight], norm.transposed_groups), moved)
         tensors[norm.scale] = np.where(dead, spread, scale).astype(scale.dtype)
+    tensors[norm.weight] = _as_stored(moved, norm.transposed_groups)
     if bias_step.any() or through.any():
         _require_bias(norm, dead)
-        step = bias_step + through if norm.takes_bias == norm.shift else bias_step / divisor
-        tensors[norm.takes_bias] = _moved(original(norm.takes_bias), step)
+        change = bias_step + through if norm.takes_bias == norm.shift else bias_step / divisor
+        tensors[norm.takes_bias] = _moved(original(norm.takes_bias), change)
     return Unfolded(tensors, (norm.scale,) if dead.any() else ())
+
+
+def outputs_first(weight: Array, transposed_groups: int) -> Array:
+    """A weight as [O, ...]; that of a ConvTranspose is stored as [I, O / groups, ...], a group one run of I."""
+    if not transposed_groups:
+        return weight
+    apart = weight.reshape(transposed_groups, weight.shape[0] // transposed_groups, *weight.shape[1:])
+    return apart.swapaxes(1, 2).reshape(-1, apart.shape[1], *apart.shape[3:])
+
+
+def _as_stored(weight: Array, transposed_groups: int) -> Array:
+    """The inverse of `outputs_first`."""
+    if not transposed_groups:
+        return weight
+    apart = weight.reshape(transposed_groups, weight.shape[0] // transposed_groups, *weight.shape[1:])
+    return np.ascontiguousarray(apart.swapaxes(1, 2).reshape(-1, apart.shape[1], *apart.shape[3:]))
 
 
 def _own_bias(norm: FoldedNorm, original: Original) -> Wide:

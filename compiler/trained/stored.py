@@ -58,6 +58,17 @@ class StoredModel:
         """The author's parameters that the file holds."""
         return {name: self.tensor(name) for name in origins.parameters if name in self._tensors or name in self._behind}
 
+    def norms_of(self, mean: str) -> int:
+        """How many BatchNormalization nodes read a running mean."""
+        nodes = [node for node in self._proto.graph.node if node.op_type == "BatchNormalization"]
+        return sum(self._seen(node, 3).tensor == mean for node in nodes)
+
+    def _seen(self, node: Any, place: int) -> _Seen:
+        reading = self._readings.get((node.output[0], place))
+        if reading is not None:
+            return _Seen(reading.tensor, reading.view, reading.perm)
+        return _Seen(node.input[place] if place < len(node.input) else "")
+
     def _array(self, name: str) -> Array:
         if name in self._tensors:
             return np.asarray(numpy_helper.to_array(self._tensors[name]))
@@ -101,11 +112,8 @@ class StoredModel:
             dropped = range(len(node.input), len(node.input) + 3)
             for index in [*range(len(node.input)), *dropped]:
                 name = node.input[index] if index < len(node.input) else ""
-                reading = self._readings.get((node.output[0], index))
-                if reading is not None:
-                    yield name, _Use(node, index, _Seen(reading.tensor, reading.view, reading.perm))
-                elif name in self._tensors:
-                    yield name, _Use(node, index, _Seen(name))
+                if name in self._tensors or (node.output[0], index) in self._readings:
+                    yield name, _Use(node, index, self._seen(node, index))
             for body in _bodies(node):
                 for name in _names_read(body):
                     if name in self._tensors:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from device_agents.errors import BadBundle
+from device_agents.job.dataset import LABELS
 from device_agents.measure.tuning import Trial
 
 SCHEMA = "pockfarm.bundle/1"
@@ -42,11 +43,14 @@ class UnpackedBundle:
     inputs: tuple[str, ...]
     """Model inputs in order."""
     batch: int
+    """Samples of a step."""
     required_features: tuple[str, ...]
     threads: int | None
     """Default (and most) threads of the binary; None when the manifest does not say."""
     trials: tuple[Trial, ...] | None = None
     """What a tuning bundle measures; None for a bundle that trains."""
+    labels: tuple[str, ...] = (LABELS,)
+    """Arrays of a data set that hold labels, in order."""
     weights_bytes: int = 0
     """Size of the initial checkpoint."""
     max_kernels: int = MAX_KERNELS
@@ -187,11 +191,17 @@ def _describe(manifest: Mapping[str, Any], folder: Path) -> UnpackedBundle:
             required_features=tuple(map(str, manifest.get("required_features") or ())),
             threads=min(threads, 1024) if isinstance(threads, int) and threads > 0 else None,
             trials=tuple(map(_trial, manifest["trials"])) if manifest.get("kind") == "tuning" else None,
+            labels=_labels(manifest.get("labels")),
             weights_bytes=(folder / WEIGHTS).stat().st_size,
             max_kernels=min(MAX_KERNELS, len(kernels)) if isinstance(kernels, list) and kernels else MAX_KERNELS,
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise BadBundle("bundle.invalid", f"{MANIFEST}: field missing or ill-typed: {error!r:.200}") from None
+
+
+def _labels(entry: Any) -> tuple[str, ...]:
+    """A list says which arrays there are; one tensor, or nothing, that it is the one of most bundles."""
+    return tuple(str(one["name"]) for one in entry) if isinstance(entry, list) else (LABELS,)
 
 
 def _trial(row: Mapping[str, Any]) -> Trial:

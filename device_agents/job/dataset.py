@@ -28,7 +28,8 @@ CHUNK_BYTES = 1 << 18
 TYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "<i2", "|i1", "|u1", "|b1", "<u2", "<u4", "<u8")
 """NumPy type strings that are plain numbers; which of them a model takes is the binary's to say."""
 _MAGIC = b"\x93NUMPY"
-_LABELS = "y"
+LABELS = "y"
+"""The array of labels, unless a bundle says otherwise."""
 _INPUT = "input."
 """Before the name of an input that is called as the labels are."""
 _END = struct.Struct("<4s4H2LH")
@@ -46,24 +47,25 @@ class DataFiles:
     """Arrays on disk, ready for the binary."""
 
     inputs: Mapping[str, Path]
-    labels: Path | None
+    labels: Mapping[str, Path]
+    """By array, in the bundle's order."""
     samples: int
 
 
 def split_npz(
-    archive: Path, folder: Path, inputs: Sequence[str], *, max_bytes: int, with_labels: bool = True
+    archive: Path, folder: Path, inputs: Sequence[str], *, max_bytes: int, labels: Sequence[str] = (LABELS,)
 ) -> DataFiles:
-    """Rewrite `archive` as one `.npy` file per model input and one for the labels, in `folder`.
+    """Rewrite `archive` as one `.npy` file per model input and one per array of `labels`, in `folder`.
 
-    The archive holds one array per model input, by its name (or `x` when there is one input), and the labels as `y`; an
-    input that is called `y` too is `input.y` (or `x`).
+    The archive holds one array per model input, by its name (or `x` when there is one input), and each array of labels
+    by its own (`y` in most bundles); an input that is called as one of them is `input.y` (or `x`).
     Raises: `BadData` (`data.format`, `data.missing`, `data.shape`, `data.type`, `data.size`).
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _check_end(archive)
         with zipfile.ZipFile(archive) as npz:
-            return _split(npz, folder, inputs, max_bytes, with_labels)
+            return _split(npz, folder, inputs, max_bytes, labels)
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError, ValueError) as error:
         raise BadData("data.format", f"{archive.name} is not a readable npz: {error}") from None
 
@@ -94,20 +96,22 @@ class _Array:
     samples: int
 
 
-def _split(npz: zipfile.ZipFile, folder: Path, inputs: Sequence[str], max_bytes: int, with_labels: bool) -> DataFiles:
+def _split(
+    npz: zipfile.ZipFile, folder: Path, inputs: Sequence[str], max_bytes: int, labels: Sequence[str]
+) -> DataFiles:
     members = npz.namelist()
     if len(set(members)) != len(members):
         raise BadData("data.format", "the npz has two members of one name")
-    wanted = [_input_member(name, inputs, members, with_labels) for name in inputs]
-    wanted += [_labels_member(members)] if with_labels else []
+    wanted = [_input_member(name, inputs, members, labels) for name in inputs]
+    wanted += [_labels_member(name, members) for name in labels]
     arrays = [_look(npz, npz.getinfo(member)) for member in wanted]
     _check_room(arrays, folder, max_bytes)
     files = [folder / f"array{index}.npy" for index in range(len(arrays))]
     for file, array in zip(files, arrays, strict=True):
         with npz.open(array.member) as source:
             _copy(source, file, array)
-    labels = files[-1] if with_labels else None
-    return DataFiles(dict(zip(inputs, files, strict=False)), labels, arrays[0].samples)
+    found = dict(zip(labels, files[len(inputs) :], strict=True))
+    return DataFiles(dict(zip(inputs, files, strict=False)), found, arrays[0].samples)
 
 
 def _check_room(arrays: Sequence[_Array], folder: Path, max_bytes: int) -> None:
@@ -130,11 +134,15 @@ def _no_room(message: str) -> AttemptError:
     return AttemptError("device.disk", message, cause="device", hint="make room on the device's disk")
 
 
-def _input_member(name: str, inputs: Sequence[str], members: Sequence[str], with_labels: bool) -> str:
-    """The member that holds an input: of its name, or `x` for the only one; `y` is the labels, if they are read."""
-    names = [f"{_INPUT}{name}" if name == _LABELS else name, *(["x"] if len(inputs) == 1 else [])]
-    names += [name] if name == _LABELS and not with_labels else []
-    if name == _LABELS and names[0] in inputs:
+def _input_member(name: str, inputs: Sequence[str], members: Sequence[str], labels: Sequence[str]) -> str:
+    """The member that holds an input: of its name, or `x` for the only one; labels' names are theirs, if they are read.
+
+    `input.y` goes where no labels are read, too: one file serves to train and to infer.
+    """
+    is_taken = name == LABELS or name in labels
+    names = [f"{_INPUT}{name}" if is_taken else name, *(["x"] if len(inputs) == 1 and "x" not in labels else [])]
+    names += [name] if is_taken and name not in labels else []
+    if is_taken and names[0] in inputs:
         raise BadData("data.missing", f"inputs `{name}` and `{names[0]}` would be one array", hint="rename an input")
     found = next((own for own in names if f"{own}.npy" in members), None)
     if found is None:
@@ -142,10 +150,10 @@ def _input_member(name: str, inputs: Sequence[str], members: Sequence[str], with
     return f"{found}.npy"
 
 
-def _labels_member(members: Sequence[str]) -> str:
-    if f"{_LABELS}.npy" not in members:
-        raise _missing(f"the labels `{_LABELS}`", members)
-    return f"{_LABELS}.npy"
+def _labels_member(name: str, members: Sequence[str]) -> str:
+    if f"{name}.npy" not in members:
+        raise _missing(f"the labels `{name}`", members)
+    return f"{name}.npy"
 
 
 def _missing(what: str, members: Sequence[str]) -> BadData:

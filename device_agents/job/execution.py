@@ -321,7 +321,10 @@ class Execution:
         if data is None:
             return []
         words = [word for name, file in data.inputs.items() for word in ("--input", f"{name}={self._relative(file)}")]
-        return [*words, "--labels", self._relative(data.labels)] if labels and data.labels else words
+        several = len(data.labels) > 1
+        for name, file in data.labels.items() if labels else ():
+            words += ["--labels", f"{name}={self._relative(file)}" if several else self._relative(file)]
+        return words
 
     def _relative(self, path: Path) -> str:
         return str(path.relative_to(self.job.folder))

@@ -56,7 +56,7 @@ class Here:
     def build(self, model: bytes, plan: str, spec: str, say: Say) -> Step:
         """As `Trainer.build`."""
         built = local.build(model, plan, spec, self.target, lambda stage, share: say(f"{stage} {share:.0%}"))
-        return Step(built.data, built.digest, built.manifest, built.warnings)
+        return Step(built.data, built.digest, built.warnings)
 
     def train(self, step: Step, data: Path, settings: RunSettings, say: Say) -> Run:
         """As `Trainer.train`."""

@@ -20,7 +20,6 @@ class Step:
 
     bundle: bytes
     digest: str
-    manifest: Mapping[str, Any]
     warnings: tuple[CompileWarning, ...]
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+LABELS = "y"
+"""The array of labels of a data set, unless a bundle names others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,12 @@ def model_inputs(manifest: Mapping[str, Any]) -> tuple[InputSpec, ...]:
     return tuple(_spec(entry) for entry in manifest.get("inputs", ()))
 
 
-def label_input(manifest: Mapping[str, Any]) -> InputSpec | None:
-    """What the labels must look like, if the manifest says."""
+def label_inputs(manifest: Mapping[str, Any]) -> tuple[InputSpec, ...]:
+    """What each array of labels must look like, by its name in a data set: one tensor is the array `y`."""
     entry = manifest.get("labels")
-    return _spec(entry) if isinstance(entry, dict) else None
+    if isinstance(entry, dict):
+        return (replace(_spec(entry), name=LABELS),)
+    return tuple(map(_spec, entry)) if isinstance(entry, list) else ()
 
 
 def required_features(manifest: Mapping[str, Any]) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """Checks an npz without unpacking it whole or trusting a size it declares.
 
 Rules: plain zip entries `NAME.npy`, no pickles, numbers or booleans only, row-major, the same number of samples (first
-axis) in every array, `y` and at least one other array, all numbers finite. Headers come first: what all arrays declare
-must fit the limits, and the archive's directory must agree, before any array is inflated.
+axis) in every array, at least one beside the labels `y`, all numbers finite. Headers come first: what all arrays
+declare must fit the limits, and the archive's directory must agree, before any array is inflated.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def _check_finite(name: str, values: np.ndarray[Any, Any], first: int, shape: tu
 
 
 def _check_samples(arrays: dict[str, ArrayInfo]) -> None:
-    if LABELS not in arrays or len(arrays) < 2:
-        raise BadData("data.arrays", f"arrays {sorted(arrays)}: expected the labels `y` and at least one input",
+    if not arrays.keys() - {LABELS}:
+        raise BadData("data.arrays", f"arrays {sorted(arrays)}: expected at least one input, and labels such as `y`",
                       hint="numpy.savez(file, x=inputs, y=labels), or inputs by their names in the model")  # fmt: skip
     counts = {name: info.shape[0] for name, info in arrays.items()}
     if len(set(counts.values())) != 1:

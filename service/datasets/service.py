@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.bundles.manifest import InputSpec, label_input, model_inputs
+from service.bundles.manifest import LABELS, InputSpec, label_inputs, model_inputs
 from service.database.models import Bundle, Dataset
 from service.database.paging import newest_first
-from service.datasets.npz import LABELS, ArrayInfo
+from service.datasets.npz import ArrayInfo
 from service.problems import Invalid, NotFound
 from service.storage import StoredFile
 
@@ -28,7 +28,7 @@ def keep(session: Session, stored: StoredFile, arrays: Mapping[str, ArrayInfo], 
         digest=stored.digest,
         name=name,
         size_bytes=stored.size_bytes,
-        samples=arrays[LABELS].shape[0],
+        samples=next(iter(arrays.values())).shape[0],
         arrays={key: info.to_json() for key, info in arrays.items()},
     )
     session.add(dataset)
@@ -51,9 +51,10 @@ def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequenc
 
 def check_fit(dataset: Dataset, bundle: Bundle) -> None:
     """Raises: Invalid if an input of the bundle has no array, or one of another type or shape."""
-    inputs = model_inputs(bundle.manifest)
+    inputs, labels = model_inputs(bundle.manifest), label_inputs(bundle.manifest)
+    taken = frozenset(spec.name for spec in labels)
     for spec in inputs:
-        name, info = _array_of(dataset, spec, is_only=len(inputs) == 1)
+        name, info = _array_of(dataset, spec, taken, is_only=len(inputs) == 1)
         _check_shape(name, info, spec)
         wanted = DTYPE_NAMES.get(spec.dtype, spec.dtype)
         if info.dtype != wanted:
@@ -63,14 +64,15 @@ def check_fit(dataset: Dataset, bundle: Bundle) -> None:
                 where=f"dataset.{name}",
                 hint=f"convert with array.astype(numpy.{wanted})",
             )
-    labels = label_input(bundle.manifest)
-    if labels is not None:
-        _check_labels(_info(dataset.arrays[LABELS]), labels)
+    for spec in labels:
+        _check_labels(dataset, spec)
 
 
-def _array_of(dataset: Dataset, spec: InputSpec, *, is_only: bool) -> tuple[str, ArrayInfo]:
-    own = f"input.{spec.name}" if spec.name == LABELS else spec.name  # the array `y` is the labels
-    for name in (own, "x") if is_only else (own,):
+def _array_of(dataset: Dataset, spec: InputSpec, labels: frozenset[str], *, is_only: bool) -> tuple[str, ArrayInfo]:
+    """As the agent looks for it (`device_agents.job.dataset`)."""
+    own = f"input.{spec.name}" if spec.name == LABELS or spec.name in labels else spec.name
+    names = [own, *(["x"] if is_only and "x" not in labels else []), *({spec.name} - labels)]
+    for name in names:
         if name in dataset.arrays:
             return name, _info(dataset.arrays[name])
     raise Invalid(
@@ -92,10 +94,15 @@ def _check_shape(name: str, info: ArrayInfo, spec: InputSpec) -> None:
                       hint="give data of that shape, or compile for this one")  # fmt: skip
 
 
-def _check_labels(info: ArrayInfo, spec: InputSpec) -> None:
-    _check_shape(LABELS, info, spec)
+def _check_labels(dataset: Dataset, spec: InputSpec) -> None:
+    name, where = spec.name, f"dataset.{spec.name}"
+    if name not in dataset.arrays:
+        raise Invalid("data.arrays", f"no array for the labels {name!r}; there are {sorted(dataset.arrays)}",
+                      where=where, hint=f"numpy.savez(file, x=inputs, {name}=labels)")  # fmt: skip
+    info = _info(dataset.arrays[name])
+    _check_shape(name, info, spec)
     is_class_index = spec.dtype in ("i64", "i32")
     allowed = LABEL_DTYPES if is_class_index else ("float32",)
     if info.dtype not in allowed:
-        raise Invalid("data.dtype", f"labels hold {info.dtype}, expected {' or '.join(allowed)}", where="dataset.y",
-                      hint=f"convert with y.astype(numpy.{allowed[0]})")  # fmt: skip
+        raise Invalid("data.dtype", f"labels hold {info.dtype}, expected {' or '.join(allowed)}", where=where,
+                      hint=f"convert with {name}.astype(numpy.{allowed[0]})")  # fmt: skip

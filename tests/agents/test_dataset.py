@@ -52,8 +52,7 @@ def test_arrays_come_out_as_numpy_wrote_them(tmp_path: Path, compressed: bool, k
     )
     assert files.samples == 6
     numpy.testing.assert_array_equal(numpy.load(files.inputs["image"]), x)
-    assert files.labels is not None
-    numpy.testing.assert_array_equal(numpy.load(files.labels), y)
+    numpy.testing.assert_array_equal(numpy.load(files.labels["y"]), y)
 
 
 def test_inputs_by_name(tmp_path: Path) -> None:
@@ -68,13 +67,12 @@ def test_an_input_may_be_called_as_the_labels_are(tmp_path: Path) -> None:
     image, mask, labels = numpy.zeros((3, 1)), numpy.ones((3, 2)), numpy.full(3, 7)
     path = raw(tmp_path / "two.npz", **{"input.y": npy(image), "mask": npy(mask), "y": npy(labels)})
     files = split_npz(path, tmp_path / "two", ["y", "mask"], max_bytes=LIMIT_BYTES)
-    assert files.labels is not None
     assert numpy.load(files.inputs["y"]).shape == (3, 1)
-    numpy.testing.assert_array_equal(numpy.load(files.labels), labels)
+    numpy.testing.assert_array_equal(numpy.load(files.labels["y"]), labels)
     files = split_npz(save(tmp_path / "one.npz", x=image, y=labels), tmp_path / "one", ["y"], max_bytes=LIMIT_BYTES)
     assert numpy.load(files.inputs["y"]).shape == (3, 1)
     alone = save(tmp_path / "alone.npz", y=image)
-    assert split_npz(alone, tmp_path / "alone", ["y"], max_bytes=LIMIT_BYTES, with_labels=False).samples == 3
+    assert split_npz(alone, tmp_path / "alone", ["y"], max_bytes=LIMIT_BYTES, labels=()).samples == 3
     with pytest.raises(BadData, match=r"no array for the model's input `y` \(as `input\.y` or `x`\)"):
         split_npz(alone, tmp_path / "none", ["y"], max_bytes=LIMIT_BYTES)
     with pytest.raises(BadData, match="would be one array"):
@@ -91,7 +89,23 @@ def test_an_inputs_name_is_no_path(tmp_path: Path, name: str) -> None:
 
 def test_labels_may_be_left_out_for_inference(tmp_path: Path) -> None:
     path = save(tmp_path / "d.npz", x=numpy.zeros((3, 1)))
-    assert split_npz(path, tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES, with_labels=False).labels is None
+    assert split_npz(path, tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES, labels=()).labels == {}
+
+
+def test_labels_are_the_arrays_that_the_bundle_names(tmp_path: Path) -> None:
+    arrays = {
+        "x": numpy.zeros((3, 1)),
+        "boxes": numpy.ones((3, 4)),
+        "input.boxes": numpy.ones((3, 2)),
+        "y": numpy.zeros(3),
+    }
+    path = raw(tmp_path / "d.npz", **{name: npy(array) for name, array in arrays.items()})
+    files = split_npz(path, tmp_path / "out", ["x", "boxes"], max_bytes=LIMIT_BYTES, labels=("boxes", "y"))
+    assert list(files.labels) == ["boxes", "y"]
+    assert numpy.load(files.labels["boxes"]).shape == (3, 4)
+    assert numpy.load(files.inputs["boxes"]).shape == (3, 2)
+    with pytest.raises(BadData, match="labels `masks`"):
+        split_npz(path, tmp_path / "none", ["x"], max_bytes=LIMIT_BYTES, labels=("masks",))
 
 
 X = numpy.zeros((4, 2), numpy.float32)

@@ -27,6 +27,7 @@ from compiler.kernels.spec import (
     MatmulSpec,
     NormGradSpec,
     PoolSpec,
+    RecurrenceSpec,
     ReduceSpec,
     RowSpec,
 )
@@ -113,6 +114,8 @@ def run_spec(spec: KernelSpec, inputs: Sequence[Array]) -> list[Array]:
         return run_movement(spec, wide)
     if isinstance(spec, AttentionSpec):
         return _attention(spec, wide)
+    if isinstance(spec, RecurrenceSpec):
+        return _recurrence(spec, wide)
     if isinstance(spec, NormGradSpec):
         return _norm_grad(spec, wide)
     assert not isinstance(spec, MapSpec), "a map is a reduction over nothing"
@@ -198,6 +201,12 @@ def _attention(spec: AttentionSpec, inputs: Sequence[Array]) -> list[Array]:
     operands = [array.reshape(t.shape) for array, t in zip(inputs, operand_types(spec).inputs, strict=True)]
     name = "attention" if spec.kind == "forward" else "attention_grad"
     return list(OPERATORS[name].evaluate(operands, attrs))
+
+
+def _recurrence(spec: RecurrenceSpec, inputs: Sequence[Array]) -> list[Array]:
+    operands = [array.reshape(t.shape) for array, t in zip(inputs, operand_types(spec).inputs, strict=True)]
+    name = "recurrence" if spec.kind == "forward" else "recurrence_grad"
+    return list(OPERATORS[name].evaluate(operands, {"cell": spec.cell, "reverse": spec.reverse}))
 
 
 def _norm_grad(spec: NormGradSpec, inputs: Sequence[Array]) -> list[Array]:

@@ -107,7 +107,7 @@ def test_labels_of_flattened_positions_are_read_per_sample(tmp_path: Path) -> No
     types = {**tiny_images.TABLE_TYPES, **dict.fromkeys(values("logits", "labels"), flat)}
     programs = {name: replace(program, types=types) for name, program in image.programs.items()}
     info = run(tiny_images.build(replace(image, programs=programs), tmp_path / "step"), "info").one("info")
-    assert info["label"]["shape"] == info["logits"]["shape"] == [BATCH, 2, FEATURES]
+    assert info["labels"][0]["shape"] == info["logits"]["shape"] == [BATCH, 2, FEATURES]
 
 
 @pytest.mark.parametrize("name", ["x86-64-v3", "raspberry-pi-4"])

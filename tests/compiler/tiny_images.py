@@ -34,6 +34,8 @@ from compiler.program.program import (
     Program,
     StateTensor,
 )
+from compiler.spec.loss import LossKind
+from compiler.step.training import Term
 from compiler.values import Value
 
 BATCH, FEATURES, CLASSES, ROWS = 4, 6, 3, 5
@@ -193,7 +195,7 @@ def classifier(*, threads: int = 2, arena_padding_bytes: int = 0, spare_elements
     )
     return BinaryImage(
         {"train": train, "forward": forward}, plan, states, values("x"),
-        value("labels"), value("loss"), value("logits"), "cross_entropy",
+        {value("labels"): "y"}, value("loss"), value("logits"), (loss_of("cross_entropy"),),
         Optimizer("sgd", 0.1, momentum=0.9), threads, {"model": "sha256:00", "plan": "full"},
     )  # fmt: skip
 
@@ -204,6 +206,10 @@ def failing_classifier() -> BinaryImage:
     train = image.programs["train"]
     calls = (*train.calls[:2], call("failing", ("x",), ("d_b",), "backward", "bad node"))
     return replace(image, programs={**image.programs, "train": replace(train, calls=calls)})
+
+
+def loss_of(kind: LossKind) -> Term:
+    return Term(kind, value("logits"), value("labels"))
 
 
 TABLE_TYPES = typed({
@@ -254,5 +260,6 @@ def table() -> BinaryImage:
     )
     return BinaryImage(
         {"train": train, "forward": forward}, plan, states, values("tokens"),
-        value("labels"), value("loss"), value("logits"), "mse", Optimizer("adamw", 0.01), 1, {"model": "sha256:01"},
+        {value("labels"): "y"}, value("loss"), value("logits"), (loss_of("mse"),), Optimizer("adamw", 0.01), 1,
+        {"model": "sha256:01"},
     )  # fmt: skip

@@ -125,7 +125,16 @@ def _light_models() -> Iterator[Standard]:
 
 
 def _op_types(model: Any) -> frozenset[str]:
-    return frozenset(node.op_type for node in model.graph.node)
+    """Of sub-graphs too."""
+    return frozenset(_inside(model.graph))
+
+
+def _inside(graph: Any) -> Iterator[str]:
+    for node in graph.node:
+        yield node.op_type
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _inside(body)
 
 
 def _fed(graph: Any) -> list[Any]:
@@ -138,9 +147,9 @@ def _of_case(case: BackendCase, op_type: str, model: Any, sets: Sequence[tuple[A
         made = onnx.ModelProto()
         made.CopyFrom(model)
         _raise_opset(made, op_type)
-        fed = dict(zip([value.name for value in _fed(made.graph)], inputs, strict=False))
+        fed = dict(zip([value.name for value in _fed(made.graph)], map(_plain, inputs), strict=False))
         _bind(made, fed, op_type)
-        wanted = dict(zip([value.name for value in made.graph.output], outputs, strict=True))
+        wanted = dict(zip([value.name for value in made.graph.output], map(_plain, outputs), strict=True))
         types = _element_types(model)
         if all(isinstance(array, np.ndarray | np.generic) for array in fed.values()):
             fed = _wrap(made, fed)
@@ -149,6 +158,11 @@ def _of_case(case: BackendCase, op_type: str, model: Any, sets: Sequence[tuple[A
             made.SerializeToString(), fed, wanted, types, case.rtol, case.atol,
             is_random=bool(_op_types(made) & RANDOM) or "dropout" in case.name, opset=_opset(made),
         )  # fmt: skip
+
+
+def _plain(item: Any) -> Any:
+    """An array; some cases give it as it is stored."""
+    return numpy_helper.to_array(item) if isinstance(item, TensorProto) else item
 
 
 def _opset(model: Any) -> int:

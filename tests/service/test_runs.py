@@ -45,7 +45,6 @@ def test_dataset_is_described_and_named_by_digest(farm: TestFarm) -> None:
         ({"x": with_value(np.nan), "y": Y}, "data.not-finite", "x"),
         ({"x": with_value(-np.inf), "y": Y}, "data.not-finite", "x"),
         ({"x": X, "y": Y[:3]}, "data.samples", "dataset"),
-        ({"x": X}, "data.arrays", "dataset"),
         ({"y": Y}, "data.arrays", "dataset"),
         ({"x": X[:0], "y": Y[:0]}, "data.shape", "x"),
         ({"x": X.astype(np.complex64), "y": Y}, "data.dtype", "x"),
@@ -134,6 +133,7 @@ def test_declared_sizes_are_bounded_before_they_are_read(tmp_path: Path, sqlite_
         ({"z": X, "y": Y}, "data.arrays", "dataset.input"),
         ({"x": X, "y": Y.astype(np.float32)}, "data.dtype", "dataset.y"),
         ({"x": X, "y": np.zeros((4, 2), np.int64)}, "data.shape", "dataset.y"),
+        ({"x": X}, "data.arrays", "dataset.y"),
     ],
 )
 def test_data_that_does_not_fit_the_bundle_is_refused(
@@ -147,6 +147,30 @@ def test_data_that_does_not_fit_the_bundle_is_refused(
 def test_inputs_by_their_own_name_fit(small_farm: TestFarm) -> None:
     dataset = small_farm.send_dataset(input=X, y=Y.astype(np.int32)).json()["digest"]
     assert small_farm.run(bundle=small_farm.bundle(), mode="eval", dataset=dataset)["steps"] == 0
+
+
+BOXES = {"name": "boxes", "dtype": "f32", "shape": [8, 4]}
+
+
+@pytest.mark.parametrize(
+    ("labels", "arrays", "where"),
+    [
+        ([], {"x": X}, ""),
+        ([], {"x": X, "y": Y}, ""),
+        ([BOXES], {"x": X, "boxes": np.zeros((4, 4), np.float32)}, ""),
+        ([BOXES], {"x": X, "y": Y}, "dataset.boxes"),
+        ([BOXES], {"x": X, "boxes": np.zeros((4, 3), np.float32)}, "dataset.boxes"),
+        ([{**BOXES, "name": "input"}], {"input": np.zeros((4, 4), np.float32), "input.input": X}, ""),
+    ],
+)
+def test_labels_are_the_arrays_that_the_bundle_lists(
+    small_farm: TestFarm, labels: list[object], arrays: dict[str, Any], where: str
+) -> None:
+    """None, where the model has its own loss; or by their names."""
+    dataset = small_farm.send_dataset(**arrays).json()["digest"]
+    bundle = small_farm.bundle(fields={"labels": labels})
+    answer = small_farm.http.post("/runs", json={"bundle": bundle, "mode": "train", "dataset": dataset})
+    assert (answer.status_code, answer.json().get("where", "")) == (422 if where else 202, where), answer.text
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Measures the whole zoo, a process for each model, and writes docs/coverage.md.
 
-    python -m tests.zoo                          # everything, and the page (hours on a small machine)
-    python -m tests.zoo --keep                   # only what build/coverage does not hold yet
-    python -m tests.zoo --models vit,lstm --trials "unfolded 18 full"
-    python -m tests.zoo --page                   # the page, from what is there
+python -m tests.zoo                          # everything, and the page (hours on a small machine)
+python -m tests.zoo --keep                   # only what build/coverage does not hold yet
+python -m tests.zoo --models vit,lstm --trials "unfolded 18 full"
+python -m tests.zoo --page                   # the page, from what is there
 """
 
 from __future__ import annotations

@@ -5,8 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tests.zoo import images, signals, torchvision_models, transformers_models
-from tests.zoo import unnamed_fields, unnamed_images, unnamed_sequences
+from tests.zoo import (
+    images,
+    signals,
+    torchvision_models,
+    transformers_models,
+    unnamed_fields,
+    unnamed_images,
+    unnamed_sequences,
+)
 from tests.zoo.entry import Entry
 
 FAMILIES: dict[str, tuple[Entry, ...]] = {

@@ -1,2 +1,4 @@
 from pathlib import Path
+
+
 def write_page(folder: Path, page: Path) -> None: ...

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from tests.vision import transformers
 from tests.zoo.entry import Calls, Draw, Entry, normal, padding, tokens
 
 VOCABULARY, LENGTH = 100, 12
@@ -19,10 +20,9 @@ DECODER: Mapping[str, Any] = {**TEXT, "num_key_value_heads": 2, "use_cache": Fal
 
 def _module(model: str, config: str, names: tuple[str, ...], field: str, **settings: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
-        import transformers
-
-        made = getattr(transformers, config)(**settings)
-        return Calls(getattr(transformers, model)(made), names, field)
+        library = transformers()
+        made = getattr(library, config)(**settings)
+        return Calls(getattr(library, model)(made), names, field)
 
     return make
 
@@ -53,19 +53,18 @@ def _images(name: str, family: str, size: int, head: str = "ForImageClassificati
     return Entry(name, make, {"pixel_values": normal(3, size, size)})
 
 
-def _pooled(
-    name: str, model: str, config: str, input_name: str, draw: Draw, field: str, **settings: Any
-) -> Entry:
+def _pooled(name: str, model: str, config: str, input_name: str, draw: Draw, field: str, **settings: Any) -> Entry:
     return Entry(name, _module(model, config, (input_name,), field, **settings), {input_name: draw}, "mse")
 
 
 T5: Mapping[str, Any] = {
     "vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4,
-    "use_cache": False, "decoder_start_token_id": 0,
+    "use_cache": False, "decoder_start_token_id": 0, "attn_implementation": "eager",
 }  # fmt: skip
 WAV2VEC2: Mapping[str, Any] = {
     **SMALL, "conv_dim": (16, 16), "conv_stride": (4, 4), "conv_kernel": (8, 4), "num_feat_extract_layers": 2,
-    "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "mask_time_prob": 0.0, "apply_spec_augment": False,
+    "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "mask_time_prob": 0.0,
+    "apply_spec_augment": False,
 }  # fmt: skip
 
 ENCODERS = (
@@ -109,8 +108,8 @@ OTHERS = (
     _images("deit", "DeiT", 16, image_size=16, patch_size=4, **SMALL),
     _images("hf_vit", "ViT", 16, image_size=16, patch_size=4, **SMALL),
     _images(
-        "mobilevit", "MobileViT", 32, image_size=32, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 64],
-        num_attention_heads=4, output_stride=32,
+        "mobilevit", "MobileViT", 32, image_size=32, hidden_sizes=[16, 24, 32],
+        neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 64], num_attention_heads=4, output_stride=32,
     ),
     _pooled(
         "clip_vision", "CLIPVisionModel", "CLIPVisionConfig", "pixel_values", normal(3, 16, 16), "pooler_output",
@@ -121,6 +120,7 @@ OTHERS = (
     ),
     _images("segformer", "Segformer", 32, num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[16, 32],
             patch_sizes=[7, 3], strides=[4, 2], num_attention_heads=[2, 4], mlp_ratios=[2, 2]),
-    _images("beit", "Beit", 16, image_size=16, patch_size=4, use_relative_position_bias=True, **SMALL),
+    _images("beit", "Beit", 16, image_size=16, patch_size=4, use_relative_position_bias=True,
+            attn_implementation="eager", **SMALL),
 )  # fmt: skip
 ENTRIES = (*ENCODERS, *DECODERS, *OTHERS)

@@ -16,7 +16,9 @@ class PointNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.align = nn.Sequential(nn.Conv1d(3, 8, 1), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(8, 9))
+        self.align = nn.Sequential(
+            nn.Conv1d(3, 8, 1), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(8, 9)
+        )
         self.body = nn.Sequential(nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16), nn.ReLU(), nn.Conv1d(16, 24, 1))
         self.head = nn.Linear(24, 5)
 
@@ -218,7 +220,9 @@ class TopExperts(nn.Module):
     def __init__(self, experts: int = 4) -> None:
         super().__init__()
         self.gate = nn.Linear(12, experts)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)) for _ in range(experts))
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)) for _ in range(experts)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         best, which = self.gate(x).topk(2, -1)
@@ -227,7 +231,7 @@ class TopExperts(nn.Module):
 
 
 class Field(nn.Module):
-    """NeRF's Fourier features and skip, then density and colour along rays, composed by a cumulative product."""
+    """NeRF's Fourier features and skip, then density and colour along rays, composed by a running sum of densities."""
 
     def __init__(self, frequencies: int = 4) -> None:
         super().__init__()
@@ -240,8 +244,8 @@ class Field(nn.Module):
         features = torch.cat([angles.sin(), angles.cos()], -1)
         hidden = torch.relu(self.first(features))
         found = self.out(torch.relu(self.second(torch.cat([hidden, features], -1))))
-        alpha = 1 - torch.exp(-F.softplus(found[..., 0]) * 0.1)
-        through = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha[:, :-1] + 1e-10], 1), 1)
+        density = F.softplus(found[..., 0]) * 0.1
+        alpha, through = 1 - torch.exp(-density), torch.exp(density - torch.cumsum(density, 1))
         return ((alpha * through)[..., None] * torch.sigmoid(found[..., 1:])).sum(1)
 
 

@@ -163,7 +163,8 @@ class EncoderDecoder(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(8), persistent=False)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        return self.head(self.network(self.source(source), self.target(target), tgt_mask=self.mask))
+        both = self.source(source), self.target(target)
+        return self.head(self.network(*both, tgt_mask=self.mask, tgt_is_causal=True))
 
 
 class PlainEncoder(nn.Module):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
 
 from compiler.codegen.artefacts import CompiledKernel
+from compiler.codegen.linking.losses import check_losses, classes_of, label_name, term_fields
 from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
@@ -16,6 +16,7 @@ from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Placement, Program, ProgramName, Region, StateTensor
+from compiler.step.training import Term
 from compiler.values import Value
 
 MAX_RANK = 8
@@ -147,6 +148,7 @@ class _Tables:
     def _program(self, program: Program) -> str:
         inputs = ", ".join(self._place_or_nowhere(program, name) for name in self.image.data_inputs)
         is_train = program.name == "train"
+        labels = self.image.label_arrays if is_train else ()
         hyper = {
             value.kind: self._place_or_nowhere(program, value) for value in program.inputs if value.role == "hyper"
         }
@@ -155,7 +157,7 @@ class _Tables:
             "call_count": str(len(program.calls)),
             "operands": f"{program.name}_operands",
             "inputs": f"{{{inputs}}}",
-            "label": self._place_or_nowhere(program, self.image.label_input) if is_train else NOWHERE,
+            "labels": f"{{{', '.join(self._place_or_nowhere(program, name) for name in labels) or NOWHERE}}}",
             "loss": str(self._place(program, self.image.loss)) if is_train else NOWHERE,
             "logits": NOWHERE if is_train else str(self._place(program, self.image.logits)),
             **dict.fromkeys(_HYPER, NOWHERE),
@@ -244,9 +246,25 @@ class _Tables:
         ]
         return min(rows, default=0)
 
-    def _tensor(self, value: Value, *, batch: int, index_limit: int = 0) -> str:
-        tensor, name = self._type(value), self._name(value)
-        shape = _with_batch(tensor.shape, batch, name)
+    def _label(self, value: Value, batch: int) -> str:
+        limit, name = classes_of(self.image, value, self._type), label_name(self.image, value)
+        return self._tensor(value, batch=batch, index_limit=limit, name=name)
+
+    def _answer(self, value: Value, batch: int) -> str:
+        """An output; a loss that the graph itself computes is one number, and of no sample."""
+        return self._tensor(value, batch=None if self._type(value).size == 1 and self._is_loss(value) else batch)
+
+    def _is_loss(self, value: Value) -> bool:
+        return any(term.output == value and term.labels is None for term in self.image.terms)
+
+    def _term(self, term: Term, batch: int) -> str:
+        forward = self.image.programs["forward"]
+        offset = str(self._place(forward, term.output))
+        return _struct(term_fields(self.image, term, self._answer(term.output, batch), offset, self._type))
+
+    def _tensor(self, value: Value, *, batch: int | None, index_limit: int = 0, name: str = "") -> str:
+        tensor, name = self._type(value), name or self._name(value)
+        shape = () if batch is None else _with_batch(tensor.shape, batch, name)
         fields = {
             "name": _text(name),
             "dtype": tensor.element.c_name,
@@ -261,7 +279,9 @@ class _Tables:
         image, batch = self.image, self._batch()
         if len(image.data_inputs) > MAX_INPUTS:
             raise SpecError(f"{len(image.data_inputs)} inputs, the limit is {MAX_INPUTS}", where="model inputs")
-        self._check_interface()
+        check_losses(image, self._type, self._name)
+        if image.threads < 1:
+            raise InternalError(f"threads is {image.threads}, it must be 1 or more", where="threads")
         tensors = [self._tensor(own, batch=batch, index_limit=self._index_limit(own)) for own in image.data_inputs]
         train, forward = self._programs()
         sizes = (image.plan.weights_bytes, image.plan.optimizer_bytes, image.plan.arena_bytes)
@@ -272,10 +292,12 @@ class _Tables:
             "state_count": str(len(image.state)),
             "inputs": f"{{{', '.join(tensors)}}}",
             "input_count": str(len(tensors)),
-            "label": self._tensor(image.label_input, batch=batch),
-            "logits": self._tensor(image.logits, batch=batch),
-            "loss_kind": f"PF_{image.loss_kind.upper()}",
-            **self._classes(),
+            "batch": str(batch),
+            "labels": f"{{{', '.join(self._label(own, batch) for own in image.label_arrays) or '{0}'}}}",
+            "label_count": str(len(image.label_arrays)),
+            "logits": self._answer(image.logits, batch),
+            "terms": f"{{{', '.join(self._term(term, batch) for term in image.terms)}}}",
+            "term_count": str(len(image.terms)),
             "optimizer_kind": f"PF_{image.optimizer.kind.upper()}",
             **{name: float(getattr(image.optimizer, name)).hex() for name in _OPTIMIZER_NUMBERS},
             "threads": str(image.threads),
@@ -288,26 +310,8 @@ class _Tables:
         }
         return f"const pf_image pf_image_data = {_struct(fields)};\n"
 
-    def _classes(self) -> dict[str, str]:
-        """Where a label's class is among the logits: how many classes there are, and how far apart they lie."""
-        shape = self._type(self.image.logits).shape
-        axis = len(shape) - 1 if self.image.class_axis is None else self.image.class_axis
-        return {"classes": str(shape[axis] if shape else 1), "class_stride": str(prod(shape[axis + 1 :]))}
 
-    def _check_interface(self) -> None:
-        """Element types that the runtime relies on. Raises: InternalError."""
-        label = "i64" if self.image.loss_kind == "cross_entropy" else "f32"
-        wanted = {self.image.loss: "f32", self.image.logits: "f32", self.image.label_input: label}
-        for value, dtype in wanted.items():
-            if self._type(value).dtype != dtype:
-                raise InternalError(f"is {self._type(value)}, the runtime needs {dtype}", where=self._name(value))
-        if self._type(self.image.loss).size != 1:
-            raise InternalError(f"the loss is {self._type(self.image.loss)}, not one number", where="loss")
-        if self.image.threads < 1:
-            raise InternalError(f"threads is {self.image.threads}, it must be 1 or more", where="threads")
-
-
-_HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt")
+_HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt", "random_seed", "random_step")
 _OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES
 from compiler.frontend.call import Call
+from compiler.frontend.source import type_label
 from compiler.graph import Array
 from compiler.values import Value
 
@@ -24,7 +25,7 @@ def cast_target(call: Call) -> np.dtype[Any]:
         return ELEMENT_TYPES[call.dtype(1)].numpy if isinstance(like, Value) else like.array.dtype
     code = call.attributes.integer("to", 0)
     if code not in NUMPY_OF_ONNX:
-        call.unsupported(f"element type {code} is not supported", "export the model in float32")
+        call.unsupported(f"a cast to {type_label(code)} is not supported", "export the model in float32")
     return np.dtype(NUMPY_OF_ONNX[code])
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from compiler.element_types import REAL
 from compiler.errors import ModelShapeError
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.rows.movement import cut
 from compiler.frontend.scope import Operand
 from compiler.values import Value
 
@@ -144,12 +143,12 @@ def _rotated(call: Call, x: Value) -> Value:
     if width % 2 or width > shape[3]:
         call.fail(f"rotary_embedding_dim {width} of heads of width {shape[3]}")
     cos, sin = (_positions(call, index, shape, width // 2) for index in (1, 2))
-    turned, rest = cut(call, x, 3, 0, width), shape[3] - width
+    turned, rest = call.cut(x, 3, 0, width), shape[3] - width
     if call.attributes.integer("interleaved", 0):
         pairs = call.reshape(turned, (*shape[:3], width // 2, 2))
-        first, second = (call.reshape(cut(call, pairs, 4, i, i + 1), (*shape[:3], width // 2)) for i in (0, 1))
+        first, second = (call.reshape(call.cut(pairs, 4, i, i + 1), (*shape[:3], width // 2)) for i in (0, 1))
     else:
-        first, second = cut(call, turned, 3, 0, width // 2), cut(call, turned, 3, width // 2, width)
+        first, second = call.cut(turned, 3, 0, width // 2), call.cut(turned, 3, width // 2, width)
     real = call.emit("sub", call.emit("mul", first, cos), call.emit("mul", second, sin))
     imaginary = call.emit("add", call.emit("mul", first, sin), call.emit("mul", second, cos))
     if call.attributes.integer("interleaved", 0):
@@ -157,7 +156,7 @@ def _rotated(call: Call, x: Value) -> Value:
         joined = call.reshape(call.emit("concat", *parts, axis=4), (*shape[:3], width))
     else:
         joined = call.emit("concat", real, imaginary, axis=3)
-    return call.emit("concat", joined, cut(call, x, 3, width, shape[3]), axis=3) if rest else joined
+    return call.emit("concat", joined, call.cut(x, 3, width, shape[3]), axis=3) if rest else joined
 
 
 def _positions(call: Call, index: int, shape: tuple[int, ...], half: int) -> Value:

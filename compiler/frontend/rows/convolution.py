@@ -146,23 +146,14 @@ def _parameters(call: Call, groups: Groups, outputs: int) -> tuple[Value, Value 
         return value, _given_bias(call)
     affine = batch_norm.affine_of(call.scope, norm)
     call.scope.absorbed.add(norm.outputs[0])
-    folded = batch_norm.fold_weight(weight, affine, _output_axis(call))
+    transposed_groups = groups.count if is_transposed else 0
+    folded = batch_norm.fold_weight(weight, affine, transposed_groups=transposed_groups)
     value = call.scope.parameter(folded, order, kind="weight", channel_axis=channel_axis)
-    return value, _folded_bias(call, name, affine, norm)
-
-
-def _output_axis(call: Call) -> int:
-    """Where the output channels are in a weight as the file has it."""
-    return 1 if call.node.op_type == "ConvTranspose" else 0
+    return value, _folded_bias(call, norm, affine, transposed_groups)
 
 
 def _fold_fits(call: Call, name: str) -> bool:
-    """A weight or bias that another layer shares cannot absorb this layer's normalisation.
-
-    Neither can the weight of a transposed convolution in groups, which has no axis of its own for the outputs.
-    """
-    if call.node.op_type == "ConvTranspose" and call.attributes.integer("group", 1) > 1:
-        return False
+    """A weight or bias that another layer shares cannot absorb this layer's normalisation."""
     if name in call.scope.parameters or _is_shared(call, 1):
         return False
     bias = call.known(2)
@@ -174,21 +165,21 @@ def _is_shared(call: Call, index: int) -> bool:
     return sum(reader.op_type not in ("Shape", "Size") for reader in readers) > 1
 
 
-def _folded_bias(call: Call, weight: str, affine: batch_norm.Affine, norm: SourceNode) -> Value:
+def _folded_bias(call: Call, norm: SourceNode, affine: batch_norm.Affine, transposed_groups: int) -> Value:
     """(bias - mean) * factor + shift, under the convolution's own bias name if it has one."""
-    own, axis = _bias(call), _output_axis(call)
-    if own is not None and own.source:
-        array = own.array.astype(np.float64) * affine.factor + affine.shift
-        merged = Known(own.name, array.astype(np.float32), source=own.source)
-        batch_norm.folded_into(call.scope, norm, weight=weight, bias=own.source, own=own, axis=axis)
-        return call.scope.parameter(merged, (0,), kind="bias")
-    shift = affine.shift if own is None else own.array * affine.factor + affine.shift
-    if not batch_norm.learning_shift(call.scope, norm):
-        batch_norm.folded_into(call.scope, norm, weight=weight, bias="", own=own, axis=axis)
-        return call.constant(shift.astype(np.float32))
-    name = call.scope.bias_name(weight)
-    batch_norm.folded_into(call.scope, norm, weight=weight, bias=name, own=own, axis=axis)
-    return call.scope.created_bias(name, shift.astype(np.float32))
+    weight, own = call.known(1), _bias(call)
+    assert weight is not None
+    learns = bool(batch_norm.learning_shift(call.scope, norm))
+    has_own = own is not None and bool(own.source)
+    name = own.source if own is not None and own.source else call.scope.bias_name(weight.source) if learns else ""
+    batch_norm.folded_into(
+        call.scope, norm, weight=weight.source, bias=name, own=own, transposed_groups=transposed_groups
+    )
+    if own is not None and has_own:
+        array = (own.array.astype(np.float64) * affine.factor + affine.shift).astype(np.float32)
+        return call.scope.parameter(Known(own.name, array, source=own.source), (0,), kind="bias")
+    shift = (affine.shift if own is None else own.array * affine.factor + affine.shift).astype(np.float32)
+    return call.scope.created_bias(name, shift) if learns else call.constant(shift)
 
 
 def _given_bias(call: Call) -> Value | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.torch_record import DETACH
 from compiler.values import Value
 
 
@@ -108,7 +109,7 @@ def _cast_like(call: Call) -> Operand:
 def _cast_to(call: Call, target: str) -> Operand:
     if target not in ELEMENT_TYPES or not ELEMENT_TYPES[target].is_emitted:
         held = ", ".join(row.label for row in EMITTED)
-        call.unsupported(f"casts at run time go to {held}", "export the model in float32")
+        call.unsupported(f"a cast at run time goes to {held}", "export the model in float32")
     return call.operand(0) if call.dtype(0) == target else call.emit("cast", call.value(0), to=target)
 
 
@@ -144,15 +145,12 @@ def _xor_value(call: Call) -> Value:
 
 
 def _identity(call: Call) -> Operand:
-    """Identity disappears."""
-    return call.operand(0)
-
-
-def _dropout(call: Call) -> Operand:
-    """Dropout is left out: fine-tuning here is deterministic, as in evaluation mode."""
-    call.attributes.ignore("seed", "ratio")
-    call.only_outputs(1)
-    return call.operand(0)
+    """Identity disappears, unless PyTorch's exporter wrote it for `detach()`."""
+    operand = call.operand(0)
+    learns = isinstance(operand, Value) or bool(operand.source or operand.behind)
+    if call.node.torch_op == DETACH and learns and call.dtype(0) in REAL:
+        return call.emit("detach", call.value(0))
+    return operand
 
 
 ROWS: Mapping[str, Rule] = {
@@ -164,7 +162,6 @@ ROWS: Mapping[str, Rule] = {
     "Ceil": _ceil,
     "Cos": unary("cos"),
     "Div": _binary("div"),
-    "Dropout": _dropout,
     "Equal": _equal,
     "Erf": unary("erf"),
     "Exp": unary("exp"),

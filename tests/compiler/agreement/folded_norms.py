@@ -20,25 +20,30 @@ def fold_norms(module: nn.Module, norms: Mapping[str, str]) -> list[str]:
     for path, name in norms.items():
         norm, layer = module.get_submodule(path), module.get_submodule(name)
         factor = norm.weight / (norm.running_var + norm.eps).sqrt()
-        axis = 1 if isinstance(layer, _ConvTransposeNd) else 0
-        assert axis == 0 or layer.groups == 1, name
-        shape = [1] * layer.weight.dim()
-        shape[axis] = -1
         bias = layer.bias if layer.bias is not None else torch.zeros_like(norm.bias)
-        layer.weight = nn.Parameter((layer.weight * factor.view(shape)).detach())
+        layer.weight = nn.Parameter((layer.weight * _per_output(layer, factor)).detach())
         layer.bias = nn.Parameter((norm.bias + (bias - norm.running_mean) * factor).detach())
         module.set_submodule(path, nn.Identity())
         made.append(f"{name}.bias")
     return made
 
 
+def _per_output(layer: nn.Module, factor: torch.Tensor) -> torch.Tensor:
+    """A factor for each output channel, as the layer's weight has them: [O, ...]; transposed [I, O / groups, ...]."""
+    ones = [1] * (layer.weight.dim() - 2)
+    if not isinstance(layer, _ConvTransposeNd):
+        return factor.view(-1, 1, *ones)
+    inputs, outputs = layer.weight.shape[0] // layer.groups, layer.weight.shape[1]
+    return factor.view(layer.groups, 1, outputs).expand(-1, inputs, -1).reshape(-1, outputs, *ones)
+
+
 def norms_in_order(module: nn.Module) -> dict[str, str]:
-    """Every BatchNorm2d -> the convolution registered before it."""
+    """Every batch norm -> the convolution registered before it."""
     found = {}
     previous: tuple[str, nn.Module] = ("", module)
     for path, layer in module.named_modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            assert isinstance(previous[1], nn.Conv2d), f"{path} does not follow a convolution"
+        if isinstance(layer, _BatchNorm):
+            assert isinstance(previous[1], _ConvNd), f"{path} does not follow a convolution"
             found[path] = previous[0]
         if not list(layer.children()):
             previous = (path, layer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,16 @@ def _wide(array: np.ndarray) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def found(model: bytes, spec: TrainingSpec, feeds: Arrays, labels: Arrays) -> tuple[float, dict[str, np.ndarray]]:
+def found(
+    model: bytes, spec: TrainingSpec, feeds: Arrays, labels: Arrays, learning: Iterable[str] = ("*",)
+) -> tuple[float, dict[str, np.ndarray]]:
     """The same of the training graph, evaluated in float64."""
+    plan = SparsePlan.parse({"update": [{"parameters": list(learning)}]})
     forward = run_passes(imported(model, batch=spec.batch), FORWARD_PASSES)
-    step = differentiate(attach_loss(forward, spec.loss), resolve_plan(forward, FULL))
+    step = differentiate(attach_loss(forward, spec.loss), resolve_plan(forward, plan))
     graph = run_passes(step.graph, TRAINING_PASSES)
-    given = dict(zip([step.labels] if labels else [], labels.values(), strict=True))
+    given = {value: labels[array] for value, array in step.label_arrays.items()}
+    assert len(given) == len(labels)
     values = evaluate_graph(graph, {**by_value(graph, feeds), **given})
     gradients = {forward.parameters[own].name: _in_file(forward, own, values[d]) for own, d in step.gradients.items()}
     return float(values[step.loss]), gradients

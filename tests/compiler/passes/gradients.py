@@ -9,7 +9,7 @@ from compiler.graph import Graph
 from compiler.rewriting.builder import GraphBuilder
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import WHOLE
-from compiler.step.training import TrainingGraph
+from compiler.step.training import Term, TrainingGraph
 from compiler.values import Value
 
 
@@ -20,5 +20,5 @@ def with_gradients(graph: Graph, targets: Iterable[Value]) -> Graph:
     axes = tuple(range(len(b.shape(y))))
     loss = b.emit("reduce_sum", b.emit("mul", y, y), axes=axes, keepdims=False)
     whole = replace(b.graph_of(graph), outputs=(y,))
-    step = TrainingGraph(whole, loss, y, b.fresh("labels"), graph.inputs, "mse")
+    step = TrainingGraph(whole, loss, y, (Term("graph", loss, None),), {}, graph.inputs)
     return differentiate(step, dict.fromkeys(targets, WHOLE)).graph

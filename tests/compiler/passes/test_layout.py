@@ -39,3 +39,34 @@ def test_a_chain_keeps_its_values(name: str) -> None:
     drawn = np.random.default_rng(0).normal(size=shape)
     want = evaluate_graph(graph, {x: drawn})[y]
     np.testing.assert_array_equal(evaluate_graph(sunk, {x: drawn})[y], want)
+
+
+# operator, attributes for [N, C, H, W], further operands
+ALONG: dict[str, tuple[str, dict[str, object], tuple[np.ndarray, ...]]] = {
+    "lookup": ("gather", {"axis": 2}, (np.asarray([0, 3, 1, 1]),)),
+    "resampling": (
+        "resample",
+        {"axis": 3},
+        (np.asarray([[0, 1, 4], [1, 2, 0]], np.int32), np.asarray([[0.5, 1, 2], [0.25, 0, 1]], np.float32)),
+    ),
+    "running sum": ("cumulative_sum", {"axis": 1, "exclusive": False, "reverse": True}, ()),
+    "largest": ("top_k", {"axis": 1, "k": 2, "largest": True}, ()),
+    "broadcast": ("broadcast_to", {"shape": (2, 3, 4, 5)}, ()),
+}
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_operators_along_an_axis_follow_it(name: str) -> None:
+    op, attributes, operands = ALONG[name]
+    b = GraphBuilder()
+    x = named("x")
+    b.types[x] = TensorType("f32", (2, 4, 5, 3) if name != "broadcast" else (2, 1, 5, 3))
+    tables = [b.constant(operand) for operand in operands]
+    made = b.emit(op, b.emit("transpose", x, perm=(0, 3, 1, 2)), *tables, **attributes)  # type: ignore[arg-type]
+    y = b.emit("identity", b.emit("transpose", made, perm=(0, 2, 3, 1)))
+    graph = Graph(tuple(b.nodes), (x,), (y,), b.types, b.arrays)
+    sunk = run_passes(graph, (sink_transposes, *CLEAN_UP))
+    assert "transpose" not in [node.op for node in sunk.nodes]
+    drawn = np.random.default_rng(0).normal(size=b.types[x].shape)
+    want = evaluate_graph(graph, {x: drawn})[y]
+    np.testing.assert_array_equal(evaluate_graph(sunk, {x: drawn})[y], want)

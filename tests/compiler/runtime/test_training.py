@@ -226,7 +226,7 @@ def test_info_tells_what_was_built(binary: Path) -> None:
     assert info["mapped_bytes"] == plan.arena_bytes + plan.weights_bytes + plan.optimizer_bytes
     assert info["identity"] == image.identity
     assert info["inputs"] == [{"name": "x", "dtype": "f32", "shape": [BATCH, FEATURES]}]
-    assert info["label"] == {"name": "labels", "dtype": "i64", "shape": [BATCH]}
+    assert info["labels"] == [{"name": "labels", "dtype": "i64", "shape": [BATCH]}]
     assert info["logits"]["shape"] == [BATCH, CLASSES]
     assert info["optimizer"] == {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.9}
     assert [(kernel["name"], kernel["phase"]) for kernel in info["kernels"]] == [

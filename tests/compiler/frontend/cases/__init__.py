@@ -9,12 +9,21 @@ from tests.compiler.frontend.cases import (
     attention,
     contractions,
     convolution,
+    einsum,
     elementwise,
     functions,
+    indexing,
     movement,
     normalization,
+    ordering,
+    padding,
     pooling,
+    random,
+    recurrent,
     reductions,
+    resizing,
+    sampling,
+    scaling,
 )
 from tests.compiler.frontend.cases.case import Case
 
@@ -23,12 +32,21 @@ CASES: Sequence[Case] = (
     *functions.cases(),
     *activations.cases(),
     *movement.cases(),
+    *indexing.cases(),
+    *padding.cases(),
+    *resizing.cases(),
+    *sampling.cases(),
+    *ordering.cases(),
+    *einsum.cases(),
     *reductions.cases(),
     *contractions.cases(),
     *convolution.cases(),
     *pooling.cases(),
     *normalization.cases(),
+    *scaling.cases(),
+    *random.cases(),
     *attention.cases(),
+    *recurrent.cases(),
 )
 
 __all__ = ["CASES", "Case"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.compiler.frontend.cases.case import Case, F, N, X, floats, ints, scalar
+from tests.compiler.frontend.cases.case import Case, F, X, floats, ints
 
 
 def cases() -> Iterator[Case]:
@@ -30,16 +30,6 @@ def cases() -> Iterator[Case]:
     yield Case("Split", ((F, (2, 7)),), {"axis": 1, "num_outputs": 3}, outputs=3, label="uneven")
     yield Case("Split", ((F, (2, 6)),), {"axis": -1}, outputs=2, opset=13, label="opset-13")
     yield Case("Concat", (X, (F, (2, 2, 4)), floats(2, 1, 4)), {"axis": -2})
-    yield Case("Pad", (X, ints(0, 1, 2, 0, 0, 1), scalar(0.5)))
-    yield Case("Pad", (X, ints(0, -1, 2, 0, 0, -1)), label="negative")
-    yield Case("Pad", (X, ints(1, 2), None, ints(-1)), label="axes")
-    yield Case("Gather", (X, ints(2, 0, -1)), {"axis": 1})
-    yield Case("Gather", (X, np.asarray(-1)), {"axis": 2}, label="scalar")
-    yield Case("Gather", (floats(3, 4), (N, (2, 5))), label="embedding")
-    yield Case("GatherElements", (X, np.asarray([[[1, -1, 0, 1]], [[0, 2, 2, 1]]])), {"axis": 1})
-    yield Case("GatherElements", ((F, (2, 3)), (N, (2, 5))), {"axis": 1}, label="run-time")
-    yield Case("GatherND", (X, np.asarray([[1, 2], [0, -1]])))
-    yield Case("GatherND", ((F, (3, 4, 5)), (N, (3, 7, 2))), label="run-time")
     yield Case("Trilu", ((F, (2, 4, 4)),), {"upper": 0})
     yield Case("Trilu", ((F, (2, 4, 4)), np.asarray(1)), label="upper")
     for mode in ("DCR", "CRD"):

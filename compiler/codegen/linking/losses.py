@@ -1,0 +1,66 @@
+"""The losses of a step for the runtime: which output each reads, against which labels, and how both are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from compiler.errors import InternalError
+from compiler.graph import TensorType
+from compiler.program.program import BinaryImage
+from compiler.step.training import Term
+from compiler.values import Value
+
+MAX_LABELS, MAX_TERMS = 8, 16
+"""PF_MAX_LABELS and PF_MAX_TERMS of the runtime."""
+TypeOf = Callable[[Value], TensorType]
+
+
+def label_name(image: BinaryImage, value: Value) -> str:
+    """What the runtime calls an input that takes labels: by its array, where it is not the only one."""
+    return "labels" if len(image.label_arrays) == 1 else image.label_arrays[value]
+
+
+def classes_of(image: BinaryImage, value: Value, type_of: TypeOf) -> int:
+    """Labels must be below this in every loss that reads them as classes; 0 if none does."""
+    counts = [class_layout(type_of(term.output), term)[0] for term in image.terms
+              if term.labels == value and term.kind == "cross_entropy"]  # fmt: skip
+    return min(counts, default=0)
+
+
+def class_layout(output: TensorType, term: Term) -> tuple[int, int]:
+    """How many classes there are, and how many elements lie between two of the same label."""
+    axis = len(output.shape) - 1 if term.class_axis is None else term.class_axis
+    return (output.shape[axis] if output.shape else 1), prod(output.shape[axis + 1 :])
+
+
+def term_fields(image: BinaryImage, term: Term, output: str, offset: str, type_of: TypeOf) -> dict[str, str]:
+    """One loss as the runtime's `pf_term`; `output` is its tensor there."""
+    classes, stride = class_layout(type_of(term.output), term)
+    order = list(image.label_arrays)
+    return {
+        "kind": f"PF_{term.kind.upper()}",
+        "output": output,
+        "offset": offset,
+        "label": "-1" if term.labels is None else str(order.index(term.labels)),
+        "classes": str(classes),
+        "class_stride": str(stride),
+        "weight": float(term.weight).hex(),
+        "delta": float(term.delta).hex(),
+    }
+
+
+def check_losses(image: BinaryImage, type_of: TypeOf, name_of: Callable[[Value], str]) -> None:
+    """Element types that the runtime relies on. Raises: InternalError."""
+    wanted = {image.loss: "f32", image.logits: "f32"}
+    for term in image.terms:
+        wanted[term.output] = "f32"
+        if term.labels is not None:
+            wanted[term.labels] = "i64" if term.kind == "cross_entropy" else "f32"
+    for value, dtype in wanted.items():
+        if type_of(value).dtype != dtype:
+            raise InternalError(f"is {type_of(value)}, the runtime needs {dtype}", where=name_of(value))
+    if type_of(image.loss).size != 1:
+        raise InternalError(f"the loss is {type_of(image.loss)}, not one number", where="loss")
+    if len(image.terms) > MAX_TERMS or len(image.label_arrays) > MAX_LABELS:
+        raise InternalError(f"{len(image.terms)} losses, {len(image.label_arrays)} arrays of labels", where="loss")

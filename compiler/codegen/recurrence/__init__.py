@@ -1,0 +1,1 @@
+"""Recurrent layers, all steps in one kernel, forward and backward."""

@@ -1,0 +1,40 @@
+"""What rows that move elements are written with: repetition, positions counted from the front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.frontend.call import Call
+from compiler.frontend.scope import Known, Operand
+from compiler.values import Value
+
+
+def repeated(call: Call, value: Value, times: Sequence[tuple[int, int]]) -> Value:
+    """Each element along some axes (axis, times) that often in a row: [a, b] seen as [a, 1, b, 1], broadcast.
+
+    As many axes at once as the limit on ranks allows.
+    """
+    room = call.scope.limits.rank - len(call.shape_of(value))
+    step = max(room, 1)
+    for start in range(0, len(times), step):
+        value = _repeated(call, value, dict(times[start : start + step]))
+    return value
+
+
+def _repeated(call: Call, value: Value, times: dict[int, int]) -> Value:
+    shape = call.shape_of(value)
+    spread = [extent for axis, whole in enumerate(shape) for extent in ((whole, 1) if axis in times else (whole,))]
+    wide = [extent for axis, own in enumerate(shape) for extent in ((own, times[axis]) if axis in times else (own,))]
+    seen = call.emit("broadcast_to", call.reshape(value, spread), shape=tuple(wide))
+    return call.reshape(seen, [extent * times.get(axis, 1) for axis, extent in enumerate(shape)])
+
+
+def checked_index(call: Call, position: int, extent: int) -> Operand:
+    """An operand of positions along an axis of `extent`; known ones must lie within it."""
+    index = call.operand(position)
+    call.require_dtype(position, ("i64", "i32"))
+    if isinstance(index, Known) and index.array.size:
+        low, high = int(index.array.min()), int(index.array.max())
+        if not -extent <= low <= high < extent:
+            call.fail(f"index {low if low < -extent else high} of an axis of extent {extent}")
+    return index

@@ -1,0 +1,114 @@
+"""Fine-tuning on a farm: it compiles, and one of its devices trains. Used through `Farm.fine_tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from device_agents.wire import RunSettings
+from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.asked import Document
+from pockfarm.fine_tuning.flow import Asked, tuned_by
+from pockfarm.fine_tuning.result import FineTuned
+from pockfarm.fine_tuning.trainer import Run, Say, Step
+from pockfarm.values import Device
+
+if TYPE_CHECKING:
+    from pockfarm import values
+    from pockfarm.client import Farm
+
+REAL = ("hardware", "host")
+
+
+def fine_tune(
+    farm: Farm,
+    model: Any,
+    example_inputs: Any = None,
+    data: Any = None,
+    *,
+    plan: Document = "full",
+    spec: Document | None = None,
+    target: str | None = None,
+    device: str | None = None,
+    device_class: str | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    seed: int = 0,
+    learning_rate: float | None = None,
+    output: str | int | None = None,
+    name: str = "model",
+    progress: Say | None = None,
+) -> FineTuned:
+    """As `pockfarm.fine_tune`, but on a device of a farm: the one named, one of a class, or any real one.
+
+    `target` is what to build for, by default the device's own; `name` is how the farm lists the model.
+    Raises: `PockfarmError`.
+    """
+    trainer = OnFarm(farm, _target(farm, target, device, device_class), device, device_class, name)
+    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output)
+    return tuned_by(trainer, model, example_inputs, data, asked, progress)
+
+
+def _target(farm: Farm, target: str | None, device: str | None, device_class: str | None) -> str:
+    """What the wanted device runs best. Raises: UsageError when no device tells."""
+    if target is not None:
+        return target
+    devices = farm.devices()
+    fitting = [one for one in devices if _fits(one, device, device_class) and one.targets]
+    if not fitting:
+        classes = ", ".join(sorted({one.device_class for one in devices})) or "none"
+        raise UsageError(f"no device of the farm is meant; say device=, device_class= ({classes}) or target=")
+    return fitting[0].targets[0]
+
+
+def _fits(one: Device, device: str | None, device_class: str | None) -> bool:
+    if device is not None:
+        return device in (one.id, one.name)
+    return one.measurement_class in REAL if device_class is None else one.device_class == device_class
+
+
+@dataclass(frozen=True, slots=True)
+class OnFarm:
+    """A farm compiles, a device of it trains."""
+
+    farm: Farm
+    target: str
+    device: str | None
+    device_class: str | None
+    name: str
+
+    def build(self, model: bytes, plan: str, spec: str, say: Say) -> Step:
+        """As `Trainer.build`."""
+        job = self.farm.compile(model, plan=plan, spec=spec, target=self.target, name=self.name)
+        job = self.farm.wait_for_job(job.id, on_look=_heard(say, lambda one: f"{one.stage} {one.fraction:.0%}"))
+        digest = job.bundle_digest
+        assert digest is not None
+        return Step(self.farm.bundle_bytes(digest), digest, job.warnings)
+
+    def train(self, step: Step, data: Path, settings: RunSettings, say: Say) -> Run:
+        """As `Trainer.train`."""
+        dataset = self.farm.add_dataset(data, name=f"{self.name}.npz")
+        run = self.farm.start_run(
+            step.digest,
+            settings.fitted(),
+            device=self.device,
+            device_class=self.device_class,
+            dataset=dataset.digest,
+        )
+        self.farm.wait_for_run(run.id, on_look=_heard(say, lambda one: f"step {one.steps_done} of {one.steps}"))
+        return Run(self.farm.weights(run.id), self.farm.report(run.id))
+
+
+def _heard(say: Say, words: Callable[[Any], str]) -> Callable[[values.Job | values.Run], None]:
+    """Says what is seen of a job or run, once for each change."""
+    last = [""]
+
+    def look(one: values.Job | values.Run) -> None:
+        line = f"{one.state}: {words(one)}"
+        if line != last[0]:
+            last[0] = line
+            say(line)
+
+    return look
