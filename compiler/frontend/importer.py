@@ -9,6 +9,7 @@ import numpy as np
 
 from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
+from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.bodies import with_lifted_initializers, without_functions
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.control import CONTROL
@@ -22,7 +23,7 @@ from compiler.frontend.readings import readings_of
 from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
-from compiler.frontend.scope import BatchNormMode, Known, Operand, Scope
+from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.stand_ins import define, stands_in
@@ -47,9 +48,11 @@ def import_model(
     input_shapes: Mapping[str, tuple[int, ...]],
     batch: int,
     batch_norm: BatchNormMode,
+    dropout: DropoutMode = "ignore",
     tied: Sequence[Sequence[str]] = (),
     untied: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
+    external: External = NO_EXTERNAL,
 ) -> Graph:
     """Import an ONNX model (opsets 13 to 28, float32) as a graph with static shapes.
 
@@ -57,12 +60,15 @@ def import_model(
     The author's parameters become parameters (`tied` and `untied` overrule which of them are one); only what depends
     on none is folded.
 
+    `external` holds the data files beside the model, by location.
+
     Raises: ModelError and its kinds (what is wrong, where, what to do), SpecError (`tied`, `untied`), LimitExceeded.
     """
-    prescan(model, limits)
-    stored = without_functions(with_lifted_initializers(check_form(parse_model(model))), limits)
+    prescan(model, limits, {location: memoryview(data).nbytes for location, data in external.items()})
+    stored = without_functions(with_lifted_initializers(check_form(parse_model(model, external))), limits)
     source = _prepared(check_form(stored), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
+    scope.dropout = dropout
     inputs: dict[str, Value] = {}
     for name, tensor in bind_inputs(source.inputs, input_shapes, batch, limits).items():
         value = scope.builder.fresh()
@@ -308,7 +314,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value], read
     unlearnable = {name: Unlearnable(why, UNOPTIMIZED) for name, why in source.unlearnable.items()} | _baked(scope)
     return Graph(
         nodes=tuple(scope.builder.nodes),
-        inputs=tuple(inputs.values()),
+        inputs=(*inputs.values(), *scope.random_inputs.values()),
         outputs=tuple(outputs.values()),
         types=dict(scope.builder.types),
         arrays=dict(scope.builder.arrays),

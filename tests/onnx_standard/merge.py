@@ -27,7 +27,7 @@ class Merged:
 
 
 def can_merge(case: Standard) -> bool:
-    """Float32 and what float32 holds exactly, no sub-graphs, no other domains, nothing random."""
+    """Float32 and what float32 holds exactly, no sub-graphs, no other domains, nothing random; finite data."""
     model = onnx.load_from_string(case.model)
     kinds = {attribute.type for node in model.graph.node for attribute in node.attribute}
     arrays = [*case.feeds.values(), *case.wanted.values()]
@@ -38,6 +38,7 @@ def can_merge(case: Standard) -> bool:
         and onnx.AttributeProto.GRAPH not in kinds
         and len(model.opset_import) == 1
         and not model.functions
+        and all(bool(np.isfinite(array).all()) for array in case.feeds.values())
         and all(array.dtype.kind in "fb" or int(np.abs(array).max(initial=0)) < 1 << 24 for array in arrays)
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import CompileError, InternalError
 from compiler.frontend.importer import import_model
+from compiler.frontend.limits import DEFAULT_LIMITS
 from compiler.graph import Array, Graph
 from compiler.passes import FORWARD_PASSES, find_problem, run_passes
 from compiler.rewriting.evaluate import evaluate_graph
@@ -20,6 +21,8 @@ from tests.onnx_standard.cases import Standard
 Kind = Literal["pass", "refused", "wrong", "crashed"]
 LINE = 120
 MOST_LINES = 3
+LIMITS = replace(DEFAULT_LIMITS, folded_bytes=1 << 30)
+"""The light models make their weights by ConstantOfShape."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def run(case: Standard) -> Outcome:
 
 def imported(case: Standard) -> Graph:
     """The case's graph, with BatchNormalization as the file has it."""
-    return import_model(case.model, input_shapes={}, batch=case.batch, batch_norm="frozen")
+    return import_model(case.model, input_shapes={}, batch=case.batch, batch_norm="frozen", limits=LIMITS)
 
 
 def differences(case: Standard, graph: Graph) -> str:
