@@ -33,6 +33,7 @@ golden: set-up       ## renew the kept descriptions (openapi.json, what passes d
 	$(BIN)/python -m service.admin openapi > openapi.json.new
 	mv openapi.json.new openapi.json
 	$(BIN)/python -m tests.compiler.goldens
+	$(BIN)/python -m tests.onnx_standard.page
 
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks
@@ -49,8 +50,10 @@ screenshots: set-up-test  ## every dashboard page as PNG in build/screenshots
 test-224: set-up-test  ## correctness at full image size
 	$(BIN)/pytest -m resolution_224
 
-onnx-standard: set-up-test  ## the ONNX package's own cases by operator (ONLY=pattern to see them one by one)
-	$(BIN)/python -m tests.onnx_standard.table $(ONLY)
+onnx-standard: set-up-test  ## the ONNX package's own cases by operator, their gradients, 200 in binaries (ONLY=pattern)
+	$(BIN)/python -W ignore -m tests.onnx_standard.table $(ONLY)
+	$(BIN)/python -W ignore -m tests.onnx_standard.gradients $(ONLY)
+	$(BIN)/python -W ignore -m tests.onnx_standard.binaries
 
 same: set-up-test    ## does BEFORE=<another checkout that has this target> compile the same steps?
 	cd $(BEFORE) && PYTHONPATH=$$PWD $(CURDIR)/$(BIN)/python -m benchmarks.equivalence record $(CURDIR)/build/before.json
