@@ -60,8 +60,8 @@ same: set-up-test    ## does BEFORE=<another checkout that has this target> comp
 	$(BIN)/python -m benchmarks.equivalence record build/after.json
 	$(BIN)/python -m benchmarks.equivalence compare build/before.json build/after.json
 
-fuzz: set-up-test    ## models that are nearly right, through the whole compiler, for ten minutes (MINUTES=...)
-	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10)
+fuzz: set-up-test    ## models that are nearly right, through the whole compiler, for ten minutes (MINUTES=... or MODELS=...)
+	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10) --models $(or $(MODELS),0)
 
 soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0

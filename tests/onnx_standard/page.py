@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
 from pathlib import Path
 
 import onnx.defs
@@ -22,27 +21,22 @@ def page() -> str:
     """The page's text."""
     defined = sorted(_defined() - set(ROWS) - {name for names in OUTSIDE.values() for name in names})
     known = sorted((set(FOLDS) | set(_ALSO)) - set(ROWS) - set(defined))
-    return f"""# ONNX operators
-
-Opset {OPSETS[0]} to {OPSETS[-1]}, domain `ai.onnx`, on float32, int64, int32 and bool. `make golden` writes this page, `make onnx-standard`
-runs the standard's own cases of each operator and prints what becomes of them.
-
-In the step ({len(ROWS)}):
-
-{_listed(ROWS)}
-
-By the standard's own definition, as far as what it is made of can be in the step ({len(defined)}):
-
-{_listed(defined)}
-
-On what is known at compile time, such as shapes ({len(known)}):
-
-{_listed(known)}
-
-What depends on elements that are only known at run time has no static shape (NonZero, Unique, a run-time k) and is refused, and
-so are sequences and control flow that do not fold, strings, signal processing, detection post-processing, image decoding,
-quantized types, and tensors without elements.
-"""
+    ends = f"Opset {OPSETS[0]} to {OPSETS[-1]}, domain `ai.onnx`, on float32, int64, int32 and bool."
+    parts = (
+        "# ONNX operators",
+        f"{ends} `make golden` writes this page, `make onnx-standard` runs the standard's own cases of each operator "
+        "and prints what becomes of them.",
+        f"In the step ({len(ROWS)}):",
+        ", ".join(sorted(ROWS)),
+        f"By the standard's own definition, as far as what it is made of can be in the step ({len(defined)}):",
+        ", ".join(defined),
+        f"On what is known at compile time, such as shapes ({len(known)}):",
+        ", ".join(known),
+        "What depends on elements that are only known at run time has no static shape (NonZero, Unique, a run-time k) "
+        "and is refused, and so are sequences and control flow that do not fold, strings, signal processing, detection "
+        "post-processing, image decoding, quantized types, and tensors without elements.",
+    )
+    return "\n\n".join(map(_filled, parts)) + "\n"
 
 
 def _defined() -> set[str]:
@@ -54,8 +48,8 @@ def _defined() -> set[str]:
     }
 
 
-def _listed(names: Iterable[str]) -> str:
-    return textwrap.fill(", ".join(sorted(names)), 120, break_on_hyphens=False, break_long_words=False)
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 120, break_on_hyphens=False, break_long_words=False)
 
 
 if __name__ == "__main__":
