@@ -16,7 +16,6 @@ from compiler.bundle.archive import (
     WEIGHTS,
     Bundle,
     make_bundle,
-    sha256_of,
     to_json,
 )
 from compiler.bundle.checkpoint import initial_checkpoint
@@ -25,6 +24,8 @@ from compiler.bundle.report import MAX_STEP_BYTES, compile_report
 from compiler.bundle.tuning import build_tuning
 from compiler.codegen.linking.link import link_binary
 from compiler.export.training import export_training
+from compiler.external import NO_EXTERNAL, External, model_digest
+from compiler.frontend.prescan import external_locations
 from compiler.identity import compiler_identity
 from compiler.pipeline import compile_step
 from compiler.program.program import BinaryImage
@@ -37,15 +38,17 @@ from compiler.tuning.table import NO_TUNING, TuningEntry, TuningTable, choices_d
 from compiler.warnings import presentable
 
 
-def compile_training(model: bytes, settings: BuildSettings) -> Bundle:
+def compile_training(model: bytes, settings: BuildSettings, external: External = NO_EXTERNAL) -> Bundle:
     """Derive, optimize, plan and build the training step of an ONNX model for one target.
 
+    `external` holds the data files that the model names, by location (`compiler.external`): bytes, or files mapped into
+    memory, which are then read as they are needed and held once.
     Same model, plan, spec, target, compiler and measured schedules give the same bytes.
     Raises: CompileError; its kinds say who must act, its text what and where (see `compiler.errors`).
     """
-    step = compile_step(model, settings)
+    step = compile_step(model, settings, external)
     digests = {
-        "model": f"sha256:{sha256_of(model)}",
+        "model": model_digest(model, external),
         "plan": settings.plan.digest,
         "spec": settings.spec.digest,
         "compiler": f"sha256:{compiler_identity()}",
@@ -92,5 +95,5 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
 
 __all__ = [
     "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "TuningEntry", "TuningTable", "build_tuning", "compile_report",
-    "compile_training", "initial_checkpoint", "load_target", "make_image", "text_after",
+    "compile_training", "external_locations", "initial_checkpoint", "load_target", "make_image", "text_after",
 ]  # fmt: skip

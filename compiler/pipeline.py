@@ -8,6 +8,7 @@ from dataclasses import replace
 from compiler.call_passes import fusion_passes, order_passes, run_call_passes
 from compiler.codegen.api import build_kernels
 from compiler.codegen.artefacts import CompiledKernel
+from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
@@ -23,23 +24,26 @@ from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
+from compiler.step.dropout import drop_at_random
 from compiler.step.loss import attach_loss
 from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
 from compiler.step.training import TrainingGraph
 
 
-def compile_step(model: bytes, settings: BuildSettings) -> CompiledStep:
-    """Model bytes -> kernels and a byte-exact plan for one target.
+def compile_step(model: bytes, settings: BuildSettings, external: External = NO_EXTERNAL) -> CompiledStep:
+    """Model bytes (and the data files beside them) -> kernels and a byte-exact plan for one target.
 
     Raises: CompileError; every kind says who must act (see `compiler.errors`).
     """
-    *_, last = walk(model, settings)
+    *_, last = walk(model, settings, external=external)
     assert isinstance(last.made, CompiledStep)
     return last.made
 
 
-def walk(model: bytes, settings: BuildSettings, trace: Trace | None = None) -> Iterator[Stage]:
+def walk(
+    model: bytes, settings: BuildSettings, trace: Trace | None = None, *, external: External = NO_EXTERNAL
+) -> Iterator[Stage]:
     """The stages of a compile in the order of `STAGES`, each done when it is taken; `trace` hears of every pass.
 
     Raises: as `compile_step`.
@@ -47,7 +51,7 @@ def walk(model: bytes, settings: BuildSettings, trace: Trace | None = None) -> I
     spec, target = settings.spec, settings.target
     clock, trace = Clock(settings.progress), trace if trace is not None else Trace()
     clock.enter("import", 0.0)
-    imported = _imported(model, settings)
+    imported = _imported(model, settings, external)
     yield Stage("import", imported)
     clock.enter("optimize", 0.04)
     forward = run_passes(imported, FORWARD_PASSES, trace, "forward graph")
@@ -118,25 +122,27 @@ def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
     inference = without_dead(replace(forward, outputs=training.answers))
     return (
         lower(training.graph, "train", inputs=inputs, outputs=training.results),
-        lower(inference, "forward", inputs=training.data_inputs, outputs=training.answers),
+        lower(inference, "forward", inputs=inference.inputs, outputs=training.answers),
     )
 
 
-def _imported(model: bytes, settings: BuildSettings) -> Graph:
+def _imported(model: bytes, settings: BuildSettings, external: External) -> Graph:
     spec = settings.spec
     return import_model(
         model,
         input_shapes=spec.input_shapes(),
         batch=spec.batch,
         batch_norm=spec.batch_norm,
+        dropout=spec.dropout,
         tied=spec.tied,
         untied=spec.untied,
         limits=settings.limits,
+        external=external,
     )
 
 
 def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace: Trace | None) -> Iterator[Stage]:
-    step = use_batch_statistics(attach_loss(forward, spec.loss))
+    step = drop_at_random(use_batch_statistics(attach_loss(forward, spec.loss)))
     yield Stage("loss", step)
     step = differentiate(step, plan)
     yield Stage("differentiate", step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from compiler.errors import SpecError
+from compiler.external import NO_EXTERNAL, External
 from compiler.graph import Graph
 from compiler.kernels.spec import signature
 from compiler.kernels.text import show, show_fields
@@ -18,14 +19,14 @@ from compiler.step.training import TrainingGraph
 from compiler.values import Names, Value, name_of
 
 
-def text_after(model: bytes, settings: BuildSettings, stage: str) -> str:
+def text_after(model: bytes, settings: BuildSettings, stage: str, external: External = NO_EXTERNAL) -> str:
     """The text of what a stage made; later stages do not run.
 
     Raises: SpecError for a stage that there is not; else as `compiler.pipeline.compile_step`.
     """
     if stage not in STAGES:
         raise SpecError(f"no stage {stage!r}", where="stop after", hint=f"stages: {', '.join(STAGES)}")
-    return next(text_of(done) for done in walk(model, settings) if done.name == stage)
+    return next(text_of(done) for done in walk(model, settings, external=external) if done.name == stage)
 
 
 def text_of(stage: Stage) -> str:

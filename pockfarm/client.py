@@ -5,26 +5,28 @@
         run = farm.wait_for_run(farm.start_run(job.bundle_digest, device_class="raspberry-pi-4", steps=20).id)
         print(farm.report(run.id)["measurement"]["median_us"])
 
-Time-outs: 10 s to connect, 60 s between bytes. Attempts: three, a second apart, when the farm is busy or silent;
-writing requests carry the same `Idempotency-Key` each time.
+Time-outs: 10 s to connect, 60 s between bytes (600 s after a model's data files). Attempts: three, a second apart, when
+the farm is busy or silent; writing requests carry the same `Idempotency-Key` each time.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import httpx
 
 from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
 from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
+from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.state import StateFolder, default_state
 from pockfarm.values import (
     Bundle,
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
 
 Watched = TypeVar("Watched", Job, Run)
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
+UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
+"""Of a model's data files: the farm answers when it has all of them on disk."""
+FilePart = tuple[str, tuple[str, bytes | BinaryIO]]
 ATTEMPTS = 3
 RETRY_PAUSE_S = 1.0
 POLL_INTERVAL_S = 0.2
@@ -107,13 +112,25 @@ class Farm:
     ) -> Job:
         """Ask for a bundle. `plan` and `spec` are JSON or YAML text, or a file; a plan may be a preset's name.
 
+        Data files that the model names (external data) are sent along from beside it, unless the farm has them.
         An identical earlier request is answered with the job that already built it.
         """
-        data = _bytes_of(model)
-        file_name = name or (model.name if isinstance(model, Path) else "model.onnx")
         fields = {"plan": _text_of(plan), "spec": _text_of(spec), "target": target}
-        answer = self._send("POST", "/compile", data=fields, files={"model": (file_name, data)})
-        return job_of(_json(answer))
+        with files_of(model) as files:
+            return job_of(_json(self._compile(files, name or files.name, fields)))
+
+    def _compile(self, files: ModelFiles, name: str, fields: dict[str, str]) -> httpx.Response:
+        sent: list[FilePart] = [("model", (name, files.model))]
+        if not files.external:
+            return self._send("POST", "/compile", data=fields, files=sent)
+        fields["external"] = json.dumps(files.digests())
+        try:
+            return self._send("POST", "/compile", data=fields, files=sent)
+        except NotFound as problem:
+            if problem.code != "model.external-missing":
+                raise
+        sent += [("data", (location, stream)) for location, stream in files.external.items()]
+        return self._send("POST", "/compile", data=fields, files=sent, timeout=UPLOAD_TIMEOUT)
 
     def tune(self, bundle_digest: str) -> Job:
         """Ask for the bundle that measures the schedules of another bundle's kernels, to be run in mode tune."""
@@ -164,7 +181,7 @@ class Farm:
     def add_dataset(self, data: bytes | Path, *, name: str | None = None) -> Dataset:
         """Upload an npz with the model's inputs (or `x`) and labels `y`."""
         file_name = name or (data.name if isinstance(data, Path) else "data.npz")
-        return dataset_of(_json(self._send("POST", "/datasets", files={"file": (file_name, _bytes_of(data))})))
+        return dataset_of(_json(self._send("POST", "/datasets", files=[("file", (file_name, _bytes_of(data)))])))
 
     def start_run(
         self,
@@ -252,7 +269,8 @@ class Farm:
         query: Mapping[str, str | int | float] | None = None,
         json_body: object = None,
         data: Mapping[str, str] | None = None,
-        files: Mapping[str, tuple[str, bytes]] | None = None,
+        files: Sequence[FilePart] | None = None,
+        timeout: httpx.Timeout = TIMEOUT,
         known: str | None = None,
     ) -> httpx.Response:
         headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
@@ -261,8 +279,9 @@ class Farm:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 answer = self._http.request(
-                    method, path, params=query, json=json_body, data=data, files=files, headers=headers
-                )
+                    method, path, params=query, json=json_body, data=data, files=files, headers=headers,
+                    timeout=timeout,
+                )  # fmt: skip
             except httpx.HTTPError as problem:
                 if attempt == ATTEMPTS:
                     raise Unreachable(f"no answer from the farm at {self.url}: {problem}") from None

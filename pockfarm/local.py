@@ -19,6 +19,7 @@ from compiler.cache_folder import cache_folder
 from compiler.errors import CompileError
 from device_agents.wire import RunSettings
 from pockfarm.errors import Failed, UsageError
+from pockfarm.model_files import files_of
 from pockfarm.values import CompileWarning, warning_of
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def build(
     from compiler.api import compile_training
 
     try:
-        data = model if isinstance(model, bytes) else read(model)
-        bundle = compile_training(data, _settings(plan, spec, target, progress, tuning))
+        with files_of(model) as files:
+            bundle = compile_training(files.model, _settings(plan, spec, target, progress, tuning), files.mapped())
     except CompileError as problem:
         raise _translated(problem) from None
     return Built(bundle.data, bundle.digest, bundle.manifest, tuple(warning_of(w.to_json()) for w in bundle.warnings))
@@ -91,7 +92,8 @@ def text_after(
     from compiler import api
 
     try:
-        return api.text_after(read(model), _settings(plan, spec, target, progress, tuning), stage)
+        with files_of(model) as files:
+            return api.text_after(files.model, _settings(plan, spec, target, progress, tuning), stage, files.mapped())
     except CompileError as problem:
         raise _translated(problem) from None
 

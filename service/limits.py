@@ -17,7 +17,8 @@ MULTIPART_OVERHEAD_BYTES = 64 << 10
 
 def body_limits(settings: Settings) -> tuple[tuple[str, re.Pattern[str], int], ...]:
     """(method, path, limit in bytes) of every request that may be longer than `body_limit_bytes`."""
-    compile_bytes = settings.model_limit_bytes + 2 * settings.text_limit_bytes + MULTIPART_OVERHEAD_BYTES
+    files_bytes = settings.model_limit_bytes + settings.external_limit_bytes
+    compile_bytes = files_bytes + 3 * settings.text_limit_bytes + MULTIPART_OVERHEAD_BYTES
     return (
         ("POST", re.compile(r"/compile"), compile_bytes),
         ("POST", re.compile(r"/datasets"), settings.dataset_limit_bytes + MULTIPART_OVERHEAD_BYTES),

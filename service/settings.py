@@ -38,6 +38,8 @@ class Settings(BaseSettings):
     """Set when the farm is served over HTTPS."""
 
     model_limit_bytes: int = 512 * MIB
+    external_limit_bytes: int = 8 * GIB
+    """All data files of one model together (external data)."""
     text_limit_bytes: int = 64 << 10
     dataset_limit_bytes: int = 2 * GIB
     dataset_unpacked_limit_bytes: int = 8 * GIB

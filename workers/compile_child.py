@@ -2,7 +2,8 @@
 
 PARENT is the process id of the worker that waits for it: the child dies with it.
 
-FOLDER holds `order.json` (an `Order`) and `source` (the model, or the bundle to be tuned). It writes JSON lines to the
+FOLDER holds `order.json` (an `Order`), `source` (the model, or the bundle to be tuned) and, in `external/`, the data
+files of the model. It writes JSON lines to the
 standard output that it was given:
 `{"event": "confined", "no_network": …}`, `{"event": "progress", "stage": …, "fraction": …}`, and last either
 `{"event": "done", "digest": …}` with the bundle in `bundle.pfb`, or `{"event": "failed", "cause": …, "code": …,
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import mmap
 import os
 import sys
 import traceback
@@ -21,12 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from compiler.external import External, mapped
 from service.confinement import ChildLimits, confine
 
 if TYPE_CHECKING:
     from compiler.api import BuildSettings
 
-ORDER, SOURCE, BUNDLE = "order.json", "source", "bundle.pfb"
+ORDER, SOURCE, BUNDLE, EXTERNAL = "order.json", "source", "bundle.pfb", "external"
 Say = Callable[..., None]
 
 
@@ -46,6 +49,8 @@ class Order:
     """The source is a bundle, and the module's `build_tuning` makes the one that measures its kernels."""
     tuning_json: str = ""
     """Measured schedules to compile with (`pockfarm.tuning/1`); empty: none."""
+    external: tuple[str, ...] = ()
+    """Locations of the model's data files; in the folder they are `external/0` and so on."""
 
     def write(self, folder: Path) -> None:
         """Leave the order in the child's folder."""
@@ -96,9 +101,18 @@ def _compile(order: Order, folder: Path, say: Say) -> str:
     if order.is_tuning:
         bundle = compiler.build_tuning(source, cache_dir=cache_dir, progress=progress)
     else:
-        bundle = getattr(compiler, name)(source, _settings(order, cache_dir, progress))
+        bundle = getattr(compiler, name)(source, _settings(order, cache_dir, progress), **_external(order, folder))
     (folder / BUNDLE).write_bytes(bundle.data)
     return str(bundle.digest)
+
+
+def _external(order: Order, folder: Path) -> dict[str, External]:
+    """The data files as the compiler takes them, if there are any: mapped, so that they are held once."""
+    found: dict[str, bytes | mmap.mmap] = {}
+    for number, location in enumerate(order.external):
+        with (folder / EXTERNAL / str(number)).open("rb") as stream:
+            found[location] = mapped(stream)
+    return {"external": found} if found else {}
 
 
 def _settings(order: Order, cache_dir: Path, progress: Callable[[str, float], None]) -> BuildSettings:

@@ -19,13 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
+from compiler.errors import CompileError
+from compiler.external import MAX_LISTING_BYTES, Listing
 from device_agents.wire import Cause
 from service.bundles.archive import BadBundle, read_bundle
 from service.database.engine import Database
 from service.jobs import claims
 from service.settings import Settings
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage
-from workers.compile_child import BUNDLE, SOURCE, Order
+from workers.compile_child import BUNDLE, EXTERNAL, SOURCE, Order
 
 LOG = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,6 +64,8 @@ class Compile:
         except Cancelled:
             with self.database.transaction() as session:
                 claims.cancelled(session, self.claim)
+        except CompileError as error:  # a listing of files that is none
+            self._fail(claims.Failure(error.cause, error.code, error.message, error.where, error.hint))
         except (OSError, BadBundle, MissingFile, FileTooLarge, DigestMismatch) as error:
             LOG.exception("job %s", self.claim.job_id)
             self._fail(_worker_failure(error, self.folder))
@@ -85,9 +89,7 @@ class Compile:
         settings = self.settings
         settings.cache_folder.mkdir(parents=True, exist_ok=True)
         (folder / "home").mkdir()
-        with (folder / SOURCE).open("wb") as source:
-            for chunk in self.storage.read(self.claim.source_digest or self.claim.model_digest):
-                source.write(chunk)
+        locations = self._write_source(folder)
         Order(
             function=settings.compile_function,
             plan_json=self.claim.plan_json,
@@ -99,7 +101,30 @@ class Compile:
             file_bytes=settings.compile_file_bytes,
             is_tuning=self.claim.source_digest is not None,
             tuning_json=self.claim.tuning_json,
+            external=locations,
         ).write(folder)
+
+    def _write_source(self, folder: Path) -> tuple[str, ...]:
+        """Copy what is to be compiled; the locations of its data files, which lie in `EXTERNAL` by number.
+
+        Raises: ModelError (a listing that is none), MissingFile.
+        """
+        digest = self.claim.source_digest or self.claim.model_digest
+        if (self.storage.size(digest) or 0) <= MAX_LISTING_BYTES:
+            listing = Listing.parse(b"".join(self.storage.read(digest)))
+            if listing is not None:
+                (folder / EXTERNAL).mkdir()
+                for number, part in enumerate(listing.external.values()):
+                    self._copy(part, folder / EXTERNAL / str(number))
+                self._copy(listing.model, folder / SOURCE)
+                return tuple(listing.external)
+        self._copy(digest, folder / SOURCE)
+        return ()
+
+    def _copy(self, digest: str, to: Path) -> None:
+        with to.open("wb") as file:
+            for chunk in self.storage.read(digest):
+                file.write(chunk)
 
     @contextlib.contextmanager
     def _child(self, folder: Path, log: Any) -> Iterator[subprocess.Popen[str]]:

@@ -10,11 +10,13 @@ Source: field numbers of onnx.proto (ONNX IR version 10 to 13).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 from compiler.errors import LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
 from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
+from compiler.frontend.references import ITEM_BITS, Reference, check_apart, check_range, payload_bytes
 from compiler.frontend.wire import BYTES, FIXED32, FIXED64, VARINT, WireReader, signed
 
 Call = tuple[str, str]
@@ -22,8 +24,6 @@ Call = tuple[str, str]
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 
-_ITEM_BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128,
-              16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}  # fmt: skip
 _STRING = 8
 _ITEMS_PER_NUMBER = {21: 2, 22: 2, 23: 2, 25: 4, 26: 4}
 _NUMBERS_PER_ITEM = {14: 2, 15: 2}
@@ -37,17 +37,39 @@ class _Scope:
     places: dict[Call, str] = field(default_factory=dict)
 
 
-def prescan(model: bytes, limits: ModelLimits = DEFAULT_LIMITS) -> None:
+def prescan(
+    model: bytes, limits: ModelLimits = DEFAULT_LIMITS, external_bytes: Mapping[str, int] | None = None
+) -> None:
     """Check the bytes of an ONNX file against the limits; returns nothing when it may be parsed.
 
-    Raises: ModelError (not an ONNX file, contradictory), UnsupportedOperator (external data, other domains),
-    LimitExceeded (naming the limit and the actual figure).
+    `external_bytes` has the sizes of its data files by location. Every tensor that lies in one must fit it, and every
+    file must have one.
+    Raises: ModelError (not an ONNX file, contradictory, a data file that is not given), UnsupportedOperator (other
+    domains), LimitExceeded (naming the limit and the actual figure).
     """
+    sizes = external_bytes or {}
+    scan = _scanned(model, limits)
+    for reference, needed_bytes, place in scan.references:
+        check_range(reference, needed_bytes, sizes, place)
+    check_apart([(one.location, one.offset, one.offset + needed, place) for one, needed, place in scan.references])
+    spare = sorted(sizes.keys() - {reference.location for reference, *_ in scan.references})
+    if spare:
+        raise ModelError(f"no tensor of it lies in {spare[0]!r}", where="model", hint="leave that data file out")
+
+
+def external_locations(model: bytes, limits: ModelLimits = DEFAULT_LIMITS) -> tuple[str, ...]:
+    """The data files that a model names, in order. Raises: as `prescan`."""
+    return tuple(dict.fromkeys(reference.location for reference, *_ in _scanned(model, limits).references))
+
+
+def _scanned(model: bytes, limits: ModelLimits) -> _Scan:
     if not model:
         raise ModelError("the model is empty (0 bytes)", where="model", hint="send the bytes of an .onnx file")
     if len(model) > limits.model_bytes:
         raise LimitExceeded(f"{len(model):,} bytes, the limit is {limits.model_bytes:,}", where="model")
-    _Scan(model, limits).model()
+    scan = _Scan(model, limits)
+    scan.model()
+    return scan
 
 
 class _Scan:
@@ -56,6 +78,8 @@ class _Scan:
         self._limits = limits
         self._scope = _Scope()
         self._functions: dict[Call, _Scope] = {}
+        self.references: list[tuple[Reference, int, str]] = []
+        """What lies in other files: where, how many bytes the shape needs, which tensor."""
         self._nodes = 0
         self._initializers = 0
 
@@ -259,7 +283,8 @@ class _Scan:
         self._deepen(depth, where)
         dims: list[int] = []
         spans: list[tuple[int, int, int, int]] = []
-        data_type, name = 0, ""
+        entries: dict[str, str] = {}
+        data_type, name, is_external = 0, "", False
         for number, wire, first, last in self._reader.fields(begin, end, where):
             if number == 1 and wire in (VARINT, BYTES):
                 dims += [first] if wire == VARINT else self._reader.varints(first, last, where)
@@ -268,29 +293,52 @@ class _Scan:
                 data_type = first
             elif number == 8 and wire == BYTES:
                 name = self._name(first, last, where)
-            elif (number == 13 and wire == BYTES) or (number == 14 and wire == VARINT and first == 1):
-                raise UnsupportedOperator(
-                    "its data lies in another file (external data)",
-                    where=f"tensor {name!r}" if name else where,
-                    hint="save the model as one file: onnx.save(model, path, save_as_external_data=False)",
-                )
+            elif number == 13 and wire == BYTES:
+                key, value = self._entry(first, last, where)
+                entries[key] = value
+            elif number == 14 and wire == VARINT:
+                is_external = first == 1
             elif number in (4, 5, 6, 7, 9, 10, 11):
                 spans.append((number, wire, first, last))
         place = f"tensor {name!r}" if name else where
-        self._check_payload([signed(dim) for dim in dims], data_type, spans, place)
+        if entries and not is_external:
+            raise ModelError("names external data and does not use it", where=place, hint="is the file damaged?")
+        shape = [signed(dim) for dim in dims]
+        if is_external:
+            self._check_external(shape, data_type, spans, Reference.read(entries, place), place)
+        else:
+            self._check_payload(shape, data_type, spans, place)
+
+    def _entry(self, begin: int, end: int, where: str) -> tuple[str, str]:
+        """A key and its value (StringStringEntryProto)."""
+        texts = {1: "", 2: ""}
+        for number, wire, first, last in self._reader.fields(begin, end, where):
+            if wire == BYTES and number in texts:
+                texts[number] = self._name(first, last, where)
+        return texts[1], texts[2]
+
+    def _check_external(
+        self, dims: list[int], data_type: int, spans: list[tuple[int, int, int, int]], to: Reference, where: str
+    ) -> None:
+        """Note the bytes that it stands for; whether they are there, is asked when all files are known."""
+        if data_type not in ITEM_BITS:
+            raise UnsupportedOperator(f"element type {data_type} cannot lie in another file", where=where)
+        if spans:
+            raise ModelError("holds its data more than once", where=where)
+        self.references.append((to, payload_bytes(self._check_dims(dims, where), data_type), where))
 
     def _check_payload(
         self, dims: list[int], data_type: int, spans: list[tuple[int, int, int, int]], where: str
     ) -> None:
         """Declared elements against the bytes or numbers that are there."""
         elements = self._check_dims(dims, where)
-        if data_type != _STRING and data_type not in _ITEM_BITS:
+        if data_type != _STRING and data_type not in ITEM_BITS:
             raise UnsupportedOperator(f"element type {data_type} is unknown", where=where)
         raw = [span for span in spans if span[0] == 9 and span[1] == BYTES]
         if len(raw) > 1 or (raw and len(spans) > 1):
             raise ModelError("holds its data more than once", where=where)
         if raw:
-            bits = elements * _ITEM_BITS.get(data_type, 0)
+            bits = elements * ITEM_BITS.get(data_type, 0)
             declared, present, unit = (bits + 7) // 8, raw[0][3] - raw[0][2], "bytes"
         else:
             declared, present, unit = self._numbers(elements, data_type), self._present(spans), "numbers"

@@ -14,6 +14,8 @@ from onnx import numpy_helper
 
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelError, UnsupportedOperator
+from compiler.external import NO_EXTERNAL, External
+from compiler.frontend.external_data import fill_in
 from compiler.frontend.prescan import STANDARD_DOMAINS
 from compiler.frontend.torch_record import NO_CALL, TorchCall, TorchRecord, told_by, torch_call, torch_record
 from compiler.graph import Array
@@ -145,8 +147,8 @@ def free_name(wanted: str, taken: set[str]) -> str:
     return wanted
 
 
-def parse_model(model: bytes) -> SourceModel:
-    """Parse ONNX bytes that passed `prescan`.
+def parse_model(model: bytes, external: External = NO_EXTERNAL) -> SourceModel:
+    """Parse ONNX bytes that passed `prescan`, with the data files beside them.
 
     Raises: ModelError (not parseable), UnsupportedOperator (opset).
     """
@@ -155,7 +157,13 @@ def parse_model(model: bytes) -> SourceModel:
     graph = proto.graph
     if graph.sparse_initializer:
         raise UnsupportedOperator("sparse initializers are not supported", where="graph", hint="store them dense")
-    initializers = {tensor.name: _array(tensor, f"initializer {tensor.name!r}") for tensor in graph.initializer}
+    elsewhere = fill_in(proto, external)
+    initializers = {
+        tensor.name: elsewhere[tensor.name]
+        if tensor.name in elsewhere
+        else _array(tensor, f"initializer {tensor.name!r}")
+        for tensor in graph.initializer
+    }
     if len(initializers) != len(graph.initializer):
         raise ModelError("two initializers have the same name", where="graph")
     return SourceModel(
@@ -326,6 +334,8 @@ def parsed_attribute(attribute: Any, where: str) -> AttributeValue:
             return tuple(_text(value, where) for value in attribute.strings)
         case kind.GRAPH:
             return _subgraph(attribute.g, where)
+    if attribute.type == kind.TYPE_PROTO:
+        return ""  # an Optional says of what it is one, which its value does too
     raise UnsupportedOperator(f"attribute {attribute.name!r} has a type that is not supported", where=where)
 
 

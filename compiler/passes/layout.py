@@ -1,6 +1,6 @@
 """Sinks transposes through the graph until they cancel, so that images stay NHWC from the first convolution on.
 
-Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice, broadcast and row-wise
+Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice and row-wise
 operators, for those along one axis (lookup, resampling, running sums), and for a reshape that splits axes or merges
 neighbours. Requires: importers that wrap each convolution in NCHW <-> NHWC transposes. Ensures: a transpose is left
 only where an operator fixes its axes (matmul, graph output).
@@ -185,6 +185,13 @@ def _per_axis(*names: str) -> Rule:
     return rule
 
 
+def _broadcast(b: Sinker, node: Node) -> bool:
+    """Pixels repeated in an image; not heads of keys and values, which are looked for where the model repeats them."""
+    lazy = b.pending(node.inputs[0])
+    moves = lazy is not None and lazy.perm[-1] != len(lazy.perm) - 1
+    return moves and _per_axis("shape")(b, node)
+
+
 def _along(b: Sinker, node: Node) -> bool:
     """Operators that work along one axis and leave the others as they are; further operands are tables for it."""
     lazy = b.pending(node.inputs[0])
@@ -279,7 +286,7 @@ RULES: Mapping[str, Rule] = {
     "reduce_sum": _reduce,
     "reduce_mean": _reduce,
     "reduce_max": _reduce,
-    "broadcast_to": _per_axis("shape"),
+    "broadcast_to": _broadcast,
     "concat": _concat,
     "cumulative_sum": _along,
     "gather": _along,
@@ -294,4 +301,5 @@ RULES: Mapping[str, Rule] = {
     "rms_normalize": _rows,
     "batch_norm": _per_channel(0),
     "statistic": _per_channel(1),
+    "dropout": _elementwise,
 }

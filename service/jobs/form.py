@@ -10,17 +10,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from compiler.errors import CompileError
+from compiler.external import MAX_FILES
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from service.access import FarmDep, PrincipalDep
 from service.farm import Farm
 from service.files import read_form, store_upload
 from service.identifiers import DIGEST, clean_text
+from service.jobs.external import read_digests, with_external
 from service.jobs.request import CompileRequest, compiler_version
 from service.problems import Invalid, NotFound, TooLarge
 from service.storage import StoredFile
 
 Parsed = TypeVar("Parsed")
-FIELDS = ("model", "plan", "spec", "target", "name")
+FIELDS = ("model", "plan", "spec", "target", "name", "external", "data")
 MAX_TARGET_CHARACTERS = 100
 COMPILE_BODY = {
     "required": True,
@@ -33,6 +35,15 @@ COMPILE_BODY = {
                     "model": {
                         "description": "The ONNX file; or, as text, the digest of one that was sent before",
                         "oneOf": [{"type": "string", "format": "binary"}, {"type": "string"}],
+                    },
+                    "external": {
+                        "description": "Of a model whose tensors lie in other files: JSON, location -> digest of each",
+                        "type": "string",
+                    },
+                    "data": {
+                        "description": "Those files, in any order; one that was sent before may be left out",
+                        "type": "array",
+                        "items": {"type": "string", "format": "binary"},
                     },
                     "plan": {
                         "description": "Sparse plan: JSON or YAML (text or file), or `full`, `bias-only`, `last-layer`",
@@ -50,7 +61,7 @@ COMPILE_BODY = {
 
 async def compile_form(request: Request, farm: FarmDep, _: PrincipalDep) -> AsyncIterator[CompileRequest]:
     """The request in the form; the model is in the storage then. Raises: Invalid, TooLarge, NotFound."""
-    form = await read_form(request, max_files=4, max_fields=8, field_bytes=farm.settings.text_limit_bytes)
+    form = await read_form(request, max_files=4 + MAX_FILES, max_fields=8, field_bytes=farm.settings.text_limit_bytes)
     try:
         yield await run_in_threadpool(_read_form, farm, form)
     finally:
@@ -68,7 +79,9 @@ def _read_form(farm: Farm, form: FormData) -> CompileRequest:
     target = _text(form, "target", MAX_TARGET_CHARACTERS).strip()
     if not target.isprintable() or not target:
         raise Invalid("target.invalid", "expected the name of a target", where="target")
+    digests = read_digests(_text(form, "external", limit_bytes, default=""), has_data="data" in form)
     model, name = _model(farm, form["model"])
+    model = with_external(farm, model, digests, form.getlist("data"))
     return CompileRequest(
         model_digest=model.digest,
         model_bytes=model.size_bytes,
@@ -86,7 +99,7 @@ def _check_names(form: FormData) -> None:
         if name not in FIELDS:
             raise Invalid("request.unknown-field", f"unknown field {name!r:.60}", where=clean_text(name, 60),
                           hint=f"known fields: {', '.join(FIELDS)}")  # fmt: skip
-        if names.count(name) > 1:
+        if names.count(name) > 1 and name != "data":
             raise Invalid("request.repeated-field", "given more than once", where=name)
     for name in ("model", "plan", "target"):
         if name not in names:

@@ -15,11 +15,19 @@ PACKAGES = ("compiler", "service", "workers", "device_agents", "pockfarm", "exam
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "compiler": (),
     "device_agents": (),
-    "service": ("compiler.cache_folder", "compiler.errors", "compiler.identity", "compiler.spec", "device_agents.wire"),
+    "service": (
+        "compiler.cache_folder",
+        "compiler.errors",
+        "compiler.external",
+        "compiler.identity",
+        "compiler.spec",
+        "device_agents.wire",
+    ),
     "workers": (
         "service",
         "compiler.api",
         "compiler.errors",
+        "compiler.external",
         "compiler.spec",
         "device_agents.wire",
     ),
@@ -37,6 +45,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "compiler.targets",
         "device_agents",
     ),
+    "pockfarm/model_files.py": ("compiler.errors", "compiler.external", "compiler.frontend.prescan"),
     "pockfarm/fine_tuning/": ("compiler.errors", "compiler.spec", "compiler.trained", "compiler.warnings"),
 }
 """By a file, or a folder of them."""

@@ -171,3 +171,34 @@ def test_settings_go_as_one_value_or_by_name(farm: Farm, server: FakeFarm) -> No
     whole, named = (json.loads(request.body) for request in server.seen)
     assert (whole["mode"], whole["steps"], whole["seed"], whole["dataset"]) == ("train", 5, 7, "sha256:d")
     assert named == {"bundle": DIGEST, "mode": "train", "steps": 5}
+
+
+def external_model(folder: Path) -> Path:
+    """A model whose only tensor lies in `w.bin` beside it."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    tensor = TensorProto(name="w", dims=[2], data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "w.bin"
+    (folder / "w.bin").write_bytes(b"8 bytes!")
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", [value("x", 1, [2])], [value("y", 1, [2])], [tensor])
+    onnx.save(helper.make_model(graph), folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+def test_a_models_data_files_are_sent_where_the_farm_lacks_them(server: FakeFarm, farm: Farm, tmp_path: Path) -> None:
+    path = external_model(tmp_path)
+    missing = {"code": "model.external-missing", "detail": "not sent", "where": "data", "hint": "send it"}
+    server.on("POST", "/compile", Answer(404, missing), Answer(202, JOB), Answer(202, JOB))
+    assert farm.compile(path, plan="full", spec="batch: 4", target="x86-64-v3").id == "job_1"
+    assert farm.compile(path, plan="full", spec="batch: 4", target="x86-64-v3").id == "job_1"
+    first, second, third = server.seen
+    for request in (first, second, third):
+        assert b'{"w.bin": "sha256:' in request.body
+    assert [b"8 bytes!" in request.body for request in (first, second, third)] == [False, True, False]
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(UsageError, match=r"w\.bin"):
+        farm.compile(path, plan="full", spec="batch: 4", target="x86-64-v3")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import socket
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from compiler.external import Listing, model_digest
 from service.database.models import Tuning
 from service.jobs import claims
 from service.settings import Settings
@@ -245,3 +248,28 @@ def wait_for_child(folder: Path) -> int:
             return int(mark.name.rsplit("-", 1)[1])
         time.sleep(0.05)
     raise AssertionError("the compile child never started")
+
+
+def test_a_model_with_data_files_is_compiled_from_all_of_them(farm: TestFarm) -> None:
+    """Mapped by the confined child, under the locations that the client named; an empty one too."""
+    data = {"net.data": b"d" * 5000, "below/more.bin": b""}
+    names = {location: "sha256:" + hashlib.sha256(held).hexdigest() for location, held in data.items()}
+    farm.farm.storage.put(io.BytesIO(b""), limit_bytes=1)
+    parts = [("model", ("net.onnx", b"fine")), ("data", ("any name", data["net.data"]))]
+    form = {"plan": "full", "target": "x86-64-v3", "external": json.dumps(names)}
+    job_id = farm.http.post("/compile", data=form, files=parts).json()["id"]
+    run_compile(farm, job_id)
+    job = show(farm, job_id)
+    assert job["state"] == "succeeded", job
+    manifest = farm.http.get(f"/bundles/{job['bundle_digest']}/manifest").json()
+    assert manifest["digests"]["model"] == job["model"]["digest"] == model_digest(b"fine", data)
+
+
+def test_a_listing_that_is_none_is_the_models_fault(farm: TestFarm) -> None:
+    job = compile_now(farm, '{"external":{"../a":"sha256:0"},"model":"x"}')
+    assert (job["state"], job["ending"]["cause"], job["ending"]["code"]) == ("failed", "model", "model.invalid")
+
+
+def test_a_listing_of_what_is_not_there_says_so(farm: TestFarm) -> None:
+    listing = Listing("sha256:" + "a" * 64, {"net.data": "sha256:" + "b" * 64})
+    assert compile_now(farm, listing.to_bytes().decode())["ending"]["code"] == "infra.model-missing"

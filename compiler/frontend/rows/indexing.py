@@ -14,10 +14,14 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES, NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.rows.pieces import checked_index
+from compiler.frontend.folds.sizes import sized
+from compiler.frontend.pieces import checked_index
 from compiler.frontend.scope import Known, Operand
 from compiler.graph import Array
 from compiler.values import Value
+
+EMBEDDING = "aten.embedding.default"
+"""PyTorch's call, whose third argument is the row of padding: it never learns. (ONNX's Gather cannot say so.)"""
 
 # ------------------------------------------------------------------------------------------------------------ picking
 
@@ -32,6 +36,9 @@ def _gather(call: Call) -> Operand:
     table = call.known(0)
     if table is not None and table.source and table.array.ndim == 2 and axis == 0:
         value = call.scope.parameter(table, (0, 1), kind="weight")
+        padding = call.node.call.number(2) if call.node.torch_op == EMBEDDING else None
+        if padding is not None and 0 <= padding < table.array.shape[0]:
+            return call.emit("embedding", value, call.scope.value(index), padding=padding)
     else:
         value = call.value(0)
     return call.emit("gather", value, call.scope.value(index), axis=axis)
@@ -282,6 +289,7 @@ def _one_hot(call: Call) -> Operand:
     if call.dtype(0) != "i64":
         index = call.emit("cast", index, to="i64")
     index = _from_front(call, index, np.asarray(depth))
+    sized(call, (depth,))
     line = np.arange(depth).reshape([-1 if i == axis else 1 for i in range(len(shape) + 1)])
     values = call.value(2)
     off, on = (call.reshape(call.cut(values, 0, i, i + 1), ()) for i in range(2))

@@ -1,0 +1,61 @@
+"""The elements of tensors that lie in files beside the model (`compiler.frontend.references` says where)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from compiler.external import External
+from compiler.frontend.references import Reference, payload_bytes
+from compiler.graph import Array
+
+
+def fill_in(proto: Any, external: External) -> dict[str, Array]:
+    """The elements of the graph's initializers that lie in other files, by name: views, not copies.
+
+    Tensors elsewhere (of attributes, sub-graphs, functions) get theirs inside the message.
+    """
+    held: dict[str, Array] = {}
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL:
+            held[tensor.name] = _array(tensor, external)
+    for tensor in _inner_tensors(proto):
+        if tensor.data_location == tensor.EXTERNAL:
+            tensor.raw_data = bytes(_bytes_of(tensor, external))
+            tensor.data_location = tensor.DEFAULT
+            tensor.ClearField("external_data")
+    return held
+
+
+def _bytes_of(tensor: Any, external: External) -> memoryview:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    reference = Reference.read(entries, f"tensor {tensor.name!r}")
+    data = memoryview(external[reference.location]).cast("B")
+    needed = payload_bytes(prod(tensor.dims), tensor.data_type)
+    return data[reference.offset : reference.offset + needed]
+
+
+def _array(tensor: Any, external: External) -> Array:
+    from onnx import TensorProto, helper, numpy_helper
+
+    dtype, shape = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims)
+    count = prod(shape)
+    found = _bytes_of(tensor, external)
+    if tensor.data_type == TensorProto.BOOL or dtype.itemsize * count > len(found):
+        # Packed elements of less than a byte: the library knows how.
+        whole = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=bytes(found))
+        return np.asarray(numpy_helper.to_array(whole))
+    return np.frombuffer(found, dtype, count).reshape(shape)
+
+
+def _inner_tensors(proto: Any) -> Iterator[Any]:
+    todo = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    while todo:
+        for attribute in todo.pop().attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from graph.initializer
+                todo += graph.node
