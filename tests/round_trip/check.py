@@ -138,9 +138,8 @@ def _updates(
         storing = 2.0**-23 * steps * float(np.linalg.norm(start[name]))
         vanishing = 1e-6 * largest
         if error > UPDATES * size + 4 * own + storing + vanishing:
-            found.append(
-                f"{name}: update is {error / (size or 1):.2g} away from PyTorch's, float32 there {own / (size or 1):.2g}"
-            )
+            far, single_far = error / (size or 1), own / (size or 1)
+            found.append(f"{name}: update is {far:.2g} away from PyTorch's, float32 there {single_far:.2g}")
         if size > 100 * (storing + vanishing):
             worst = max(worst, error / size)
     return worst, found
