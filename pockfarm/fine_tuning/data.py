@@ -44,7 +44,7 @@ def read_data(data: Any, names: Names, example: Mapping[str, Input]) -> Arrays:
         arrays = _named(data, names)
     elif not names.labels and (hasattr(data, "shape") or isinstance(data, tuple)):
         arrays = _inputs(data, names)
-    elif names.labels and isinstance(data, tuple) and len(data) == 2 and not _is_pair_of_samples(data):
+    elif names.labels and isinstance(data, tuple) and len(data) == 2 and not _is_pair_of_samples(data, names):
         arrays = {**_inputs(data[0], names), **_labels(data[1], names)}
     elif isinstance(data, Iterable) or hasattr(data, "__getitem__"):
         arrays = _gathered(data, names, example)
@@ -132,9 +132,10 @@ def _labels(y: Any, names: Names) -> Arrays:
     return {name: _array(one, name) for name, one in zip(names.labels, given, strict=True)}
 
 
-def _is_pair_of_samples(data: tuple[Any, Any]) -> bool:
-    """True for two `(x, y)` rather than inputs and labels: what stands second is no array."""
-    return isinstance(data[1], tuple | list) and len(data[1]) == 2 and not isinstance(data[1][0], int | float)
+def _is_pair_of_samples(data: tuple[Any, Any], names: Names) -> bool:
+    """True for two `(x, y)` rather than inputs and labels: both are pairs, and what stands second is no array."""
+    pairs = all(isinstance(one, tuple | list) and len(one) == 2 for one in data)
+    return pairs and len(names.labels) == 1 and not isinstance(data[1][0], int | float)
 
 
 def _gathered(data: Any, names: Names, example: Mapping[str, Input]) -> Arrays:

@@ -19,7 +19,7 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import WHOLE
-from compiler.step.training import TrainingGraph
+from compiler.step.training import Term, TrainingGraph
 from compiler.values import Value
 from tests.onnx_standard.cases import Standard, standard_cases
 from tests.onnx_standard.run import imported, run
@@ -103,7 +103,8 @@ def _slope(graph: Graph, loss: Value, target: Value, feeds: Mapping[Value, Array
 
 def _gradient(graph: Graph, loss: Value, target: Value, feeds: Mapping[Value, Array]) -> Array | None:
     """None if nothing carries a gradient from the loss to the target."""
-    step = TrainingGraph(replace(graph, outputs=(loss,)), loss, loss, loss, graph.inputs, "mse")
+    terms = (Term("graph", loss, None),)
+    step = TrainingGraph(replace(graph, outputs=(loss,)), loss, loss, terms, {}, graph.inputs)
     try:
         training = differentiate(step, {target: WHOLE})
     except PlanError:

@@ -141,7 +141,7 @@ REFUSED = {
     "long": (lambda m, x, y: (m, x, (x, y), {"steps": 10**6}), "steps"),
     "length": (lambda m, x, y: (m, x, (x, y), {"steps": 1, "epochs": 1}), "steps and epochs"),
     "steps": (lambda m, x, y: (m, x, (x, y), {"steps": 0}), "steps"),
-    "plan": (lambda m, x, y: (m, x, (x, y), {"plan": "update: [{parameters: [no]}]"}), "no parameter is called 'no'"),
+    "plan": (lambda m, x, y: (m, x, (x, y), {"plan": "update: [{parameters: [z]}]"}), "no parameter is called 'z'"),
     "spec": (lambda m, x, y: (m, x, (x, y), {"spec": {"bach": 3}}), "did you mean 'batch'"),
     "data": (lambda m, x, y: (m, x, 3, {}), "data is int; expected"),
     "frozen": (lambda m, x, y: (m.requires_grad_(False), x, (x, y), {}), "trains nothing"),

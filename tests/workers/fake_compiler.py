@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compiler.errors import DoesNotFit, UnsupportedOperator
+from compiler.external import NO_EXTERNAL, External, model_digest
 from compiler.settings import BuildSettings
 from compiler.tuning.table import NO_TUNING
 from tests.service.bundles import MadeBundle, make_bundle, make_manifest
@@ -22,9 +23,9 @@ from tests.service.bundles import MadeBundle, make_bundle, make_manifest
 Progress = Callable[[str, float], None]
 
 
-def compile_training(model: bytes, settings: BuildSettings) -> MadeBundle:
+def compile_training(model: bytes, settings: BuildSettings, external: External = NO_EXTERNAL) -> MadeBundle:
     """Like `compiler.api.compile_training`. `model` is `<behaviour>` or `<behaviour> <folder>`, plus anything after a
-    line end. The manifest says which measured schedules it got."""
+    line end. The manifest says which measured schedules it got, and which model if it has data files."""
     progress = settings.progress
     words = model.split(b"\n")[0].decode().split()
     progress("import", 0.1)
@@ -32,8 +33,9 @@ def compile_training(model: bytes, settings: BuildSettings) -> MadeBundle:
     os.write(1, b"and so does C code\n")
     BEHAVIOURS[words[0]](Path(words[1]) if len(words) > 1 else Path("."), progress)
     progress("codegen", 0.9)
+    model_too = {"model": model_digest(model, external)} if external else {}
     manifest = make_manifest(
-        target=settings.target.name, plan_digest=settings.plan.digest, spec_digest=settings.spec.digest
+        target=settings.target.name, plan_digest=settings.plan.digest, spec_digest=settings.spec.digest, **model_too
     )
     if settings.tuning != NO_TUNING:
         manifest["schedules"] = [entry.choice for entry in settings.tuning.entries]

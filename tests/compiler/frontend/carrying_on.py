@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import random
 import sys
 import time
@@ -34,6 +35,7 @@ from compiler.targets import load
 from compiler.values import Value
 from tests.compiler.frontend.cases import CASES
 from tests.compiler.frontend.mutations import SEEDS, SMALL, disturb, exported
+from tests.onnx_standard.cases import standard_cases
 
 BATCH = 2
 _LOSSES = [(loss, optimizer) for loss in ("cross_entropy", "mse") for optimizer in ("sgd", "adamw")]
@@ -134,10 +136,13 @@ def models(seed: int) -> Iterator[tuple[str, bytes]]:
     rng = random.Random(seed)
     seeds = {**SEEDS, "dynamo": exported("dynamo"), "torchscript": exported("torchscript")}
     cases = {case.name: case.model() for case in CASES}
+    standard = (case for case in standard_cases() if not case.group and case.op_type != "light")
+    cases |= {case.name: case.model for case in standard if len(case.model) < 20_000}
     seeds |= {name: model for name, model in cases.items() if onnx.load_from_string(model).graph.node[0].input}
+    names = sorted(seeds)
     while True:
         # Most of the whole models: single operators have little to differentiate.
-        name = rng.choice(sorted(seeds)) if rng.random() < 0.4 else rng.choice([*SEEDS, "dynamo"])
+        name = rng.choice(names) if rng.random() < 0.4 else rng.choice([*SEEDS, "dynamo"])
         proto = onnx.load_from_string(seeds[name])
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             if any(node.input for node in proto.graph.node):
@@ -175,10 +180,13 @@ def campaign(seed: int, seconds: float, most: int = 1 << 40, folder: Path = FOLD
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--models", type=int, default=0, help="so many, however long they take")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     given = parser.parse_args()
     print(f"seed {given.seed}")
-    outcomes = campaign(given.seed, given.minutes * 60)
+    seconds, most = (math.inf, given.models) if given.models else (given.minutes * 60, 1 << 40)
+    outcomes = campaign(given.seed, seconds, most)
+    print(f"{outcomes.total():7d}  models")
     for code, count in outcomes.most_common():
         print(f"{count:7d}  {code}")
     return 1 if outcomes[FAILED] else 0
