@@ -47,7 +47,7 @@ def careful_rate(brought: Brought) -> float:
     module = copy.deepcopy(brought.module)
     mean_loss(brought.loss, brought.logits(module), brought.labels).backward()
     learning = [tensor for tensor in module.parameters() if tensor.grad is not None]
-    weights = sum(float(tensor.square().sum()) for tensor in learning) ** 0.5
+    weights = sum(float(tensor.detach().square().sum()) for tensor in learning) ** 0.5
     gradients = sum(float(tensor.grad.square().sum()) for tensor in learning if tensor.grad is not None) ** 0.5
     return float(f"{min(0.01, 1e-3 * weights / gradients):.1e}")
 
