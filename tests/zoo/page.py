@@ -31,6 +31,7 @@ Plans: everything, biases only, or a sparse one (the later half; some of it half
 | `refused` | see below for the operator and the reason |
 | `PyTorch` | that exporter writes no file; see below |
 | **`wrong`**, **`failed`** | a defect |
+| | not measured yet |
 """
 _CELLS = {
     "not exported": "PyTorch",
