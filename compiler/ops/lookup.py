@@ -47,6 +47,18 @@ def _gather_spec(table: tuple[int, ...], along: int, index: TensorType, dtype: D
     )
 
 
+def rows_named(index: Array, rows: int) -> Array:
+    """Positions counted from the front; one outside names the nearest row, as kernels have it."""
+    wide = index.astype(np.int64)
+    return np.clip(np.where(wide < 0, wide + rows, wide), 0, rows - 1)
+
+
+def _gather_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+    x, index = inputs
+    along = integer(attrs, "axis")
+    return (np.take(x, rows_named(index, x.shape[along]), axis=along),)
+
+
 def _gather_infer(inputs: Types, attrs: Attrs) -> Types:
     data, index = inputs
     along = integer(attrs, "axis")
@@ -62,7 +74,7 @@ GATHER = Operator(
     name="gather",
     attributes=("axis",),
     infer=_gather_infer,
-    evaluate=lambda inputs, attrs: (np.take(inputs[0], inputs[1].astype(np.int64), axis=integer(attrs, "axis")),),
+    evaluate=_gather_evaluate,
     grad=_gather_grad,
     cost=lambda inputs, outputs, attrs: Cost(0, outputs[0].size_bytes + inputs[1].size_bytes, outputs[0].size_bytes),
     lower=lambda inputs, outputs, attrs: _gather_spec(
@@ -107,7 +119,7 @@ def _scatter_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...
     shape, along = ints(attrs, "shape"), integer(attrs, "axis")
     result = np.zeros((shape[along], prod(shape[:along]), prod(shape[along + 1 :])), d_y.dtype)
     rows = d_y.reshape(prod(shape[:along]), index.size, prod(shape[along + 1 :])).transpose(1, 0, 2)
-    np.add.at(result, index.reshape(-1).astype(np.int64), rows)
+    np.add.at(result, rows_named(index.reshape(-1), shape[along]), rows)
     return (result.transpose(1, 0, 2).reshape(shape),)
 
 

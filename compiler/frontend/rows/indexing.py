@@ -255,6 +255,7 @@ def _tensor_scatter(call: Call) -> Operand:
     count = call.shape(1)[axis]
     steps = np.arange(count, dtype=np.int64)
     if call.has(2):
+        _check_places(call, 2, shape[axis] - (count if mode == "linear" else 1), "first positions")
         starts = call.reshape(call.value(2), (shape[0], 1))
         index = call.emit("add", starts, call.constant(steps[None]))
     else:
@@ -268,6 +269,13 @@ def _tensor_scatter(call: Call) -> Operand:
     wide = call.emit("broadcast_to", call.reshape(index, (shape[0], 1, count, 1)), shape=(shape[0], between, count, 1))
     put = _overwrite_rows(call, seen, wide, call.reshape(updates, (shape[0], between, count, inner)))
     return call.reshape(put, shape)
+
+
+def _check_places(call: Call, index: int, most: int, meaning: str) -> None:
+    """Refuse known numbers that are not from 0 to `most`."""
+    known = call.known(index)
+    if known is not None and not ((known.array >= 0) & (known.array <= most)).all():
+        call.fail(f"{meaning} {known.array.reshape(-1)[:8].tolist()}", f"they are from 0 to {most}")
 
 
 def _overwrite_rows(call: Call, data: Value, index: Value, updates: Value) -> Value:
@@ -316,6 +324,7 @@ def _reverse_sequence(call: Call) -> Operand:
     if {time, batch} != {0, 1} or len(shape) < 2:
         call.fail(f"time axis {time} and batch axis {batch}", "they are 0 and 1")
     place = np.arange(shape[time], dtype=np.int64).reshape([-1 if i == time else 1 for i in range(2)])
+    _check_places(call, 1, shape[time], "lengths")
     lengths = call.reshape(call.value(1), [shape[batch] if i == batch else 1 for i in range(2)])
     steps = call.constant(place)
     mirrored = call.emit("sub", call.emit("sub", lengths, call.scalar(1, lengths)), steps)
