@@ -243,23 +243,36 @@ def _learned(call: Call) -> tuple[Value, Value]:
 def _buffer(call: Call, index: int) -> Value:
     """A running statistic under the name that the file gives it; where norms share one, under a name of its norm's.
 
-    Exporters store equal tensors once, and fresh statistics are equal; norms that share scale and shift are one norm.
+    Exporters store equal tensors once, and fresh statistics are equal; norms that share scale and shift are one norm,
+    which PyTorch's exporter, in training mode, gives copies of its statistics from the second call on.
     """
     known, scope = call.known(index), call.scope
     assert known is not None
-    own, given = (*call.node.inputs[1:3], index), call.node.inputs[index]
-    for name in (given, _own_name(call, index)):
-        is_free = name not in scope.held or scope.is_buffer(name)
-        if is_free and scope.buffer_owners.setdefault(name, own) == own:
-            if name != given:
-                scope.warn("model.untied", "stored once because their elements are equal; they are kept apart",
-                           where=f"running statistics {given!r}", hint="export each norm with its own")  # fmt: skip
-            if index == 4:
-                _checked(call, known.array, call.attributes.number("epsilon", 1e-5))
-            return scope.buffer(name, known.array)
+    given, owner = call.node.inputs[index], _owner(call, index)
+    earlier = scope.buffer_of.get(owner)
+    if earlier is not None and np.array_equal(scope.builder.arrays[earlier], known.array):
+        return earlier
+    if index == 4:
+        _checked(call, known.array, call.attributes.number("epsilon", 1e-5))
+    for name in (*((given,) if given in scope.stored else ()), _own_name(call, index)):
+        if name in scope.held:
+            continue
+        if name != given:
+            scope.warn("model.untied", "stored once because their elements are equal; they are kept apart",
+                       where=f"running statistics {given!r}", hint="export each norm with its own")  # fmt: skip
+        made = scope.buffer_of[owner] = scope.buffer(name, known.array)
+        return made
     return call.unsupported(
-        f"its running statistics {given!r} are something else too", "export the model so that each norm has its own"
+        f"its running statistics {given!r} are something else too",
+        "export the model in evaluation mode, each norm with its own",
     )
+
+
+def _owner(call: Call, index: int) -> tuple[str, ...]:
+    """What tells a norm from another: its scale and shift; without them, the name of its statistics."""
+    scale, given = call.known(1), call.node.inputs[index]
+    names = call.node.inputs[1:3] if scale is not None and scale.source else (given,)
+    return (*names, str(index))
 
 
 def _own_name(call: Call, index: int) -> str:

@@ -68,7 +68,7 @@ def import_model(
     stored = without_functions(with_lifted_initializers(check_form(parse_model(model, external))), limits)
     source = _prepared(check_form(stored), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
-    scope.dropout = dropout
+    scope.dropout, scope.stored = dropout, source.initializers
     inputs: dict[str, Value] = {}
     for name, tensor in bind_inputs(source.inputs, input_shapes, batch, limits).items():
         value = scope.builder.fresh()

@@ -38,14 +38,11 @@ from tests.compiler.frontend.mutations import SEEDS, SMALL, disturb, exported
 from tests.onnx_standard.cases import standard_cases
 
 BATCH = 2
-_SETTINGS: tuple[dict[str, object], ...] = (
-    *(
-        {"loss": {"kind": loss}, "optimizer": {"kind": optimizer}}
-        for loss in ("cross_entropy", "mse")
-        for optimizer in ("sgd", "adamw")
-    ),
+_LOSSES = [(loss, optimizer) for loss in ("cross_entropy", "mse") for optimizer in ("sgd", "adamw")]
+_SETTINGS: list[dict[str, object]] = [
+    *({"loss": {"kind": loss}, "optimizer": {"kind": optimizer}} for loss, optimizer in _LOSSES),
     {"loss": {"kind": "mse"}, "batch_norm": "train", "dropout": "train"},
-)
+]
 SPECS = tuple(TrainingSpec.parse({"batch": BATCH, **settings}) for settings in _SETTINGS)
 PLANS = (
     SparsePlan.of_preset("full"),

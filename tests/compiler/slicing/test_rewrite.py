@@ -9,6 +9,7 @@ import pytest
 
 from compiler.call_passes import call_passes
 from compiler.frontend.importer import import_model
+from compiler.frontend.scope import BatchNormMode
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
 from compiler.program.memory import plan_memory
@@ -34,6 +35,12 @@ CASES = {
     "mcunet": ("mcunet", {"resolution": 32}, FULL, SGD),
     "mcunet-ratio": ("mcunet", {"resolution": 32}, RATIO, SGD),
     "resnet18": ("resnet18", {"resolution": 32, "width": 8, "classes": 5}, FULL, SGD),
+    "resnet18-batch-statistics": (
+        "resnet18",
+        {"resolution": 32, "width": 8, "classes": 5, "batch_norm": True},
+        FULL,
+        SGD,
+    ),
     "convolutions": ("convolutions", {}, RATIO, SGD),
     "encoder": ("transformer_encoder", {"tokens": 11, "positions": 8, "width": 16, "heads": 2}, FULL, ADAMW),
 }
@@ -100,8 +107,9 @@ def convolutions() -> bytes:
 def test_any_grouping_keeps_the_meaning(case: str) -> None:
     name, options, preset, optimizer = CASES[case]
     spec = TrainingSpec.parse({"batch": BATCH, "optimizer": optimizer})
+    mode: BatchNormMode = "train" if "batch_norm" in options else "fold"
     model = convolutions() if name == "convolutions" else MODELS[name](**options)
-    graph = import_model(model, input_shapes={}, batch=BATCH, batch_norm="fold")
+    graph = import_model(model, input_shapes={}, batch=BATCH, batch_norm=mode)
     forward = run_passes(graph, FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, preset), spec)
     programs, state = make_programs(forward, training, PASSES)
