@@ -24,7 +24,6 @@ from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
-from compiler.frontend.sequences import without_sequences
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.stand_ins import define, stands_in
@@ -69,7 +68,7 @@ def import_model(
     stored = without_functions(with_lifted_initializers(check_form(parse_model(model, external))), limits)
     source = _prepared(check_form(stored), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
-    scope.dropout = dropout
+    scope.dropout, scope.stored = dropout, source.initializers
     inputs: dict[str, Value] = {}
     for name, tensor in bind_inputs(source.inputs, input_shapes, batch, limits).items():
         value = scope.builder.fresh()
@@ -85,7 +84,7 @@ def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequen
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
         source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
-        return _without_replaced(without_sequences(without_bag_loops(source)), stored)
+        return _without_replaced(without_bag_loops(source), stored)
     except _FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",

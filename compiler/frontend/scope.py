@@ -88,8 +88,10 @@ class Scope:
         self.parameters: dict[str, Parameter] = {}
         self.held: dict[str, Value] = {}
         """Parameter -> the value that holds it."""
-        self.buffer_owners: dict[str, tuple[object, ...]] = {}
-        """Running statistic -> the norm that it belongs to."""
+        self.buffer_of: dict[tuple[str, ...], Value] = {}
+        """What a norm is known by -> a running statistic of its own."""
+        self.stored: Collection[str] = ()
+        """The tensors that the file holds."""
         self.bias_of: dict[Value, str] = {}
         """Output of a contraction that has no bias yet -> name of its ONNX node: an Add onto it is its bias."""
         self.random_inputs: dict[RandomInput, Value] = {}
@@ -259,10 +261,6 @@ class Scope:
         axes = tuple(range(array.ndim))
         parameter = Parameter(name, array.shape, array.shape, axes, "buffer", self.builder.layer)
         return self._add(parameter, array, axes)
-
-    def is_buffer(self, name: str) -> bool:
-        """True for the name of a buffer."""
-        return name in self.parameters and not self.parameters[name].may_learn
 
     def bias_name(self, weight: str) -> str:
         """A free name for the bias that belongs to a weight, in the style of the model's exporter."""

@@ -23,6 +23,7 @@ from tests.onnx_standard import gradients
 from tests.onnx_standard.binaries import groups, problems, sample
 from tests.onnx_standard.cases import standard_cases
 from tests.onnx_standard.groups import OUTSIDE, shape_inputs
+from tests.onnx_standard.page import PAGE, page
 from tests.onnx_standard.run import MOST_LINES, Outcome, run
 
 pytestmark = pytest.mark.xdist_group("onnx-standard")
@@ -109,6 +110,10 @@ def test_a_binary_that_computes_something_else_does_not_go_unnoticed(tmp_path: P
     assert not problems([case], tmp_path / "right")
     ((name, wanted),) = case.wanted.items()
     assert problems([replace(case, wanted={name: 1 - wanted})], tmp_path / "wrong").keys() == {case.name}
+
+
+def test_the_list_of_operators_is_that_of_the_rows() -> None:
+    assert PAGE.read_text() == page(), "run `make golden`"
 
 
 def test_only_whole_numbers_and_scales_are_bound() -> None:

@@ -84,6 +84,15 @@ def test_tensors_that_were_stored_once_part_where_they_differ() -> None:
     onnx.checker.check_model(onnx.load_from_string(new))
 
 
+def test_what_the_file_makes_of_a_tensor_that_learned_stays() -> None:
+    readings = (Reading("xw2", 1, "w2", "w2"),)
+    new, added = StoredModel(model(), Origins(readings=readings)).with_tensors({"w": W * 2})
+    y, z = run(new)
+    assert np.array_equal(y, np.array([1.0, 10.0]) @ (2 * W))
+    assert np.array_equal(z, np.array([1.0, 10.0]) @ W)
+    assert added == ("w'",)
+
+
 def test_what_stays_keeps_the_files_own_initializer() -> None:
     stored = StoredModel(model(), Origins(readings=READINGS))
     new, added = stored.with_tensors({"head.bias": np.ones(3, np.float32)})
