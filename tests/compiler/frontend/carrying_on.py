@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ from tests.onnx_standard.cases import standard_cases
 
 BATCH = 2
 _LOSSES = [(loss, optimizer) for loss in ("cross_entropy", "mse") for optimizer in ("sgd", "adamw")]
-_SETTINGS: list[dict[str, object]] = [
+_SETTINGS: list[Mapping[str, object]] = [
     *({"loss": {"kind": loss}, "optimizer": {"kind": optimizer}} for loss, optimizer in _LOSSES),
     {"loss": {"kind": "mse"}, "batch_norm": "train", "dropout": "train"},
 ]
