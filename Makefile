@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
+.PHONY: recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -54,6 +54,9 @@ onnx-standard: set-up-test  ## the ONNX package's own cases by operator, their g
 	$(BIN)/python -W ignore -m tests.onnx_standard.table $(ONLY)
 	$(BIN)/python -W ignore -m tests.onnx_standard.gradients $(ONLY)
 	$(BIN)/python -W ignore -m tests.onnx_standard.binaries
+
+recipes: set-up       ## fine-tune Keras and Flax models by their recipes, each in an environment of its own
+	@$(BIN)/python -m examples.recipes
 
 same: set-up-test    ## does BEFORE=<another checkout that has this target> compile the same steps?
 	cd $(BEFORE) && PYTHONPATH=$$PWD $(CURDIR)/$(BIN)/python -m benchmarks.equivalence record $(CURDIR)/build/before.json

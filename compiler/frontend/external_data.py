@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from compiler.errors import LimitExceeded
 from compiler.external import External
+from compiler.frontend.limits import DEFAULT_LIMITS
+from compiler.frontend.prescan import prescan
 from compiler.frontend.references import Reference, payload_bytes
 from compiler.graph import Array
 
@@ -23,11 +26,32 @@ def fill_in(proto: Any, external: External) -> dict[str, Array]:
         if tensor.data_location == tensor.EXTERNAL:
             held[tensor.name] = _array(tensor, external)
     for tensor in _inner_tensors(proto):
-        if tensor.data_location == tensor.EXTERNAL:
-            tensor.raw_data = bytes(_bytes_of(tensor, external))
-            tensor.data_location = tensor.DEFAULT
-            tensor.ClearField("external_data")
+        _embed(tensor, external)
     return held
+
+
+def embedded(model: bytes, external: External) -> bytes:
+    """The model in one file. Raises: ModelError (as an import), LimitExceeded (above what a protobuf message holds)."""
+    import onnx
+
+    sizes = {location: memoryview(data).nbytes for location, data in external.items()}
+    prescan(model, external_bytes=sizes)
+    total_bytes = len(model) + sum(sizes.values())
+    if total_bytes > DEFAULT_LIMITS.model_bytes:
+        limit = f"{total_bytes:,} bytes with its data, the limit is {DEFAULT_LIMITS.model_bytes:,} here"
+        raise LimitExceeded(limit, where="model", hint="use `pockfarm build`, which takes its files as they are")
+    proto = onnx.ModelProto()
+    proto.ParseFromString(model)
+    for tensor in (*proto.graph.initializer, *_inner_tensors(proto)):
+        _embed(tensor, external)
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _embed(tensor: Any, external: External) -> None:
+    if tensor.data_location == tensor.EXTERNAL:
+        tensor.raw_data = bytes(_bytes_of(tensor, external))
+        tensor.data_location = tensor.DEFAULT
+        tensor.ClearField("external_data")
 
 
 def _bytes_of(tensor: Any, external: External) -> memoryview:

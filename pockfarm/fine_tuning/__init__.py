@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pockfarm.fine_tuning.here import fine_tune
+from pockfarm.fine_tuning.matching import MatchedWeights, match_weights
 from pockfarm.fine_tuning.result import FineTuned
 
-__all__ = ["FineTuned", "fine_tune"]
+__all__ = ["FineTuned", "MatchedWeights", "fine_tune", "match_weights"]

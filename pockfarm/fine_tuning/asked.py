@@ -42,11 +42,11 @@ def patterns(frozen: Sequence[str], learning: Sequence[str]) -> tuple[str, ...]:
         parts = name.split(".")
         prefixes = (".".join(parts[:count]) + "." for count in range(1, len(parts)))
         free = next((one for one in prefixes if not any(other.startswith(one) for other in learning)), None)
-        found[_literal(name) if free is None else _literal(free) + "*"] = None
+        found[literal(name) if free is None else literal(free) + "*"] = None
     return tuple(found)
 
 
-def _literal(name: str) -> str:
+def literal(name: str) -> str:
     """A glob that matches nothing but the name."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from compiler.errors import CompileError
+from compiler.frontend.external_data import embedded
 from compiler.trained.bring_back import Trained
 from pockfarm.errors import UsageError
+from pockfarm.model_files import files_of
 from pockfarm.values import CompileWarning
 
 
@@ -39,12 +41,12 @@ class Brought:
 
 def brought_file(model: bytes | str | os.PathLike[str]) -> Brought:
     """An ONNX file's bytes or path; its state are its parameters. Raises: UsageError."""
-    if not isinstance(model, bytes):
+    with files_of(model) as files:
         try:
-            model = Path(model).read_bytes()
-        except OSError as problem:
-            raise UsageError(f"{model!s}: {problem.strerror}") from None
-    return Brought(model, {}, (), lambda trained, _: trained.parameters)
+            whole = embedded(files.model, files.mapped()) if files.external else files.model
+        except CompileError as problem:
+            raise UsageError(f"{problem} [{problem.code}]") from None
+    return Brought(whole, {}, (), lambda trained, _: trained.parameters)
 
 
 def is_file(model: object) -> bool:

@@ -20,6 +20,8 @@ Example = Any
 """A tensor, a tuple of tensors, or a mapping of them by `forward`'s argument names."""
 
 
+MAX_BYTES = (1 << 31) - (1 << 24)
+"""Protobuf's limit, less what is not tensors."""
 Output = str | int | tuple[str, ...] | None
 """Which output a loss reads: its name or position; several names, which they have in the file too; or the only one."""
 
@@ -27,6 +29,7 @@ Output = str | int | tuple[str, ...] | None
 def brought_module(module: Any, example: Example, batch: int, output: Output) -> Brought:
     """The module's export for `batch` samples. Raises: UsageError."""
     _require_float32(module)
+    _require_room(module)
     call = _call(example, batch, _device(module))
     choose, told = _chooser(outputs_of(module, call), output)
     names = input_names(module, call)
@@ -100,6 +103,15 @@ def _require_float32(module: Any) -> None:
                 f"{name} is {kind}; a step trains float32\n  call module.float() first, and module.to(torch.{kind}) "
                 "after loading what comes back"
             )
+
+
+def _require_room(module: Any) -> None:
+    held = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
+    if held > MAX_BYTES:
+        raise UsageError(
+            f"the module holds {held:,} bytes; one ONNX file holds {MAX_BYTES:,}\n  export it with external data, and "
+            "compile and run that file"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- outputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def test_one_input_comes_in_many_forms(form: str) -> None:
     assert np.array_equal(found["y"], y.numpy())
 
 
-PAIRS = {
+PAIRS: dict[str, Callable[..., Any]] = {
     "tuple": lambda a, b, y: ((a, b), y),
     "mapping": lambda a, b, y: {"mask": b, "ids": a, "labels": y},
     "loader": lambda a, b, y: DataLoader(TensorDataset(a, b, y), batch_size=3),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def after_a_step(module: nn.Module, x: Tensor, y: Tensor, rate: float = 0.1) -> 
 def assert_like(tuned: Any, wanted: dict[str, Tensor]) -> None:
     assert list(tuned) == list(wanted)
     for name, exact in wanted.items():
-        assert torch.allclose(tuned[name].double(), exact, rtol=1e-5, atol=1e-6), name
+        assert torch.allclose(tuned[name].double(), exact.double(), rtol=1e-5, atol=1e-6), name
 
 
 @pytest.mark.parametrize("form", ["pair", "loader"])
@@ -128,7 +129,7 @@ def test_an_onnx_file_comes_home_too() -> None:
         assert np.allclose(logits, module(x).numpy(), rtol=1e-5, atol=1e-6)
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "half": (lambda m, x, y: (m.half(), x, (x, y), {}), r"0.weight is float16.*\n.*module.float\(\)"),
     "no module": (lambda m, x, y: (3, x, (x, y), {}), "expected a torch.nn.Module"),
     "example": (lambda m, x, y: (m, x[:, :2], (x, y), {}), "does not take example_inputs: "),
@@ -156,6 +157,26 @@ def test_what_cannot_be_is_refused(what: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         pockfarm.fine_tune(model, example, data, **more)
     assert len(str(caught.value).splitlines()) <= 3
+
+
+def test_a_module_that_only_the_old_exporter_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pockfarm.fine_tuning import torch_export
+
+    def broken(*_: object) -> bytes:
+        raise RuntimeError("no decomposition for example::operator\nand so on")
+
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).eval()
+    x, y = torch.randn(4, 3, 5, 5), torch.randint(0, 3, (4,))
+    monkeypatch.setattr(torch_export, "_by_dynamo", broken)
+    tuned = pockfarm.fine_tune(module, x, (x, y), spec={**SPEC, "batch_norm": "frozen"}, steps=1)
+    assert_like(tuned, after_a_step(module, x, y))
+    (told,) = [warning for warning in tuned.warnings if warning.code == "fine_tune.old_exporter"]
+    assert "no decomposition for example::operator" in told.message
+    monkeypatch.setattr(torch_export, "_by_torchscript", broken)
+    with pytest.raises(UsageError, match="cannot export this module") as caught:
+        pockfarm.fine_tune(module, x, (x, y))
+    assert len(str(caught.value).splitlines()) == 3
 
 
 class Several(nn.Module):

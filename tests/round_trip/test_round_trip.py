@@ -13,15 +13,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 HERE = (
-    "norms fold",
-    "norms frozen",
-    "norms train",
-    "nn.TransformerEncoder",
-    "vit",
-    "mobilenet_v3_small",
-    "albert",
-    "gpt2",
-)
+    "norms fold", "norms frozen", "norms train", "transposed fold", "nn.TransformerEncoder", "resnet18", "vit",
+    "albert", "gpt2",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HERE)

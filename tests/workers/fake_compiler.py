@@ -33,10 +33,11 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
     os.write(1, b"and so does C code\n")
     BEHAVIOURS[words[0]](Path(words[1]) if len(words) > 1 else Path("."), progress)
     progress("codegen", 0.9)
-    model_too = {"model": model_digest(model, external)} if external else {}
     manifest = make_manifest(
-        target=settings.target.name, plan_digest=settings.plan.digest, spec_digest=settings.spec.digest, **model_too
+        target=settings.target.name, plan_digest=settings.plan.digest, spec_digest=settings.spec.digest
     )
+    if external:
+        manifest["digests"]["model"] = model_digest(model, external)
     if settings.tuning != NO_TUNING:
         manifest["schedules"] = [entry.choice for entry in settings.tuning.entries]
     warnings = json.loads(Path(words[1]).read_text()) if words[0] == "warns" else []
