@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: recipes onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
+.PHONY: recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -33,6 +33,7 @@ golden: set-up       ## renew the kept descriptions (openapi.json, what passes d
 	$(BIN)/python -m service.admin openapi > openapi.json.new
 	mv openapi.json.new openapi.json
 	$(BIN)/python -m tests.compiler.goldens
+	$(BIN)/python -m tests.onnx_standard.page
 
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks
@@ -49,8 +50,10 @@ screenshots: set-up-test  ## every dashboard page as PNG in build/screenshots
 test-224: set-up-test  ## correctness at full image size
 	$(BIN)/pytest -m resolution_224
 
-onnx-standard: set-up-test  ## the ONNX package's own cases by operator (ONLY=pattern to see them one by one)
-	$(BIN)/python -m tests.onnx_standard.table $(ONLY)
+onnx-standard: set-up-test  ## the ONNX package's own cases by operator, their gradients, 200 in binaries (ONLY=pattern)
+	$(BIN)/python -W ignore -m tests.onnx_standard.table $(ONLY)
+	$(BIN)/python -W ignore -m tests.onnx_standard.gradients $(ONLY)
+	$(BIN)/python -W ignore -m tests.onnx_standard.binaries
 
 recipes: set-up       ## fine-tune Keras and Flax models by their recipes, each in an environment of its own
 	@$(BIN)/python -m examples.recipes
@@ -60,8 +63,17 @@ same: set-up-test    ## does BEFORE=<another checkout that has this target> comp
 	$(BIN)/python -m benchmarks.equivalence record build/after.json
 	$(BIN)/python -m benchmarks.equivalence compare build/before.json build/after.json
 
-fuzz: set-up-test    ## models that are nearly right, through the whole compiler, for ten minutes (MINUTES=...)
-	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10)
+fuzz: set-up-test    ## models that are nearly right, through the whole compiler, for ten minutes (MINUTES=... or MODELS=...)
+	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10) --models $(or $(MODELS),0)
+
+coverage: set-up-test  ## the model zoo by every exporter, a step of each against the module; writes docs/coverage.md (hours)
+	$(BIN)/python -m tests.zoo
+
+compile-time: set-up-test  ## processor time of each stage as models grow deeper, of a BERT-base and a wide DenseNet-121
+	$(BIN)/python -m tests.zoo.compile_time --whole
+
+round-trip: set-up-test  ## models out and back by fine_tune, beside PyTorch in float64 and ONNX Runtime; ten minutes
+	$(BIN)/python -W ignore -m tests.round_trip
 
 soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0

@@ -227,7 +227,8 @@ def title(spec: KernelSpec) -> str:
             batch = f"{spec.batch}x" if spec.batch > 1 else ""
             return f"{batch}{spec.m}x{spec.n}x{spec.k}" + (f" transposed {turned}" if turned else "")
         case ConvSpec():
-            return f"{spec.h}x{spec.w}x{spec.c}->{spec.k} {spec.kernel[0]}x{spec.kernel[1]}/{spec.strides[0]}"
+            groups = f" in {spec.groups} groups" if spec.groups > 1 else ""
+            return f"{spec.h}x{spec.w}x{spec.c}->{spec.k} {spec.kernel[0]}x{spec.kernel[1]}/{spec.strides[0]}{groups}"
         case DepthwiseSpec():
             return f"{spec.h}x{spec.w}x{spec.c} {spec.kernel[0]}x{spec.kernel[1]}/{spec.strides[0]}"
         case AttentionSpec():

@@ -75,14 +75,14 @@ def convolution_runs(spec: ConvSpec) -> dict[str, Run]:
     top, left, bottom, right = spec.pads
     padded = torch.nn.functional.pad(torch.randn(spec.n, spec.c, spec.h, spec.w), (left, right, top, bottom))
     x = padded.contiguous(memory_format=last)
-    w = torch.randn(spec.k, spec.c, *spec.kernel).contiguous(memory_format=last)
+    w = torch.randn(spec.k, spec.group[0], *spec.kernel).contiguous(memory_format=last)
     d_y = torch.randn(spec.n, spec.k, spec.oh, spec.ow).contiguous(memory_format=last)
     strides, dilations = list(spec.strides), list(spec.dilations)
     if spec.kind == "forward":
-        return {"oneDNN": lambda: torch.conv2d(x, w, None, strides, 0, dilations)}
+        return {"oneDNN": lambda: torch.conv2d(x, w, None, strides, 0, dilations, spec.groups)}
     wanted = [spec.kind == "input_grad", spec.kind == "weight_grad", False]
     backward = torch.ops.aten.convolution_backward
-    return {"oneDNN": lambda: backward(d_y, x, w, None, strides, [0, 0], dilations, False, [0, 0], 1, wanted)}
+    return {"oneDNN": lambda: backward(d_y, x, w, None, strides, [0, 0], dilations, False, [0, 0], spec.groups, wanted)}
 
 
 def best_of_turns(runs: dict[str, Run], rounds: int) -> dict[str, float]:

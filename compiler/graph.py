@@ -131,9 +131,10 @@ class Unlearnable:
 class Graph:
     """A typed dataflow graph.
 
-    `inputs` are run-time inputs (data). Parameters (buffers among them) and constants are values too: a parameter's
-    array is in `arrays`, in inside layout; every other entry of `arrays` is a constant. Every value that a node reads
-    is an input, an array, or an output of an earlier node; `types` holds them all.
+    `inputs` are run-time inputs: data, and for random generators a seed and a step, whose role is `hyper`. Parameters
+    (buffers among them) and constants are values too: a parameter's array is in `arrays`, in inside layout; every other
+    entry of `arrays` is a constant. Every value that a node reads is an input, an array, or an output of an earlier
+    node; `types` holds them all.
     """
 
     nodes: tuple[Node, ...]
@@ -156,6 +157,10 @@ class Graph:
     def with_nodes(self, nodes: Iterable[Node], types: Mapping[Value, TensorType] | None = None) -> Graph:
         """The same graph with other nodes (and, if given, other types)."""
         return replace(self, nodes=tuple(nodes), types=self.types if types is None else types)
+
+    def data_inputs(self) -> tuple[Value, ...]:
+        """The inputs that hold data."""
+        return tuple(value for value in self.inputs if value.role != "hyper")
 
     def producers(self) -> dict[Value, Node]:
         """Value -> the node that makes it."""

@@ -24,6 +24,7 @@ from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
+from compiler.step.dropout import drop_at_random
 from compiler.step.loss import attach_loss
 from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
@@ -121,7 +122,7 @@ def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
     inference = without_dead(replace(forward, outputs=training.answers))
     return (
         lower(training.graph, "train", inputs=inputs, outputs=training.results),
-        lower(inference, "forward", inputs=training.data_inputs, outputs=training.answers),
+        lower(inference, "forward", inputs=inference.inputs, outputs=training.answers),
     )
 
 
@@ -132,6 +133,7 @@ def _imported(model: bytes, settings: BuildSettings, external: External) -> Grap
         input_shapes=spec.input_shapes(),
         batch=spec.batch,
         batch_norm=spec.batch_norm,
+        dropout=spec.dropout,
         tied=spec.tied,
         untied=spec.untied,
         limits=settings.limits,
@@ -140,7 +142,7 @@ def _imported(model: bytes, settings: BuildSettings, external: External) -> Grap
 
 
 def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace: Trace | None) -> Iterator[Stage]:
-    step = use_batch_statistics(attach_loss(forward, spec.loss))
+    step = drop_at_random(use_batch_statistics(attach_loss(forward, spec.loss)))
     yield Stage("loss", step)
     step = differentiate(step, plan)
     yield Stage("differentiate", step)

@@ -17,6 +17,7 @@ from compiler.errors import ModelError
 from compiler.frontend.call import Call, Result
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import SourceNode
+from compiler.graph import Array
 from compiler.origins import FoldedNorm
 from compiler.values import Value
 
@@ -191,8 +192,8 @@ def _frozen(call: Call, x: Value, epsilon: float) -> Value:
     """
     scale, bias = call.learned(1, "weight"), call.learned(2, "bias")
     mean = call.constant(call.array(3, "the running mean"))
-    variance = call.array(4, "the running variance").astype(np.float64)
-    rsqrt = call.constant((1 / np.sqrt(variance + epsilon)).astype(np.float32))
+    spread = _checked(call, call.array(4, "the running variance"), epsilon)
+    rsqrt = call.constant((1 / np.sqrt(spread)).astype(np.float32))
     centred = call.emit("sub", x, mean)
     return call.emit("add", call.emit("mul", centred, call.emit("mul", scale, rsqrt)), bias)
 
@@ -207,37 +208,71 @@ def _of_batch(call: Call, x: Value, epsilon: float, momentum: float) -> Value:
             f"its momentum is {momentum:g}, as PyTorch exports a cumulative average (momentum=None)",
             "give the BatchNorm a momentum before the export, or say batch_norm: frozen",
         )
+    if not 0 < momentum < 1:
+        call.fail(f"its momentum is {momentum:g}; it must be between 0 and 1")
+    # First what learns: a tensor that is both, because its exporter stored equal ones once, learns.
+    learned = _learned(call)
     mean, variance = (
         call.emit("statistic", _buffer(call, index), x, kind=kind, momentum=momentum)
         for index, kind in ((3, "mean"), (4, "variance"))
     )
-    return _normed(call, x, mean, variance, epsilon)
+    return _normed(call, x, (mean, variance), learned, epsilon)
 
 
-def _normed(call: Call, x: Value, mean: Value, variance: Value, epsilon: float) -> Value:
+def _normed(
+    call: Call, x: Value, statistics: tuple[Value, Value], learned: tuple[Value, Value], epsilon: float
+) -> Value:
+    mean, variance = statistics
     rsqrt = call.emit("rsqrt", call.emit("add", variance, call.scalar(epsilon, variance)))
-    factor = call.emit("mul", call.learned(1, "weight"), rsqrt)
-    return call.emit("batch_norm", x, mean, factor, call.learned(2, "bias"))
+    return call.emit("batch_norm", x, mean, call.emit("mul", learned[0], rsqrt), learned[1])
+
+
+def _checked(call: Call, variance: Array, epsilon: float) -> NDArray[np.float64]:
+    """What is divided by, squared. Raises: ModelError if that is no positive number everywhere."""
+    spread = variance.astype(np.float64) + epsilon
+    if not (spread > 0).all():
+        call.fail("its variance is not positive everywhere", "export the model again")
+    return spread
+
+
+def _learned(call: Call) -> tuple[Value, Value]:
+    """Scale and shift."""
+    return call.learned(1, "weight"), call.learned(2, "bias")
 
 
 def _buffer(call: Call, index: int) -> Value:
     """A running statistic under the name that the file gives it; where norms share one, under a name of its norm's.
 
-    Exporters store equal tensors once, and fresh statistics are equal; norms that share scale and shift are one norm.
+    Exporters store equal tensors once, and fresh statistics are equal; norms that share scale and shift are one norm,
+    which PyTorch's exporter, in training mode, gives copies of its statistics from the second call on.
     """
     known, scope = call.known(index), call.scope
     assert known is not None
-    name = call.node.inputs[index]
-    owner = (*call.node.inputs[1:3], index)
-    if scope.buffer_owners.setdefault(name, owner) != owner or (name in scope.held and not scope.is_buffer(name)):
-        name = _own_name(call, index)
-        scope.own_names[call.node.outputs[0], index] = name
-        if scope.buffer_owners.setdefault(name, owner) != owner:
-            call.unsupported(
-                f"its running statistics {call.node.inputs[index]!r} are another norm's too",
-                "export the model so that each norm has its own",
-            )
-    return scope.buffer(name, known.array)
+    given, owner = call.node.inputs[index], _owner(call, index)
+    earlier = scope.buffer_of.get(owner)
+    if earlier is not None and np.array_equal(scope.builder.arrays[earlier], known.array):
+        return earlier
+    if index == 4:
+        _checked(call, known.array, call.attributes.number("epsilon", 1e-5))
+    for name in (*((given,) if given in scope.stored else ()), _own_name(call, index)):
+        if name in scope.held:
+            continue
+        if name != given:
+            scope.warn("model.untied", "stored once because their elements are equal; they are kept apart",
+                       where=f"running statistics {given!r}", hint="export each norm with its own")  # fmt: skip
+        made = scope.buffer_of[owner] = scope.buffer(name, known.array)
+        return made
+    return call.unsupported(
+        f"its running statistics {given!r} are something else too",
+        "export the model in evaluation mode, each norm with its own",
+    )
+
+
+def _owner(call: Call, index: int) -> tuple[str, ...]:
+    """What tells a norm from another: its scale and shift; without them, the name of its statistics."""
+    scale, given = call.known(1), call.node.inputs[index]
+    names = call.node.inputs[1:3] if scale is not None and scale.source else (given,)
+    return (*names, str(index))
 
 
 def _own_name(call: Call, index: int) -> str:
@@ -254,13 +289,13 @@ def _as_written(call: Call, x: Value, epsilon: float, momentum: float, *, traini
     if not training:
         if _running_is_read(call.scope, call.node):
             call.fail("its running statistics are read, which only training_mode=1 gives")
-        return (_normed(call, x, call.value(3), call.value(4), epsilon),)
+        return (_normed(call, x, (call.value(3), call.value(4)), _learned(call), epsilon),)
     shape = call.shape_of(x)
     rows = tuple(range(len(shape) - 1))
     mean = call.emit("reduce_mean", x, axes=rows, keepdims=False)
     centred = call.emit("sub", x, mean)
     variance = call.emit("reduce_mean", call.emit("mul", centred, centred), axes=rows, keepdims=False)
-    y = _normed(call, x, mean, variance, epsilon)
+    y = _normed(call, x, (mean, variance), _learned(call), epsilon)
     if not _running_is_read(call.scope, call.node):
         return (y,)
     return (y, _blend(call, 3, mean, momentum), _blend(call, 4, variance, momentum))

@@ -49,6 +49,17 @@ def renamed(node: SourceNode, names: Mapping[str, str]) -> SourceNode:
     return replace(node, inputs=inputs, outputs=tuple(names.get(name, name) for name in node.outputs))
 
 
+def called_after(node: SourceNode, name: str) -> SourceNode:
+    """A node, and all in its sub-graphs, under another's name: that of what they stand for."""
+    attributes = {
+        key: replace(value, nodes=tuple(called_after(inner, name) for inner in value.nodes))
+        if isinstance(value, Body)
+        else value
+        for key, value in node.attributes.items()
+    }
+    return replace(node, name=name, attributes=attributes)
+
+
 # ------------------------------------------------------------------------------------------------------------ functions
 
 

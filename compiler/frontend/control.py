@@ -13,6 +13,7 @@ import numpy as np
 
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.frontend.bodies import place
+from compiler.frontend.lists import LISTS
 from compiler.frontend.scope import Known, Scope
 from compiler.frontend.source import Body, SourceNode, free_name
 
@@ -195,4 +196,4 @@ def _refuse(node: SourceNode, problem: str) -> NoReturn:
     raise UnsupportedOperator(problem, where=node.where, hint=_STATIC)
 
 
-CONTROL: Mapping[str, Callable[[Scope, SourceNode, Run], None]] = {"If": _if, "Loop": _loop, "Scan": _scan}
+CONTROL: Mapping[str, Callable[[Scope, SourceNode, Run], None]] = {"If": _if, "Loop": _loop, "Scan": _scan, **LISTS}

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from compiler.errors import LimitExceeded
 from compiler.frontend.call import Call
 from compiler.frontend.windows import Window
 from compiler.values import Value
+
+_MOST_TAPS = 256
+
+
+def few_taps(call: Call, count: int) -> None:
+    """Refuse what would become a node for each of very many taps. Raises: LimitExceeded."""
+    if count > _MOST_TAPS:
+        raise LimitExceeded(
+            f"a window of {count} along one axis, the limit is {_MOST_TAPS} here", where=call.node.where
+        )
 
 
 def depth_taps(call: Call, x: Value, window: Window, fill: float = 0.0) -> list[Value]:
@@ -17,6 +28,7 @@ def depth_taps(call: Call, x: Value, window: Window, fill: float = 0.0) -> list[
     """
     n, depth, *image = call.shape_of(x)
     (count,), (stride,) = window.outputs(call, (depth,)), window.strides
+    few_taps(call, window.kernel[0])
     offsets = [tap * window.dilations[0] for tap in range(window.kernel[0])]
     rows = count + offsets[-1] // stride
     flat = _fitted(call, call.reshape(x, (n, depth, prod(image))), window.first[0], rows * stride, fill)

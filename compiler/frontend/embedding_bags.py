@@ -20,7 +20,7 @@ from compiler.graph import Array
 
 Mode = Literal["sum", "mean", "max"]
 _REDUCTIONS: Mapping[str, Mode] = {"ReduceMax": "max", "ReduceMean": "mean", "ReduceSum": "sum"}
-_LOWEST = np.float32(-np.inf)
+_LOWEST = np.finfo(np.float32).min
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -12,19 +13,24 @@ from compiler.frontend.torch_record import TorchRecord
 def with_first_names(source: SourceModel, record: TorchRecord) -> tuple[SourceModel, TorchRecord]:
     """Shared tensors under the first of their names, as `module.named_parameters()` has them.
 
-    The exporter calls them by the last. The first shows where a layer of PyTorch's own reads a tensor of another
-    module, while no call names the one that the layer must have itself.
+    The exporter calls them by the last, and writes no tensor for the first, of which no call tells. It shows where the
+    file has no tensor for a name that a module must have itself: a layer that reads a tensor of another module, or a
+    module whose own layer has one of that name.
     """
     called = {record.targets[name] for node in source.nodes for name in node.call.arguments if name in record.targets}
-    uncalled = record.parameters - called
+    absent = record.parameters - called - source.initializers.keys()
     order = {target: position for position, target in enumerate(record.targets.values())}
     first: dict[str, str] = {}
     for node in source.nodes:
-        for name in node.call.arguments if node.module_class.startswith("torch.nn.modules.") else ():
+        for name in node.call.arguments:
             target = record.targets.get(name, "")
-            own = f"{node.module}.{target.rpartition('.')[2]}"
-            if own in uncalled and target in record.parameters:
-                first[target] = min(own, first.get(target, target), key=order.__getitem__)
+            layer, _, leaf = target.rpartition(".")
+            own = [f"{module}.{leaf}".lstrip(".") for module in (node.module, layer.rpartition(".")[0])]
+            if target in record.parameters:
+                found = (name for name in own if name in absent)
+                first[target] = min(*found, first.get(target, target), target, key=order.__getitem__)
+    claims = Counter(first.values())
+    first = {target: name for target, name in first.items() if name != target and claims[name] == 1}
     if not first:
         return source, record
 

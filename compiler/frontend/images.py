@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from compiler.frontend.call import Call
-from compiler.frontend.depth import depth_placed, depth_taps
+from compiler.frontend.depth import depth_placed, depth_taps, few_taps
 from compiler.frontend.windows import Window
 from compiler.values import Value
 
@@ -131,6 +131,7 @@ def _apart(call: Call, y: Value, groups: int, taps: int) -> list[Value]:
     """The inverse of `_side_by_side`."""
     if taps == 1:
         return [y]
+    few_taps(call, taps)
     *size, c = call.shape_of(y)
     grouped = call.reshape(y, (*size, groups, taps, c // (groups * taps)))
     axis = len(size) + 1
@@ -156,6 +157,7 @@ def _filters(call: Call, weight: Value, window: Window) -> list[Value]:
     plane, k = plane_of(window).kernel, call.shape_of(weight)[-1]
     if window.rank < 3:
         return [call.reshape(weight, (*plane, k))]
+    few_taps(call, window.kernel[0])
     return [call.reshape(call.cut(weight, 0, tap, tap + 1), (*plane, k)) for tap in range(window.kernel[0])]
 
 

@@ -10,10 +10,9 @@ import numpy as np
 from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
-from compiler.frontend.bodies import place, with_lifted_initializers, without_functions
+from compiler.frontend.bodies import with_lifted_initializers, without_functions
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.control import CONTROL
-from compiler.frontend.definitions import definition
 from compiler.frontend.embedding_bags import without_bag_loops
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
 from compiler.frontend.form import check_form
@@ -24,10 +23,10 @@ from compiler.frontend.readings import readings_of
 from compiler.frontend.remarks import remark
 from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
-from compiler.frontend.scope import BatchNormMode, Known, Operand, Scope
-from compiler.frontend.sequences import without_sequences
+from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
 from compiler.frontend.sharing import shared_as_told
 from compiler.frontend.source import AttributeValue, SourceModel, SourceNode, parse_model
+from compiler.frontend.stand_ins import define, stands_in
 from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.frontend.torch_recurrent import with_module_tensors
 from compiler.frontend.unrecorded import told_apart
@@ -49,6 +48,7 @@ def import_model(
     input_shapes: Mapping[str, tuple[int, ...]],
     batch: int,
     batch_norm: BatchNormMode,
+    dropout: DropoutMode = "ignore",
     tied: Sequence[Sequence[str]] = (),
     untied: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
@@ -68,6 +68,7 @@ def import_model(
     stored = without_functions(with_lifted_initializers(check_form(parse_model(model, external))), limits)
     source = _prepared(check_form(stored), tied, untied)
     scope = _open_scope(source, limits, batch_norm)
+    scope.dropout, scope.stored = dropout, source.initializers
     inputs: dict[str, Value] = {}
     for name, tensor in bind_inputs(source.inputs, input_shapes, batch, limits).items():
         value = scope.builder.fresh()
@@ -83,7 +84,7 @@ def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequen
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
         source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
-        return _without_replaced(without_sequences(without_bag_loops(source)), stored)
+        return _without_replaced(without_bag_loops(source), stored)
     except _FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",
@@ -168,33 +169,15 @@ def _import_node(scope: Scope, node: SourceNode, opset: int) -> None:
     if listed:
         raise UnsupportedOperator(f"reads {listed!r}, a sequence of tensors", where=node.where)
     results = _fold(scope, node, opset)
-    if not results and node.op_type not in ROWS and _define(scope, node, opset):
+    if results:
+        _assign(scope, node, results)
         return
-    _assign(scope, node, results or _apply_row(scope, node, opset))
-
-
-def _define(scope: Scope, node: SourceNode, opset: int) -> bool:
-    """Import the standard's definition of a node's operator in its place; False if it has none."""
-    found = definition(scope, node, opset)
-    if found is None:
-        return False
-    body, version = found
-    actual = {name: node.operand(position) for position, name in enumerate(body.inputs)}
-    nodes, outputs = place(body, actual, node.outputs, node.name, scope.taken)
-    scope.count_nodes(nodes, node.where)
-    for inner in nodes:
-        try:
-            _guarded(scope, replace(inner, name=node.name), version)
-        except CompileError as problem:
-            problem.message = f"its definition by other operators needs {inner.op_type}: {problem.message}"
-            problem.where = node.where
+    try:
+        if node.op_type in ROWS or not define(scope, node, opset, _guarded):
+            _assign(scope, node, _apply_row(scope, node, opset))
+    except UnsupportedOperator:
+        if node.op_type not in ROWS or not stands_in(scope, node, opset, run, _guarded):
             raise
-    for name, inner_name in zip(node.outputs, outputs, strict=False):
-        if name and name != inner_name:
-            if not inner_name:
-                raise UnsupportedOperator(f"its definition does not say what its output {name!r} is", where=node.where)
-            scope.same(name, inner_name)
-    return True
 
 
 def _apply_row(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand | None, ...]:
@@ -331,7 +314,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value], read
     unlearnable = {name: Unlearnable(why, UNOPTIMIZED) for name, why in source.unlearnable.items()} | _baked(scope)
     return Graph(
         nodes=tuple(scope.builder.nodes),
-        inputs=tuple(inputs.values()),
+        inputs=(*inputs.values(), *scope.random_inputs.values()),
         outputs=tuple(outputs.values()),
         types=dict(scope.builder.types),
         arrays=dict(scope.builder.arrays),

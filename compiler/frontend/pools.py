@@ -13,6 +13,7 @@ import numpy as np
 
 from compiler.frontend.call import Call
 from compiler.frontend.depth import depth_taps
+from compiler.frontend.folds.sizes import sized
 from compiler.frontend.images import plane_of
 from compiler.frontend.windows import Window
 from compiler.graph import Array, AttrValue
@@ -56,6 +57,7 @@ def averaged(call: Call, x: Value, window: Window, counted: bool, beyond: tuple[
 def positions(call: Call, x: Value, window: Window, *, column_major: bool) -> Value:
     """x: [N, ..., C] -> [N, ..., C] i64: where in [N, C, ...] each window's first maximum lies, counted flat."""
     n, *size, c = call.shape_of(x)
+    sized(call, (n, *size, c))
     places = np.arange(prod(size), dtype=np.int64)
     places = places.reshape(size[::-1]).transpose() if column_major else places.reshape(size)
     place = call.emit("broadcast_to", call.constant(places[..., None]), shape=(n, *size, c))
@@ -106,6 +108,7 @@ def _averaged_planes(call: Call, images: Value, plane: Window, counted: bool, be
         return call.emit("average_pool", images, count_pads=counted, **_kernel_window(plane))
     area = prod(plane.kernel)
     if _is_dilated(plane):
+        sized(call, (*plane.kernel, c))
         weights = call.constant(np.full((*plane.kernel, c), 1 / area, np.float32))
         y = call.emit("depthwise_conv2d", images, weights, **plane.geometry())
     else:
@@ -113,6 +116,7 @@ def _averaged_planes(call: Call, images: Value, plane: Window, counted: bool, be
     rows, columns = (
         _counts(call, extent, plane.axes(axis), counted, beyond[axis]) for axis, extent in enumerate((h, w))
     )
+    sized(call, (rows.size, columns.size))
     share = area / np.maximum(np.outer(rows, columns), 1)
     if (share == 1).all():
         return y
@@ -123,6 +127,8 @@ def _counts(call: Call, extent: int, window: Window, counted: bool, beyond: int)
     """Along one axis: how many positions each window averages."""
     (out,), first = window.outputs(call, (extent,)), window.first[0]
     low, high = (-first, extent + window.last[0] - beyond) if counted else (0, extent)
-    starts = np.arange(out)[:, None] * window.strides[0] - first
-    places = starts + np.arange(window.kernel[0]) * window.dilations[0]
-    return np.asarray(((places >= low) & (places < high)).sum(axis=1))
+    starts = np.arange(out) * window.strides[0] - first
+    step = window.dilations[0]
+    # Taps t of [0, kernel) with low <= start + t * step < high.
+    begin, end = (np.clip(-((starts - bound) // step), 0, window.kernel[0]) for bound in (low, high))
+    return np.asarray(end - begin)

@@ -29,7 +29,9 @@ def readings_of(
         if old is None:
             continue
         for index, name in enumerate(node.inputs):
-            if name and name != old.operand(index):
+            # What the file makes of another tensor (TorchScript's Identity) may be a tensor of its own, of that name.
+            is_own = name in source.initializers and name not in stored.initializers
+            if name and (is_own or name != old.operand(index)):
                 reading = _reading(source, made, node, index, old.operand(index))
                 found += [reading] if reading is not None else []
     for (node_name, index), name in own_names.items():

@@ -27,7 +27,10 @@ def remark(scope: Scope, source: SourceModel) -> None:
         _folded_norms(scope, source)
     if scope.batch_norm != "train":
         _training_norms(scope, source)
-    _dropouts(scope, source)
+    if scope.dropout == "train":
+        _no_dropouts(scope)
+    else:
+        _dropouts(scope, source)
     _unused(scope, source)
     _damaged(scope, source)
 
@@ -81,8 +84,19 @@ def _dropouts(scope: Scope, source: SourceModel) -> None:
         "model.dropout_ignored",
         f"{len(nodes)} Dropout nodes{exported} do nothing here, a training step drops no values: "
         f"{few_of([_layer(node) for node in nodes])}",
-        hint="call model.eval() before the export; regularise with weight_decay, or a plan that trains less",
+        hint="say dropout: train, or call model.eval() before the export",
     )
+
+
+def _no_dropouts(scope: Scope) -> None:
+    """The exporter was first: in evaluation mode it leaves dropouts out."""
+    if not any(node.op == "dropout" for node in scope.builder.nodes):
+        scope.warn(
+            "model.no_dropout",
+            "the file has no Dropout node that drops anything, so `dropout: train` does nothing",
+            where="spec.dropout",
+            hint="call model.train() before the export; a model exported in evaluation mode has lost them",
+        )
 
 
 def _known(scope: Scope, node: SourceNode, index: int, attribute: str, default: float) -> float:

@@ -48,6 +48,8 @@ class Restoration:
     """Tensors of convolutions with a folded norm -> the norm's arguments."""
     views: dict[tuple[str, str], str] = field(default_factory=dict)
     """(parameter, initializer that was folded from it) -> the node's output that takes its place."""
+    cuts: dict[int, list[SourceNode]] = field(default_factory=dict)
+    """Position of a node -> nodes in front of it through which no gradient passes."""
     taken: set[str] = field(default_factory=set)
     """Names of all values, so that new ones differ."""
 

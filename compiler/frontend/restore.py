@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler.frontend.detached import restore_cuts
 from compiler.frontend.first_names import with_first_names
 from compiler.frontend.restoration import Read, Restoration, constant_copy, give, hold
 from compiler.frontend.source import SourceModel
@@ -40,9 +41,14 @@ def restored(source: SourceModel) -> SourceModel:
     work.called = {target for name, target in record.targets.items() if name in arguments}
     for positions in calls:
         _restore_call(work, positions)
+    restore_cuts(work, calls)
     settle_unexplained(work)
     tell_what_is_missing(work)
-    nodes = tuple(replace(node, inputs=tuple(work.inputs[i])) for i, node in enumerate(source.nodes))
+    nodes = (
+        one
+        for i, node in enumerate(source.nodes)
+        for one in (*work.cuts.get(i, ()), replace(node, inputs=tuple(work.inputs[i])))
+    )
     return replace(
         source,
         nodes=(*work.prologue, *nodes),

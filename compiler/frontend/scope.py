@@ -50,6 +50,8 @@ class Known:
 
 
 Operand = Known | Value
+DropoutMode = Literal["ignore", "train"]
+RandomInput = Literal["random_seed", "random_step"]
 BatchNormMode = Literal["fold", "frozen", "train"]
 Replay = Callable[["Scope", SourceNode], None]
 
@@ -77,6 +79,7 @@ class Scope:
         self.recorded = recorded
         """Parameters that the file itself calls so; of others we only know that they are float initializers."""
         self.batch_norm = batch_norm
+        self.dropout: DropoutMode = "ignore"
         self.absorbed: set[str] = set()
         """Outputs of nodes that an earlier node already computes (a BatchNormalization folded into its Conv)."""
         self.operands: dict[str, Operand] = {}
@@ -85,10 +88,15 @@ class Scope:
         self.parameters: dict[str, Parameter] = {}
         self.held: dict[str, Value] = {}
         """Parameter -> the value that holds it."""
-        self.buffer_owners: dict[str, tuple[object, ...]] = {}
-        """Running statistic -> the norm that it belongs to."""
+        self.buffer_of: dict[tuple[str, ...], Value] = {}
+        """What a norm is known by -> a running statistic of its own."""
+        self.stored: Collection[str] = ()
+        """The tensors that the file holds."""
         self.bias_of: dict[Value, str] = {}
         """Output of a contraction that has no bias yet -> name of its ONNX node: an Add onto it is its bias."""
+        self.random_inputs: dict[RandomInput, Value] = {}
+        """What a model with random generators is fed beside its data."""
+        self.random_nodes = 0
         self.folded_bytes = 0
         self._imported = 0
         self.warnings: dict[CompileWarning, None] = {}
@@ -149,6 +157,13 @@ class Scope:
             order = tuple(range(operand.array.ndim))
             return self.parameter(operand, order, kind="weight")
         return self.constant(operand.array)
+
+    def random_input(self, kind: RandomInput) -> Value:
+        """The run's seed or the number of its step, whole numbers that are fed to every run of the graph."""
+        if kind not in self.random_inputs:
+            made = self.random_inputs[kind] = self.builder.fresh("hyper", kind)
+            self.builder.types[made] = TensorType("i64", ())
+        return self.random_inputs[kind]
 
     def bake(self, operand: Known, where: str) -> None:
         """Note that the import reads an operand's elements: the parameters behind it cannot learn through there."""
@@ -247,10 +262,6 @@ class Scope:
         parameter = Parameter(name, array.shape, array.shape, axes, "buffer", self.builder.layer)
         return self._add(parameter, array, axes)
 
-    def is_buffer(self, name: str) -> bool:
-        """True for the name of a buffer."""
-        return name in self.parameters and not self.parameters[name].may_learn
-
     def bias_name(self, weight: str) -> str:
         """A free name for the bias that belongs to a weight, in the style of the model's exporter."""
         stem = weight.removesuffix(".weight") if self._bias_suffix == ".bias" else weight
@@ -298,16 +309,20 @@ class Scope:
 
     def count_nodes(self, nodes: Sequence[SourceNode], where: str) -> None:
         """Charge nodes that stand in for others, and note who reads what. Raises: LimitExceeded."""
-        self._imported += max(len(nodes), 1)
+        self.charge(max(len(nodes), 1), where)
+        for node in nodes:
+            for name in dict.fromkeys(node.inputs):
+                self.readers.setdefault(name, []).append(node)
+
+    def charge(self, nodes: int, where: str) -> None:
+        """Charge so many nodes that stand in for others. Raises: LimitExceeded."""
+        self._imported += nodes
         if self._imported > self.limits.nodes:
             raise LimitExceeded(
                 f"more than {self.limits.nodes:,} nodes once operators are defined by others and loops unrolled",
                 where=where,
                 hint="shorten the loop, or split the model",
             )
-        for node in nodes:
-            for name in dict.fromkeys(node.inputs):
-                self.readers.setdefault(name, []).append(node)
 
     def same(self, name: str, other: str) -> None:
         """From now on `name` is what `other` is."""

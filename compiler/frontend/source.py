@@ -334,6 +334,8 @@ def parsed_attribute(attribute: Any, where: str) -> AttributeValue:
             return tuple(_text(value, where) for value in attribute.strings)
         case kind.GRAPH:
             return _subgraph(attribute.g, where)
+    if attribute.type == kind.TYPE_PROTO:
+        return ""  # an Optional says of what it is one, which its value does too
     raise UnsupportedOperator(f"attribute {attribute.name!r} has a type that is not supported", where=where)
 
 

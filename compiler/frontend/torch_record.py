@@ -13,6 +13,8 @@ from typing import Any
 
 UNOPTIMIZED = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
 """What brings a file whose parameters the exporter has left alone."""
+DETACH = "aten.detach.default"
+"""The operator behind an Identity node that no gradient passes."""
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 CALL = "pkg.torch.onnx.fx_node"
@@ -26,6 +28,11 @@ _SPECS = (
 )
 _QUOTED = re.compile(r"'([^']*)'")
 _ARGUMENT = re.compile(r"%(\w+)")
+_LONGEST = 4096
+"""Characters of a call's arguments that are read."""
+_WHOLE = re.compile(r"-?\d{1,18}")
+_POSITIONAL = re.compile(r"(?:[^,()\[\]]|\([^()]*\)|\[[^][]*\])+")
+"""One argument; lists and tuples in it are not taken apart."""
 _CALLED = re.compile(r"^%(\w+) ")
 
 
@@ -59,10 +66,19 @@ class TorchRecord:
 
 @dataclass(frozen=True, slots=True)
 class TorchCall:
-    """One call of the exported program: its result's name and the names of its tensor arguments, in order."""
+    """One call of the exported program: its result's name and the names of its tensor arguments, in order.
+
+    `written`: all positional arguments as the program writes them, numbers included.
+    """
 
     result: str = ""
     arguments: tuple[str, ...] = field(default=())
+    written: tuple[str, ...] = field(default=())
+
+    def number(self, position: int) -> int | None:
+        """A positional argument that is a whole number, else None."""
+        text = self.written[position] if position < len(self.written) else ""
+        return int(text) if _WHOLE.fullmatch(text) else None
 
 
 NO_CALL = TorchCall()
@@ -106,7 +122,9 @@ def torch_call(told: Mapping[str, str]) -> TorchCall:
     if called is None:
         return NO_CALL
     _, _, arguments = text.partition("](args = ")
-    return TorchCall(called[1], tuple(_ARGUMENT.findall(arguments)))
+    positional = arguments.partition(", kwargs = ")[0].removeprefix("(").removesuffix(")")
+    written = tuple(part.strip() for part in _POSITIONAL.findall(positional[:_LONGEST]))
+    return TorchCall(called[1], tuple(_ARGUMENT.findall(arguments)), written)
 
 
 def _signature(text: str) -> dict[str, tuple[str, str]]:

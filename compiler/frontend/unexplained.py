@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from compiler.frontend.folded import Folded, once, standing_for
-from compiler.frontend.restoration import Read, Restoration, constant_copy, give_view
+from compiler.frontend.restoration import Read, Restoration, constant_copy, give, give_view
+from compiler.frontend.source import SourceNode
 from compiler.frontend.torch_record import UNOPTIMIZED, TorchRecord
 from compiler.warnings import CompileWarning, few_of
 
@@ -24,12 +25,16 @@ _NUMBERED = re.compile(r"_\d+$")
 def settle_unexplained(work: Restoration) -> None:
     """Reads that no argument of their call names: through a view that is gone, folded, or merged with a constant."""
     values = {*work.record.inputs, *(node.call.result for node in work.source.nodes)}
+    readers = _readers(work)
     folded: dict[str, list[Read]] = {}
     for read in work.unexplained:
         if not work.record.knows(read.name):
             folded.setdefault(read.name, []).append(read)
             continue
         arguments = work.source.nodes[read.node].call.arguments
+        if not arguments and read.name in work.called:
+            _settle_untold(work, read, readers)
+            continue
         hidden = [name for name in arguments if name not in values and name not in work.record.targets]
         if arguments and not hidden:
             # The exporter's own ones or zeros, stored once with a fresh norm or bias.
@@ -41,6 +46,34 @@ def settle_unexplained(work: Restoration) -> None:
     pieces = Counter(origin for name in folded for origin in work.record.origins(name))
     for name, reads in folded.items():
         _settle_folded(work, name, reads, pieces)
+
+
+def _readers(work: Restoration) -> Mapping[str, Sequence[SourceNode]]:
+    found: dict[str, list[SourceNode]] = {}
+    for node in work.source.nodes:
+        for name in node.inputs:
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _settle_untold(work: Restoration, read: Read, readers: Mapping[str, Sequence[SourceNode]]) -> None:
+    """A read by a node that the exporter made of several calls, of a tensor that other calls name.
+
+    It may be another parameter with equal elements, stored once: that of the modules which read the node's outputs, if
+    nothing else names theirs.
+    """
+    node, leaf = work.source.nodes[read.node], read.name.rpartition(".")[2]
+    gone = {name for name in work.record.parameters - work.called if name not in work.initializers}
+    modules = {reader.module for output in node.outputs for reader in readers.get(output, ())}
+    own = {f"{module}.{leaf}".lstrip(".") for module in modules}
+    if read.name in own:
+        return
+    found = sorted(own & gone)
+    if len(found) == 1:
+        give(work, read, found[0])
+    elif any(name.rpartition(".")[2] == leaf for name in gone):
+        work.unlearnable[read.name] = "it is stored once with a parameter that has equal elements"
+        work.merged = True
 
 
 def _settle_folded(work: Restoration, name: str, reads: Sequence[Read], pieces: Mapping[str, int]) -> None:

@@ -20,6 +20,7 @@ from compiler.kernels.spec import (
     MatmulSpec,
     NormGradSpec,
     PoolSpec,
+    RecurrenceSpec,
     ReduceSpec,
     RowSpec,
 )
@@ -34,7 +35,7 @@ NOT_POINTWISE = Reason("epilogue.access", "element-wise work on reals, at the ve
 OTHER_OPERANDS = Reason("epilogue.operands", "further operands that can be read over the producer's axes")
 TOO_MUCH_WORK = Reason("epilogue.work", "arithmetic that the producer's kernel can hold")
 
-_WITHOUT = GatherSpec | MapSpec | AttentionSpec | MovementSpec
+_WITHOUT = GatherSpec | MapSpec | AttentionSpec | RecurrenceSpec | MovementSpec
 WithEpilogue = MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec | ReduceSpec | NormGradSpec
 
 

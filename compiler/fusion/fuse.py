@@ -45,8 +45,8 @@ class CallGraph:
     calls: list[KernelCall | None]
     makers: dict[Value, int] = field(default_factory=dict)
     readers: dict[Value, list[int]] = field(default_factory=dict)
-    updated: set[Value] = field(default_factory=set)
-    """Root values that a call overwrites in place."""
+    overwriters: dict[Value, int] = field(default_factory=dict)
+    """Root value -> the call that overwrites it in place."""
     declined: list[Declined] = field(default_factory=list)
 
     @classmethod
@@ -58,7 +58,7 @@ class CallGraph:
                 if program.root(name) == name:
                     graph.makers[name] = position
                 else:
-                    graph.updated.add(program.root(name))
+                    graph.overwriters[program.root(name)] = position
             for root in dict.fromkeys(program.root(name) for name in call.inputs):
                 graph.readers.setdefault(root, []).append(position)
         return graph
@@ -113,7 +113,7 @@ def _merged(graph: CallGraph, producer: KernelCall, call: KernelCall, root: Valu
     reason = _kept_apart(graph, producer, root)
     if reason is None and not _worthwhile(producer, call):
         reason = TOO_MUCH_WORK
-    if reason is None and _reads_updated(graph, producer, call):
+    if reason is None and (_reads_own_update(graph, producer, call) or _closes_circle(graph, producer, call)):
         reason = OVERWRITTEN
     return reason or fuse_into_reader(producer, call, graph.reads_of(call, root))
 
@@ -161,11 +161,29 @@ def _size(extents: tuple[int, ...]) -> int:
     return total
 
 
-def _reads_updated(graph: CallGraph, producer: KernelCall, reader: KernelCall) -> bool:
-    """An in-place update may read what it overwrites only at the very point it writes, and of what another call updates
-    nothing: of two such calls that read each other's operand neither could come first."""
-    in_place = any(graph.program.root(name) != name for name in reader.outputs)
-    return in_place and any(graph.program.root(name) in graph.updated for name in producer.inputs)
+def _reads_own_update(graph: CallGraph, producer: KernelCall, reader: KernelCall) -> bool:
+    """An in-place update may read what it overwrites only at the very point it writes."""
+    written = {graph.program.root(name) for name in reader.outputs if graph.program.root(name) != name}
+    return any(graph.program.root(name) in written for name in producer.inputs)
+
+
+def _closes_circle(graph: CallGraph, producer: KernelCall, reader: KernelCall) -> bool:
+    """Two updates that each read what the other overwrites have no order: of w = a b, d_a reads b and d_b reads a."""
+    root = graph.program.root
+    written = {root(name) for name in reader.outputs if root(name) != name}
+    left = [graph.overwriters[own] for own in map(root, producer.inputs) if own in graph.overwriters] if written else []
+    seen: set[int] = set()
+    while left:
+        position = left.pop()
+        later = graph.calls[position]
+        if later is None or later is reader or position in seen:
+            continue
+        seen.add(position)
+        read = {root(name) for name in later.inputs}
+        if read & written:
+            return True
+        left += [graph.overwriters[own] for own in read if own in graph.overwriters]
+    return False
 
 
 # -------------------------------------------------------------------------------------------- consumer into epilogue

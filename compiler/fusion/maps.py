@@ -56,7 +56,10 @@ def fuse_into_reader(producer: KernelCall, consumer: KernelCall, reads: frozense
     extents = extents_of(spec)
     operands = Operands()
     table: dict[int, Expr] = {}
-    for position, (name, access) in enumerate(zip(consumer.inputs, spec.inputs, strict=True)):
+    own, behind = consumer.inputs[: len(spec.inputs)], consumer.inputs[len(spec.inputs) :]
+    if max(reads) >= len(own):
+        return NOT_COMPOSED  # an operand of the reduction's epilogue, which is read over other axes
+    for position, (name, access) in enumerate(zip(own, spec.inputs, strict=True)):
         if position not in reads:
             table[position] = Ref(operands.add(name, access))
             continue
@@ -64,13 +67,14 @@ def fuse_into_reader(producer: KernelCall, consumer: KernelCall, reads: frozense
         if isinstance(moved, Reason):
             return moved
         table[position] = moved
-    if len(operands.names) > MAX_OPERANDS:
+    if len(operands.names) + len(behind) > MAX_OPERANDS:
         return TOO_MANY_OPERANDS
-    size = sum(access.type.size_bytes for access in operands.accesses)
+    extra = spec.epilogue_inputs if isinstance(spec, ReduceSpec) else ()
+    size = sum(access.type.size_bytes for access in (*operands.accesses, *extra))
     return replace(
         consumer,
         spec=_with_inputs(spec, tuple(operands.accesses), table),
-        inputs=tuple(operands.names),
+        inputs=(*operands.names, *behind),
         flops=consumer.flops + producer.flops,
         bytes_read=min(size, consumer.bytes_read + producer.bytes_read),
     )

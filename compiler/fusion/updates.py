@@ -30,8 +30,7 @@ NO_PRODUCT = Reason("update.no_product", "a gradient that a matrix product makes
 GRADIENT_IS_READ = Reason("update.gradient_is_read", "a gradient that nothing but the update reads")
 KERNEL_CANNOT = Reason("update.kernel", "a kernel that keeps its sums in registers until they are done")
 OPERANDS_OUTWEIGH = Reason("update.operands", "operands no larger than two gradients, since they live longer")
-READS_UPDATED = Reason("update.reads_updated", "a product of what no update overwrites: two that read each other's weight "
-                       "have no order")  # fmt: skip
+READS_UPDATED = Reason("update.reads_updated", "a product of what no update overwrites; else two may have no order")
 OTHER_POINTS = Reason("update.points", "an update of the whole weight, point by point")
 
 _GRADIENT = 1

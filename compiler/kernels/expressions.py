@@ -11,7 +11,7 @@ from dataclasses import dataclass
 UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "floor", "sign",
          "sin", "cos", "atan", "not", "to_f32", "to_i64", "to_i32", "to_bool", "is_nan")  # fmt: skip
 BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "lt", "le", "eq", "and", "or", "mod", "fmod",
-          "bit_and", "bit_or", "bit_xor")  # fmt: skip
+          "bit_and", "bit_or", "bit_xor", "philox", "philox0", "philox1")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,11 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """`op` in `BINARY`; `lt`, `le`, `eq` give bool."""
+    """`op` in `BINARY`; `lt`, `le`, `eq` give bool.
+
+    `philox` draws 64 random bits as an i64 by a counter x under a key y (both i64); `philox0` and `philox1` give the
+    upper 24 bits of its two words (`compiler.kernels.philox`).
+    """
 
     op: str
     x: Expr
@@ -92,6 +96,7 @@ def mul(x: Expr, y: Expr) -> Expr:
 WORK = {
     "exp": 10, "log": 12, "tanh": 15, "sigmoid": 12, "erf": 20, "sin": 15, "cos": 15, "atan": 20, "pow": 25,
     "div": 4, "mod": 15, "fmod": 12, "sqrt": 4, "rsqrt": 5, "reciprocal": 4,
+    "philox": 120, "philox0": 120, "philox1": 120,
 }  # fmt: skip
 
 

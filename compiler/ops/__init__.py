@@ -12,14 +12,17 @@ from compiler.ops.bce import BCE_WITH_LOGITS
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
+from compiler.ops.dropout import DROPOUT
 from compiler.ops.elements import ELEMENT_MOVEMENT
 from compiler.ops.elementwise import ELEMENTWISE
+from compiler.ops.lookup import LOOKUPS
 from compiler.ops.matmul import MATMUL
 from compiler.ops.movement import MOVEMENT
 from compiler.ops.normalization import NORMALIZATION
 from compiler.ops.normalize import NORMALIZE_OPERATORS
 from compiler.ops.optimizer import OPTIMIZERS
 from compiler.ops.pooling import POOLING
+from compiler.ops.random import RANDOM
 from compiler.ops.record import Operator
 from compiler.ops.recurrence import RECURRENCE
 from compiler.ops.reduction import REDUCTION
@@ -28,6 +31,7 @@ from compiler.ops.softmax import SOFTMAX_OPERATORS
 FAMILIES = (
     ELEMENTWISE,
     MOVEMENT,
+    LOOKUPS,
     ELEMENT_MOVEMENT,
     ALONG_AXIS,
     REDUCTION,
@@ -42,6 +46,8 @@ FAMILIES = (
     NORMALIZATION,
     BATCH_NORM,
     ATTENTION,
+    RANDOM,
+    DROPOUT,
     RECURRENCE,
     OPTIMIZERS,
 )

@@ -21,6 +21,7 @@ from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.movement import ElementsSpec
 from compiler.ops.emitter import Emitter, Grads
+from compiler.ops.lookup import rows_named
 from compiler.ops.record import (
     Cost,
     Example,
@@ -82,7 +83,7 @@ def _spec(
 
 def _places(index: Array, picked: tuple[int, ...], axis: int, rows: int) -> tuple[Array, ...]:
     """A NumPy index of the element that each position names."""
-    wrapped = np.broadcast_to(np.where(index < 0, index + rows, index), picked)
+    wrapped = np.broadcast_to(rows_named(index, rows), picked)
     grids = np.indices(picked, sparse=True)
     return tuple(wrapped if i == axis else grid for i, grid in enumerate(grids))
 

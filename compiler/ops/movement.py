@@ -7,12 +7,11 @@ from math import prod
 
 import numpy as np
 
-from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.errors import ModelShapeError
 from compiler.graph import Array, Attrs, Node, TensorType
 from compiler.kernels.access import Access, axis, broadcast, identity
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select
-from compiler.kernels.spec import GatherSpec, MapSpec
+from compiler.kernels.spec import MapSpec
 from compiler.ops.broadcasting import sum_to
 from compiler.ops.emitter import Emitter, Grads
 from compiler.ops.record import (
@@ -305,87 +304,4 @@ CONCAT = Operator(
     examples=(Example((_CUBE, TensorType("f32", (2, 1, 4)), _CUBE), {"axis": 1}),),
 )
 
-# ------------------------------------------------------------------------------------------------ gather, scatter_add
-
-
-def _gather_spec(table: tuple[int, ...], along: int, index: TensorType, dtype: DType, kind: str) -> GatherSpec:
-    return GatherSpec(
-        kind="gather" if kind == "gather" else "scatter_add",
-        outer=prod(table[:along]),
-        rows=table[along],
-        inner=prod(table[along + 1 :]),
-        count=index.size,
-        index_dtype="i32" if index.dtype == "i32" else "i64",
-        dtype=dtype,
-    )
-
-
-def _gather_infer(inputs: Types, attrs: Attrs) -> Types:
-    data, index = inputs
-    along = integer(attrs, "axis")
-    return (TensorType(data.dtype, data.shape[:along] + index.shape + data.shape[along + 1 :]),)
-
-
-def _gather_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
-    along = integer(node.attrs, "axis")
-    return (b.emit("scatter_add", node.inputs[1], d_output, axis=along, shape=b.shape(node.inputs[0])), None)
-
-
-GATHER = Operator(
-    name="gather",
-    attributes=("axis",),
-    infer=_gather_infer,
-    evaluate=lambda inputs, attrs: (np.take(inputs[0], inputs[1].astype(np.int64), axis=integer(attrs, "axis")),),
-    grad=_gather_grad,
-    cost=lambda inputs, outputs, attrs: Cost(0, outputs[0].size_bytes + inputs[1].size_bytes, outputs[0].size_bytes),
-    lower=lambda inputs, outputs, attrs: _gather_spec(
-        inputs[0].shape, integer(attrs, "axis"), inputs[1], inputs[0].dtype, "gather"
-    ),
-    to_onnx=lambda node, types: [OnnxNode("Gather", node.inputs, node.outputs, {"axis": integer(node.attrs, "axis")})],
-    examples=(
-        Example((TensorType("f32", (5, 4)), TensorType("i64", (2, 3))), {"axis": 0}, ("normal", "index:5")),
-        Example((_CUBE, TensorType("i64", (5,))), {"axis": 1}, ("normal", "index:3")),
-    ),
-)
-
-
-def _scatter_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
-    index, d_y = inputs
-    shape, along = ints(attrs, "shape"), integer(attrs, "axis")
-    result = np.zeros((shape[along], prod(shape[:along]), prod(shape[along + 1 :])), d_y.dtype)
-    rows = d_y.reshape(prod(shape[:along]), index.size, prod(shape[along + 1 :])).transpose(1, 0, 2)
-    np.add.at(result, index.reshape(-1).astype(np.int64), rows)
-    return (result.transpose(1, 0, 2).reshape(shape),)
-
-
-def _scatter_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
-    out = OnnxWriter(node.output)
-    shape, along = ints(node.attrs, "shape"), integer(node.attrs, "axis")
-    outer, rows, inner = prod(shape[:along]), shape[along], prod(shape[along + 1 :])
-    count = types[node.inputs[0]].size
-    index = out.add("Cast", node.inputs[0], to=ELEMENT_TYPES["i64"].onnx)
-    index = out.add("Expand", out.add("Reshape", index, out.ints(1, count, 1)), out.ints(outer, count, inner))
-    updates = out.add("Reshape", node.inputs[1], out.ints(outer, count, inner))
-    zeros = out.add("Expand", out.scalar(0.0), out.ints(outer, rows, inner))
-    total = out.add("ScatterElements", zeros, index, updates, axis=1, reduction="add")
-    out.add("Reshape", total, out.ints(*shape), output=node.output)
-    return out.nodes
-
-
-SCATTER_ADD = Operator(
-    name="scatter_add",
-    attributes=("axis", "shape"),
-    infer=lambda inputs, attrs: (TensorType(inputs[1].dtype, ints(attrs, "shape")),),
-    evaluate=_scatter_evaluate,
-    grad=lambda b, node, d, wanted: (None, b.emit("gather", d, node.inputs[0], axis=integer(node.attrs, "axis"))),
-    cost=elementwise_cost(1),
-    lower=lambda inputs, outputs, attrs: _gather_spec(
-        outputs[0].shape, integer(attrs, "axis"), inputs[0], outputs[0].dtype, "scatter_add"
-    ),
-    to_onnx=_scatter_onnx,
-    examples=(
-        Example((TensorType("i64", (2, 3)), TensorType("f32", (2, 3, 4))), {"axis": 0, "shape": (5, 4)}, ("index:5",)),
-    ),
-)
-
-MOVEMENT = (RESHAPE, TRANSPOSE, BROADCAST_TO, SLICE, PAD, CONCAT, GATHER, SCATTER_ADD)
+MOVEMENT = (RESHAPE, TRANSPOSE, BROADCAST_TO, SLICE, PAD, CONCAT)

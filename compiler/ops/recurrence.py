@@ -60,7 +60,7 @@ def _sizes(x: TensorType, r: TensorType, start: TensorType, attrs: Attrs) -> _Si
 
 
 def _infer(inputs: Types, attrs: Attrs) -> Types:
-    s = _sizes(*inputs[:3], attrs)
+    s = _sizes(inputs[0], inputs[1], inputs[2], attrs)
     if [bias.shape for bias in inputs[3:]] != [(s.width,)] * s.cell.has_bias:
         raise ModelShapeError(f"a recurrence of width {s.width} with biases {', '.join(map(str, inputs[3:]))}")
     dtype = inputs[0].dtype

@@ -28,6 +28,7 @@ from compiler.values import Value
 Gradient = Callable[[Emitter, Value, Value, Value], Value]
 Evaluate = Callable[[Array], Array]
 
+_DETACHED = NotDifferentiable("its author has cut the gradient off here")
 _VECTOR = TensorType("f32", (2, 3, 5))
 _BOOL = TensorType("bool", (2, 3, 5))
 
@@ -250,4 +251,5 @@ UNARY_OPERATORS = (
     _unary("not", np.logical_not, _LOGIC, "Not", values="bool", tensor=_BOOL),
     _unary("is_nan", np.isnan, _LOGIC, "IsNaN", result="bool"),
     _unary("identity", lambda x: x.copy(), lambda b, x, y, d: d, "Identity", flops=0, expr=Ref(0)),
+    _unary("detach", lambda x: x.copy(), _DETACHED, "Identity", flops=0, expr=Ref(0)),
 )

@@ -49,6 +49,8 @@ def _write(b: GraphBuilder, finder: Finder, match: Match, output: Value) -> None
     mask, causal = _mask(b, match, whole)
     q = _by_position(b, match.q, q_shape)
     k, v = (_by_position(b, _unrepeated(finder, source), None) for source in (match.k, match.v))
+    if b.shape(k)[:3] != b.shape(v)[:3]:  # only one of them shows that its heads are repeated
+        k, v = (_by_position(b, source, None) for source in (match.k, match.v))
     made = (b.fresh(), b.fresh())
     operands = (q, k, v, mask) if mask else (q, k, v)
     y, _ = b.emit_many("attention", operands, outputs=made, scale=match.scale, causal=causal)

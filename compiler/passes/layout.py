@@ -1,9 +1,9 @@
 """Sinks transposes through the graph until they cancel, so that images stay NHWC from the first convolution on.
 
-Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice, broadcast and row-wise
+Rewrites: f(transpose(x)) -> transpose(f(x)) for element-wise, reduction, concat, pad, slice and row-wise
 operators, for those along one axis (lookup, resampling, running sums), and for a reshape that splits axes or merges
-neighbours. Requires: importers that wrap each convolution in NCHW <-> NHWC transposes. Ensures: a transpose is left
-only where an operator fixes its axes (matmul, graph output).
+neighbours (swapped before: a shuffle of channels). Requires: importers that wrap each convolution in NCHW <-> NHWC
+transposes. Ensures: a transpose is left only where an operator fixes its axes (matmul, graph output).
 Why: a convolutional net imported from NCHW would otherwise copy every activation twice.
 """
 
@@ -185,6 +185,13 @@ def _per_axis(*names: str) -> Rule:
     return rule
 
 
+def _broadcast(b: Sinker, node: Node) -> bool:
+    """Pixels repeated in an image; not heads of keys and values, which are looked for where the model repeats them."""
+    lazy = b.pending(node.inputs[0])
+    moves = lazy is not None and lazy.perm[-1] != len(lazy.perm) - 1
+    return moves and _per_axis("shape")(b, node)
+
+
 def _along(b: Sinker, node: Node) -> bool:
     """Operators that work along one axis and leave the others as they are; further operands are tables for it."""
     lazy = b.pending(node.inputs[0])
@@ -229,6 +236,9 @@ def _reshape(b: Sinker, node: Node) -> bool:
     lead = next((axis for axis, extent in enumerate(shape) if extent != 1), 0)
     groups = _regrouped(b.shape(lazy.base), lazy.perm, shape[lead:])
     if groups is None:
+        lazy = _shuffled(b, lazy, shape[lead:])
+        groups = _regrouped(b.shape(lazy.base), lazy.perm, shape[lead:]) if lazy else None
+    if lazy is None or groups is None:
         return False
     order = sorted(range(len(groups)), key=lambda number: groups[number][0])
     base_shape = shape[:lead] + tuple(extent for number in order for extent in groups[number][1])
@@ -242,16 +252,55 @@ def _reshape(b: Sinker, node: Node) -> bool:
     return True
 
 
+def _shuffled(b: Sinker, lazy: Lazy, shape: tuple[int, ...]) -> Lazy | None:
+    """The same value on a base in which the axes that a reshape merges follow each other, None if that takes more.
+
+    It takes one transpose where they lie side by side in another order: a shuffle of channels in groups.
+    """
+    base = b.shape(lazy.base)
+    places = _places(base)
+    order = list(range(len(base)))
+    for axes, _ in _groups(base, lazy.perm, shape) or ():
+        slots = sorted(axes)
+        if places[slots[-1]] - places[slots[0]] != len(slots) - 1:
+            return None
+        for slot, axis in zip(slots, axes, strict=True):
+            order[slot] = axis
+    if order == list(range(len(base))):
+        return None
+    moved = b.emit("transpose", lazy.base, perm=tuple(order))
+    return Lazy(moved, tuple(order.index(axis) for axis in lazy.perm))
+
+
 def _regrouped(
     base: tuple[int, ...], perm: tuple[int, ...], shape: tuple[int, ...]
 ) -> list[tuple[int, tuple[int, ...]]] | None:
     """How a reshape to `shape` groups the axes of transpose(base, perm): (place in the base, new extents) per group.
 
-    Axes of extent 1 do not count. None where a group's axes do not lie side by side in the base.
+    None where a group's axes do not lie side by side in the base.
     """
-    places = {axis: place for place, axis in enumerate(axis for axis, extent in enumerate(base) if extent != 1)}
+    groups, places = _groups(base, perm, shape), _places(base)
+    for axes, _ in groups or ():
+        if any(places[after] != places[before] + 1 for before, after in itertools.pairwise(axes)):
+            return None
+    return [(places[axes[0]], extents) for axes, extents in groups] if groups else None
+
+
+def _places(base: tuple[int, ...]) -> dict[int, int]:
+    """Place of each axis among those that count."""
+    return {axis: place for place, axis in enumerate(axis for axis, extent in enumerate(base) if extent != 1)}
+
+
+def _groups(
+    base: tuple[int, ...], perm: tuple[int, ...], shape: tuple[int, ...]
+) -> list[tuple[list[int], tuple[int, ...]]] | None:
+    """The axes of the base that a reshape to `shape` merges, in their new order, and the extents that it makes of them.
+
+    Axes of extent 1 do not count.
+    """
+    places = _places(base)
     axes = [axis for axis in perm if axis in places]
-    groups: list[tuple[int, tuple[int, ...]]] = []
+    groups: list[tuple[list[int], tuple[int, ...]]] = []
     left = list(shape)
     while axes:
         members, extents = [axes.pop(0)], [left.pop(0)] if left else []
@@ -265,11 +314,9 @@ def _regrouped(
                 want *= extents[-1]
             else:
                 return None
-        if any(places[after] != places[before] + 1 for before, after in itertools.pairwise(members)):
-            return None
         while left and left[0] == 1:
             extents.append(left.pop(0))
-        groups.append((places[members[0]], tuple(extents)))
+        groups.append((members, tuple(extents)))
     return groups if groups and not left else None
 
 
@@ -279,7 +326,7 @@ RULES: Mapping[str, Rule] = {
     "reduce_sum": _reduce,
     "reduce_mean": _reduce,
     "reduce_max": _reduce,
-    "broadcast_to": _per_axis("shape"),
+    "broadcast_to": _broadcast,
     "concat": _concat,
     "cumulative_sum": _along,
     "gather": _along,
@@ -294,4 +341,5 @@ RULES: Mapping[str, Rule] = {
     "rms_normalize": _rows,
     "batch_norm": _per_channel(0),
     "statistic": _per_channel(1),
+    "dropout": _elementwise,
 }

@@ -168,6 +168,13 @@ def _matmul(b: Rewriter, node: Node) -> Value | None:
     return b.emit("matmul", *operands, transpose_a=flags[0], transpose_b=flags[1])
 
 
+def _where(b: Rewriter, node: Node) -> Value | None:
+    """A choice between one value and itself."""
+    _, first, second = node.inputs
+    same = first == second and b.shape(first) == b.shape(node.output)
+    return first if same else None
+
+
 RULES: Mapping[str, Rule] = {
     "identity": _identity,
     "reshape": _reshape,
@@ -186,4 +193,5 @@ RULES: Mapping[str, Rule] = {
     "div": _neutral(1.0, right_only=True),
     "clip": _clip,
     "matmul": _matmul,
+    "where": _where,
 }

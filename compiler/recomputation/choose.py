@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import accumulate
+from math import inf
 
 from compiler.program.cost import CostedCall, Machine, costed_calls
 from compiler.program.program import Program
@@ -36,6 +38,7 @@ def rank_repeats(program: Program, machine: Machine) -> tuple[Repeat, ...]:
     What a repeat saves counts on those before it.
     """
     ranking = _Ranking.of(program, machine)
+    ranking.rank()
     found: list[Repeat] = []
     while (best := ranking.cheapest()) is not None:
         ranking.accept(best)
@@ -86,6 +89,12 @@ class _Ranking:
     leaving: frozenset[Value]
     """Values that leave the cache between the forward and the backward pass."""
     again: set[Value] = field(default_factory=set)
+    readers: dict[Value, list[int]] = field(default_factory=dict)
+    """Candidates that read or make a value."""
+    best: list[tuple[bool, float, int]] = field(default_factory=list)
+    """A heap: candidates with their order when they were last looked at."""
+    order: dict[int, tuple[bool, float, int]] = field(default_factory=dict)
+    """That of each candidate as it is now."""
 
     @classmethod
     def of(cls, program: Program, machine: Machine) -> _Ranking:
@@ -103,24 +112,46 @@ class _Ranking:
             _leaving(program, calls, machine.cache_bytes),
         )
 
+    def rank(self) -> None:
+        """Look at every candidate once; from then on only at those that an accepted one changes."""
+        for position in self.left:
+            for operand in (*self.calls[position].inputs, *self.calls[position].outputs):
+                self.readers.setdefault(operand.root, []).append(position)
+        for position in self.left:
+            self._look_at(position)
+
     def cheapest(self) -> Repeat | None:
         """The repeat to take next; None if none saves any bytes."""
-        useful = [repeat for repeat in map(self._repeat, self.left) if repeat.saved_bytes > 0]
-        return min(useful, key=lambda repeat: (not repeat.gains, repeat.cost / repeat.saved_bytes), default=None)
+        while self.best:
+            order = heappop(self.best)
+            if self.order.get(order[2]) == order:
+                return self._repeat(order[2])
+        return None
 
     def accept(self, repeat: Repeat) -> None:
         """The call is repeated: what it reads is kept or made again, what it makes is not kept."""
         call = self.calls[repeat.position]
-        self.left.remove(repeat.position)
-        self.again |= {operand.root for operand in call.outputs}
-        self.kept |= {operand.root for operand in call.inputs} - self.fixed
+        del self.order[repeat.position]
+        made, read = ({operand.root for operand in operands} for operands in (call.outputs, call.inputs))
+        self.again |= made
+        self.kept |= read - self.fixed
         self.kept -= self.again
+        changed = {position for root in made | read for position in self.readers.get(root, ())}
+        for position in changed & self.order.keys():
+            self._look_at(position)
+
+    def _look_at(self, position: int) -> None:
+        repeat = self._repeat(position)
+        useful = repeat.saved_bytes > 0
+        self.order[position] = (not repeat.gains, repeat.cost / repeat.saved_bytes if useful else inf, position)
+        if useful:
+            heappush(self.best, self.order[position])
 
     def _repeat(self, position: int) -> Repeat:
         call = self.calls[position]
         freed = sum(operand.size_bytes for operand in call.outputs if operand.root in self.kept)
-        known = self.kept | self.again | self.fixed
-        held = sum(operand.size_bytes for operand in call.inputs if operand.root not in known)
+        known = (self.kept, self.again, self.fixed)
+        held = sum(operand.size_bytes for operand in call.inputs if not any(operand.root in one for one in known))
         costs, parts = self.machine.costs, 1 + call.operand_bytes // self.machine.cache_bytes
         cost = max(call.operand_bytes / costs.cache_speed, call.arithmetic)
         cost += parts * (costs.launch_bytes + call.packing)

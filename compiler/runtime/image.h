@@ -53,6 +53,7 @@ typedef struct {
     uint64_t inputs[PF_MAX_INPUTS];
     uint64_t labels[PF_MAX_LABELS], loss, logits;
     uint64_t learning_rate, bias_correction_1, bias_correction_2_sqrt;
+    uint64_t random_seed, random_step; /* i64: what random generators draw by */
 } pf_program;
 
 /* One loss. Its output lies at `offset` after a forward run. */

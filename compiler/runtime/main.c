@@ -22,6 +22,7 @@ static pf_status run_command(const pf_options *options, pf_step *step, const pf_
 static pf_status run_with_step(const pf_options *options, pf_step *step) {
     static pf_data data;
     data.seed = options->seed;
+    pf_set_seed(step, options->seed);
     data.sequential = options->sequential || options->command == PF_EVAL || options->command == PF_INFER;
     PF_TRY(pf_load(step, options->weights, options->weights_count));
     for (int i = 0; i < options->weights_count; i++) pf_tell_match(options->weights[i], pf_loaded(step, i));

@@ -116,6 +116,9 @@ pf_status pf_bind_label(pf_step *step, int label, const void *data, size_t bytes
 
 void pf_set_learning_rate(pf_step *step, double learning_rate);
 
+/* Of what the model's random generators draw (0 until set): the same seed, step and model give the same numbers. */
+void pf_set_seed(pf_step *step, uint64_t seed);
+
 /* Forward, backward and update of the bound batch. `train.diverged` if the loss is not finite. */
 pf_status pf_train_step(pf_step *step, float *loss);
 

@@ -32,6 +32,7 @@ const pf_tensor *pf_logits_tensor(void) { return &pf_image_data.logits; }
 pf_sizes pf_planned_sizes(void) { return pf_image_data.sizes; }
 int64_t pf_steps_done(const pf_step *step) { return step->steps_done; }
 void pf_set_learning_rate(pf_step *step, double learning_rate) { step->learning_rate = learning_rate; }
+void pf_set_seed(pf_step *step, uint64_t seed) { step->seed = seed; }
 
 /* Every operand lies inside the mapping: what the compiler planned is what this process may touch. */
 static pf_status check_program(const pf_program *program) {
@@ -158,9 +159,20 @@ static void put_scalar(pf_step *step, uint64_t offset, double value) {
     if (offset != PF_NOWHERE) memcpy(step->memory + offset, &narrow, sizeof narrow);
 }
 
+static void put_integer(pf_step *step, uint64_t offset, int64_t value) {
+    if (offset != PF_NOWHERE) memcpy(step->memory + offset, &value, sizeof value);
+}
+
+/* Steps count from 1, over checkpoints too; 0 stands for a pass without one. */
+static void put_random(pf_step *step, const pf_program *program, int64_t number) {
+    put_integer(step, program->random_seed, (int64_t)step->seed);
+    put_integer(step, program->random_step, number);
+}
+
 void pf_fill_hyper(pf_step *step) {
     const pf_program *train = &pf_image_data.train;
     int64_t t = step->steps_done + 1;
+    put_random(step, train, t);
     put_scalar(step, train->learning_rate, step->learning_rate);
     put_scalar(step, train->bias_correction_1, 1.0 - power(pf_image_data.beta1, t));
     put_scalar(step, train->bias_correction_2_sqrt, sqrt(1.0 - power(pf_image_data.beta2, t)));
@@ -213,6 +225,9 @@ pf_status pf_train_step(pf_step *step, float *loss) {
                    step->steps_done, isnan(*loss) ? "NaN" : "infinite", step->learning_rate);
 }
 
-pf_status pf_forward(pf_step *step) { return run(step, &pf_image_data.forward); }
+pf_status pf_forward(pf_step *step) {
+    put_random(step, &pf_image_data.forward, 0);
+    return run(step, &pf_image_data.forward);
+}
 
 const float *pf_logits(const pf_step *step) { return at(step, pf_image_data.forward.logits); }

@@ -13,12 +13,13 @@ struct pf_step {
     bool loaded; /* a checkpoint was, whose optimizer state the next one replaces */
     int64_t steps_done;
     double learning_rate;
+    uint64_t seed; /* of random generators */
     pf_match matches[PF_MAX_WEIGHTS]; /* of the last load, by file */
 };
 
 const pf_program *pf_program_of(pf_program_kind kind);
 
-/* Write hyper-parameters of the step to come into the arena. */
+/* Write hyper-parameters of the step to come into the arena, and what its random generators draw by. */
 void pf_fill_hyper(pf_step *step);
 
 /* Run call `index` of a program on the bound memory. */

@@ -45,12 +45,16 @@ class Cutter:
     def cut(self, position: int, parts: int) -> _Cuttable:
         """The call's part, as far as it depends on the call alone."""
         if (position, parts) not in self.known:
-            self.known[position, parts] = self._cut(self.program.calls[position], parts)
+            self.known[position, parts] = self._cut(position, parts)
         return self.known[position, parts]
 
-    def _cut(self, call: KernelCall, parts: int) -> _Cuttable:
-        in_place = any(name in self.program.aliases for name in call.outputs)
-        part = None if in_place else part_of(call.spec, parts)
+    def is_in_place(self, position: int) -> bool:
+        """True if the call writes to storage that another value owns."""
+        return any(name in self.program.aliases for name in self.program.calls[position].outputs)
+
+    def _cut(self, position: int, parts: int) -> _Cuttable:
+        call = self.program.calls[position]
+        part = None if self.is_in_place(position) else part_of(call.spec, parts)
         if part is None or not all(self._has_ranges(name, parts) for name in cut_values(call, part)):
             return _Cuttable(None, frozenset())
         return _Cuttable(part, frozenset(map(self.program.root, whole_inputs(call, part))))
@@ -67,18 +71,23 @@ class Run:
     """A growing run of calls in `parts` parts.
 
     `made`: values whose ranges the parts make one by one. `late`: values complete only after the last part, so that
-    whatever reads them comes later too.
+    whatever reads them comes later too. `early`: calls of which no part is made, and that read nothing of the run
+    (what is made of weights alone): they run whole before the parts.
     """
 
     cutter: Cutter
     parts: int
     made: set[Value] = field(default_factory=set)
     late: set[Value] = field(default_factory=set)
+    early: set[int] = field(default_factory=set)
 
     def admit(self, position: int) -> Part | None:
-        """The next call's part; None if the call runs whole, after the parts."""
-        found = self.cutter.cut(position, self.parts)
-        waits = found.part is None or self.late & self.cutter.inputs[position] or self.made & found.read_whole
+        """The next call's part; None if the call runs whole, before the parts or after them."""
+        found, inputs = self.cutter.cut(position, self.parts), self.cutter.inputs[position]
+        if found.part is None and not (self.late | self.made) & inputs and not self.cutter.is_in_place(position):
+            self.early.add(position)
+            return None
+        waits = found.part is None or self.late & inputs or self.made & found.read_whole
         part = None if waits else found.part
         if part is not None and not part.sums:
             self.made |= self.cutter.outputs[position]
@@ -100,12 +109,19 @@ def whole_inputs(call: KernelCall, part: Part) -> Iterator[Value]:
 
 def parts_of(program: Program, groups: tuple[Group, ...]) -> Mapping[int, tuple[Group, Part]]:
     """For each call that runs part by part: its group, and its part."""
+    return cuts_of(program, groups)[0]
+
+
+def cuts_of(program: Program, groups: tuple[Group, ...]) -> tuple[Mapping[int, tuple[Group, Part]], frozenset[int]]:
+    """The calls that run part by part, and those that run whole before the parts of their group."""
     cutter = Cutter(program)
     found: dict[int, tuple[Group, Part]] = {}
+    early: set[int] = set()
     for group in groups:
         run = Run(cutter, group.parts)
         for position in range(group.first, group.end):
             part = run.admit(position)
             if part is not None:
                 found[position] = (group, part)
-    return found
+        early |= run.early
+    return found, frozenset(early)

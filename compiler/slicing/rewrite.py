@@ -1,7 +1,8 @@
 """Rewrites a program so that groups of calls run part by part of the batch.
 
-Rewrites: the calls of a group are repeated once per part, on ranges of their operands; then follow, in their old
-order, the sums of what the parts summed over the batch, and the calls that cannot be cut or depend on such sums
+Rewrites: the calls of a group are repeated once per part, on ranges of their operands, after those that cannot be cut
+and read nothing that the group makes (of weights alone, as a rule); then follow, in their old order, the sums of what
+the parts summed over the batch, and the calls that cannot be cut or depend on such sums
 (updates of parameters). Requires: calls in execution order. Ensures: the same values, sums over the batch in another
 order. Why: what a part hands on is small enough to stay in the cache, and its bytes serve the next part again.
 """
@@ -19,7 +20,7 @@ from compiler.program.aliases import Alias
 from compiler.program.program import KernelCall, Program, ProgramName
 from compiler.rewriting.passes import PassResult, Reason
 from compiler.slicing.cut import Part
-from compiler.slicing.flow import Group, cut_values, parts_of
+from compiler.slicing.flow import Group, cut_values, cuts_of
 from compiler.values import Value
 
 WAITS = Reason(
@@ -30,8 +31,9 @@ WAITS = Reason(
 def slice_batch(program: Program, *, groups: Mapping[ProgramName, Sequence[Group]]) -> PassResult[Program]:
     """The program with its groups of calls run part by part."""
     own = groups[program.name]
-    cut = parts_of(program, tuple(own))
-    waiting = [position for group in own for position in range(group.first, group.end) if position not in cut]
+    cut, early = cuts_of(program, tuple(own))
+    members = (position for group in own for position in range(group.first, group.end))
+    waiting = [position for position in members if position not in cut and position not in early]
     declined = tuple(WAITS.at(program.calls[position].layer) for position in waiting)
     return PassResult(slice_program(program, own).trimmed(), bool(own), declined)
 
@@ -55,7 +57,8 @@ def slice_program(program: Program, groups: Sequence[Group]) -> Program:
 @dataclass(slots=True)
 class _Slicer:
     program: Program
-    parts: dict[int, tuple[Group, Part]]
+    parts: Mapping[int, tuple[Group, Part]]
+    early: frozenset[int]
     reads: Mapping[Value, int]
     """How many calls (and the world outside) read each value."""
     apart: frozenset[Value]
@@ -65,14 +68,16 @@ class _Slicer:
 
     @classmethod
     def of(cls, program: Program, groups: tuple[Group, ...]) -> _Slicer:
-        parts = dict(parts_of(program, groups))
-        return cls(program, parts, _count_reads(program), _values_apart(program, parts))
+        parts, early = cuts_of(program, groups)
+        return cls(program, parts, early, _count_reads(program), _values_apart(program, parts))
 
     def calls_of(self, group: Group) -> list[KernelCall]:
-        """The group's calls: all parts, then what had to wait for the last."""
-        positions = range(group.first, group.end)
+        """The group's calls: what comes before the parts, all parts, then what had to wait for the last."""
+        first = [position for position in range(group.first, group.end) if position in self.early]
+        positions = [position for position in range(group.first, group.end) if position not in self.early]
         members = [position for position in positions if position in self.parts]
-        calls = [self._part(position, j) for j in range(group.parts) for position in members]
+        calls = [self.program.calls[position] for position in first]
+        calls += [self._part(position, j) for j in range(group.parts) for position in members]
         late: list[KernelCall] = []
         for position in positions:
             late += self._sums(position) if position in self.parts else [self.program.calls[position]]
@@ -177,7 +182,7 @@ def _range_shape(shape: tuple[int, ...], parts: int) -> tuple[int, ...]:
     return (size // parts,)
 
 
-def _values_apart(program: Program, parts: dict[int, tuple[Group, Part]]) -> frozenset[Value]:
+def _values_apart(program: Program, parts: Mapping[int, tuple[Group, Part]]) -> frozenset[Value]:
     counts: dict[Value, set[int]] = {}
     touched_whole = {program.root(name) for name in program.outputs}
     for position, call in enumerate(program.calls):

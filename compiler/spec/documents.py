@@ -126,6 +126,8 @@ class TrainingSpec:
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     batch_norm: BatchNormMode = "fold"
+    dropout: Literal["ignore", "train"] = "ignore"
+    """ignore: nothing is dropped; train: as the model says, in training steps."""
     tied: tuple[tuple[str, ...], ...] = ()
     """Groups of initializers that are one parameter each, where the file does not tell."""
     untied: tuple[str, ...] = ()
@@ -149,6 +151,7 @@ class TrainingSpec:
             optimizer=_optimizer(table.table("optimizer")),
             inputs=_inputs(table.mapping("inputs")),
             batch_norm=_batch_norm(table),
+            dropout="train" if table.choice("dropout", ("ignore", "train"), default="ignore") == "train" else "ignore",
             convolutions="direct"
             if table.choice("convolutions", ("fast", "direct"), default="fast") == "direct"
             else "fast",
@@ -179,6 +182,7 @@ class TrainingSpec:
             # Left out when empty: a spec that does not use them keeps its digest.
             **({"tied": [list(group) for group in self.tied]} if self.tied else {}),
             **({"untied": list(self.untied)} if self.untied else {}),
+            **({"dropout": self.dropout} if self.dropout != "ignore" else {}),
         }
         return _canonical(body)
 

@@ -15,6 +15,7 @@ from compiler.graph import Graph, Node
 from compiler.ops import OPERATORS
 from compiler.ops.record import NotDifferentiable
 from compiler.rewriting.builder import GraphBuilder
+from compiler.step.cuts import without_cuts
 from compiler.step.plan import UpdatePlan, UpdateSlice
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
@@ -43,7 +44,7 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
         if target not in pending:
             raise _unreachable(graph.name_of(target))
         gradients[target] = _slice_of(b, _total(b, pending.pop(target)), part)
-    whole = replace(b.graph_of(graph), outputs=(*graph.outputs, *gradients.values()))
+    whole = replace(without_cuts(b.graph_of(graph)), outputs=(*graph.outputs, *gradients.values()))
     return replace(step, graph=whole, gradients=gradients)
 
 

@@ -159,7 +159,7 @@ def _channelwise(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
 
 def _gather(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     table, indices = node.inputs[:2]
-    at, rank = integer(node.attrs, "axis"), len(walk.shape(indices))
+    at, rank = int(str(node.attrs.get("axis", 0))), len(walk.shape(indices))
     if at <= axis < at + rank:
         yield indices, axis - at
     else:
@@ -183,6 +183,7 @@ RULES: Mapping[str, Rule] = {
     "conv2d": _convolution,
     "conv2d_input_grad": _convolution,
     "depthwise_conv2d": _channelwise,
+    "embedding": _gather,
     "depthwise_input_grad": _channelwise,
     "gather": _gather,
     "matmul": _matmul,

@@ -42,7 +42,9 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
         outputs=(loss, logits),
         warnings=graph.warnings + tuple(writer.warnings),
     )
-    step = TrainingGraph(whole, loss, logits, terms, arrays, graph.inputs)
+    data = graph.data_inputs()
+    hyper = tuple(value for value in graph.inputs if value not in data)
+    step = TrainingGraph(whole, loss, logits, terms, arrays, data, hyper=hyper)
     return step.with_graph(replace(whole, outputs=step.results))
 
 

@@ -50,7 +50,7 @@ def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, plan: UpdatePlan) ->
         inputs=(*step.graph.inputs, *hyper, *states),
         outputs=(*step.results, *updates.values()),
     )
-    return replace(step, graph=graph, updates=updates, optimizer_state=states, hyper=hyper)
+    return replace(step, graph=graph, updates=updates, optimizer_state=states, hyper=(*step.hyper, *hyper))
 
 
 def _state_kinds(spec: OptimizerSpec) -> tuple[StateKind, ...]:

@@ -14,7 +14,7 @@ from safetensors.numpy import load
 from compiler.bundle.archive import MANIFEST, ORIGINS, WEIGHTS
 from compiler.errors import ModelError
 from compiler.graph import Array
-from compiler.origins import Origins
+from compiler.origins import FoldedNorm, Origins
 from compiler.trained.norms import unfold
 from compiler.trained.stored import StoredModel
 
@@ -64,10 +64,18 @@ def bring_back(model: bytes, bundle: bytes, checkpoint: bytes) -> Trained:
         changed |= moved
         revived += unfolded.revived
     file, added = stored.with_tensors(changed)
-    parameters = {**stored.parameters(origins), **changed}
+    behind = {name for norm in origins.norms for name in _behind(norm)}
+    whole = {name: after[name] for name in origins.parameters if name not in folded}
+    parameters = {**whole, **{name: stored.tensor(name) for name in sorted(behind)}, **changed}
     calls = {name: stored.norms_of(name) for name in json.loads(members[MANIFEST]).get("buffers", ())}
     met = {name: count for name, count in calls.items() if count}
     return Trained(file, changed, parameters, tuple(revived), met, added)
+
+
+def _behind(norm: FoldedNorm) -> tuple[str, ...]:
+    """The author's tensors that a folded norm stands for."""
+    names = (norm.scale, norm.shift, norm.mean, norm.variance, norm.own_bias, "" if norm.alone else norm.weight)
+    return tuple(name for name in names if name)
 
 
 def manifest_of(bundle: bytes) -> Mapping[str, Any]:

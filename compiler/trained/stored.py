@@ -41,6 +41,8 @@ class StoredModel:
         self._proto = onnx.ModelProto.FromString(model)
         self._tensors = {tensor.name: tensor for tensor in self._proto.graph.initializer}
         self._readings = {(reading.node, reading.index): reading for reading in origins.readings}
+        self._apart = {reading.stored for reading in origins.readings} - self._tensors.keys()
+        """Values of the file that are tensors of their own, though a node makes them of another one."""
         self._behind: dict[str, Reading] = {}
         for reading in origins.readings:
             self._behind.setdefault(reading.tensor, reading)
@@ -54,10 +56,6 @@ class StoredModel:
             return array
         return array.transpose(np.argsort(reading.perm)) if reading.view == "Transpose" else array.reshape(-1)
 
-    def parameters(self, origins: Origins) -> dict[str, Array]:
-        """The author's parameters that the file holds."""
-        return {name: self.tensor(name) for name in origins.parameters if name in self._tensors or name in self._behind}
-
     def norms_of(self, mean: str) -> int:
         """How many BatchNormalization nodes read a running mean."""
         nodes = [node for node in self._proto.graph.node if node.op_type == "BatchNormalization"]
@@ -67,6 +65,8 @@ class StoredModel:
         reading = self._readings.get((node.output[0], place))
         if reading is not None:
             return _Seen(reading.tensor, reading.view, reading.perm)
+        if node.op_type == "Identity" and node.output[0] in self._apart:
+            return _Seen("")  # what its own readers have not learned stays as it is stored
         return _Seen(node.input[place] if place < len(node.input) else "")
 
     def _array(self, name: str) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +25,37 @@ _LABEL_NAMES = ("y", "labels", "label")
 _FORMS = "a mapping of arrays, (inputs, labels), an npz, a Dataset or DataLoader, or an iterable of (x, y)"
 
 
-def read_data(data: Any, inputs: Sequence[str], example: Mapping[str, Input]) -> Arrays:
-    """The whole data set: every input by its name, labels as `y`, all with the same number of samples.
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a step reads: its inputs, in the order of the model's arguments, and its arrays of labels."""
+
+    inputs: tuple[str, ...]
+    labels: tuple[str, ...] = (LABELS,)
+
+
+def read_data(data: Any, names: Names, example: Mapping[str, Input]) -> Arrays:
+    """The whole data set: every input and array of labels by its name, all with the same number of samples.
 
     `example` says what a batch looks like, if that is known. Raises: UsageError.
     """
     if isinstance(data, str | os.PathLike):
         data = _npz(Path(data))
     if isinstance(data, Mapping):
-        arrays = _named(data, inputs)
-    elif isinstance(data, tuple) and len(data) == 2 and not _is_pair_of_samples(data):
-        arrays = _paired(data[0], data[1], inputs)
+        arrays = _named(data, names)
+    elif not names.labels and (hasattr(data, "shape") or isinstance(data, tuple)):
+        arrays = _inputs(data, names)
+    elif names.labels and isinstance(data, tuple) and len(data) == 2 and not _is_pair_of_samples(data, names):
+        arrays = {**_inputs(data[0], names), **_labels(data[1], names)}
     elif isinstance(data, Iterable) or hasattr(data, "__getitem__"):
-        arrays = _gathered(data, inputs, example)
+        arrays = _gathered(data, names, example)
     else:
         raise UsageError(f"data is {type(data).__name__}; expected {_FORMS}")
     return _checked(arrays, example)
 
 
-def fitted(arrays: Arrays, expected: Mapping[str, Input], *, labels: Input) -> Arrays:
+def fitted(arrays: Arrays, wanted: Mapping[str, Input]) -> Arrays:
     """The arrays in the element types that the step reads. Raises: UsageError for what does not fit it."""
-    wanted = {**expected, LABELS: labels}
-    return {name: _as_read(name, array, wanted[name]) for name, array in arrays.items()}
+    return {name: _as_read(name, array, wanted[name]) if name in wanted else array for name, array in arrays.items()}
 
 
 def _as_read(name: str, array: Array, wanted: Input) -> Array:
@@ -54,7 +64,7 @@ def _as_read(name: str, array: Array, wanted: Input) -> Array:
             f"{_what(name)} have shape {list(array.shape[1:])} per sample, the step reads {list(wanted.shape[1:])}"
         )
     is_real = wanted.dtype.startswith("float")
-    if is_real and array.dtype.kind != "f" and name != LABELS:
+    if is_real and array.dtype.kind != "f" and not wanted.is_label:
         raise UsageError(f"{_what(name)} are {array.dtype}, the step reads {wanted.dtype}: convert (and scale) them")
     if not is_real and array.dtype.kind == "f":
         raise UsageError(f"{_what(name)} are {array.dtype}, the step reads {wanted.dtype}")
@@ -62,7 +72,7 @@ def _as_read(name: str, array: Array, wanted: Input) -> Array:
 
 
 def _what(name: str) -> str:
-    return "the labels" if name == LABELS else f"the samples of input {name!r}"
+    return "the labels" if name == LABELS else f"the samples of {name!r}"
 
 
 # --------------------------------------------------------------------------------------------------------------- forms
@@ -76,45 +86,66 @@ def _npz(path: Path) -> Arrays:
         raise UsageError(f"{path}: not a readable npz: {problem}") from None
 
 
-def _named(data: Mapping[str, Any], inputs: Sequence[str]) -> Arrays:
-    """Inputs by name, or `x` for the only one; labels as `y`."""
-    labels = next((name for name in _LABEL_NAMES if name in data and name not in inputs), None)
-    if labels is None:
-        raise UsageError(f"data has no labels: an array called {LABELS!r}; it holds: {', '.join(map(str, data))}")
-    given: dict[str, Any] = {}
-    for name in inputs:
-        own = name if name in data else "x" if len(inputs) == 1 and "x" in data else ""
+def _named(data: Mapping[str, Any], names: Names) -> Arrays:
+    return {**_inputs(data, names), **_labels(data, names)}
+
+
+def _inputs(x: Any, names: Names) -> Arrays:
+    """Inputs by name (or `x` for the only one), in order, or the only one."""
+    if not isinstance(x, Mapping):
+        given = tuple(x) if isinstance(x, tuple | list) else (x,)
+        if len(given) != len(names.inputs):
+            raise UsageError(
+                f"data has {len(given)} inputs, the model reads {len(names.inputs)}: {', '.join(names.inputs)}"
+            )
+        return {name: _array(one, name) for name, one in zip(names.inputs, given, strict=True)}
+    arrays: Arrays = {}
+    for name in names.inputs:
+        own = name if name in x else "x" if len(names.inputs) == 1 and "x" in x else ""
         if not own:
             raise UsageError(
-                f"data has no array for input {name!r}; the model reads: {', '.join(inputs)}; data holds: "
-                f"{', '.join(map(str, data))}"
+                f"data has no array for input {name!r}; the model reads: {', '.join(names.inputs)}; data holds: "
+                f"{', '.join(map(str, x))}"
             )
-        given[name] = data[own]
-    return {**{name: _array(value, name) for name, value in given.items()}, LABELS: _array(data[labels], LABELS)}
+        arrays[name] = _array(x[own], name)
+    return arrays
 
 
-def _paired(x: Any, y: Any, inputs: Sequence[str]) -> Arrays:
-    if isinstance(x, Mapping):
-        return _named({**x, LABELS: y}, inputs)
-    given = tuple(x) if isinstance(x, tuple | list) else (x,)
-    if len(given) != len(inputs):
-        raise UsageError(f"data has {len(given)} inputs, the model reads {len(inputs)}: {', '.join(inputs)}")
-    return {**{name: _array(one, name) for name, one in zip(inputs, given, strict=True)}, LABELS: _array(y, LABELS)}
+def _labels(y: Any, names: Names) -> Arrays:
+    """Labels by name, in order, or the only ones."""
+    only = names.labels[0] if len(names.labels) == 1 else ""
+    if isinstance(y, Mapping):
+        known = {name: name for name in names.labels}
+        if only == LABELS:
+            known[only] = next((one for one in _LABEL_NAMES if one in y and one not in names.inputs), only)
+        missing = [name for name, own in known.items() if own not in y]
+        if missing:
+            raise UsageError(f"data has no labels {missing[0]!r}; it holds: {', '.join(map(str, y))}")
+        return {name: _array(y[own], name) for name, own in known.items()}
+    if only:
+        return {only: _array(y, only)}
+    given = tuple(y) if isinstance(y, tuple | list) else (y,)
+    if len(given) != len(names.labels):
+        raise UsageError(
+            f"data has {len(given)} arrays of labels, the loss reads {len(names.labels)}: {', '.join(names.labels)}"
+        )
+    return {name: _array(one, name) for name, one in zip(names.labels, given, strict=True)}
 
 
-def _is_pair_of_samples(data: tuple[Any, Any]) -> bool:
-    """True for two `(x, y)` rather than inputs and labels: what stands second is no array."""
-    return isinstance(data[1], tuple | list) and len(data[1]) == 2 and not isinstance(data[1][0], int | float)
+def _is_pair_of_samples(data: tuple[Any, Any], names: Names) -> bool:
+    """True for two `(x, y)` rather than inputs and labels: both are pairs, and what stands second is no array."""
+    pairs = all(isinstance(one, tuple | list) and len(one) == 2 for one in data)
+    return pairs and len(names.labels) == 1 and not isinstance(data[1][0], int | float)
 
 
-def _gathered(data: Any, inputs: Sequence[str], example: Mapping[str, Input]) -> Arrays:
+def _gathered(data: Any, names: Names, example: Mapping[str, Input]) -> Arrays:
     """All items of an iterable in a row: batches or single samples."""
     single = _holds_samples(data)
     rows: dict[str, list[Array]] = {}
     for position, item in enumerate(_items(data)):
-        arrays = _item(item, inputs, position)
+        arrays = _item(item, names, position)
         if single is None:
-            single = _is_sample(arrays, example)
+            single = _is_sample(arrays, names, example)
         for name, array in arrays.items():
             rows.setdefault(name, []).append(array[None] if single else array)
     if not rows:
@@ -132,14 +163,21 @@ def _items(data: Any) -> Iterator[Any]:
     return iter(data)
 
 
-def _item(item: Any, inputs: Sequence[str], position: int) -> Arrays:
+def _item(item: Any, names: Names, position: int) -> Arrays:
     if isinstance(item, Mapping):
-        return _named(item, inputs)
+        return _named(item, names)
+    if not names.labels:
+        return _inputs(item, names)
     if isinstance(item, tuple | list) and len(item) == 2:
-        return _paired(item[0], item[1], inputs)
-    if isinstance(item, tuple | list) and len(item) == len(inputs) + 1:
-        return _paired(tuple(item[:-1]), item[-1], inputs)
+        return {**_inputs(item[0], names), **_labels(item[1], names)}
+    if isinstance(item, tuple | list) and len(item) == len(names.inputs) + len(names.labels):
+        return {**_inputs(item[: len(names.inputs)], names), **_labels(_last(item, names), names)}
     raise UsageError(f"item {position} of data is {type(item).__name__}; expected (x, y), or a mapping")
+
+
+def _last(item: Sequence[Any], names: Names) -> Any:
+    labels = tuple(item[len(names.inputs) :])
+    return labels[0] if len(labels) == 1 else labels
 
 
 def _holds_samples(data: Any) -> bool | None:
@@ -150,12 +188,12 @@ def _holds_samples(data: Any) -> bool | None:
     return True if is_dataset else None
 
 
-def _is_sample(arrays: Arrays, example: Mapping[str, Input]) -> bool:
+def _is_sample(arrays: Arrays, names: Names, example: Mapping[str, Input]) -> bool:
     """True if an item is one sample and no batch: a batch has the axes of the example."""
     for name, array in arrays.items():
         if name in example:
             return array.ndim < len(example[name].shape)
-    return arrays[LABELS].ndim == 0
+    return any(arrays[name].ndim == 0 for name in names.labels)
 
 
 def _array(value: Any, name: str) -> Array:

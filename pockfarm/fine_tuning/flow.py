@@ -14,10 +14,10 @@ import numpy as np
 from compiler.errors import CompileError
 from compiler.spec.documents import TrainingSpec
 from compiler.trained.bring_back import Trained, bring_back, manifest_of
-from device_agents.wire import ProtocolError, RunSettings
+from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
-from pockfarm.fine_tuning.data import Arrays, fitted, read_data
+from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data
 from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import Say, Step, Trainer
@@ -44,17 +44,18 @@ def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked
     say = say or (lambda line: None)
     _check_length(asked)
     brought, spec = _brought(model, example, asked, say)
+    labels = tuple(dict.fromkeys(term.labels for term in spec.loss.each if term.has_labels))
     if brought.inputs:
-        arrays = read_data(data, list(brought.inputs), brought.inputs)
+        arrays = fitted(read_data(data, Names(tuple(brought.inputs), labels), brought.inputs), brought.inputs)
     plan = plan_of(asked.plan, brought.frozen)
     say("compiling")
     step = trainer.build(brought.onnx, plan.canonical_json(), spec.canonical_json(), say)
     manifest = manifest_of(step.bundle)
     inputs = {one["name"]: _input(one) for one in manifest["inputs"]}
     if not brought.inputs:
-        arrays = read_data(data, list(inputs), inputs)
-    arrays = fitted(arrays, inputs, labels=_input(manifest["labels"]))
-    settings = _settings(asked, len(arrays["y"]), spec.batch)
+        arrays = read_data(data, Names(tuple(inputs), labels), inputs)
+    arrays = fitted(arrays, {**inputs, **_labels(manifest["labels"])})
+    settings = _settings(asked, len(next(iter(arrays.values()))), spec.batch)
     say(f"training {settings.steps} steps")
     with tempfile.TemporaryDirectory(prefix="pockfarm-data-") as folder:
         run = trainer.train(step, _written(arrays, Path(folder)), settings, say)
@@ -76,8 +77,12 @@ def _brought(model: Any, example: Any, asked: Asked, say: Say) -> tuple[Brought,
     from pockfarm.fine_tuning.torch_module import batch_of, brought_module
 
     spec = spec_of(asked.spec, batch_of(example))
-    output = asked.output if asked.output is not None else spec.loss.output or None
     say("exporting")
+    if spec.loss.terms:
+        return brought_module(
+            model, example, spec.batch, tuple(dict.fromkeys(one.output for one in spec.loss.terms))
+        ), spec
+    output = asked.output if asked.output is not None else spec.loss.output or None
     # The export has one output: the one that the loss reads.
     spec = replace(spec, loss=replace(spec.loss, output=""))
     return brought_module(model, example, spec.batch, output), spec
@@ -87,11 +92,19 @@ def _input(told: Mapping[str, Any]) -> Input:
     return Input(tuple(told["shape"]), _NUMPY.get(told["dtype"], told["dtype"]))
 
 
+def _labels(told: Any) -> dict[str, Input]:
+    """The arrays of labels that a manifest tells of: one tensor called `y`, or a list."""
+    listed = [{**told, "name": LABELS}] if isinstance(told, Mapping) else told
+    return {one["name"]: replace(_input(one), is_label=True) for one in listed}
+
+
 def _check_length(asked: Asked) -> None:
     if asked.steps is not None and asked.epochs is not None:
         raise UsageError("steps and epochs both say how long to train; give one")
     if asked.epochs is not None and not asked.epochs > 0:
         raise UsageError(f"epochs must be above 0, got {asked.epochs}")
+    if asked.steps is not None and not 1 <= asked.steps <= MAX_STEPS:
+        raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {asked.steps}")
 
 
 def _settings(asked: Asked, samples: int, batch: int) -> RunSettings:

@@ -17,10 +17,11 @@ from pockfarm.values import CompileWarning
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a batch of an input looks like: shape and NumPy's name of the element type."""
+    """What a batch of an input (or of labels) looks like: shape and NumPy's name of the element type."""
 
     shape: tuple[int, ...]
     dtype: str
+    is_label: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,18 +30,20 @@ class Call:
     kwargs: Mapping[str, Any]
 
 
-def exported(module: Any, call: Call, choose: Callable[[Any], Any] | None) -> tuple[bytes, tuple[CompileWarning, ...]]:
-    """The ONNX file of a module in evaluation mode; `choose` picks the output where it gives other things too.
+def exported(
+    module: Any, call: Call, choose: Callable[[Any], Any] | None, outputs: tuple[str, ...] = ()
+) -> tuple[bytes, tuple[CompileWarning, ...]]:
+    """The ONNX file of a module in evaluation mode; `choose` picks what it gives, `outputs` are the names of that.
 
     Raises: UsageError with what PyTorch's exporters say.
     """
     with _as_it_was(module), _choosing(module, choose):
         try:
-            return _by_dynamo(module, call), ()
+            return _by_dynamo(module, call, outputs), ()
         except Exception as problem:  # whatever tracing a module's own code may raise
             first = problem
         try:
-            data = _by_torchscript(module, call)
+            data = _by_torchscript(module, call, outputs)
         except Exception as problem:
             raise UsageError(
                 "PyTorch cannot export this module to ONNX\n"
@@ -109,22 +111,28 @@ def outputs_of(module: Any, call: Call) -> Any:
             raise UsageError(f"the module does not take example_inputs: {_reason(problem)}") from None
 
 
-def _by_dynamo(module: Any, call: Call) -> bytes:
+def _by_dynamo(module: Any, call: Call, outputs: tuple[str, ...]) -> bytes:
     buffer = io.BytesIO()
     with contextlib.redirect_stdout(io.StringIO()):
         program = torch.onnx.export(
-            module, call.args, kwargs=dict(call.kwargs) or None, dynamo=True, optimize=False, verbose=False
-        )
+            module, call.args, kwargs=dict(call.kwargs) or None, output_names=list(outputs) or None,
+            dynamo=True, optimize=False, verbose=False,
+        )  # fmt: skip
         program.save(buffer)
     return buffer.getvalue()
 
 
-def _by_torchscript(module: Any, call: Call) -> bytes:
+def _by_torchscript(module: Any, call: Call, outputs: tuple[str, ...]) -> bytes:
     buffer = io.BytesIO()
     args = (*call.args, dict(call.kwargs)) if call.kwargs else call.args
     names = input_names(module, call)
     with contextlib.redirect_stdout(io.StringIO()):
-        torch.onnx.export(module, args, buffer, dynamo=False, do_constant_folding=False, input_names=names)
+        torch.onnx.export(
+            module, args, buffer, input_names=names, output_names=list(outputs) or None,
+            dynamo=False, do_constant_folding=False,
+            # The module is in evaluation mode; when told so, this exporter folds its norms, and their names are gone.
+            training=torch.onnx.TrainingMode.PRESERVE,
+        )  # fmt: skip
     return buffer.getvalue()
 
 

@@ -20,13 +20,20 @@ Example = Any
 """A tensor, a tuple of tensors, or a mapping of them by `forward`'s argument names."""
 
 
-def brought_module(module: Any, example: Example, batch: int, output: str | int | None) -> Brought:
+MAX_BYTES = (1 << 31) - (1 << 24)
+"""Protobuf's limit, less what is not tensors."""
+Output = str | int | tuple[str, ...] | None
+"""Which output a loss reads: its name or position; several names, which they have in the file too; or the only one."""
+
+
+def brought_module(module: Any, example: Example, batch: int, output: Output) -> Brought:
     """The module's export for `batch` samples. Raises: UsageError."""
     _require_float32(module)
+    _require_room(module)
     call = _call(example, batch, _device(module))
     choose, told = _chooser(outputs_of(module, call), output)
     names = input_names(module, call)
-    data, remarks = exported(module, call, choose)
+    data, remarks = exported(module, call, choose, output if isinstance(output, tuple) else ())
     frozen = [name for name, tensor in module.named_parameters() if not tensor.requires_grad]
     learning = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
     if frozen:
@@ -98,10 +105,19 @@ def _require_float32(module: Any) -> None:
             )
 
 
+def _require_room(module: Any) -> None:
+    held = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
+    if held > MAX_BYTES:
+        raise UsageError(
+            f"the module holds {held:,} bytes; one ONNX file holds {MAX_BYTES:,}\n  export it with external data, and "
+            "compile and run that file"
+        )
+
+
 # ------------------------------------------------------------------------------------------------------------- outputs
 
 
-def _chooser(given: Any, output: str | int | None) -> tuple[Callable[[Any], Any] | None, tuple[CompileWarning, ...]]:
+def _chooser(given: Any, output: Output) -> tuple[Callable[[Any], Any] | None, tuple[CompileWarning, ...]]:
     """What picks the output that the loss reads, if the module gives more than one tensor; and what was assumed."""
     if isinstance(given, torch.Tensor):
         return None, ()
@@ -109,6 +125,11 @@ def _chooser(given: Any, output: str | int | None) -> tuple[Callable[[Any], Any]
     tensors = [name for name, value in named.items() if isinstance(value, torch.Tensor)]
     if not tensors:
         raise UsageError(f"the module gives {type(given).__name__}, and no tensor in it that a loss could read")
+    if isinstance(output, tuple):
+        missing = [name for name in output if name not in tensors]
+        if missing:
+            raise UsageError(f"the module has no output {missing[0]!r}; it gives: {', '.join(tensors)}")
+        return lambda value: tuple(_named(value)[name] for name in output), ()
     if output is None:
         chosen = "logits" if "logits" in tensors else tensors[0]
     elif isinstance(output, int) and -len(tensors) <= output < len(tensors):

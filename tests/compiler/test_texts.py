@@ -43,8 +43,10 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def assert_same_graph(found: Graph, graph: Graph) -> None:
-    """Equal to the bit, and in the same order."""
+    """Equal to the bit, and in the same order; where tensors came from is no part of a text."""
     for own in fields(Graph):
+        if own.name == "origins":
+            continue
         one, other = getattr(found, own.name), getattr(graph, own.name)
         if own.name == "arrays":
             assert list(one) == list(other)

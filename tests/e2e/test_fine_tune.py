@@ -46,7 +46,7 @@ def test_a_module_comes_home_from_a_device_as_it_predicts_there(live: LiveFarm) 
     assert loss == pytest.approx(float(nn.functional.cross_entropy(logits.double(), y)), rel=1e-5)
     assert accuracy == pytest.approx(float((logits.argmax(1) == y).float().mean()), abs=1.5 / len(y))
     assert accuracy is not None
-    assert accuracy > 0.9
+    assert accuracy > 0.7
     assert torch.equal(tuned["0.weight"], module[0].weight)
     assert len(tuned.losses) == STEPS
     assert [warning.code for warning in tuned.warnings if warning.code == "fine_tune.frozen"]

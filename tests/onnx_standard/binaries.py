@@ -40,8 +40,9 @@ def sample(count: int, seed: int = SEED) -> list[Standard]:
             by_operator[case.op_type].append(case)
     for cases in by_operator.values():
         rng.shuffle(cases)
-    names, chosen = sorted(by_operator), []
+    names = sorted(by_operator)
     rng.shuffle(names)
+    chosen: list[Standard] = []
     while len(chosen) < count and any(by_operator.values()):
         for name in names:
             while by_operator[name]:
@@ -101,7 +102,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=SEED)
     options = parser.parse_args()
-    started, bad = time.monotonic(), {}
+    started = time.monotonic()
+    bad: dict[str, str] = {}
     chosen = sample(options.count, options.seed)
     with tempfile.TemporaryDirectory() as name:
         for number, group in enumerate(groups(chosen)):
@@ -111,8 +113,8 @@ def main() -> int:
             except (CompileError, AssertionError) as problem:
                 print(f"opset {group[0].opset}: {str(problem)[:300]}", flush=True)
                 bad.update(singly(group, folder / "singly"))
-    for case, problem in bad.items():
-        print(f"wrong  {case}: {problem[:300]}")
+    for case, difference in bad.items():
+        print(f"wrong  {case}: {difference[:300]}")
     operators = len({case.op_type for case in chosen})
     print(f"{len(chosen) - len(bad)} of {len(chosen)} cases of {operators} operators are right in binaries, "
           f"{time.monotonic() - started:.0f} s")  # fmt: skip

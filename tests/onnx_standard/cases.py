@@ -125,7 +125,16 @@ def _light_models() -> Iterator[Standard]:
 
 
 def _op_types(model: Any) -> frozenset[str]:
-    return frozenset(node.op_type for node in model.graph.node)
+    """Of sub-graphs too."""
+    return frozenset(_inside(model.graph))
+
+
+def _inside(graph: Any) -> Iterator[str]:
+    for node in graph.node:
+        yield node.op_type
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _inside(body)
 
 
 def _fed(graph: Any) -> list[Any]:

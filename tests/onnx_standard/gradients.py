@@ -19,10 +19,10 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.step.autodiff import differentiate
 from compiler.step.plan import WHOLE
-from compiler.step.training import TrainingGraph
+from compiler.step.training import Term, TrainingGraph
 from compiler.values import Value
 from tests.onnx_standard.cases import Standard, standard_cases
-from tests.onnx_standard.run import imported, run
+from tests.onnx_standard.run import feeds_of, imported, run
 
 STEP = 1e-6
 TOLERANCE = 2e-4
@@ -51,7 +51,7 @@ def slopes(case: Standard) -> dict[str, Slope]:
     whole, loss = _with_loss(graph)
     if loss is None or not reals:
         return {}
-    feeds = {value: np.asarray(case.feeds[graph.names[value]]) for value in (*graph.inputs, *reals)}
+    feeds = feeds_of(case, graph, (*graph.inputs, *reals))
     feeds = {value: array.astype(np.float64) if value in reals else array for value, array in feeds.items()}
     return {graph.names[target]: _slope(whole, loss, target, feeds) for target in reals}
 
@@ -103,7 +103,8 @@ def _slope(graph: Graph, loss: Value, target: Value, feeds: Mapping[Value, Array
 
 def _gradient(graph: Graph, loss: Value, target: Value, feeds: Mapping[Value, Array]) -> Array | None:
     """None if nothing carries a gradient from the loss to the target."""
-    step = TrainingGraph(replace(graph, outputs=(loss,)), loss, loss, loss, graph.inputs, "mse")
+    terms = (Term("graph", loss, None),)
+    step = TrainingGraph(replace(graph, outputs=(loss,)), loss, loss, terms, {}, graph.inputs)
     try:
         training = differentiate(step, {target: WHOLE})
     except PlanError:

@@ -27,7 +27,7 @@ class Merged:
 
 
 def can_merge(case: Standard) -> bool:
-    """Float32 and what float32 holds exactly, no sub-graphs, no other domains, nothing random."""
+    """Float32 and what float32 holds exactly, no sub-graphs, no other domains, nothing random; finite data."""
     model = onnx.load_from_string(case.model)
     kinds = {attribute.type for node in model.graph.node for attribute in node.attribute}
     arrays = [*case.feeds.values(), *case.wanted.values()]
@@ -38,6 +38,7 @@ def can_merge(case: Standard) -> bool:
         and onnx.AttributeProto.GRAPH not in kinds
         and len(model.opset_import) == 1
         and not model.functions
+        and all(bool(np.isfinite(array).all()) for array in case.feeds.values())
         and all(array.dtype.kind in "fb" or int(np.abs(array).max(initial=0)) < 1 << 24 for array in arrays)
     )
 
@@ -131,8 +132,8 @@ def _joined(results: Sequence[str], stored: list[TensorProto]) -> Iterator[onnx.
             above.append(f"joined_{depth}_{number}")
             yield helper.make_node("Concat", list(group), [above[-1]], name=above[-1], axis=1)
         level, depth = above, depth + 1
-    for which, number in (("from", [0]), ("to", [1]), ("axis", [1])):
-        stored.append(numpy_helper.from_array(np.asarray(number, np.int64), f"own_{which}"))
+    for which, place in (("from", 0), ("to", 1), ("axis", 1)):
+        stored.append(numpy_helper.from_array(np.asarray([place], np.int64), f"own_{which}"))
     yield helper.make_node("Slice", ["x", "own_from", "own_to", "own_axis"], ["own_x"], name="own_x")
     yield helper.make_node("Mul", ["own_x", OWN], ["own_y"], name="own_y")
     yield helper.make_node("Concat", [level[0], "own_y"], ["y"], name="y", axis=1)

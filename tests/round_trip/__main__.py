@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from tests.round_trip.brought import Brought, encoder, norm_net, of_zoo
+from tests.round_trip.brought import Brought, Upsampler, encoder, norm_net, of_zoo
 from tests.round_trip.check import travel
 
 TORCHVISION = (
@@ -26,6 +26,7 @@ def all_models() -> Mapping[str, Callable[[], Brought]]:
     found: dict[str, Callable[[], Brought]] = {
         f"norms {norms}": partial(norm_net, norms) for norms in ("fold", "frozen", "train")
     }
+    found["transposed fold"] = partial(norm_net, "fold", Upsampler)
     found["nn.TransformerEncoder"] = encoder
     found |= {name: partial(of_zoo, name) for name in (*TORCHVISION, *TRANSFORMERS)}
     return found | {f"{name} fold": partial(of_zoo, name, "fold") for name in ("resnet18", "mobilenet_v2", "densenet")}

@@ -68,6 +68,21 @@ class NormNet(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class Upsampler(nn.Module):
+    """Norms after transposed convolutions: plain, in groups, and with a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up1, self.norm1 = nn.ConvTranspose2d(3, 6, 2, stride=2, bias=False), nn.BatchNorm2d(6)
+        self.up2, self.norm2 = nn.ConvTranspose2d(6, 4, 3, groups=2, padding=1), nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm1(self.up1(x)))
+        x = torch.relu(self.norm2(self.up2(x)))
+        return self.head(x.mean((2, 3)))
+
+
 def of_zoo(name: str, norms: Norms = "frozen") -> Brought:
     """An entry of the zoo; a `transformers` model is called by keyword, and gives what it gives."""
     entry = catalogue.ENTRIES[name]
@@ -94,15 +109,19 @@ def encoder(norms: Norms = "frozen") -> Brought:
     )
 
 
-def norm_net(norms: Norms) -> Brought:
+def norm_net(norms: Norms, kind: type[nn.Module] = NormNet) -> Brought:
     """A net of norms of every kind, as trained ones are."""
     torch.manual_seed(0)
-    module = NormNet()
+    module = kind()
     with torch.no_grad():
-        for norm in (module.norm1, module.norm2, module.norm3, module.norm4):
-            norm.running_mean.normal_(0, 0.2)
-            norm.running_var.uniform_(0.7, 1.3)
-            if norm.affine:
-                norm.weight.uniform_(0.8, 1.2)
-                norm.bias.normal_(0, 0.1)
-    return Brought(f"norms {norms}", module.eval(), (torch.randn(8, 3, 9, 9),), torch.randint(0, 4, (8,)), norms=norms)
+        for norm in module.modules():
+            if isinstance(norm, nn.BatchNorm2d):
+                assert norm.running_mean is not None
+                assert norm.running_var is not None
+                norm.running_mean.normal_(0, 0.2)
+                norm.running_var.uniform_(0.7, 1.3)
+                if norm.affine:
+                    norm.weight.uniform_(0.8, 1.2)
+                    norm.bias.normal_(0, 0.1)
+    name = f"{'norms' if kind is NormNet else 'transposed'} {norms}"
+    return Brought(name, module.eval(), (torch.randn(8, 3, 9, 9),), torch.randint(0, 4, (8,)), norms=norms)

@@ -125,11 +125,12 @@ def _updates(
     largest = max(float(np.linalg.norm(exact[name] - start[name])) for name in start)
     found = [f"{name} is missing" for name in start.keys() - after.keys()]
     found += [f"{name} is new" for name in after.keys() - start.keys()]
+    learning = {name for name, tensor in brought.module.named_parameters() if tensor.requires_grad}
     worst = 0.0
     for name in start.keys() & after.keys():
         wanted = exact[name] - start[name]
         size = float(np.linalg.norm(wanted))
-        if size == 0:
+        if size == 0 and (name not in learning or brought.norms == "fold"):
             found += [f"{name} should stay, and changed"] if not torch.equal(tuned[name], before[name]) else []
             continue
         error = float(np.linalg.norm(after[name] - start[name] - wanted))
@@ -137,7 +138,8 @@ def _updates(
         storing = 2.0**-23 * steps * float(np.linalg.norm(start[name]))
         vanishing = 1e-6 * largest
         if error > UPDATES * size + 4 * own + storing + vanishing:
-            found.append(f"{name}: update is {error / size:.2g} away from PyTorch's, float32 there {own / size:.2g}")
+            far, single_far = error / (size or 1), own / (size or 1)
+            found.append(f"{name}: update is {far:.2g} away from PyTorch's, float32 there {single_far:.2g}")
         if size > 100 * (storing + vanishing):
             worst = max(worst, error / size)
     return worst, found

@@ -73,7 +73,11 @@ def in_precision(example: Any, real: torch.dtype) -> Any:
 def _folding(module: nn.Module, brought: Brought) -> Callable[[], None]:
     """What turns the gradients of the module's parameters into those that folded norms have."""
     before = norms_that_follow(copy.deepcopy(module).double(), tuple(in_precision(brought.example, torch.float64)))
-    pairs = {path: name for path, name in before.items() if isinstance(module.get_submodule(name), nn.Conv2d)}
+    pairs = {
+        path: name
+        for path, name in before.items()
+        if isinstance(module.get_submodule(name), nn.Conv2d | nn.ConvTranspose2d)
+    }
     # A norm without scale and shift of its own has nothing to fold into a parameter.
     norms = {path: part for path, part in module.named_modules() if isinstance(part, _BatchNorm) and part.affine}
 
@@ -89,9 +93,13 @@ def _folding(module: nn.Module, brought: Brought) -> Callable[[], None]:
 
 
 def _through_layer(conv: nn.Module, norm: _BatchNorm, factor: torch.Tensor) -> None:
-    assert isinstance(conv, nn.Conv2d)
+    assert isinstance(conv, nn.Conv2d | nn.ConvTranspose2d)
     assert conv.weight.grad is not None
-    conv.weight.grad /= factor.square()[:, None, None, None]
+    if isinstance(conv, nn.ConvTranspose2d):  # [I, O / groups, ...]: the groups' outputs lie one below another
+        of_rows = factor.reshape(conv.groups, -1).repeat_interleave(len(conv.weight) // conv.groups, dim=0)
+        conv.weight.grad /= of_rows.square()[:, :, None, None]
+    else:
+        conv.weight.grad /= factor.square()[:, None, None, None]
     norm.weight.grad = None
     if conv.bias is not None:
         conv.bias.grad = None

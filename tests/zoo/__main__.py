@@ -12,6 +12,7 @@ import argparse
 import json
 import subprocess
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ def main() -> None:
     parser.add_argument("--trials", default="", help="such as 'unfolded 18 full', separated by commas")
     parser.add_argument("--keep", action="store_true", help="measure only what is not there yet")
     parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--gradients", action="store_true", help="compile nothing: gradients of the training graph")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     names = chosen.models.split(",") if chosen.models else list(ENTRIES)
@@ -42,7 +44,10 @@ def main() -> None:
         for trial in trials:
             _measure_here(names[0], trial)
         return
-    if not chosen.page:
+    if chosen.gradients:
+        for name in names:
+            _gradients_here(name, [trial for trial in trials if not (chosen.keep and _file(name, trial).exists())])
+    elif not chosen.page:
         _measure_all(names, trials, keep=chosen.keep)
     write_page(FOLDER, Path("docs/coverage.md"))
 
@@ -71,6 +76,20 @@ def _in_process(name: str, trials: Sequence[Trial]) -> None:
         if not _file(name, trial).exists():
             failed = Measured(name, trial.exporter, trial.opset, trial.plan, "failed", why)
             _file(name, trial).write_text(json.dumps(failed.to_json(), indent=1))
+
+
+def _gradients_here(name: str, trials: Sequence[Trial]) -> None:
+    """In this process; what ends in an unforeseen exception is a trial that failed."""
+    for trial in trials:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = measure(ENTRIES[name], trial, CACHE, compiled=False)
+        except Exception:
+            why = traceback.format_exc()[-1500:]
+            found = Measured(name, trial.exporter, trial.opset, trial.plan, "failed", why)
+        _file(name, trial).write_text(json.dumps(found.to_json(), indent=1))
+        print(name, trial, *_told(name, trial), flush=True)
 
 
 def _measure_here(name: str, trial: Trial) -> None:

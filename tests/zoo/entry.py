@@ -1,4 +1,4 @@
-"""What an entry of the zoo is: a module as a user brings it, the inputs that it takes, and the loss it is trained with."""
+"""An entry of the zoo: a module as a user brings it, the inputs that it takes, and the loss it is trained with."""
 
 from __future__ import annotations
 

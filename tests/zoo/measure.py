@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import resource
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.compiler.agreement.step_binary import native_target
 from tests.zoo.catalogue import build as build_module
 from tests.zoo.catalogue import draw
 from tests.zoo.entry import Entry
+from tests.zoo.gradients import gradient_problems, import_case
 from tests.zoo.trials import NotExported, Trial, export, plan_of, reference_of
 
 DRAWS = 3
@@ -28,7 +29,10 @@ DRAWS = 3
 
 @dataclass
 class Measured:
-    """What a trial gave. `status`: right, wrong, refused, not exported, failed (a defect of ours)."""
+    """What a trial gave. `status`: right, wrong, names, refused, not exported, failed (a defect of ours).
+
+    `names` is right but for parameters that the file calls otherwise than the module does, or holds in part.
+    """
 
     model: str
     exporter: str
@@ -36,6 +40,9 @@ class Measured:
     plan: str
     status: str = ""
     why: str = ""
+    compared: str = ""
+    """gradients (of the training graph), or step (the compiled one's, too)."""
+    names: list[str] = field(default_factory=list)
     trained: int = 0
     arena_bytes: int = 0
     state_bytes: int = 0
@@ -48,41 +55,65 @@ class Measured:
     @property
     def accepted(self) -> bool:
         """True if a step was built."""
-        return self.status in ("right", "wrong")
+        return self.status in ("right", "wrong", "names")
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
 
 
-def measure(entry: Entry, trial: Trial, cache: Path) -> Measured:
-    """Export, compile, and compare a step with the module in float64."""
+def measure(entry: Entry, trial: Trial, cache: Path, *, compiled: bool = True) -> Measured:
+    """Export, import, and compare gradients with the module in float64; then, if `compiled`, the compiled step."""
     found = Measured(entry.name, trial.exporter, trial.opset, trial.plan)
     module, example = build_module(entry), draw(entry, 0)
     try:
         data = export(module, entry, example, trial)
+        started = _processor_s()
+        reference = reached(reference_of(module, entry, example, trial), entry, example)
+        case = _case(data, reference, entry, trial)
+        graph = import_case(case)
+        reference, found.names = as_the_file_calls_them(reference, graph.named_parameters())
+        case = replace(case, reference=reference, plan=plan_of(trial.plan, reference))
+        found.warnings = sorted({warning.code for warning in graph.warnings})
+        wrong, found.compared = gradient_problems(case, graph, case.draw(0)), "gradients"
+        if compiled and not wrong and not found.names:
+            wrong = _compiled(case, cache, found)
     except NotExported as problem:
         found.status, found.why = "not exported", str(problem)
-        return found
-    reference = reached(reference_of(module, entry, example, trial), entry, example)
-    case = _case(data, reference, entry, trial)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            started = _processor_s()
-            built = build(case, native_target(), Path(folder), cache)
-            found.compile_s = round(_processor_s() - started, 2)
-        except CompileError as problem:
-            found.status = "failed" if problem.cause == "compiler" else "refused"
-            found.why = str(problem)
-            return found
-        except AssertionError as problem:
-            found.status, found.why = "wrong", f"at the start: {problem}"[:2000]
-            return found
-        _sizes(built, found)
-        found.trained = len(built.plan)
-        wrong = _compare(built, found)
-    found.status, found.why = ("wrong", "; ".join(wrong[:6])) if wrong else ("right", "")
+    except CompileError as problem:
+        found.status, found.why = "failed" if problem.cause == "compiler" else "refused", str(problem)
+    else:
+        found.compile_s = found.compile_s or round(_processor_s() - started, 2)
+        found.status = "wrong" if wrong else "names" if found.names else "right"
+        found.why = "; ".join(wrong[:6])
     return found
+
+
+def as_the_file_calls_them(reference: ModuleReference, held: Collection[str]) -> tuple[ModuleReference, list[str]]:
+    """The reference under the names that a file has for tensors with several, and what it has under no such name."""
+    own = dict(reference.module.named_parameters())
+    every = dict(reference.module.named_parameters(remove_duplicate=False))
+    names, missing = {}, []
+    for name, inner in reference.names.items():
+        tied = [other for other, tensor in every.items() if tensor is own.get(inner)]
+        called = next((other for other in (name, *tied) if other in held), name)
+        names[called] = inner
+        if called not in held:
+            missing.append(name)
+    return replace(reference, names=names), missing
+
+
+def _compiled(case: Case, cache: Path, found: Measured) -> list[str]:
+    """What is wrong with the compiled step."""
+    with tempfile.TemporaryDirectory() as folder:
+        started = _processor_s()
+        try:
+            built = build(case, native_target(), Path(folder), cache)
+        except AssertionError as problem:
+            return [f"at the start: {problem}"[:2000]]
+        found.compile_s, found.compared = round(_processor_s() - started, 2), "step"
+        _sizes(built, found)
+        return _compare(built, found)
 
 
 def reached(reference: ModuleReference, entry: Entry, example: tuple[torch.Tensor, ...]) -> ModuleReference:
@@ -96,7 +127,7 @@ def reached(reference: ModuleReference, entry: Entry, example: tuple[torch.Tenso
         for (name, inner), gradient in zip(reference.names.items(), gradients, strict=True)
         if gradient is not None
     }
-    return ModuleReference(reference.module, reference.inputs, names, reference.loss)
+    return replace(reference, names=names)
 
 
 def _case(data: bytes, reference: ModuleReference, entry: Entry, trial: Trial) -> Case:

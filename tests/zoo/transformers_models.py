@@ -59,11 +59,12 @@ def _pooled(name: str, model: str, config: str, input_name: str, draw: Draw, fie
 
 T5: Mapping[str, Any] = {
     "vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4,
-    "use_cache": False, "decoder_start_token_id": 0,
+    "use_cache": False, "decoder_start_token_id": 0, "attn_implementation": "eager",
 }  # fmt: skip
 WAV2VEC2: Mapping[str, Any] = {
     **SMALL, "conv_dim": (16, 16), "conv_stride": (4, 4), "conv_kernel": (8, 4), "num_feat_extract_layers": 2,
-    "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "mask_time_prob": 0.0, "apply_spec_augment": False,
+    "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "mask_time_prob": 0.0,
+    "apply_spec_augment": False,
 }  # fmt: skip
 
 ENCODERS = (
@@ -107,8 +108,8 @@ OTHERS = (
     _images("deit", "DeiT", 16, image_size=16, patch_size=4, **SMALL),
     _images("hf_vit", "ViT", 16, image_size=16, patch_size=4, **SMALL),
     _images(
-        "mobilevit", "MobileViT", 32, image_size=32, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 64],
-        num_attention_heads=4, output_stride=32,
+        "mobilevit", "MobileViT", 32, image_size=32, hidden_sizes=[16, 24, 32],
+        neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 64], num_attention_heads=4, output_stride=32,
     ),
     _pooled(
         "clip_vision", "CLIPVisionModel", "CLIPVisionConfig", "pixel_values", normal(3, 16, 16), "pooler_output",
@@ -119,6 +120,7 @@ OTHERS = (
     ),
     _images("segformer", "Segformer", 32, num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[16, 32],
             patch_sizes=[7, 3], strides=[4, 2], num_attention_heads=[2, 4], mlp_ratios=[2, 2]),
-    _images("beit", "Beit", 16, image_size=16, patch_size=4, use_relative_position_bias=True, **SMALL),
+    _images("beit", "Beit", 16, image_size=16, patch_size=4, use_relative_position_bias=True,
+            attn_implementation="eager", **SMALL),
 )  # fmt: skip
 ENTRIES = (*ENCODERS, *DECODERS, *OTHERS)

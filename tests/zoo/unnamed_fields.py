@@ -231,7 +231,7 @@ class TopExperts(nn.Module):
 
 
 class Field(nn.Module):
-    """NeRF's Fourier features and skip, then density and colour along rays, composed by a cumulative product."""
+    """NeRF's Fourier features and skip, then density and colour along rays, composed by a running sum of densities."""
 
     def __init__(self, frequencies: int = 4) -> None:
         super().__init__()
@@ -244,8 +244,8 @@ class Field(nn.Module):
         features = torch.cat([angles.sin(), angles.cos()], -1)
         hidden = torch.relu(self.first(features))
         found = self.out(torch.relu(self.second(torch.cat([hidden, features], -1))))
-        alpha = 1 - torch.exp(-F.softplus(found[..., 0]) * 0.1)
-        through = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha[:, :-1] + 1e-10], 1), 1)
+        density = F.softplus(found[..., 0]) * 0.1
+        alpha, through = 1 - torch.exp(-density), torch.exp(density - torch.cumsum(density, 1))
         return ((alpha * through)[..., None] * torch.sigmoid(found[..., 1:])).sum(1)
 
 

@@ -288,7 +288,7 @@ def _lenet() -> nn.Module:
 
 def _many_activations() -> nn.Module:
     kinds = (nn.PReLU(8), nn.Mish(), nn.Hardswish(), nn.CELU(0.7), nn.Softplus(beta=2), nn.LogSigmoid(), nn.Hardtanh(),
-             nn.Softsign(), nn.Tanhshrink(), nn.RReLU(), nn.Hardsigmoid(), nn.Softshrink(0.1))  # fmt: skip
+             nn.Softsign(), nn.Tanhshrink(), nn.Hardsigmoid(), nn.Softshrink(0.1))  # fmt: skip
     layers = [layer for kind in kinds for layer in (nn.Conv2d(8, 8, 1), kind)]
     return _pooled(nn.Conv2d(3, 8, 3, padding=1, padding_mode="circular"), *layers, channels=8)
 

@@ -311,7 +311,7 @@ class _Tables:
         return f"const pf_image pf_image_data = {_struct(fields)};\n"
 
 
-_HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt")
+_HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt", "random_seed", "random_step")
 _OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2")
 
 

@@ -8,6 +8,7 @@ from tvm import tirx
 
 from compiler.codegen.tir import remainders, scalar_math
 from compiler.codegen.tir.iteration import Space, flatten_access
+from compiler.codegen.tir.philox import philox
 from compiler.codegen.tir.tir import (
     Block,
     Buffer,
@@ -185,6 +186,8 @@ def _apply_binary(block: Block, op: str, x: Value, y: Value) -> Value:
         return _ARITHMETIC[op](x, y)
     if op in ("max", "min"):
         return extreme(op, x, y)
+    if op.startswith("philox"):
+        return philox(block, op, x, y)
     if op in remainders.REMAINDERS:
         return remainders.REMAINDERS[op](block, x, y)
     if base(x) in _REAL:

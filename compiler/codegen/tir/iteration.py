@@ -274,6 +274,7 @@ def expression_dtype(expr: Expr, refs: Sequence[DType]) -> DType | None:
 _RESULTS: dict[str, DType] = {
     **{f"to_{row.name}": row.name for row in ELEMENT_TYPES.values()},
     **dict.fromkeys(("not", "is_nan", "lt", "le", "eq", "and", "or"), "bool"),
+    **dict.fromkeys(("philox", "philox0", "philox1"), "i64"),
 }
 
 

@@ -25,12 +25,6 @@ def _reduce(function: Callable[..., Any]) -> Fold:
     return fold
 
 
-def _cumsum(call: Call, x: Sequence[Array]) -> Array:
-    if call.attributes.integer("exclusive", 0) or call.attributes.integer("reverse", 0):
-        call.unsupported("exclusive or reverse is not supported")
-    return np.cumsum(x[0], axis=call.axis(int(x[1].reshape(-1)[0]), x[0].ndim)).astype(x[0].dtype)
-
-
 def _matmul(call: Call, x: Sequence[Array]) -> Array:
     left = x[0].shape if x[0].ndim > 1 else (1, *x[0].shape)
     right = x[1].shape if x[1].ndim > 1 else (*x[1].shape, 1)
@@ -49,7 +43,6 @@ def _arg_max(call: Call, x: Sequence[Array]) -> Array:
 
 FOLDS: Mapping[str, Fold] = {
     "ArgMax": _arg_max,
-    "CumSum": _cumsum,
     "MatMul": _matmul,
     "ReduceMax": _reduce(np.max),
     "ReduceMean": _reduce(np.mean),

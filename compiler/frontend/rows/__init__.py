@@ -23,6 +23,7 @@ from compiler.frontend.rows import (
     padding,
     pooling,
     powers,
+    random,
     recurrent,
     reductions,
     resizing,
@@ -51,6 +52,7 @@ ROWS: Mapping[str, Rule] = {
     **pooling.ROWS,
     **normalization.ROWS,
     **scaling.ROWS,
+    **random.ROWS,
     **attention.ROWS,
     **recurrent.ROWS,
 }

@@ -32,7 +32,7 @@ def _conv(call: Call) -> Operand:
         )
     groups = Groups(count, w_shape[1], w_shape[0] // count)
     window = window_of(call, x_shape[2:], w_shape[2:])
-    weight, bias = _parameters(call, groups)
+    weight, bias = _parameters(call, groups, w_shape[0])
     x = call.to_last(call.value(0), 1)
     return _finished(call, convolved(call, x, weight, window, groups, bias), bias)
 
@@ -50,7 +50,7 @@ def _conv_transpose(call: Call) -> Operand:
         )
     groups = Groups(count, w_shape[1], w_shape[0] // count)
     window, size = _transposed_window(call, x_shape[2:], w_shape[2:])
-    weight, bias = _parameters(call, groups)
+    weight, bias = _parameters(call, groups, count * w_shape[1])
     x = call.to_last(call.value(0), 1)
     return _finished(call, transposed(call, x, weight, window, groups, size, bias), bias)
 
@@ -121,11 +121,13 @@ def _finished(call: Call, y: Value, bias: Value | None) -> Value:
     return result
 
 
-def _parameters(call: Call, groups: Groups) -> tuple[Value, Value | None]:
+def _parameters(call: Call, groups: Groups, outputs: int) -> tuple[Value, Value | None]:
     """Graph values of the weight (inside layout) and of the bias (None if an Add or BatchNormalization follows).
 
     Inside, a weight is [..., C / group, K], with the depth after height and width; [..., K] if a group has one channel.
     """
+    if (call.known(2) is None or _bias(call)) and call.has(2) and call.shape(2) != (outputs,):
+        call.fail(f"its bias {list(call.shape(2))} is not [{outputs}]")
     is_transposed = call.node.op_type == "ConvTranspose"
     axes = tuple(range(2, call.rank(1)))
     order = (*axes, 0) if groups.is_single else (*axes[-2:], *axes[:-2], 1, 0)
@@ -165,7 +167,7 @@ def _is_shared(call: Call, index: int) -> bool:
 
 def _folded_bias(call: Call, norm: SourceNode, affine: batch_norm.Affine, transposed_groups: int) -> Value:
     """(bias - mean) * factor + shift, under the convolution's own bias name if it has one."""
-    weight, own = call.known(1), call.known(2)
+    weight, own = call.known(1), _bias(call)
     assert weight is not None
     learns = bool(batch_norm.learning_shift(call.scope, norm))
     has_own = own is not None and bool(own.source)
@@ -181,14 +183,16 @@ def _folded_bias(call: Call, norm: SourceNode, affine: batch_norm.Affine, transp
 
 
 def _given_bias(call: Call) -> Value | None:
-    if not call.has(2):
-        return None
-    known = call.known(2)
-    if known is None:
+    if call.has(2) and call.known(2) is None:
         return call.value(2)
-    # PyTorch's exporter, not optimizing, computes zeros for a convolution without bias.
-    absent = not known.trainable and not known.array.any()
-    return None if absent else call.scope.parameter(known, (0,), kind="bias")
+    known = _bias(call)
+    return None if known is None else call.scope.parameter(known, (0,), kind="bias")
+
+
+def _bias(call: Call) -> Known | None:
+    """The known bias. PyTorch's exporter, not optimizing, computes zeros for a convolution that has none."""
+    known = call.known(2)
+    return None if known is None or (not known.trainable and not known.array.any()) else known
 
 
 ROWS: Mapping[str, Rule] = {"Conv": _conv, "ConvTranspose": _conv_transpose}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
-from compiler.frontend.call import Call, Result, Rule
+from compiler.frontend.call import Call, Rule
 from compiler.frontend.scope import Known, Operand, Scope
+from compiler.frontend.torch_record import DETACH
 from compiler.values import Value
 
 
@@ -144,17 +145,12 @@ def _xor_value(call: Call) -> Value:
 
 
 def _identity(call: Call) -> Operand:
-    """Identity disappears."""
-    return call.operand(0)
-
-
-def _dropout(call: Call) -> Result:
-    """Dropout is left out: fine-tuning here is deterministic, as in evaluation mode. Its mask, if read, keeps all."""
-    call.attributes.ignore("seed", "ratio")
-    if not any(call.node.outputs[1:]):
-        return call.operand(0)
-    dropped = call.emit("is_nan", call.value(0))
-    return call.operand(0), call.emit("or", dropped, call.emit("not", dropped))
+    """Identity disappears, unless PyTorch's exporter wrote it for `detach()`."""
+    operand = call.operand(0)
+    learns = isinstance(operand, Value) or bool(operand.source or operand.behind)
+    if call.node.torch_op == DETACH and learns and call.dtype(0) in REAL:
+        return call.emit("detach", call.value(0))
+    return operand
 
 
 ROWS: Mapping[str, Rule] = {
@@ -166,7 +162,6 @@ ROWS: Mapping[str, Rule] = {
     "Ceil": _ceil,
     "Cos": unary("cos"),
     "Div": _binary("div"),
-    "Dropout": _dropout,
     "Equal": _equal,
     "Erf": unary("erf"),
     "Exp": unary("exp"),

@@ -14,10 +14,14 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES, NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.rows.pieces import checked_index
+from compiler.frontend.folds.sizes import sized
+from compiler.frontend.pieces import checked_index
 from compiler.frontend.scope import Known, Operand
 from compiler.graph import Array
 from compiler.values import Value
+
+EMBEDDING = "aten.embedding.default"
+"""PyTorch's call, whose third argument is the row of padding: it never learns. (ONNX's Gather cannot say so.)"""
 
 # ------------------------------------------------------------------------------------------------------------ picking
 
@@ -32,6 +36,9 @@ def _gather(call: Call) -> Operand:
     table = call.known(0)
     if table is not None and table.source and table.array.ndim == 2 and axis == 0:
         value = call.scope.parameter(table, (0, 1), kind="weight")
+        padding = call.node.call.number(2) if call.node.torch_op == EMBEDDING else None
+        if padding is not None and 0 <= padding < table.array.shape[0]:
+            return call.emit("embedding", value, call.scope.value(index), padding=padding)
     else:
         value = call.value(0)
     return call.emit("gather", value, call.scope.value(index), axis=axis)
@@ -248,6 +255,7 @@ def _tensor_scatter(call: Call) -> Operand:
     count = call.shape(1)[axis]
     steps = np.arange(count, dtype=np.int64)
     if call.has(2):
+        _check_places(call, 2, shape[axis] - (count if mode == "linear" else 1), "first positions")
         starts = call.reshape(call.value(2), (shape[0], 1))
         index = call.emit("add", starts, call.constant(steps[None]))
     else:
@@ -261,6 +269,13 @@ def _tensor_scatter(call: Call) -> Operand:
     wide = call.emit("broadcast_to", call.reshape(index, (shape[0], 1, count, 1)), shape=(shape[0], between, count, 1))
     put = _overwrite_rows(call, seen, wide, call.reshape(updates, (shape[0], between, count, inner)))
     return call.reshape(put, shape)
+
+
+def _check_places(call: Call, index: int, most: int, meaning: str) -> None:
+    """Refuse known numbers that are not from 0 to `most`."""
+    known = call.known(index)
+    if known is not None and not ((known.array >= 0) & (known.array <= most)).all():
+        call.fail(f"{meaning} {known.array.reshape(-1)[:8].tolist()}", f"they are from 0 to {most}")
 
 
 def _overwrite_rows(call: Call, data: Value, index: Value, updates: Value) -> Value:
@@ -282,6 +297,7 @@ def _one_hot(call: Call) -> Operand:
     if call.dtype(0) != "i64":
         index = call.emit("cast", index, to="i64")
     index = _from_front(call, index, np.asarray(depth))
+    sized(call, (depth,))
     line = np.arange(depth).reshape([-1 if i == axis else 1 for i in range(len(shape) + 1)])
     values = call.value(2)
     off, on = (call.reshape(call.cut(values, 0, i, i + 1), ()) for i in range(2))
@@ -308,6 +324,7 @@ def _reverse_sequence(call: Call) -> Operand:
     if {time, batch} != {0, 1} or len(shape) < 2:
         call.fail(f"time axis {time} and batch axis {batch}", "they are 0 and 1")
     place = np.arange(shape[time], dtype=np.int64).reshape([-1 if i == time else 1 for i in range(2)])
+    _check_places(call, 1, shape[time], "lengths")
     lengths = call.reshape(call.value(1), [shape[batch] if i == batch else 1 for i in range(2)])
     steps = call.constant(place)
     mirrored = call.emit("sub", call.emit("sub", lengths, call.scalar(1, lengths)), steps)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.element_types import REAL
+from compiler.element_types import ELEMENT_TYPES, REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.scope import Operand
+from compiler.frontend.scope import Known, Operand
 from compiler.frontend.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
 
 
@@ -72,7 +72,16 @@ def _split(call: Call) -> tuple[Operand, ...]:
     axis, sizes = split_sizes(call, call.shape(0))
     value = call.value(0)
     ends = np.cumsum(sizes).tolist()
-    return tuple(call.cut(value, axis, end - size, end) for size, end in zip(sizes, ends, strict=True))
+    shape = call.shape_of(value)
+
+    def part(size: int, end: int) -> Operand:
+        if size == 0:  # nothing at all is known at compile time; a Concat leaves it out
+            return Known(
+                call.node.name, np.zeros((*shape[:axis], 0, *shape[axis + 1 :]), ELEMENT_TYPES[call.dtype(0)].numpy)
+            )
+        return call.cut(value, axis, end - size, end)
+
+    return tuple(part(size, end) for size, end in zip(sizes, ends, strict=True))
 
 
 def _concat(call: Call) -> Operand:

@@ -8,7 +8,7 @@ from math import prod
 
 from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.depth import depth_placed
+from compiler.frontend.depth import depth_placed, few_taps
 from compiler.frontend.pools import averaged, highest, positions
 from compiler.frontend.scope import Operand
 from compiler.frontend.windows import Window, per_axis, window_of
@@ -149,6 +149,7 @@ def _col2im(call: Call) -> Operand:
     # Axis by axis: [N, C, taps ..., places ...] -> [N, done ..., places ..., taps ..., C], next place and tap first.
     value = call.transpose(call.reshape(value, (n, c, *block, *counts)), _blocks_last(rank))
     for axis in range(rank):
+        few_taps(call, block[axis])
         rest = prod(counts[axis + 1 :]), prod(block[axis + 1 :]) * c
         lines = call.reshape(value, (n * prod(size[:axis]) * counts[axis], rest[0], block[axis], rest[1]))
         taps = [

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.folds.sizes import sized
-from compiler.frontend.rows.pieces import repeated
+from compiler.frontend.pieces import repeated
 from compiler.frontend.scope import Operand
 from compiler.values import Value
 

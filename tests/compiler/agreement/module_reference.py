@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -47,13 +48,19 @@ class ModuleReference(Reference):
 
         With an example these are the ones that compute what a norm alone reads; without, all norms follow one.
         """
+        if not any(isinstance(layer, _BatchNorm) for layer in module.modules()):
+            return cls.of(module, inputs, loss)
         own = copy.deepcopy(module).double()
-        new = fold_norms(own, norms_that_follow(own, example) if example else norms_in_order(own))
+        with Throughout(torch.float64):
+            new = fold_norms(own, norms_that_follow(own, example) if example else norms_in_order(own))
         gone = {f"{path}." for path, layer in own.named_modules() if isinstance(layer, nn.Identity)}
         names = {
             name: name for name, _ in own.named_parameters() if name not in new and not name.startswith(tuple(gone))
         }
-        names |= {f"{bias.removesuffix('bias')}{FOLDED_BIAS}": bias for bias in new}
+        # Only a convolution's new bias is called after its weight.
+        layers = {bias: own.get_submodule(bias.removesuffix("bias").removesuffix(".")) for bias in new}
+        names |= {bias if isinstance(layers[bias], nn.Linear) else
+                  f"{bias.removesuffix('bias')}{FOLDED_BIAS}": bias for bias in new}  # fmt: skip
         return cls(own.float(), inputs, names, loss)
 
     @classmethod
@@ -92,6 +99,7 @@ class ModuleReference(Reference):
     ) -> torch.Tensor:
         """The module's forward pass with these parameters and its own buffers."""
         tensors = {name: as_tensor(buffer.numpy(), real) for name, buffer in self.module.named_buffers()}
+        tensors |= {name: as_tensor(held.detach().numpy(), real) for name, held in self.module.named_parameters()}
         tensors |= {self.names[name]: tensor for name, tensor in weights.items()}
         arguments = tuple(as_tensor(feeds[name], real) for name in self.inputs)
         with Throughout(real):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from compiler.errors import SpecError, UnsupportedOperator
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from tests.compiler.agreement.step_binary import StepBinary, native_target
+from tests.compiler.frontend.onnx_graphs import imported
 from tests.models import export
 
 RATE = 0.05
@@ -73,6 +76,7 @@ LAST = SparsePlan.parse("update: [{parameters: ['fc.*']}]")
 
 def make(
     module: nn.Module, shape: tuple[int, ...], folder: Path, cache: Path, *, batch: int = 6, plan: SparsePlan = FULL,
+    training: bool = False,
     target: str = "", runner: tuple[str, ...] = (), **spec: object,
 ) -> Made:  # fmt: skip
     torch.manual_seed(1)
@@ -92,7 +96,7 @@ def make(
         cache_dir=cache,
         jobs=1,
     )
-    bundle = compile_training(export(module.eval(), (x,), exporter="dynamo-unoptimized"), settings)
+    bundle = compile_training(export(module.train(training), (x,), exporter="dynamo-unoptimized"), settings)
 
     def draw(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         torch.manual_seed(100 + seed)
@@ -170,14 +174,16 @@ def test_steps_agree_with_a_module_in_training_mode(tmp_path: Path, kernel_cache
     check_steps(made, parameters_of(made.module), cancelled=["depthwise.bias"])
 
 
-def test_vectors_sequences_and_a_norm_that_is_called_twice(tmp_path: Path, kernel_cache: Path) -> None:
-    made = make(vectors(), (12,), tmp_path, kernel_cache)
+@pytest.mark.parametrize("training", [False, True])
+def test_vectors_sequences_and_a_norm_that_is_called_twice(tmp_path: Path, kernel_cache: Path, training: bool) -> None:
+    """Whichever mode the module was exported in."""
+    made = make(vectors(), (12,), tmp_path, kernel_cache, training=training)
     check_steps(made, parameters_of(made.module), cancelled=["fc1.bias", "fc2.bias"])
 
 
 def test_an_emulated_board(tmp_path: Path, kernel_cache: Path) -> None:
-    module = nn.Sequential(nn.BatchNorm1d(5), nn.Flatten(), nn.Linear(60, 4))
-    made = make(module, (5, 12), tmp_path, kernel_cache, batch=4, target="aarch64",
+    module = nn.Sequential(nn.BatchNorm3d(5), nn.Flatten(2), nn.BatchNorm1d(5), nn.Flatten(), nn.Linear(60, 4))
+    made = make(module, (5, 3, 2, 2), tmp_path, kernel_cache, batch=4, target="aarch64",
                 runner=("qemu-aarch64-static", "-cpu", "cortex-a53"))  # fmt: skip
     check_steps(made, parameters_of(module), steps=2)
 
@@ -247,3 +253,20 @@ def test_norms_without_running_statistics(tmp_path: Path, kernel_cache: Path) ->
     module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 4))
     made = make(module, (5,), tmp_path, kernel_cache)
     check_steps(made, parameters_of(module), cancelled=["0.bias"], steps=2)
+
+
+@pytest.mark.parametrize("exporter", ["dynamo-unoptimized", "torchscript"])
+def test_fresh_statistics_have_their_own_names(exporter: str) -> None:
+    """Of a fresh module they are equal, and exporters store equal tensors once."""
+    module = Residual().eval()
+    if exporter == "torchscript":
+        buffer = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(module, (torch.randn(2, 3, 8, 8),), buffer, dynamo=False, do_constant_folding=False)
+        model = buffer.getvalue()
+    else:
+        model = export(module, (torch.randn(2, 3, 8, 8),), exporter="dynamo-unoptimized")
+    graph = imported(model, batch_norm="train")
+    assert set(graph.buffers()) == {name for name, _ in module.named_buffers() if name.endswith(STATISTICS)}
+    assert set(graph.named_parameters()) == parameters_of(module)

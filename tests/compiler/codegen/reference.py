@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.graph import Array, TensorType
+from compiler.kernels import philox
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Stat, Unary
 from compiler.kernels.spec import MapSpec, ReduceSpec, RowSpec
@@ -60,6 +61,8 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
     "pow": np.power, "lt": np.less, "le": np.less_equal, "eq": np.equal, "and": np.logical_and, "or": np.logical_or,
+    "philox": philox.bits_of, "philox0": lambda x, y: philox.top_bits(x, y, 0),
+    "philox1": lambda x, y: philox.top_bits(x, y, 1),
     "mod": np.mod, "fmod": np.fmod, "bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor,
 }  # fmt: skip
 

@@ -23,6 +23,9 @@ SPECS: dict[str, Contraction] = {
     "conv forward": conv("forward", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
     "conv input gradient": conv("input_grad", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
     "conv weight gradient": conv("weight_grad", (1, 13, 12, 10), 21, (3, 3), (2, 2), PADS),
+    "grouped forward": conv("forward", (1, 9, 11, 24), 36, (3, 3), (2, 2), PADS, groups=3),
+    "grouped input gradient": conv("input_grad", (1, 9, 11, 24), 36, (3, 3), (2, 2), PADS, groups=3),
+    "grouped weight gradient": conv("weight_grad", (1, 9, 11, 24), 36, (3, 3), (2, 2), PADS, groups=3),
     "depthwise forward": depthwise("forward", (1, 13, 12, 22), (3, 3), (2, 2), PADS),
     "depthwise input gradient": depthwise("input_grad", (1, 13, 12, 22), (3, 3), (2, 2), PADS),
     "depthwise weight gradient": depthwise("weight_grad", (1, 13, 12, 22), (3, 3), (1, 1), PADS),
@@ -66,7 +69,7 @@ def test_no_calls_and_vector_arithmetic(name: str, target: str) -> None:
     (other than for the last odd column)."""
     board = load(target)
     code = assembly(emit_kernel(KERNELS[name], board, 4, DEFAULT), board)
-    called = set(re.findall(r"\b(?:bl|callq)\s+([\w@]+)", code)) - {"memset", "memset@PLT", "memcpy", "memcpy@PLT"}
-    assert not called
+    called = set(re.findall(r"(?<!%)\b(?:bl|callq)\s+([\w@]+)", code))
+    assert not called - {"memset", "memset@PLT", "memcpy", "memcpy@PLT"}
     vector, scalar = (r"\bfmla\b", r"\bfmadd\b") if target == "raspberry-pi-4" else (r"vfmadd\w*ps\b", r"vfmadd\w*ss\b")
     assert len(re.findall(vector, code)) > 2 * len(re.findall(scalar, code))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import random
 import sys
 import time
@@ -26,6 +27,7 @@ from compiler.rewriting.evaluate import evaluate_graph
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
+from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.loss import attach_loss
 from compiler.step.plan import UpdatePlan, resolve_plan
 from compiler.step.training import TrainingGraph
@@ -33,13 +35,15 @@ from compiler.targets import load
 from compiler.values import Value
 from tests.compiler.frontend.cases import CASES
 from tests.compiler.frontend.mutations import SEEDS, SMALL, disturb, exported
+from tests.onnx_standard.cases import standard_cases
 
 BATCH = 2
-SPECS = tuple(
-    TrainingSpec.parse({"batch": BATCH, "loss": {"kind": loss}, "optimizer": {"kind": optimizer}})
-    for loss in ("cross_entropy", "mse")
-    for optimizer in ("sgd", "adamw")
-)
+_LOSSES = [(loss, optimizer) for loss in ("cross_entropy", "mse") for optimizer in ("sgd", "adamw")]
+_SETTINGS: list[dict[str, object]] = [
+    *({"loss": {"kind": loss}, "optimizer": {"kind": optimizer}} for loss, optimizer in _LOSSES),
+    {"loss": {"kind": "mse"}, "batch_norm": "train", "dropout": "train"},
+]
+SPECS = tuple(TrainingSpec.parse({"batch": BATCH, **settings}) for settings in _SETTINGS)
 PLANS = (
     SparsePlan.of_preset("full"),
     SparsePlan.of_preset("bias-only"),
@@ -78,8 +82,9 @@ def check_gradients(graph: Graph, forward: Graph, plan: UpdatePlan, spec: Traini
 
     Where the loss is not smooth (its slope differs on both sides) there is nothing to compare.
     """
-    step = differentiate(attach_loss(forward, spec.loss), plan)
-    plain = attach_loss(graph, spec.loss)
+    # Without dropout: which elements are dropped depends on how a tensor lies, and the passes turn it.
+    step = differentiate(use_batch_statistics(attach_loss(forward, spec.loss)), plan)
+    plain = use_batch_statistics(attach_loss(graph, spec.loss))
     feeds, plain_feeds = draw_feeds(step), draw_feeds(plain)
     with np.errstate(all="ignore"):
         values = evaluate_graph(step.graph, feeds)
@@ -98,6 +103,7 @@ def draw_feeds(step: TrainingGraph) -> dict[Value, Array]:
     for name in (*step.data_inputs, step.labels):
         tensor = step.graph.types[name]
         feeds[name] = rng.normal(size=tensor.shape) if tensor.dtype == "f32" else rng.integers(0, 2, tensor.shape)
+    feeds |= {name: np.asarray(1) for name in step.hyper}
     for name in step.graph.parameters:
         array = step.graph.arrays[name].astype(np.float64)
         feeds[name] = array + 0.01 * rng.normal(size=array.shape)
@@ -130,10 +136,13 @@ def models(seed: int) -> Iterator[tuple[str, bytes]]:
     rng = random.Random(seed)
     seeds = {**SEEDS, "dynamo": exported("dynamo"), "torchscript": exported("torchscript")}
     cases = {case.name: case.model() for case in CASES}
+    standard = (case for case in standard_cases() if not case.group and case.op_type != "light")
+    cases |= {case.name: case.model for case in standard if len(case.model) < 20_000}
     seeds |= {name: model for name, model in cases.items() if onnx.load_from_string(model).graph.node[0].input}
+    names = sorted(seeds)
     while True:
         # Most of the whole models: single operators have little to differentiate.
-        name = rng.choice(sorted(seeds)) if rng.random() < 0.4 else rng.choice([*SEEDS, "dynamo"])
+        name = rng.choice(names) if rng.random() < 0.4 else rng.choice([*SEEDS, "dynamo"])
         proto = onnx.load_from_string(seeds[name])
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             if any(node.input for node in proto.graph.node):
@@ -171,10 +180,13 @@ def campaign(seed: int, seconds: float, most: int = 1 << 40, folder: Path = FOLD
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--models", type=int, default=0, help="so many, however long they take")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     given = parser.parse_args()
     print(f"seed {given.seed}")
-    outcomes = campaign(given.seed, given.minutes * 60)
+    seconds, most = (math.inf, given.models) if given.models else (given.minutes * 60, 1 << 40)
+    outcomes = campaign(given.seed, seconds, most)
+    print(f"{outcomes.total():7d}  models")
     for code, count in outcomes.most_common():
         print(f"{count:7d}  {code}")
     return 1 if outcomes[FAILED] else 0

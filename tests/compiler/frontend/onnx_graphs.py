@@ -10,7 +10,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from compiler.frontend.importer import import_model
-from compiler.frontend.scope import BatchNormMode
+from compiler.frontend.scope import BatchNormMode, DropoutMode
 from compiler.graph import Array, Graph
 from compiler.passes import find_problem
 from tests.compiler.named import evaluate_named
@@ -53,9 +53,16 @@ def model_of(
     return bytes(model.SerializeToString())
 
 
-def imported(model: bytes, *, batch: int = 2, batch_norm: BatchNormMode = "fold", **shapes: tuple[int, ...]) -> Graph:
+def imported(
+    model: bytes,
+    *,
+    batch: int = 2,
+    batch_norm: BatchNormMode = "fold",
+    dropout: DropoutMode = "ignore",
+    **shapes: tuple[int, ...],
+) -> Graph:
     """The imported graph, checked for being well formed."""
-    graph = import_model(model, input_shapes=shapes, batch=batch, batch_norm=batch_norm)
+    graph = import_model(model, input_shapes=shapes, batch=batch, batch_norm=batch_norm, dropout=dropout)
     assert find_problem(graph) == ""
     return graph
 
@@ -64,7 +71,7 @@ def feeds_for(graph: Graph, seed: int = 0, *, integers: int = 3, positive: bool 
     """Random inputs; integers are below `integers`."""
     rng = np.random.default_rng(seed)
     feeds: dict[str, Array] = {}
-    for value in graph.inputs:
+    for value in graph.data_inputs():
         name, tensor = graph.names[value], graph.types[value]
         if tensor.dtype == "f32":
             drawn = rng.standard_normal(tensor.shape)

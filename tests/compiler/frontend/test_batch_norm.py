@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from compiler.errors import PlanError
+from compiler.errors import ModelError, PlanError
 from compiler.frontend.scope import BatchNormMode
 from compiler.graph import Array
 from compiler.spec.documents import SparsePlan
@@ -154,6 +154,24 @@ def test_a_plan_that_names_running_statistics_is_told_that_they_do_not_learn() -
     )
     with pytest.raises(PlanError, match=r"'norm\.running_mean' does not learn"):
         resolve_plan(graph, SparsePlan.parse("update: [{parameters: ['norm.running_mean']}]"))
+
+
+@pytest.mark.parametrize("batch_norm", ["fold", "frozen", "train"])
+def test_a_variance_below_zero_is_refused(batch_norm: BatchNormMode) -> None:
+    arrays = {**_stored(3), "norm.running_var": np.array([1, -1, 1], np.float32)}
+    model = model_of([node("BatchNormalization", ["x", *VECTORS], ["y"])], IMAGE, initializers=arrays)
+    with pytest.raises(ModelError, match="variance is not positive"):
+        imported(model, batch_norm=batch_norm)
+
+
+def test_a_scale_that_is_stored_as_its_own_mean_learns() -> None:
+    names = ("norm.weight", "norm.bias", "norm.bias", "norm.weight")
+    arrays = {name: array for name, array in _stored(3).items() if name in names}
+    graph = imported(model_of([node("BatchNormalization", ["x", *names], ["y"])], IMAGE, initializers=arrays),
+                     batch_norm="train")  # fmt: skip
+    assert set(graph.named_parameters()) == {"norm.weight", "norm.bias"}
+    assert set(graph.buffers()) == {"norm.running_mean", "norm.running_var"}
+    assert "model.untied" in {warning.code for warning in graph.warnings}
 
 
 def test_norms_whose_fresh_statistics_are_stored_once_each_have_their_own() -> None:

@@ -18,7 +18,7 @@ def _batch(case: Case) -> int:
     return int(first[1][0])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in CASES if not case.drawn], ids=lambda case: case.name)
 def test_row_agrees_with_onnx_runtime(case: Case) -> None:
     model = case.model()
     graph = imported(model, batch=_batch(case))

@@ -28,14 +28,16 @@ def _case(op_type: str, inputs: dict[str, tuple[str, Shape]], message: str, *kno
 
 UNSUPPORTED = {
     "operator": _case(
-        "Unique",
+        "StringSplit",
         ROWS,
-        r"'make_y' \(Unique\).*Unique is not supported.*rewrite the model with others of the \d+ operators",
+        r"'make_y' \(StringSplit\).*StringSplit is not supported.*rewrite the model with others of the \d+ operators",
     ),
     "attribute": _case("Relu", ROWS, r"\(Relu\): attribute 'slope' is not supported", slope=1),
     "conv of vectors": _case("Conv", {"x": ("f32", (2, 4))}, r"\(Conv\): convolves rank 2", _ones(4, 4)),
     "4-d pool": _case("MaxPool", {"x": ("f32", (2, 3, 4, 4, 4, 4))}, r"pools rank 6", kernel_shape=[2, 2, 2, 2]),
-    "reflect pad": _case("Pad", ROWS, r"mode 'reflect'", np.asarray([0, 0, 1, 0, 0, 0]), mode="reflect"),
+    "run-time k": _case("TopK", {**ROWS, "k": ("i64", (2,))}, r"\(TopK\): k \(input 'k'\) is only known at run time"),
+    "large determinant": _case("Det", {"x": ("f32", (2, 5, 5))}, r"\(Det\): a determinant of 5 rows, the limit is 4"),
+    "run-time Unique": _case("Unique", ROWS, r"Unique is not supported on values that are only known at run time"),
     "run-time shape": _case(
         "Reshape", {**ROWS, "s": ("i64", (2,))}, r"the target shape \(input 's'\) is only known at run time"
     ),

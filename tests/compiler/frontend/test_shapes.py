@@ -124,6 +124,62 @@ def test_folded_integer_arithmetic_agrees(op_type: str) -> None:
     assert_agrees(model, imported(model))
 
 
+TABLE, PLACES = np.asarray([[3, 1, 2], [9, 7, 8]]), np.asarray([[0, 1, 0]])
+FOLDED_WITH_ATTRIBUTES: list[tuple[str, tuple[np.ndarray, ...], dict[str, object]]] = [
+    ("CumSum", (TABLE, np.asarray(1)), {"exclusive": 1}),
+    ("CumSum", (TABLE, np.asarray(1)), {"exclusive": 1, "reverse": 1}),
+    ("CumSum", (TABLE, np.asarray(0)), {"reverse": 1}),
+    ("GatherND", (TABLE, np.asarray([[2], [0]])), {"batch_dims": 1}),
+    ("ScatterND", (TABLE, np.asarray([[0], [0]]), np.asarray([[5, 0, 1], [1, 2, 2]])), {"reduction": "add"}),
+    ("ScatterElements", (TABLE, PLACES, np.asarray([[4, 9, 6]])), {}),
+    ("ScatterElements", (TABLE, PLACES, np.asarray([[4, 9, 6]])), {"reduction": "max"}),
+    ("Compress", (TABLE, np.asarray([True, False, True])), {"axis": 1}),
+    ("TopK", (TABLE, np.asarray([2])), {"largest": 0}),
+    ("Unique", (np.asarray([5, 1, 5, 3, 1]),), {"sorted": 0}),
+]
+
+
+@pytest.mark.parametrize(("op_type", "operands", "attributes"), FOLDED_WITH_ATTRIBUTES)
+def test_folded_operators_heed_their_attributes(
+    op_type: str, operands: tuple[np.ndarray, ...], attributes: dict[str, object]
+) -> None:
+    """Of several outputs the last one is looked at too: positions or counts."""
+    count = {"TopK": 2, "Unique": 4}.get(op_type, 1)
+    names, outputs = [f"k{i}" for i in range(len(operands))], [f"folded{i}" for i in range(count)]
+    nodes = [node(op_type, names, outputs, **attributes), node("ReduceSum", ["x"], ["total"], keepdims=0)]
+    for number in {0, count - 1}:
+        nodes += [node("Cast", [f"folded{number}"], [f"real{number}"], to=1)]
+        nodes += [node("Add", [f"real{number}", "total"], [f"y{number}"])]
+    known = dict(zip(names, operands, strict=True))
+    model = model_of(nodes, {"x": ("f32", ("batch", 3))}, [f"y{number}" for number in {0, count - 1}], known)
+    graph = imported(model)
+    assert {made.op for made in graph} <= {"reduce_sum", "add"}
+    assert_agrees(model, graph)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "operands", "attributes"),
+    [
+        ("OneHot", ("i", np.asarray(1 << 40), np.asarray([0.0, 1.0], np.float32)), {}),
+        ("Pad", ("x", np.asarray([0, 1 << 40, 0, 0])), {"mode": "edge"}),
+        ("Pad", ("x", np.asarray([0, 1 << 40, 0, 0])), {}),
+        ("Resize", ("x", "", "", np.asarray([2, 1 << 40])), {"mode": "nearest"}),
+        ("Resize", ("x", "", np.asarray([1, 2.0**30], np.float32)), {"mode": "linear"}),
+        ("CenterCropPad", ("x", np.asarray([2, 1 << 40])), {}),
+    ],
+)
+def test_little_input_cannot_ask_for_much_at_run_time(
+    op_type: str, operands: tuple[object, ...], attributes: dict[str, object]
+) -> None:
+    names = [operand if isinstance(operand, str) else f"k{i}" for i, operand in enumerate(operands)]
+    known = {f"k{i}": operand for i, operand in enumerate(operands) if isinstance(operand, np.ndarray)}
+    inputs = {"x": ("f32", ("batch", 3)), "i": ("i64", ("batch",))}
+    taken = {name: kind for name, kind in inputs.items() if name in names}
+    model = model_of([node(op_type, names, ["y"], **attributes)], taken, initializers=known, infer_shapes=False)
+    with pytest.raises(LimitExceeded, match="make_y"):
+        imported(model)
+
+
 @pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1, -1])

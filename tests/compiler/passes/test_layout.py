@@ -21,6 +21,7 @@ CHAINS = {
     "unit axes dropped": ((1, 4, 1, 6), (0, 3, 2, 1), (6, 4), (1, 0), 0),
     "axes that are no neighbours": ((2, 3, 4), (2, 0, 1), (8, 3), (1, 0), 2),
     "axes in the other order": ((3, 4, 5), (1, 0, 2), (12, 5), (1, 0), 2),
+    "channels shuffled": ((2, 5, 7, 3, 4), (0, 4, 3, 1, 2), (2, 12, 5, 7), (0, 2, 3, 1), 1),
 }
 
 

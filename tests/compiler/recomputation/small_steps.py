@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from compiler.call_passes import call_passes
 from compiler.frontend.importer import import_model
+from compiler.frontend.scope import BatchNormMode
 from compiler.graph import Array
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
@@ -25,6 +26,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, int], SparsePlan]] = {
     "mcunet": ("mcunet", {"resolution": 32}, FULL),
     "mcunet-bias": ("mcunet", {"resolution": 32}, SparsePlan.of_preset("bias-only")),
     "resnet18": ("resnet18", {"resolution": 32, "width": 8, "classes": 5}, FULL),
+    "resnet18-batch-statistics": ("resnet18", {"resolution": 32, "width": 8, "classes": 5, "batch_norm": True}, FULL),
     "encoder": ("transformer_encoder", {"tokens": 11, "positions": 8, "width": 16, "heads": 2}, FULL),
 }
 
@@ -42,7 +44,8 @@ def small_step(case: str) -> SmallStep:
     """The step of one of `CASES`."""
     name, options, plan = CASES[case]
     spec = TrainingSpec.parse({"batch": BATCH, "optimizer": {"kind": "sgd", "momentum": 0.9}})
-    graph = import_model(MODELS[name](**options), input_shapes={}, batch=BATCH, batch_norm="fold")
+    mode: BatchNormMode = "train" if "batch_norm" in options else "fold"
+    graph = import_model(MODELS[name](**options), input_shapes={}, batch=BATCH, batch_norm=mode)
     forward = run_passes(graph, FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, plan), spec)
     programs, state = make_programs(forward, training, PASSES)

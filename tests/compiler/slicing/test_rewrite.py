@@ -9,6 +9,7 @@ import pytest
 
 from compiler.call_passes import call_passes
 from compiler.frontend.importer import import_model
+from compiler.frontend.scope import BatchNormMode
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
 from compiler.program.memory import plan_memory
@@ -20,6 +21,7 @@ from compiler.step.plan import resolve_plan
 from compiler.targets import load
 from compiler.values import Value
 from examples.models import MODELS
+from tests.compiler.frontend.onnx_graphs import model_of, node
 from tests.compiler.program_interpreter import Machine
 
 PASSES = call_passes(load("x86-64-v4"))
@@ -33,6 +35,13 @@ CASES = {
     "mcunet": ("mcunet", {"resolution": 32}, FULL, SGD),
     "mcunet-ratio": ("mcunet", {"resolution": 32}, RATIO, SGD),
     "resnet18": ("resnet18", {"resolution": 32, "width": 8, "classes": 5}, FULL, SGD),
+    "resnet18-batch-statistics": (
+        "resnet18",
+        {"resolution": 32, "width": 8, "classes": 5, "batch_norm": True},
+        FULL,
+        SGD,
+    ),
+    "convolutions": ("convolutions", {}, RATIO, SGD),
     "encoder": ("transformer_encoder", {"tokens": 11, "positions": 8, "width": 16, "heads": 2}, FULL, ADAMW),
 }
 Results = dict[object, np.ndarray]
@@ -65,11 +74,42 @@ def feeds_of(program: Program) -> dict[Value, np.ndarray]:
     return feeds
 
 
+def convolutions() -> bytes:
+    """In groups, transposed, and along rows."""
+    rng = np.random.default_rng(2)
+    shapes = {
+        "groups.weight": (16, 8, 3, 3),
+        "narrow.weight": (16, 2, 3, 3),
+        "up.weight": (16, 4, 2, 2),
+        "up_groups.weight": (4, 3, 3, 3),
+        "row.weight": (5, 6, 3),
+        "bias": (5,),
+        "head.weight": (5, 3),
+    }
+    stored = {name: rng.normal(size=shape).astype(np.float32) * 0.3 for name, shape in shapes.items()}
+    nodes = [
+        node("Conv", ["x", "groups.weight"], ["a"], group=2),
+        node("Relu", ["a"], ["b"]),
+        node("Conv", ["b", "narrow.weight"], ["c"], group=8, pads=[1, 1, 1, 1]),
+        node("ConvTranspose", ["c", "up.weight"], ["d"], strides=[2, 2]),
+        node("ConvTranspose", ["d", "up_groups.weight"], ["e"], group=2, pads=[1, 1, 1, 1]),
+        node("LpPool", ["e"], ["f"], kernel_shape=[4, 1], strides=[4, 1]),
+        node("ReduceMean", ["f"], ["g"], axes=[2], keepdims=0),
+        node("Conv", ["g", "row.weight", "bias"], ["h"], strides=[2]),
+        node("MaxPool", ["h"], ["i"], kernel_shape=[2]),
+        node("ReduceMean", ["i"], ["j"], axes=[2], keepdims=0),
+        node("MatMul", ["j", "head.weight"], ["y"]),
+    ]
+    return model_of(nodes, {"x": ("f32", ("batch", 16, 6, 7))}, initializers=stored, opset=17)
+
+
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_any_grouping_keeps_the_meaning(case: str) -> None:
     name, options, preset, optimizer = CASES[case]
     spec = TrainingSpec.parse({"batch": BATCH, "optimizer": optimizer})
-    graph = import_model(MODELS[name](**options), input_shapes={}, batch=BATCH, batch_norm="fold")
+    mode: BatchNormMode = "train" if "batch_norm" in options else "fold"
+    model = convolutions() if name == "convolutions" else MODELS[name](**options)
+    graph = import_model(model, input_shapes={}, batch=BATCH, batch_norm=mode)
     forward = run_passes(graph, FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, preset), spec)
     programs, state = make_programs(forward, training, PASSES)

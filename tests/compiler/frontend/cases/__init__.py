@@ -18,6 +18,7 @@ from tests.compiler.frontend.cases import (
     ordering,
     padding,
     pooling,
+    random,
     recurrent,
     reductions,
     resizing,
@@ -43,6 +44,7 @@ CASES: Sequence[Case] = (
     *pooling.cases(),
     *normalization.cases(),
     *scaling.cases(),
+    *random.cases(),
     *attention.cases(),
     *recurrent.cases(),
 )

@@ -25,6 +25,8 @@ class Case:
     label: str = ""
     positive: bool = False
     integers: int = 3
+    drawn: bool = False
+    """Its values are random: no other engine draws the same."""
 
     @property
     def name(self) -> str:

@@ -50,3 +50,23 @@ def cases() -> Iterator[Case]:
             yield _case(op_type, f"asked-{direction}", asked, direction=direction)
     relu = {"direction": "bidirectional", "activations": ["Relu", "Tanh"]}
     yield _case("RNN", "relu-and-tanh", operands("RNN", 2), **relu)
+    yield from _unrolled()
+
+
+def _unrolled() -> Iterator[Case]:
+    """Cells that are not the plain ones."""
+    peepholes = floats(2, 3 * WIDTH, seed=5)
+    both = [*operands("LSTM", 2), None, floats(2, 2, WIDTH, seed=4), floats(2, 2, WIDTH, seed=6), peepholes]
+    yield _case("LSTM", "peepholes", both, direction="bidirectional")
+    yield _case("LSTM", "clip", operands("LSTM"), clip=0.4)
+    coupled = [*operands("LSTM"), np.asarray([3, 5], np.int32)]
+    yield _case("LSTM", "input-forget-shorter", coupled, input_forget=1)
+    several = ["HardSigmoid", "Affine", "ScaledTanh"]
+    numbers = {"activation_alpha": [0.3, 0.7, 0.9], "activation_beta": [0.4, 0.1, 0.6]}
+    yield _case("LSTM", "activations", operands("LSTM"), activations=several, **numbers)
+    yield _case("GRU", "reset-before", operands("GRU", 2), linear_before_reset=0, direction="bidirectional")
+    short = [*operands("GRU", bias=False), None, None, floats(1, 2, WIDTH, seed=4)]
+    yield _case("GRU", "reset-before-reverse", short, linear_before_reset=0, direction="reverse")
+    yield _case("GRU", "clip", operands("GRU"), clip=0.5, activations=["Softsign", "LeakyRelu"])
+    bent = {"activations": ["Elu"], "activation_alpha": [0.5]}
+    yield _case("RNN", "elu", operands("RNN"), **bent)

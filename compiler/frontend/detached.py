@@ -1,0 +1,50 @@
+"""Where a module cuts gradients off by `detach()`: PyTorch's exporter writes an Identity, which its optimizer drops.
+
+The call that reads what was cut off still names it, so the cut is put back in front of that call's node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from compiler.frontend.restoration import Restoration, fresh
+from compiler.frontend.source import SourceNode
+from compiler.frontend.torch_record import DETACH, UNOPTIMIZED
+from compiler.warnings import CompileWarning
+
+_CUT = re.compile(r"detach(_\d+)?")
+
+
+def restore_cuts(work: Restoration, calls: Sequence[Sequence[int]]) -> None:
+    """Put a cut in front of each call that reads one that the file has no node for."""
+    made = {name for node in work.source.nodes for name in (*node.outputs, node.call.result)}
+    made |= work.record.inputs | work.record.targets.keys()
+    for positions in calls:
+        gone = [name for name in work.source.nodes[positions[0]].call.arguments if name not in made]
+        if gone and all(_CUT.fullmatch(name) for name in gone):
+            _restore(work, positions, gone)
+
+
+def _restore(work: Restoration, positions: Sequence[int], gone: Sequence[str]) -> None:
+    nodes = [work.source.nodes[position] for position in positions]
+    inner = {name for node in nodes for name in node.outputs}
+    told = {*nodes[0].call.arguments, *inner, *work.source.initializers}
+    left = {name for node in nodes for name in node.inputs if name and name not in told}
+    if len(left) != 1 or len(set(gone)) != 1:
+        work.warnings.append(
+            CompileWarning(
+                "model.detached",
+                f"node {nodes[0].name!r}",
+                f"reads {gone[0]!r}, a detach() that PyTorch's exporter dropped: gradients pass there",
+                UNOPTIMIZED,
+            )
+        )
+        return
+    (source,) = left
+    cut = fresh(work, f"{source}:detach")
+    work.cuts.setdefault(positions[0], []).append(
+        SourceNode(f"{nodes[0].name} detach", "Identity", (source,), (cut,), {}, nodes[0].module, DETACH)
+    )
+    for position in positions:
+        work.inputs[position] = [cut if name == source else name for name in work.inputs[position]]

@@ -1,0 +1,125 @@
+"""ONNX's own cases: what we compute is what the standard says, and what we do not is refused by name.
+
+`make onnx-standard` prints the table, with the light models and 200 cases in binaries.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler.graph import Node
+from compiler.ops import OPERATORS
+from compiler.ops.emitter import Emitter, Grads
+from compiler.ops.record import NotDifferentiable
+from compiler.step import autodiff
+from compiler.values import Value
+from tests.onnx_standard import gradients
+from tests.onnx_standard.binaries import groups, problems, sample
+from tests.onnx_standard.cases import standard_cases
+from tests.onnx_standard.groups import OUTSIDE, shape_inputs
+from tests.onnx_standard.page import PAGE, page
+from tests.onnx_standard.run import MOST_LINES, Outcome, run
+
+pytestmark = pytest.mark.xdist_group("onnx-standard")
+QUOTA = 0.9
+IN_BINARIES = 40
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    """Of all node cases and small models; whole networks are for `make onnx-standard`."""
+    return [run(case) for case in standard_cases() if case.op_type != "light"]
+
+
+def test_all_cases_of_the_package_are_there(outcomes: list[Outcome]) -> None:
+    counts = Counter(outcome.case.group for outcome in outcomes)
+    assert len(outcomes) >= 2000
+    assert counts[""] >= 1300
+    assert set(counts) - {"", "other element types"} <= set(OUTSIDE)
+
+
+def test_nothing_is_wrong_and_nothing_crashes(outcomes: list[Outcome]) -> None:
+    bad = [f"{outcome.kind} {outcome.case.name}: {outcome.message}" for outcome in outcomes
+           if outcome.kind in ("wrong", "crashed")]  # fmt: skip
+    assert not bad, "\n".join(bad)
+
+
+def test_most_of_the_float_cases_pass(outcomes: list[Outcome]) -> None:
+    counted = [outcome for outcome in outcomes if not outcome.case.group and not outcome.case.is_expanded]
+    assert sum(outcome.kind == "pass" for outcome in counted) >= QUOTA * len(counted)
+
+
+def test_refusals_are_short_and_name_what_is_refused(outcomes: list[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.kind == "refused":
+            assert outcome.lines <= MOST_LINES, outcome.message
+            assert _names_its_place(outcome), f"{outcome.case.name}: {outcome.message}"
+
+
+def _names_its_place(outcome: Outcome) -> bool:
+    """A node with its operator, an input, an output, a function or the model's opset."""
+    where = outcome.message.split(": ")[0]
+    node = where.startswith("node ") and any(f"({op})" in where for op in outcome.case.op_types)
+    return node or where.startswith(("input ", "output ", "initializer ", "function ", "model"))
+
+
+def test_gradients_are_the_slopes_of_the_cases(outcomes: list[Outcome]) -> None:
+    found: Counter[str] = Counter()
+    wrong = []
+    for outcome in outcomes:
+        if outcome.kind == "pass" and not outcome.case.is_random:
+            for name, slope in gradients.slopes(outcome.case).items():
+                found[slope.kind] += 1
+                wrong += [f"{outcome.case.name}, {name}: {slope.message}"] if slope.kind == gradients.WRONG else []
+    assert not wrong, "\n".join(wrong)
+    assert found[gradients.RIGHT] > 1500
+    assert found[gradients.UNDEFINED] < 60
+
+
+def test_wrong_gradients_and_wrong_values_do_not_go_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in standard_cases() if case.name == "test_tanh")
+    tanh = OPERATORS["tanh"]
+    assert not isinstance(tanh.grad, NotDifferentiable)
+    right = tanh.grad
+
+    def doubled(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
+        return right(b, node, b.emit("add", d_output, d_output), wanted)
+
+    monkeypatch.setattr(autodiff, "OPERATORS", {**OPERATORS, "tanh": replace(tanh, grad=doubled)})
+    assert {slope.kind for slope in gradients.slopes(case).values()} == {gradients.WRONG}
+    ((name, wanted),) = case.wanted.items()
+    for other in (wanted + 1e-2, wanted[..., :1], wanted.astype(np.float64), np.full_like(wanted, np.nan)):
+        assert run(replace(case, wanted={name: other})).kind == "wrong"
+
+
+@pytest.mark.parametrize("opset", sorted({case.opset for case in sample(IN_BINARIES)}))
+def test_cases_in_a_binary(opset: int, tmp_path: Path) -> None:
+    cases = [case for case in sample(IN_BINARIES) if case.opset == opset]
+    for number, group in enumerate(groups(cases)):
+        assert not problems(group, tmp_path / str(number))
+
+
+def test_a_binary_that_computes_something_else_does_not_go_unnoticed(tmp_path: Path) -> None:
+    case = next(case for case in standard_cases() if case.name == "test_argmax_keepdims_random")
+    assert not problems([case], tmp_path / "right")
+    ((name, wanted),) = case.wanted.items()
+    assert problems([replace(case, wanted={name: 1 - wanted})], tmp_path / "wrong").keys() == {case.name}
+
+
+def test_the_list_of_operators_is_that_of_the_rows() -> None:
+    assert PAGE.read_text() == page(), "run `make golden`"
+
+
+def test_only_whole_numbers_and_scales_are_bound() -> None:
+    """An input is a constant to a case where an exporter writes one: shapes, axes, counts; a Resize's scales."""
+    for case in standard_cases():
+        if case.group or case.is_expanded or case.op_type in ("Resize", "Upsample", "Dropout", "Range"):
+            continue
+        for tensor in onnx.load_from_string(case.model).graph.initializer:
+            assert not shape_inputs(case.op_type) or tensor.data_type != onnx.TensorProto.FLOAT, case.name

@@ -1,0 +1,25 @@
+"""A third of the models that make the round trip; `make round-trip` takes them all (`tests/round_trip/__main__.py`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.round_trip.__main__ import all_models
+from tests.round_trip.check import travel
+
+pytestmark = [
+    # PyTorch's exporter, and what it calls
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+HERE = (
+    "norms fold", "norms frozen", "norms train", "transposed fold", "nn.TransformerEncoder", "resnet18", "vit",
+    "albert", "gpt2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_module_comes_home(name: str) -> None:
+    trip = travel(all_models()[name]())[1]
+    assert trip.problems == []
+    assert trip.trained > 0
