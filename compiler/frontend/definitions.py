@@ -38,7 +38,9 @@ def definition(scope: Scope, node: SourceNode, opset: int) -> tuple[Body, int] |
     if found is None:
         return None
     proto, version = found
-    nodes = tuple(_in_single(parsed_node(inner, position)) for position, inner in enumerate(proto.node))
+    nodes = tuple(parsed_node(inner, position) for position, inner in enumerate(proto.node))
+    if node.attributes.get("dtype") != onnx.TensorProto.DOUBLE:
+        nodes = tuple(map(_in_single, nodes))
     body = Body(tuple(proto.input), tuple(proto.output), nodes)
     unknown = set(node.attributes) - set(schema.attributes)
     if unknown or len(node.inputs) > len(body.inputs) or len(node.outputs) > len(body.outputs):

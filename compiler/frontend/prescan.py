@@ -23,6 +23,11 @@ Call = tuple[str, str]
 """(domain, operator or function name)."""
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+_ADVICE = {
+    "ai.onnx.ml": "train the part of the model before it: trees and the like do not learn by gradients",
+    "com.microsoft": "bring the file as it was exported, before ONNX Runtime's optimizer joined its nodes",
+}
+"""Domain -> what to do about an operator of it."""
 
 _STRING = 8
 _ITEMS_PER_NUMBER = {21: 2, 22: 2, 23: 2, 25: 4, 26: 4}
@@ -136,7 +141,7 @@ class _Scan:
                 raise UnsupportedOperator(
                     f"operator {name} of domain {domain!r} is not part of the ONNX standard",
                     where=place,
-                    hint="export with standard ONNX operators only",
+                    hint=_ADVICE.get(domain, "export with standard ONNX operators only"),
                 )
 
     def _check_expansion(self) -> None:

@@ -30,6 +30,7 @@ NO_PRODUCT = Reason("update.no_product", "a gradient that a matrix product makes
 GRADIENT_IS_READ = Reason("update.gradient_is_read", "a gradient that nothing but the update reads")
 KERNEL_CANNOT = Reason("update.kernel", "a kernel that keeps its sums in registers until they are done")
 OPERANDS_OUTWEIGH = Reason("update.operands", "operands no larger than two gradients, since they live longer")
+READS_UPDATED = Reason("update.reads_updated", "a product of what no update overwrites; else two may have no order")
 OTHER_POINTS = Reason("update.points", "an update of the whole weight, point by point")
 
 _GRADIENT = 1
@@ -44,6 +45,7 @@ def fuse_updates(program: Program, *, can_update: CanUpdate) -> PassResult[Progr
         reads.update(program.root(name) for name in call.inputs)
         if isinstance(call.spec, MatmulSpec | GatherSpec):
             makers[call.outputs[0]] = position
+    updated = {program.root(name) for call in program.calls for name in call.outputs if program.root(name) != name}
     calls: list[KernelCall | None] = list(program.calls)
     declined: list[Declined] = []
     for position, update in enumerate(program.calls):
@@ -54,6 +56,12 @@ def fuse_updates(program: Program, *, can_update: CanUpdate) -> PassResult[Progr
         fused = NO_PRODUCT if maker is None else _fused(maker, update, can_update)
         if not isinstance(fused, Reason) and reads[gradient] != 1:
             fused = GRADIENT_IS_READ
+        if (
+            maker is not None
+            and not isinstance(fused, Reason)
+            and any(program.root(n) in updated for n in maker.inputs)
+        ):
+            fused = READS_UPDATED
         if isinstance(fused, Reason):
             declined.append(fused.at(update.parameter or update.layer))
         else:

@@ -29,6 +29,8 @@ from tests.onnx_standard.run import MOST_LINES, Outcome, run
 pytestmark = pytest.mark.xdist_group("onnx-standard")
 QUOTA = 0.9
 IN_BINARIES = 40
+OF_FLOATS = ("Dropout", "OneHot", "Range", "Resize", "Upsample")
+"""A depth, a ratio, scales and ends may be floats."""
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +121,7 @@ def test_the_list_of_operators_is_that_of_the_rows() -> None:
 def test_only_whole_numbers_and_scales_are_bound() -> None:
     """An input is a constant to a case where an exporter writes one: shapes, axes, counts; a Resize's scales."""
     for case in standard_cases():
-        if case.group or case.is_expanded or case.op_type in ("Resize", "Upsample", "Dropout", "Range"):
+        if case.group or case.is_expanded or case.op_type in OF_FLOATS:
             continue
         for tensor in onnx.load_from_string(case.model).graph.initializer:
             assert not shape_inputs(case.op_type) or tensor.data_type != onnx.TensorProto.FLOAT, case.name

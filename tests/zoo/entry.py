@@ -25,9 +25,9 @@ class Entry:
     make: Callable[[], nn.Module]
     inputs: Mapping[str, Draw]
     loss: Loss = "cross_entropy"
-    sparse: tuple[str, ...] = ()
-    """What a sparse plan trains; empty: biases."""
     batch: int = 2
+    untold: bool = False
+    """It cuts gradients off (`detach()`, a padding row), of which TorchScript's files do not tell."""
 
 
 def normal(*shape: int) -> Draw:

@@ -31,7 +31,8 @@ DRAWS = 3
 class Measured:
     """What a trial gave. `status`: right, wrong, names, refused, not exported, failed (a defect of ours).
 
-    `names` is right but for parameters that the file calls otherwise than the module does, or holds in part.
+    `untold` differs because the file does not tell where gradients are cut off. `names` is right but for parameters
+    that the file calls otherwise than the module does, or holds in part.
     """
 
     model: str
@@ -55,7 +56,7 @@ class Measured:
     @property
     def accepted(self) -> bool:
         """True if a step was built."""
-        return self.status in ("right", "wrong", "names")
+        return self.status in ("right", "wrong", "names", "untold")
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -84,7 +85,8 @@ def measure(entry: Entry, trial: Trial, cache: Path, *, compiled: bool = True) -
         found.status, found.why = "failed" if problem.cause == "compiler" else "refused", str(problem)
     else:
         found.compile_s = found.compile_s or round(_processor_s() - started, 2)
-        found.status = "wrong" if wrong else "names" if found.names else "right"
+        untold = entry.untold and trial.exporter == "torchscript"
+        found.status = ("untold" if untold else "wrong") if wrong else "names" if found.names else "right"
         found.why = "; ".join(wrong[:6])
     return found
 

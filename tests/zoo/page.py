@@ -27,14 +27,17 @@ Plans: everything, biases only, or a sparse one (the later half; some of it half
 | `step` | a compiled step agrees with the module in float64: loss, every gradient and update; what is frozen stays |
 | `gradients` | loss and gradients of the training graph agree with the module in float64; no step was compiled here |
 | `names` | as `gradients`, but the file calls some parameters otherwise than the module, or holds a part of them |
+| `untold` | gradients pass where the module cuts them off (`detach()`, a padding row): the file does not tell of it |
 | `refused` | see below for the operator and the reason |
 | `PyTorch` | that exporter writes no file; see below |
 | **`wrong`**, **`failed`** | a defect |
+| | not measured yet |
 """
 _CELLS = {
     "not exported": "PyTorch",
     "refused": "refused",
     "names": "names",
+    "untold": "untold",
     "wrong": "**wrong**",
     "failed": "**failed**",
 }
@@ -73,7 +76,7 @@ def _totals(found: Found, trials: Sequence[Trial]) -> str:
     for trial in trials:
         ones = [one for (_, name), one in found.items() if name == str(trial)]
         status = Counter(one["status"] for one in ones)
-        accepted = status["right"] + status["names"] + status["wrong"]
+        accepted = status["right"] + status["names"] + status["untold"] + status["wrong"]
         agree = status["right"] + status["names"]
         steps = sum(one["status"] == "right" and one["compared"] == "step" for one in ones)
         rows.append(

@@ -40,12 +40,12 @@ def _classifier(name: str, family: str, **settings: Any) -> Entry:
         f"{family}ForSequenceClassification", f"{family}Config", ("input_ids", "attention_mask"), "logits",
         num_labels=3, **settings,
     )  # fmt: skip
-    return Entry(name, make, _masked())
+    return Entry(name, make, _masked(), untold=True)
 
 
 def _language_model(name: str, family: str, head: str = "ForCausalLM", **settings: Any) -> Entry:
     make = _module(f"{family}{head}", f"{family}Config", ("input_ids", "attention_mask"), "logits", **settings)
-    return Entry(name, make, _masked())
+    return Entry(name, make, _masked(), untold=True)
 
 
 def _images(name: str, family: str, size: int, head: str = "ForImageClassification", **settings: Any) -> Entry:

@@ -389,7 +389,7 @@ ENTRIES = (
     Entry("deep_fm", DeepFm, {"fields": tokens(8, 5)}, "mse"),
     Entry("tab_transformer", TabTransformer, {"categories": tokens(40, 5), "numbers": normal(12)}),
     Entry("real_nvp", RealNvp, _VECTOR, "mse"),
-    Entry("vector_quantised", VectorQuantised, _VECTOR, "mse"),
+    Entry("vector_quantised", VectorQuantised, _VECTOR, "mse", untold=True),
     Entry("bilinear", Bilinear, {"input": normal(12), "other": normal(5)}),
     Entry("deep_sets", DeepSets, {"input": normal(7, 6)}),
 )

@@ -325,7 +325,7 @@ ENTRIES = (
     Entry("alibi", Alibi, _WORDS),
     Entry("rotary", Rotary, _WORDS),
     Entry("transformer_xl", Relative, _WORDS),
-    Entry("attentive_gru", Attentive, _BOTH),
+    Entry("attentive_gru", Attentive, _BOTH, untold=True),
     Entry("text_cnn", TextCnn, _WORDS),
     Entry("quasi_recurrent", QuasiRecurrent, _SERIES),
     Entry("vocoder", Vocoder, _SERIES, "mse"),

@@ -8,7 +8,7 @@ from tvm import tirx
 
 from compiler.codegen.recurrence.arithmetic import VectorArithmetic
 from compiler.codegen.recurrence.plan import plan, workspace_bytes
-from compiler.codegen.tile.packing import Matrix, copy_some, pack_panel
+from compiler.codegen.tile.packing import Matrix, copy_run, pack_panel
 from compiler.codegen.tile.register_tile import RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
@@ -61,6 +61,10 @@ class _Recurrence:
             body(inner, first, inner.let(end - first, "samples"))
 
         share_out(block, self.plan.slots, self.spec.batch, one)
+
+    def factors(self, block: Block, first: Value) -> Value:
+        """Where what a share multiplies begins in the workspace."""
+        return block.let(first * self.plan.stride + self.plan.factors, "factors")
 
     def multiply(
         self,
@@ -127,17 +131,21 @@ class _Forward(_Recurrence):
         self.each_share(block, self._share)
 
     def _share(self, block: Block, first: Value, samples: Value) -> None:
-        states = block.let(first * self.states + self.plan.states, "states")
-        begin = (self.start, block.let(first * self.states, "start"))
-        copy_some(block, begin, (self.workspace, states), block.let(samples * self.states, "n"), self.plan.lanes)
-        self_products = block.let(first * self.plan.columns.padded + self.plan.products, "products")
+        states, stride = self.factors(block, first), self.plan.stride
+
+        def begin(inner: Block, m: Value) -> None:
+            source, to = inner.let((first + m) * self.states, "start"), inner.let(states + m * stride, "state")
+            copy_run(inner, self.start, source, self.workspace, to, self.states, self.plan.lanes)
+
+        block.loop(samples, begin, name="sample")
+        products = block.let(first * self.plan.columns.padded + self.plan.products, "products")
 
         def step(inner: Block, number: Value) -> None:
             at = self.spec.steps - 1 - number if self.spec.reverse else number
             row = inner.let(at * self.spec.batch + first, "row")
-            a = Scalars(self.workspace, states, self.states, 1)
-            self.multiply(inner, a, samples, self._keep(self_products))
-            self.along(inner, samples, lambda b, m, c, w: self._cell(b, m, row, states, self_products, c, w))
+            a = Scalars(self.workspace, states, stride, 1)
+            self.multiply(inner, a, samples, self._keep(products))
+            self.along(inner, samples, lambda b, m, c, w: self._cell(b, m, row, states, products, c, w))
 
         block.loop(self.spec.steps, step, name="step")
 
@@ -159,7 +167,7 @@ class _Forward(_Recurrence):
         x = self.parts(block, self.x, at * self.gates, column, width, cell.gates)
         own = block.let(products + m * self.plan.columns.padded, "own")
         product = self.parts(block, self.workspace, own, column, width, cell.gates)
-        state = block.let(states + m * self.states, "state")
+        state = block.let(states + m * self.plan.stride, "state")
         before = self.parts(block, self.workspace, state, column, width, cell.states)
         bias = None if self.bias is None else block.let(load(self.bias, column, width), "bias")
         made = cell.forward(VectorArithmetic(block, width), x, product, before, bias)
@@ -175,7 +183,7 @@ class _Backward(_Recurrence):
         self.r, self.start, self.y, *saved, self.d_y = operands.inputs
         self.saved = saved[0] if saved else None
         self.d_x, self.d_start, *products = operands.outputs
-        self.d_products = products[0] if products else self.d_x
+        self.d_products = products[0] if products else None
 
     def emit(self, block: Block) -> None:
         """Panels, then every thread's samples; `d_start` carries the states' gradients from step to step."""
@@ -193,7 +201,7 @@ class _Backward(_Recurrence):
             row = inner.let(at * self.spec.batch + first, "row")
             back = inner.let(row + (self.spec.batch if self.spec.reverse else -self.spec.batch), "back")
             self._cells(inner, number, samples, row, back, first)
-            a = Scalars(self.d_products, inner.let(row * self.gates, "d_products"), self.gates, 1)
+            a = Scalars(self.workspace, self.factors(inner, first), self.plan.stride, 1)
             self.multiply(inner, a, samples, self._carry(carried))
 
         block.loop(self.spec.steps, step, name="step")
@@ -239,8 +247,10 @@ class _Backward(_Recurrence):
         saved = self.parts(block, self.saved, at * (cell.saved * self.spec.width), column, width, cell.saved)
         made = cell.backward(arithmetic, saved, before, after, d_after)
         self.put(block, self.d_x, at * self.gates, column, made.d_x)
-        if cell.has_bias:
+        if self.d_products is not None:
             self.put(block, self.d_products, at * self.gates, column, made.d_products)
+        kept = self.factors(block, first) + m * self.plan.stride
+        self.put(block, self.workspace, kept, column, made.d_products)
         zero = literal(0.0, SCRATCH.tir, width)
         self.put(block, self.d_start, carried, column, [zero if d is None else d for d in made.d_states])
 

@@ -14,13 +14,17 @@ from compiler.kernels.cells import CELLS
 from compiler.kernels.spec import RecurrenceSpec
 from compiler.targets import Target
 
+_LATENCY = 8
+"""Independent multiply-adds that keep the pipelines full."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecurrencePlan:
     """The schedule of one kernel.
 
     A step multiplies the rows of `terms` numbers of a thread's samples by panels of `columns`, in register tiles of
-    `rows` rows. The workspace holds the panels, then (forward) per sample the products and the states.
+    `rows` rows. The workspace holds the panels, then (forward) per sample the products, then per sample, `stride` apart
+    so that they do not fall on the same cache set, what is multiplied: the states, or the gates' gradients.
     """
 
     precision: Precision
@@ -30,7 +34,8 @@ class RecurrencePlan:
     columns: Columns
     products: int
     """Where the products begin in the workspace, in elements of `SCRATCH`."""
-    states: int
+    factors: int
+    stride: int
     total: int
 
     @property
@@ -49,9 +54,19 @@ def plan(spec: RecurrenceSpec, target: Target, threads: int) -> RecurrencePlan:
     most, vectors = tile_shape(target, precision, rows=share, count=count, steps=terms)
     cut = columns(count, vectors, precision.lanes, padded=True)
     products = _lines(terms * cut.padded)
-    states = products + (_lines(spec.batch * cut.padded) if forward else 0)
-    total = states + (_lines(spec.batch * cell.states * spec.width) if forward else 0)
-    return RecurrencePlan(precision, slots, -(-share // -(-share // most)), terms, cut, products, states, total)
+    factors = products + (_lines(spec.batch * cut.padded) if forward else 0)
+    stride = precision.odd_lines(cell.states * spec.width if forward else gates)
+    rows, total = _height(share, most, vectors), factors + spec.batch * stride
+    return RecurrencePlan(precision, slots, rows, terms, cut, products, factors, stride, total)
+
+
+def _height(share: int, most: int, vectors: int) -> int:
+    """Rows of a tile: the least work for `share` rows, of which those that fill no tile are taken one by one."""
+
+    def work(height: int) -> int:
+        return share // height * max(height * vectors, _LATENCY) + share % height * max(vectors, _LATENCY)
+
+    return min(range(1, most + 1), key=lambda height: (work(height), -height))
 
 
 def _lines(elements: int) -> int:

@@ -20,6 +20,7 @@ from compiler.frontend.scope import Known, Operand
 from compiler.graph import Array
 from compiler.values import Value
 
+SCATTER_REDUCE = "aten.scatter_reduce.two"
 EMBEDDING = "aten.embedding.default"
 """PyTorch's call, whose third argument is the row of padding: it never learns. (ONNX's Gather cannot say so.)"""
 
@@ -151,11 +152,26 @@ Scatter = Callable[[Call, Value, Value, Value, int], Value]
 def _overwrite(call: Call, data: Value, index: Value, updates: Value, axis: int) -> Value:
     """Each place takes its last update, if it has one."""
     rows = call.shape_of(data)[axis]
+    _warn_of_repeats(call, call.scope.builder.arrays.get(index), axis, rows)
     written = call.emit("last_writer", index, axis=axis, rows=rows)
     kept = call.emit("less", written, call.scalar(1, written))
     writer = call.emit("sub", written, call.scalar(1, written))
     found = call.emit("gather_elements", updates, _at_least_zero(call, writer), axis=axis)
     return call.emit("where", kept, data, found)
+
+
+def _warn_of_repeats(call: Call, index: Array | None, axis: int, rows: int) -> None:
+    """Say it where known updates overwrite each other: some exporters write sums so."""
+    if index is None:
+        return
+    ordered = np.sort(np.where(index < 0, index + rows, index), axis=axis)
+    if bool((np.diff(ordered, axis=axis) == 0).any()):
+        call.scope.warn(
+            "model.repeated_positions",
+            "several updates go to one place, and no reduction says what becomes of them: the last one counts",
+            where=call.node.where,
+            hint="if they should add up (index_add of PyTorch's TorchScript exporter), export with dynamo=True",
+        )
 
 
 def _at_least_zero(call: Call, value: Value) -> Value:
@@ -213,6 +229,11 @@ def _reduction(call: Call) -> Scatter:
 
 def _scatter_elements(call: Call) -> Operand:
     """Updates of the shape of the indices; those may be shorter than the data along other axes."""
+    if call.node.torch_op == SCATTER_REDUCE and "mean" in call.node.call.written:
+        call.unsupported(
+            "PyTorch's exporter writes scatter_reduce(..., 'mean') as something else",
+            "add with scatter_add, and divide by the number of updates",
+        )
     axis = call.axis(call.attributes.integer("axis", 0), call.rank(0))
     index = call.scope.value(checked_index(call, 1, call.shape(0)[axis]))
     data, shape = call.value(0), call.shape_of(index)

@@ -103,7 +103,8 @@ def _bernoulli(call: Call) -> Operand:
     code = call.attributes.integer("dtype", _F32)
     element = emitted_of_onnx(code)
     if element is None:
-        call.unsupported(f"draws values of ONNX type {code}", "export the model in float32")
+        # Not `unsupported`: the standard's body of this operator, tried next, would draw another type in silence.
+        call.fail(f"draws values of ONNX type {code}, which no kernel holds", "export the model in float32")
     below = call.emit("less", draws(call, "random_uniform", call.shape(0)), call.value(0))
     return below if element.name == "bool" else call.emit("cast", below, to=element.name)
 

@@ -39,10 +39,10 @@ from tests.onnx_standard.cases import standard_cases
 
 BATCH = 2
 _LOSSES = [(loss, optimizer) for loss in ("cross_entropy", "mse") for optimizer in ("sgd", "adamw")]
-_SETTINGS: list[dict[str, object]] = [
-    *({"loss": {"kind": loss}, "optimizer": {"kind": optimizer}} for loss, optimizer in _LOSSES),
+_SETTINGS: tuple[dict[str, object], ...] = (
+    *(dict[str, object]({"loss": {"kind": loss}, "optimizer": {"kind": optimizer}}) for loss, optimizer in _LOSSES),
     {"loss": {"kind": "mse"}, "batch_norm": "train", "dropout": "train"},
-]
+)
 SPECS = tuple(TrainingSpec.parse({"batch": BATCH, **settings}) for settings in _SETTINGS)
 PLANS = (
     SparsePlan.of_preset("full"),

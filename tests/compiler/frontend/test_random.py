@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from compiler.errors import LimitExceeded, UnsupportedOperator
+from compiler.errors import LimitExceeded, ModelError, UnsupportedOperator
 from compiler.graph import Array, Graph
 from compiler.kernels.philox import philox
 from compiler.rewriting.evaluate import evaluate_graph
@@ -148,5 +148,7 @@ def test_absurd_draws_are_refused() -> None:
              node("Add", ["x", "s"], ["y"])]  # fmt: skip
     with pytest.raises(LimitExceeded, match="draws"):
         imported(model_of(nodes, {"x": ("f32", ("batch", 3))}, infer_shapes=False))
+    with pytest.raises(ModelError, match="ONNX type 11"):
+        imported(Case("Bernoulli", (X,), {"dtype": 11}).model())
     with pytest.raises(UnsupportedOperator, match="ONNX type 11"):
         imported(Case("RandomNormalLike", (X,), {"dtype": 11}).model())

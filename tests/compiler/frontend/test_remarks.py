@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.errors import ModelError
+from compiler.errors import ModelError, UnsupportedOperator
 from compiler.graph import Graph
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
 from tests.models import Exporter, export
@@ -178,3 +178,21 @@ def test_inputs_and_tensors_that_nothing_reads_are_told_once() -> None:
     assert found["model.unused_input"].endswith(": unread")
     assert found["model.unused_tensor"].startswith("50 stored tensors")
     assert found["model.unused_tensor"].endswith("spare0, spare1, spare2 and 47 more")
+
+
+@pytest.mark.parametrize(("places", "said"), [([0, 2, 2], True), ([0, 2, -1], True), ([0, 2, 1], False)])
+def test_updates_that_overwrite_each_other_are_said(places: list[int], said: bool) -> None:
+    index = np.asarray(places)[None].repeat(2, axis=0)
+    nodes = [node("ScatterElements", ["x", "i", "x"], ["y"], axis=1)]
+    graph = imported(model_of(nodes, {"x": ("f32", ("batch", 3))}, initializers={"i": index}))
+    assert ("model.repeated_positions" in [warning.code for warning in graph.warnings]) is said
+
+
+def test_a_mean_that_the_exporter_drops_is_refused() -> None:
+    class Mean(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.scatter_reduce(1, torch.tensor([[0, 1, 1], [2, 2, 0]]), x, reduce="mean")
+
+    model = export(Mean().eval(), (torch.randn(2, 3),), dynamic_batch=False)
+    with pytest.raises(UnsupportedOperator, match=r"ScatterElements.*scatter_reduce\(\.\.\., 'mean'\)"):
+        imported(model)

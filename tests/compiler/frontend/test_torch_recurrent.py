@@ -16,6 +16,8 @@ from torch import nn
 from compiler.errors import LimitExceeded, ModelError
 from compiler.frontend.importer import import_model
 from tests.compiler.frontend import test_control
+from tests.compiler.frontend.cases.case import Case
+from tests.compiler.frontend.cases.recurrent import WIDTH, operands
 from tests.compiler.frontend.mutations import SMALL, disturb, mutations
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.models import Exporter, export
@@ -88,3 +90,12 @@ def test_damaged_files_end_in_typed_errors(name: str) -> None:
     for model in damaged:
         with contextlib.suppress(ModelError, LimitExceeded):
             import_model(model, input_shapes={}, batch=2, batch_norm="fold", limits=LIMITS)
+
+
+def test_the_graph_does_not_grow_with_the_steps() -> None:
+
+    def nodes(steps: int) -> int:
+        case = Case("LSTM", tuple(operands("LSTM", steps=steps)), {"hidden_size": WIDTH}, 3)
+        return len(imported(case.model(), batch=steps).nodes)
+
+    assert nodes(5) == nodes(500)
