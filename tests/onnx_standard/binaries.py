@@ -63,10 +63,10 @@ def groups(cases: Sequence[Standard]) -> Iterator[list[Standard]]:
             yield alike[start : start + MOST_AT_ONCE]
 
 
-def problems(cases: Sequence[Standard], folder: Path) -> dict[str, str]:
+def problems(cases: Sequence[Standard], folder: Path, *, jobs: int = 2) -> dict[str, str]:
     """What a binary of these cases computes other than the standard says, by case."""
     whole = merged(cases)
-    settings = BuildSettings(PLAN, SPEC, load(native_target()))
+    settings = BuildSettings(PLAN, SPEC, load(native_target()), jobs=jobs)
     step = StepBinary.unpack(compile_training(whole.model, settings), folder)
     np.save(folder / "x.npy", whole.data)
     step.run("infer", "--weights", step.weights, "--input", f"x={folder / 'x.npy'}", "--out", folder / "y.npy")
