@@ -95,7 +95,10 @@ def test_a_hostile_checkpoint_is_refused(binary: Path, tmp_path: Path, name: str
 def test_the_hand_written_checkpoint_is_good(binary: Path, tmp_path: Path) -> None:
     """Else the refusals above would prove nothing."""
     extra = raw_safetensors(f'{{"__metadata__":{{"a":"\\u00e9"}},{W},{B},{SPARE},{entry("ö", (0,), 92, 92)}}}', BODY)
-    for content in (raw_safetensors(GOOD, BODY), raw_safetensors(GOOD.replace('"w"', r'"\u0077"'), BODY), extra):
+    infinite = raw_safetensors(GOOD, BODY[:88] + np.float32("-inf").tobytes())  # of a constant, as masks are
+    for content in (
+        raw_safetensors(GOOD, BODY), raw_safetensors(GOOD.replace('"w"', r'"\u0077"'), BODY), extra, infinite,
+    ):  # fmt: skip
         path = tmp_path / "good.safetensors"
         path.write_bytes(content)
         assert run(binary, "export", "--weights", path, "--out", tmp_path / "out").code == 0
