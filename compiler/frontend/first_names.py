@@ -18,7 +18,8 @@ def with_first_names(source: SourceModel, record: TorchRecord) -> tuple[SourceMo
     module whose own layer has one of that name.
     """
     called = {record.targets[name] for node in source.nodes for name in node.call.arguments if name in record.targets}
-    absent = record.parameters - called - source.initializers.keys()
+    folded = {origin for origins in record.folded_from.values() for origin in origins}
+    absent = record.parameters - called - folded - source.initializers.keys()
     order = {target: position for position, target in enumerate(record.targets.values())}
     first: dict[str, str] = {}
     for node in source.nodes:

@@ -20,7 +20,12 @@ OPENAPI = Path(__file__).parents[2] / "openapi.json"
 @pytest.fixture
 def tight_farm(tmp_path: Path, sqlite_url: str) -> Iterator[TestFarm]:
     with open_test_farm(
-        tmp_path / "s", sqlite_url, model_limit_bytes=100_000, text_limit_bytes=1000, dataset_limit_bytes=50_000
+        tmp_path / "s",
+        sqlite_url,
+        model_limit_bytes=100_000,
+        text_limit_bytes=1000,
+        dataset_limit_bytes=50_000,
+        external_limit_bytes=1000,
     ) as farm:
         yield farm
 
