@@ -32,12 +32,21 @@ class Names:
     inputs: tuple[str, ...]
     labels: tuple[str, ...] = (LABELS,)
 
+    def key(self, name: str) -> str:
+        """What a data set calls an input: `input.y` if labels have its name, else its name."""
+        return f"input.{name}" if name in self.labels else name
+
+    def keyed(self, inputs: Mapping[str, Input]) -> dict[str, Input]:
+        """What is said of inputs, as a data set calls them."""
+        return {self.key(name): told for name, told in inputs.items()}
+
 
 def read_data(data: Any, names: Names, example: Mapping[str, Input]) -> Arrays:
-    """The whole data set: every input and array of labels by its name, all with the same number of samples.
+    """The whole data set: every input by its key and labels by their names, all with the same number of samples.
 
     `example` says what a batch looks like, if that is known. Raises: UsageError.
     """
+    example = names.keyed(example)
     if isinstance(data, str | os.PathLike):
         data = _npz(Path(data))
     if isinstance(data, Mapping):
@@ -98,9 +107,9 @@ def _inputs(x: Any, names: Names) -> Arrays:
             raise UsageError(
                 f"data has {len(given)} inputs, the model reads {len(names.inputs)}: {', '.join(names.inputs)}"
             )
-        return {name: _array(one, name) for name, one in zip(names.inputs, given, strict=True)}
+        return {names.key(name): _array(one, names.key(name)) for name, one in zip(names.inputs, given, strict=True)}
     arrays: Arrays = {}
-    for name in names.inputs:
+    for name in map(names.key, names.inputs):
         own = name if name in x else "x" if len(names.inputs) == 1 and "x" in x else ""
         if not own:
             raise UsageError(

@@ -45,16 +45,18 @@ def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked
     _check_length(asked)
     brought, spec = _brought(model, example, asked, say)
     labels = tuple(dict.fromkeys(term.labels for term in spec.loss.each if term.has_labels))
+    names = Names(tuple(brought.inputs), labels)
     if brought.inputs:
-        arrays = fitted(read_data(data, Names(tuple(brought.inputs), labels), brought.inputs), brought.inputs)
+        arrays = fitted(read_data(data, names, brought.inputs), names.keyed(brought.inputs))
     plan = plan_of(asked.plan, brought.frozen)
     say("compiling")
     step = trainer.build(brought.onnx, plan.canonical_json(), spec.canonical_json(), say)
     manifest = manifest_of(step.bundle)
     inputs = {one["name"]: _input(one) for one in manifest["inputs"]}
     if not brought.inputs:
-        arrays = read_data(data, Names(tuple(inputs), labels), inputs)
-    arrays = fitted(arrays, {**inputs, **_labels(manifest["labels"])})
+        names = replace(names, inputs=tuple(inputs))
+        arrays = read_data(data, names, inputs)
+    arrays = fitted(arrays, {**names.keyed(inputs), **_labels(manifest["labels"])})
     settings = _settings(asked, len(next(iter(arrays.values()))), spec.batch)
     say(f"training {settings.steps} steps")
     with tempfile.TemporaryDirectory(prefix="pockfarm-data-") as folder:

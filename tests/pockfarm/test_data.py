@@ -90,6 +90,18 @@ def test_two_inputs_come_in_many_forms(form: str) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("form", ["tuple", "mapping", "loader", "samples"])
+def test_an_input_called_as_the_labels_are_is_told_apart(form: str) -> None:
+    """`forward(x, y)`: in a mapping, and in the data set that a run gets, it is `input.y`."""
+    x, y = xy()
+    a, b = x.long(), -x.long()
+    data = {"x": a, "input.y": b, "y": y} if form == "mapping" else PAIRS[form](a, b, y)
+    found = read_data(data, Names(("x", "y")), {"x": TWO["ids"], "y": TWO["mask"]})
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "x": a.tolist(), "input.y": b.tolist(), "y": y.tolist(),
+    }  # fmt: skip
+
+
 def test_two_samples_are_no_inputs_and_labels() -> None:
     x, y = xy()
     found = read_data(((x[0], y[0]), (x[1], y[1])), Names(("input",)), ONE)
