@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 SCHEMA = "pockfarm.origins/1"
 
 
@@ -72,3 +75,19 @@ class Origins:
         """What `to_json` made."""
         readings = (Reading(**{**one, "perm": tuple(one["perm"])}) for one in value["readings"])
         return cls(tuple(value["parameters"]), tuple(readings), tuple(FoldedNorm(**one) for one in value["norms"]))
+
+
+def outputs_first(weight: NDArray[Any], transposed_groups: int) -> NDArray[Any]:
+    """A weight as [O, ...]; that of a ConvTranspose is stored as [I, O / groups, ...], a group one run of I."""
+    if not transposed_groups:
+        return weight
+    apart = weight.reshape(transposed_groups, weight.shape[0] // transposed_groups, *weight.shape[1:])
+    return apart.swapaxes(1, 2).reshape(-1, apart.shape[1], *apart.shape[3:])
+
+
+def as_stored(weight: NDArray[Any], transposed_groups: int) -> NDArray[Any]:
+    """The inverse of `outputs_first`."""
+    if not transposed_groups:
+        return weight
+    apart = weight.reshape(transposed_groups, weight.shape[0] // transposed_groups, *weight.shape[1:])
+    return np.ascontiguousarray(apart.swapaxes(1, 2).reshape(-1, apart.shape[1], *apart.shape[3:]))

@@ -18,7 +18,7 @@ from compiler.frontend.call import Call, Result
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.frontend.source import SourceNode
 from compiler.graph import Array
-from compiler.origins import FoldedNorm
+from compiler.origins import FoldedNorm, as_stored, outputs_first
 from compiler.values import Value
 
 
@@ -78,13 +78,9 @@ def fold_weight(weight: Known, affine: Affine, *, transposed_groups: int = 0) ->
 
     `transposed_groups`: not 0 for a ConvTranspose, whose weight is [I, O / groups, ...], a group one run of I.
     """
-    array, ones = weight.array, (1,) * (weight.array.ndim - 1)
-    if transposed_groups:
-        apart = array.reshape(transposed_groups, array.shape[0] // transposed_groups, *array.shape[1:])
-        scaled = apart * affine.factor.reshape(transposed_groups, 1, array.shape[1], *ones[1:])
-    else:
-        scaled = array * affine.factor.reshape(-1, *ones)
-    return replace(weight, array=scaled.reshape(array.shape).astype(np.float32))
+    first = outputs_first(weight.array, transposed_groups)
+    scaled = first * affine.factor.reshape(-1, *[1] * (first.ndim - 1))
+    return replace(weight, array=as_stored(scaled, transposed_groups).astype(np.float32))
 
 
 def batch_normalization(call: Call) -> Result:

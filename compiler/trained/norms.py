@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import ModelError
 from compiler.graph import Array
-from compiler.origins import FoldedNorm
+from compiler.origins import FoldedNorm, as_stored, outputs_first
 
 Wide = NDArray[np.float64]
 Original = Callable[[str], Array]
@@ -76,28 +76,12 @@ def _with_layer(
     if dead.any():
         moved = np.where(dead.reshape(along), outputs_first(after[norm.weight], norm.transposed_groups), moved)
         tensors[norm.scale] = np.where(dead, spread, scale).astype(scale.dtype)
-    tensors[norm.weight] = _as_stored(moved, norm.transposed_groups)
+    tensors[norm.weight] = as_stored(moved, norm.transposed_groups)
     if bias_step.any() or through.any():
         _require_bias(norm, dead)
         change = bias_step + through if norm.takes_bias == norm.shift else bias_step / divisor
         tensors[norm.takes_bias] = _moved(original(norm.takes_bias), change)
     return Unfolded(tensors, (norm.scale,) if dead.any() else ())
-
-
-def outputs_first(weight: Array, transposed_groups: int) -> Array:
-    """A weight as [O, ...]; that of a ConvTranspose is stored as [I, O / groups, ...], a group one run of I."""
-    if not transposed_groups:
-        return weight
-    apart = weight.reshape(transposed_groups, weight.shape[0] // transposed_groups, *weight.shape[1:])
-    return apart.swapaxes(1, 2).reshape(-1, apart.shape[1], *apart.shape[3:])
-
-
-def _as_stored(weight: Array, transposed_groups: int) -> Array:
-    """The inverse of `outputs_first`."""
-    if not transposed_groups:
-        return weight
-    apart = weight.reshape(transposed_groups, weight.shape[0] // transposed_groups, *weight.shape[1:])
-    return np.ascontiguousarray(apart.swapaxes(1, 2).reshape(-1, apart.shape[1], *apart.shape[3:]))
 
 
 def _own_bias(norm: FoldedNorm, original: Original) -> Wide:
