@@ -7,7 +7,7 @@ that is sparse back-propagation. A channel slice is taken of the finished gradie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from compiler.errors import InternalError, PlanError
@@ -19,13 +19,15 @@ from compiler.step.cuts import without_cuts
 from compiler.step.plan import UpdatePlan, UpdateSlice
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
+from compiler.warnings import CompileWarning, few_of
 
 
 def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
     """Append the gradients of the loss with respect to the plan's parameters.
 
     Forward: the graph as it is. Backward: for y = f(x...), d_x += f'(x)^T d_y, summed over all consumers of x.
-    Raises: PlanError for a parameter without a differentiable path to the loss.
+    A parameter without a differentiable path to the loss gets no gradient, as in PyTorch, and a warning.
+    Raises: PlanError if none has one.
     """
     graph = step.graph
     b = GraphBuilder(graph)
@@ -39,12 +41,15 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
         _propagate(b, node, d_output, active, pending)
     gradients = {}
     for target, part in plan.items():
+        if target not in pending:
+            continue
         known = graph.parameters.get(target)
         b.layer, b.parameter = known.layer if known is not None else "", graph.name_of(target)
-        if target not in pending:
-            raise _unreachable(graph.name_of(target))
         gradients[target] = _slice_of(b, _total(b, pending.pop(target)), part)
     whole = replace(without_cuts(b.graph_of(graph)), outputs=(*graph.outputs, *gradients.values()))
+    missed = [graph.name_of(target) for target in plan if target not in gradients]
+    if missed:
+        whole = replace(whole, warnings=(*whole.warnings, _unreached(missed, len(plan))))
     return replace(step, graph=whole, gradients=gradients)
 
 
@@ -90,9 +95,9 @@ def _slice_of(b: GraphBuilder, gradient: Value, part: UpdateSlice) -> Value:
     return b.emit("slice", gradient, starts=starts, stops=stops, steps=(1,) * len(shape))
 
 
-def _unreachable(name: str) -> PlanError:
-    return PlanError(
-        f"parameter {name!r} has no differentiable path to the loss",
-        where="plan",
-        hint="take it out of the plan, or check that the loss reads the output it feeds",
-    )
+def _unreached(names: Sequence[str], planned: int) -> CompileWarning:
+    """Raises: PlanError if nothing is left to learn."""
+    message = f"no differentiable path leads from {few_of(names)} to the loss"
+    if len(names) == planned:
+        raise PlanError(message, where="plan", hint="check that the loss reads the output that they feed")
+    return CompileWarning("plan.unreached", "plan", f"{message}: they stay as they are", "freeze them in the plan")
