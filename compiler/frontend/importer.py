@@ -15,6 +15,7 @@ from compiler.frontend.expansion.bodies import with_lifted_initializers, without
 from compiler.frontend.expansion.control import CONTROL
 from compiler.frontend.expansion.stand_ins import define, stands_in
 from compiler.frontend.exporters.embedding_bags import without_bag_loops
+from compiler.frontend.exporters.label_smoothing import with_smoothing
 from compiler.frontend.exporters.masked_writes import without_masked_writes
 from compiler.frontend.exporters.readings import readings_of
 from compiler.frontend.exporters.restore import restored
@@ -85,7 +86,8 @@ def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequen
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
         source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
-        return _without_replaced(without_masked_writes(without_bag_loops(source)), stored)
+        written = without_masked_writes(with_smoothing(without_bag_loops(source)))
+        return _without_replaced(written, stored)
     except _FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",

@@ -7,14 +7,14 @@ import pytest
 
 from compiler.errors import LimitExceeded, ModelError
 from compiler.graph import Graph
-from tests.compiler.frontend.onnx_graphs import imported, model_of, node
+from tests.compiler.frontend.onnx_graphs import Shape, imported, model_of, node
 from tests.compiler.named import evaluate_named
 
 
 def _graph(extents: tuple[int, ...], length: int | None, **attributes: int) -> Graph:
     names = ["x"] if length is None else ["x", "n"]
     known = {} if length is None else {"n": np.asarray(length)}
-    shapes = {"x": ("f32", ("batch", *extents))}
+    shapes: dict[str, tuple[str, Shape]] = {"x": ("f32", ("batch", *extents))}
     return imported(model_of([node("DFT", names, ["y"], axis=1, **attributes)], shapes, ["y"], known, opset=18))
 
 
