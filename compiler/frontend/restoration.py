@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,6 +50,10 @@ class Restoration:
     """(parameter, initializer that was folded from it) -> the node's output that takes its place."""
     cuts: dict[int, list[SourceNode]] = field(default_factory=dict)
     """Position of a node -> nodes in front of it through which no gradient passes."""
+    computed_back: list[str] = field(default_factory=list)
+    """Parameters whose elements were computed from what the exporter computed of them."""
+    stands_for: dict[str, str] = field(default_factory=dict)
+    """Folded initializer -> the value that its readers see now."""
     taken: set[str] = field(default_factory=set)
     """Names of all values, so that new ones differ."""
 
@@ -90,7 +94,14 @@ def give_view(
         node = work.source.nodes[read.node]
         work.prologue.append(SourceNode(node.name, op_type, inputs, (output,), attributes, node.module, node.torch_op))
         work.views[key] = output
-    work.inputs[read.node][read.index] = work.views[key]
+    see(work, (read,), work.views[key])
+
+
+def see(work: Restoration, reads: Sequence[Read], value: str) -> None:
+    """Let reads of one initializer see a value."""
+    for read in reads:
+        work.inputs[read.node][read.index] = value
+        work.stands_for[read.name] = value
 
 
 def hold(work: Restoration, member: str, array: Array) -> bool:
