@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.frontend.folded import distinct_rows
-from compiler.frontend.restoration import Read, Restoration, fresh, see
-from compiler.frontend.source import SourceNode
+from compiler.frontend.exporters.folded import distinct_rows
+from compiler.frontend.exporters.restoration import Read, Restoration, fresh, see
+from compiler.frontend.file.source import SourceNode
 from compiler.graph import Array
 
 
@@ -66,7 +66,11 @@ _RANK = 5
 
 
 def _made(
-    work: Restoration, read: Read, op_type: str, inputs: tuple[str, ...], attributes: Mapping[str, int | tuple[int, ...]]
+    work: Restoration,
+    read: Read,
+    op_type: str,
+    inputs: tuple[str, ...],
+    attributes: Mapping[str, int | tuple[int, ...]],
 ) -> str:
     node = work.source.nodes[read.node]
     output = fresh(work, f"{inputs[0]}:{op_type.lower()}")

@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from compiler.frontend.folded import Folded, once, standing_for
-from compiler.frontend.put_back import put_back, tell_of_computed_back
-from compiler.frontend.repeated import look_up, see_moved
-from compiler.frontend.restoration import Read, Restoration, constant_copy, give, give_view
-from compiler.frontend.source import SourceNode
-from compiler.frontend.torch_record import UNOPTIMIZED, TorchRecord
+from compiler.frontend.exporters.folded import Folded, once, standing_for
+from compiler.frontend.exporters.put_back import put_back, tell_of_computed_back
+from compiler.frontend.exporters.repeated import look_up, see_moved
+from compiler.frontend.exporters.restoration import Read, Restoration, constant_copy, give, give_view
+from compiler.frontend.file.source import SourceNode
+from compiler.frontend.file.torch_record import UNOPTIMIZED, TorchRecord
 from compiler.warnings import CompileWarning, few_of
 
 _NEUTRAL = frozenset({"mul", "add", "sub", "div", "rsub", "pow"})

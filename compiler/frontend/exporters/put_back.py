@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.frontend.folded import operators_behind
-from compiler.frontend.restoration import Read, Restoration, constant_copy, fresh, give_view, hold, see
-from compiler.frontend.source import SourceNode
+from compiler.frontend.exporters.folded import operators_behind
+from compiler.frontend.exporters.restoration import Read, Restoration, constant_copy, fresh, give_view, hold, see
+from compiler.frontend.file.source import SourceNode
 from compiler.graph import Array
 from compiler.warnings import CompileWarning, few_of
 
@@ -98,7 +98,11 @@ def _computed_back(array: Array, chain: Sequence[_Inverse]) -> Array | None:
     with np.errstate(all="ignore"):
         below, exact, above = (
             _backward(edge.astype(np.float64), chain)
-            for edge in (np.nextafter(array, array.dtype.type(-np.inf)), array, np.nextafter(array, array.dtype.type(np.inf)))
+            for edge in (
+                np.nextafter(array, array.dtype.type(-np.inf)),
+                array,
+                np.nextafter(array, array.dtype.type(np.inf)),
+            )
         )
         is_narrow = bool((np.abs(above - below) <= _SPREAD * (1 + np.abs(exact))).all())
     return np.asarray(exact.astype(array.dtype)) if is_narrow and bool(np.isfinite(exact).all()) else None
@@ -142,7 +146,9 @@ def _shifted(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
 def _told_shift(work: Restoration, name: str, read: Read) -> tuple[str, float] | None:
     """(parameter, number added to it), if the line that the reader came from says so and nothing speaks against it."""
     node, record = work.source.nodes[read.node], work.record
-    gone = [one for one in node.call.arguments if one not in record.targets and operators_behind(one, record)[0] == ["add"]]
+    gone = [
+        one for one in node.call.arguments if one not in record.targets and operators_behind(one, record)[0] == ["add"]
+    ]
     operators, _ = operators_behind(name, record)
     match = _only(_LINE.finditer(node.line))
     if operators != ["add"] or len(gone) != 1 or match is None:
