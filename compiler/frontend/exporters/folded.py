@@ -86,7 +86,7 @@ def distinct_rows(array: Array) -> Rows | None:
 
 
 def operators_behind(name: str, record: TorchRecord) -> tuple[list[str], bool]:
-    """The program's operators that made a folded initializer, its own last; False if others are among what it came from.
+    """The program's operators that made a folded initializer, its own last; False if constants had a part in it.
 
     Names of casts and copies are left out, and so is what lies inside an operator's decomposition.
     """

@@ -1,11 +1,11 @@
-"""What PyTorch's exporter computed from parameters alone is computed in the step again, where the file tells what it was.
+"""What PyTorch's exporter computed from parameters alone is computed in the step again, where the file tells what.
 
 The record names the operators that a folded initializer came through, not their operands. That is enough where
 
 * an operator has an inverse and no other operand (`exp(s)`, `-exp(a)`): the parameter is computed back,
 * a number is added to a parameter, as the source line of its reader says (`(1.0 + self.weight)`),
-* a Linear of parameters that the file still holds gives its bias in every row: it was called on zeros, as the first step
-  of a recurrent cell is.
+* a Linear of parameters that the file still holds gives its bias in every row: it was called on zeros, as the first
+  step of a recurrent cell is.
 
 Ensures: what the step computes equals what was stored, to float32's rounding. What was computed back is said.
 """
@@ -19,7 +19,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.frontend.exporters.folded import operators_behind
-from compiler.frontend.exporters.restoration import Read, Restoration, constant_copy, fresh, give_view, hold, see
+from compiler.frontend.exporters.restoration import (
+    Read,
+    Restoration,
+    argument_of,
+    constant_copy,
+    fresh,
+    give_view,
+    hold,
+    is_nowhere,
+    see,
+)
 from compiler.frontend.file.source import SourceNode
 from compiler.graph import Array
 from compiler.warnings import CompileWarning, few_of
@@ -29,9 +39,12 @@ _LARGEST_START = 1 << 20
 _SPREAD = 1e-6
 """How far apart, at most, two numbers may be that give neighbours in float32."""
 _NOTHING = np.zeros(0, np.float32)
+_NUMBER = r"\d+(?:\.\d*)?"
 _LINE = re.compile(
-    r"[(,]\s*(?:(?P<before>\d+(?:\.\d*)?)\s*\+\s*)?self\.(?P<leaf>\w+)(?:\.float\(\))?(?:\s*\+\s*(?P<after>\d+(?:\.\d*)?))?\s*[),]"
+    rf"[(,]\s*(?:(?P<before>{_NUMBER})\s*\+\s*)?self\.(?P<leaf>\w+)(?:\.float\(\))?"
+    rf"(?:\s*\+\s*(?P<after>{_NUMBER}))?\s*[),]"
 )
+"""`(1.0 + self.weight.float())`, and the like: a whole argument, or what stands in parentheses of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +68,10 @@ _INVERSES = {
 
 def put_back(work: Restoration, name: str, reads: Sequence[Read], *, in_one_piece: bool) -> bool:
     """Let `reads` of the folded initializer `name` see what computes it; False if the file does not tell what does."""
-    calls = [work.source.nodes[read.node].call for read in reads]
-    if all(name in call.arguments for call in calls):
+    if all(argument_of(work, read) == name for read in reads):
         found = _started(work, name, reads) or (in_one_piece and _inverted(work, name, reads))
     else:
-        silent = all(name in call.arguments or not call.result for call in calls)
+        silent = all(not work.source.nodes[read.node].call.result for read in reads)
         found = silent and _started(work, name, reads, alone=True)
     return found or _shifted(work, name, reads)
 
@@ -146,16 +158,13 @@ def _shifted(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
 def _told_shift(work: Restoration, name: str, read: Read) -> tuple[str, float] | None:
     """(parameter, number added to it), if the line that the reader came from says so and nothing speaks against it."""
     node, record = work.source.nodes[read.node], work.record
-    gone = [
-        one for one in node.call.arguments if one not in record.targets and operators_behind(one, record)[0] == ["add"]
-    ]
+    argument, match = argument_of(work, read), _only(_LINE.finditer(node.line))
     operators, _ = operators_behind(name, record)
-    match = _only(_LINE.finditer(node.line))
-    if operators != ["add"] or len(gone) != 1 or match is None:
+    if operators != ["add"] or operators_behind(argument, record)[0] != ["add"] or match is None:
         return None
     numbers = [number for number in (match["before"], match["after"]) if number]
     member = f"{node.module}.{match['leaf']}".lstrip(".")
-    is_own = member in record.origins(name) if gone[0] == name else _is_nowhere(work, member)
+    is_own = member in record.origins(name) if argument == name else is_nowhere(work, member)
     if len(numbers) != 1 or member not in record.parameters or not is_own:
         return None
     return member, float(numbers[0])
@@ -164,12 +173,6 @@ def _told_shift(work: Restoration, name: str, read: Read) -> tuple[str, float] |
 def _only(matches: object) -> re.Match[str] | None:
     found = [match for match in matches if match["before"] or match["after"]]  # type: ignore[attr-defined]
     return found[0] if len(found) == 1 else None
-
-
-def _is_nowhere(work: Restoration, member: str) -> bool:
-    """True for a parameter that the file neither holds nor tells the use of: what was computed of it is stored elsewhere."""
-    told = (origin for name in work.source.initializers for origin in work.record.origins(name))
-    return member not in work.source.initializers and member not in work.called and member not in told
 
 
 # ------------------------------------------------------------------------------------------------- from what it equals

@@ -11,10 +11,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.frontend.exporters.folded import distinct_rows
-from compiler.frontend.exporters.restoration import Read, Restoration, fresh, see
+from compiler.frontend.exporters.folded import distinct_rows, operators_behind
+from compiler.frontend.exporters.restoration import (
+    Read,
+    Restoration,
+    argument_of,
+    fresh,
+    give_view,
+    is_nowhere,
+    see,
+)
 from compiler.frontend.file.source import SourceNode
+from compiler.frontend.file.torch_record import UNOPTIMIZED
 from compiler.graph import Array
+from compiler.warnings import CompileWarning, few_of
 
 
 def look_up(work: Restoration, name: str, reads: Sequence[Read]) -> str:
@@ -31,6 +41,37 @@ def look_up(work: Restoration, name: str, reads: Sequence[Read]) -> str:
         value = _made(work, reads[0], "Transpose", (value,), {"perm": tuple(order)})
     see(work, reads, value)
     return rows
+
+
+def see_fresh_token(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
+    """A parameter of equal elements that was expanded: where its first axis is the batch, it is taken as one sample's.
+
+    Which axes it was expanded along, equal elements do not show. That it was only the batch is a guess, and is said.
+    """
+    array = work.source.initializers[name]
+    batches = {value.shape[0] for value in work.source.inputs if value.shape}
+    is_expanded = operators_behind(name, work.record)[0] == ["expand"]
+    if not is_expanded or array.ndim < 2 or array.shape[0] < 2 or batches != {array.shape[0]}:
+        return False
+    parameters = [_token(work, name, read) for read in reads]
+    if "" in parameters or array[:1].size < 2 or not bool((array == array.reshape(-1)[0]).all()):
+        return False
+    for read, parameter in zip(reads, parameters, strict=True):
+        give_view(work, read, parameter, array[:1], "Expand", {})
+    what = f"taken as {list(array[:1].shape)}, repeated for every sample: the elements are equal, and do not tell"
+    where = few_of(sorted(set(parameters)))
+    work.warnings.append(CompileWarning("model.expanded", where, what, UNOPTIMIZED))
+    return True
+
+
+def _token(work: Restoration, name: str, read: Read) -> str:
+    """The parameter behind one read: the one that was folded, or the only one that equals it and is nowhere else."""
+    argument = argument_of(work, read)
+    if argument == name:
+        return work.record.origins(name)[0]
+    nowhere = [one for one in work.record.parameters if is_nowhere(work, one)]
+    is_expanded = bool(argument) and operators_behind(argument, work.record)[0] == ["expand"]
+    return nowhere[0] if is_expanded and len(nowhere) == 1 else ""
 
 
 def see_moved(work: Restoration, name: str, reads: Sequence[Read], others: Sequence[str]) -> bool:

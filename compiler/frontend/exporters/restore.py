@@ -194,7 +194,7 @@ def _restore_fused_norm(work: Restoration, positions: Sequence[int]) -> None:
 
 
 def _name_fused_bias(work: Restoration, position: int) -> None:
-    """The layer's own bias was all zeros and dropped before the norm was folded: what the norm left of it is that bias."""
+    """The layer's own bias was all zeros, dropped before the norm was folded: what the norm left of it is that bias."""
     weight, made = work.inputs[position][1:3]
     own = f"{weight.removesuffix('weight')}bias"
     gone = own in work.record.parameters and own not in work.source.initializers and own not in work.called

@@ -13,7 +13,7 @@ import numpy as np
 
 from compiler.frontend.exporters.folded import Folded, once, standing_for
 from compiler.frontend.exporters.put_back import put_back, tell_of_computed_back
-from compiler.frontend.exporters.repeated import look_up, see_moved
+from compiler.frontend.exporters.repeated import look_up, see_fresh_token, see_moved
 from compiler.frontend.exporters.restoration import Read, Restoration, constant_copy, give, give_view
 from compiler.frontend.file.source import SourceNode
 from compiler.frontend.file.torch_record import UNOPTIMIZED, TorchRecord
@@ -96,6 +96,8 @@ def _settle_folded(work: Restoration, name: str, reads: Sequence[Read], pieces: 
         _train_in_place(work, name, reads, parameters[0], made)
         return
     if len(parameters) == 1 and alive and made is not Folded.COMPUTED and _see_view(work, name, reads, parameters[0]):
+        return
+    if len(parameters) == 1 == pieces[parameters[0]] and not alive and see_fresh_token(work, name, reads):
         return
     if put_back(work, name, reads, in_one_piece=all(pieces[parameter] == 1 for parameter in parameters)):
         return
