@@ -45,7 +45,7 @@ class _Transform:
         return np.stack(parts, axis=1).reshape(self.taken * self.parts, -1).astype(np.float32)
 
     def _mirrored(self, table: Array) -> Array:
-        """Half a spectrum stands for all of it: every bin counts twice but the first and, of an even length, the last."""
+        """Half a spectrum stands for all: every bin counts twice but the first and, of an even length, the last."""
         twice = np.full((self.taken, 1), 2.0)
         twice[0] = 1.0
         if self.length % 2 == 0 and self.taken > self.length // 2:
