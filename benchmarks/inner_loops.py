@@ -27,8 +27,8 @@ from benchmarks.assembly import hottest_loop, multiply_adds
 from compiler.call_passes import call_passes
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.family import choices_of, emit_kernel
+from compiler.frontend.file.limits import DEFAULT_LIMITS
 from compiler.frontend.importer import import_model
-from compiler.frontend.limits import DEFAULT_LIMITS
 from compiler.kernels.spec import AttentionSpec, ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs

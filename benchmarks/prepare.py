@@ -20,9 +20,9 @@ from benchmarks import models
 from benchmarks.models import MODELS, Model, Workload
 from compiler.errors import PlanError
 from compiler.export.names import OnnxNames
+from compiler.frontend.exporters.restore import restored
+from compiler.frontend.file.source import parse_model
 from compiler.frontend.importer import import_model
-from compiler.frontend.restore import restored
-from compiler.frontend.source import parse_model
 from compiler.graph import Graph
 from compiler.passes import CLEAN_UP, FORWARD_PASSES, run_passes
 from compiler.passes.layout import sink_transposes

@@ -25,7 +25,7 @@ from compiler.bundle.tuning import build_tuning
 from compiler.codegen.linking.link import link_binary
 from compiler.export.training import export_training
 from compiler.external import NO_EXTERNAL, External, model_digest
-from compiler.frontend.prescan import external_locations
+from compiler.frontend.file.prescan import external_locations
 from compiler.identity import compiler_identity
 from compiler.pipeline import compile_step
 from compiler.program.program import BinaryImage

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from compiler.errors import CompileError
 from compiler.external import External, file_digest, mapped, open_beside
-from compiler.frontend.prescan import external_locations
+from compiler.frontend.file.prescan import external_locations
 from pockfarm.errors import UsageError
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from compiler.element_types import REAL
 from compiler.errors import ModelError
 from compiler.frontend.call import Call, Result
+from compiler.frontend.file.source import SourceNode
 from compiler.frontend.scope import Known, Operand, Scope
-from compiler.frontend.source import SourceNode
 from compiler.graph import Array
 from compiler.origins import FoldedNorm, as_stored, outputs_first
 from compiler.values import Value

@@ -10,8 +10,8 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelError, ModelShapeError, UnsupportedOperator
+from compiler.frontend.file.source import AttributeValue, SourceNode
 from compiler.frontend.scope import Known, Operand, Scope
-from compiler.frontend.source import AttributeValue, SourceNode
 from compiler.graph import Array, AttrValue
 from compiler.values import Value
 

@@ -10,26 +10,26 @@ import numpy as np
 from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
-from compiler.frontend.bodies import with_lifted_initializers, without_functions
 from compiler.frontend.call import Call, Result, closest
-from compiler.frontend.control import CONTROL
-from compiler.frontend.embedding_bags import without_bag_loops
+from compiler.frontend.expansion.bodies import with_lifted_initializers, without_functions
+from compiler.frontend.expansion.control import CONTROL
+from compiler.frontend.expansion.stand_ins import define, stands_in
+from compiler.frontend.exporters.embedding_bags import without_bag_loops
+from compiler.frontend.exporters.readings import readings_of
+from compiler.frontend.exporters.restore import restored
+from compiler.frontend.exporters.sharing import shared_as_told
+from compiler.frontend.exporters.torch_recurrent import with_module_tensors
+from compiler.frontend.exporters.unrecorded import told_apart
+from compiler.frontend.file.form import check_form
+from compiler.frontend.file.limits import DEFAULT_LIMITS, ModelLimits
+from compiler.frontend.file.prescan import prescan
+from compiler.frontend.file.source import AttributeValue, SourceModel, SourceNode, parse_model
+from compiler.frontend.file.torch_record import UNOPTIMIZED
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
-from compiler.frontend.form import check_form
 from compiler.frontend.input_types import bind_inputs
-from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
-from compiler.frontend.prescan import prescan
-from compiler.frontend.readings import readings_of
 from compiler.frontend.remarks import remark
-from compiler.frontend.restore import restored
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
-from compiler.frontend.sharing import shared_as_told
-from compiler.frontend.source import AttributeValue, SourceModel, SourceNode, parse_model
-from compiler.frontend.stand_ins import define, stands_in
-from compiler.frontend.torch_record import UNOPTIMIZED
-from compiler.frontend.torch_recurrent import with_module_tensors
-from compiler.frontend.unrecorded import told_apart
 from compiler.graph import Array, Graph, Unlearnable
 from compiler.origins import Origins, Reading
 from compiler.values import Value

@@ -7,8 +7,8 @@ from math import prod
 
 from compiler.element_types import EMITTED, emitted_of_onnx
 from compiler.errors import LimitExceeded, ModelShapeError, UnsupportedOperator
-from compiler.frontend.limits import ModelLimits
-from compiler.frontend.source import SourceInput, type_label
+from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.source import SourceInput, type_label
 from compiler.graph import TensorType
 
 

@@ -9,9 +9,9 @@ import re
 
 import numpy as np
 
+from compiler.frontend.file.source import SourceModel, SourceNode
+from compiler.frontend.file.torch_record import UNOPTIMIZED
 from compiler.frontend.scope import Known, Scope
-from compiler.frontend.source import SourceModel, SourceNode
-from compiler.frontend.torch_record import UNOPTIMIZED
 from compiler.warnings import few_of
 
 _COMPUTED = re.compile(r"onnx::Conv(Transpose)?_\d+")

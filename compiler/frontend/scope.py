@@ -16,8 +16,8 @@ import numpy as np
 
 from compiler.element_types import emitted_of_numpy
 from compiler.errors import LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
-from compiler.frontend.limits import ModelLimits
-from compiler.frontend.source import SourceNode
+from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.source import SourceNode
 from compiler.graph import Array, AttrValue, Parameter, TensorType
 from compiler.origins import FoldedNorm
 from compiler.rewriting.builder import GraphBuilder

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.errors import CompileError
-from compiler.frontend.external_data import embedded
+from compiler.frontend.file.external_data import embedded
 from compiler.trained.bring_back import Trained
 from pockfarm.errors import UsageError
 from pockfarm.model_files import files_of

@@ -45,10 +45,10 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "compiler.targets",
         "device_agents",
     ),
-    "pockfarm/model_files.py": ("compiler.errors", "compiler.external", "compiler.frontend.prescan"),
+    "pockfarm/model_files.py": ("compiler.errors", "compiler.external", "compiler.frontend.file.prescan"),
     "pockfarm/fine_tuning/": (
         "compiler.errors",
-        "compiler.frontend.external_data",
+        "compiler.frontend.file.external_data",
         "compiler.spec",
         "compiler.trained",
         "compiler.warnings",

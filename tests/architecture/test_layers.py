@@ -49,6 +49,16 @@ LAYERS: dict[str, Layers] = {
         "stage_text",  # any stage as text
         "api",
     ),
+    "compiler.frontend": (
+        "file",  # what the file says
+        ("exporters", "scope"),  # what exporters did, undone; what an import knows
+        "call",  # one node
+        ("batch_norm", "expansion", "folds", "remarks", "input_types"),
+        "pieces",  # what rows are written with
+        "sliding",
+        "rows",
+        "importer",
+    ),
     "compiler.codegen": (
         ("artefacts", "choice"),  # what is built, and one way to schedule it
         ("cache", "symbols"),

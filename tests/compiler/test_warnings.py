@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler.frontend.file.limits import DEFAULT_LIMITS
 from compiler.frontend.importer import import_model
-from compiler.frontend.limits import DEFAULT_LIMITS
 from compiler.frontend.scope import Scope
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import onnx.defs
 
+from compiler.frontend.file.source import OPSETS
 from compiler.frontend.folds import FOLDS
 from compiler.frontend.rows import ROWS
-from compiler.frontend.source import OPSETS
 from tests.onnx_standard.groups import OUTSIDE
 
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"

@@ -12,8 +12,8 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import CompileError, InternalError
+from compiler.frontend.file.limits import DEFAULT_LIMITS
 from compiler.frontend.importer import import_model
-from compiler.frontend.limits import DEFAULT_LIMITS
 from compiler.graph import Array, Graph
 from compiler.passes import FORWARD_PASSES, find_problem, run_passes
 from compiler.rewriting.evaluate import evaluate_graph

@@ -8,9 +8,9 @@ from math import ceil
 import numpy as np
 
 from compiler.frontend.call import Call
+from compiler.frontend.folds.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
 from compiler.frontend.folds.sizes import Fold, sized
 from compiler.frontend.folds.types import shape_vector
-from compiler.frontend.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
 from compiler.graph import Array
 
 

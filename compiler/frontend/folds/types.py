@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES
 from compiler.frontend.call import Call
-from compiler.frontend.source import type_label
+from compiler.frontend.file.source import type_label
 from compiler.graph import Array
 from compiler.values import Value
 

@@ -1,6 +1,6 @@
 """Import rows: convolutions of rank 1 to 3, in any groups, and their transposes.
 
-Images are [N, C, ...] in ONNX and channels last inside. All end as 2-D kernels (`compiler.frontend.images`).
+Images are [N, C, ...] in ONNX and channels last inside. All end as 2-D kernels (`compiler.frontend.sliding.images`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from compiler.element_types import REAL
 from compiler.errors import ModelShapeError
 from compiler.frontend import batch_norm
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.images import Groups, convolved, transposed
+from compiler.frontend.file.source import SourceNode
 from compiler.frontend.scope import Known, Operand
-from compiler.frontend.source import SourceNode
-from compiler.frontend.windows import Window, per_axis, shared_out, window_of
+from compiler.frontend.sliding.images import Groups, convolved, transposed
+from compiler.frontend.sliding.windows import Window, per_axis, shared_out, window_of
 from compiler.values import Value
 
 _RANKS = (3, 4, 5)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
 from compiler.frontend.call import Call, Rule
+from compiler.frontend.file.torch_record import DETACH
 from compiler.frontend.scope import Known, Operand, Scope
-from compiler.frontend.torch_record import DETACH
 from compiler.values import Value
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES, REAL
 from compiler.frontend.call import Call, Rule
+from compiler.frontend.folds.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
 from compiler.frontend.scope import Known, Operand
-from compiler.frontend.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
 
 
 def _reshape(call: Call) -> Operand:

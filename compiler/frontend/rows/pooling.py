@@ -8,10 +8,10 @@ from math import prod
 
 from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.depth import depth_placed, few_taps
-from compiler.frontend.pools import averaged, highest, positions
 from compiler.frontend.scope import Operand
-from compiler.frontend.windows import Window, per_axis, window_of
+from compiler.frontend.sliding.depth import depth_placed, few_taps
+from compiler.frontend.sliding.pools import averaged, highest, positions
+from compiler.frontend.sliding.windows import Window, per_axis, window_of
 from compiler.values import Value
 
 

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import LimitExceeded, ModelError, UnsupportedOperator
+from compiler.frontend.file.limits import ModelLimits
 from compiler.frontend.importer import import_model
-from compiler.frontend.limits import ModelLimits
 from compiler.graph import Array
 from tests.compiler.frontend.onnx_graphs import Shape, assert_agrees, imported, model_of, node
 

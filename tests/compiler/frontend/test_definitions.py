@@ -13,8 +13,8 @@ from onnx import helper
 
 from compiler.errors import LimitExceeded, ModelError, UnsupportedOperator
 from compiler.frontend import importer
+from compiler.frontend.file.limits import ModelLimits
 from compiler.frontend.importer import import_model
-from compiler.frontend.limits import ModelLimits
 from compiler.frontend.rows import ROWS
 from tests.compiler.frontend.cases import CASES, Case
 from tests.compiler.frontend.onnx_graphs import assert_agrees, feeds_for, imported, model_of, node

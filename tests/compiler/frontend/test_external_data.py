@@ -16,8 +16,8 @@ from onnx import TensorProto, external_data_helper, numpy_helper
 
 from compiler.errors import ModelError
 from compiler.external import Listing, check_location, mapped, model_digest, open_beside
+from compiler.frontend.file.prescan import external_locations
 from compiler.frontend.importer import import_model
-from compiler.frontend.prescan import external_locations
 from compiler.graph import Graph
 from pockfarm.errors import UsageError
 from pockfarm.model_files import files_of

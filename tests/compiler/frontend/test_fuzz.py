@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compiler.errors import LimitExceeded, ModelError
+from compiler.frontend.file.prescan import prescan
 from compiler.frontend.importer import import_model
-from compiler.frontend.prescan import prescan
 from compiler.graph import Node
 from compiler.ops import OPERATORS
 from compiler.ops.emitter import Emitter, Grads

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from compiler.errors import ModelError, PlanError
-from compiler.frontend.torch_record import SIGNATURE
+from compiler.frontend.file.torch_record import SIGNATURE
 from compiler.graph import Graph
 from compiler.spec.documents import SparsePlan
 from compiler.step.plan import resolve_plan

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from compiler.errors import LimitExceeded, ModelShapeError
+from compiler.frontend.file.limits import ModelLimits
 from compiler.frontend.importer import import_model
-from compiler.frontend.limits import ModelLimits
 from tests.compiler.frontend.onnx_graphs import assert_agrees, imported, model_of, node
 
 RELU = [node("Relu", ["x"], ["y"])]

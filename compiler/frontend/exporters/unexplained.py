@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.frontend.folded import Folded, once, standing_for
-from compiler.frontend.restoration import Read, Restoration, constant_copy, give, give_view
-from compiler.frontend.source import SourceNode
-from compiler.frontend.torch_record import UNOPTIMIZED, TorchRecord
+from compiler.frontend.exporters.folded import Folded, once, standing_for
+from compiler.frontend.exporters.restoration import Read, Restoration, constant_copy, give, give_view
+from compiler.frontend.file.source import SourceNode
+from compiler.frontend.file.torch_record import UNOPTIMIZED, TorchRecord
 from compiler.warnings import CompileWarning, few_of
 
 _NEUTRAL = frozenset({"mul", "add", "sub", "div", "rsub", "pow"})

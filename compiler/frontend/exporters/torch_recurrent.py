@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from compiler.element_types import holds_reals
-from compiler.frontend.source import SourceModel, SourceNode, free_name
+from compiler.frontend.file.source import SourceModel, SourceNode, free_name
 from compiler.graph import Array
 
 _ORDERS = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}

@@ -12,10 +12,10 @@ from typing import NoReturn
 import numpy as np
 
 from compiler.errors import ModelError, UnsupportedOperator
-from compiler.frontend.bodies import place
-from compiler.frontend.lists import LISTS
+from compiler.frontend.expansion.bodies import place
+from compiler.frontend.expansion.lists import LISTS
+from compiler.frontend.file.source import Body, SourceNode, free_name
 from compiler.frontend.scope import Known, Scope
-from compiler.frontend.source import Body, SourceNode, free_name
 
 Run = Callable[[Sequence[SourceNode]], None]
 """Imports nodes."""

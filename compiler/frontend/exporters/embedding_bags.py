@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from compiler.frontend.source import Body, SourceModel, SourceNode, free_name
+from compiler.frontend.file.source import Body, SourceModel, SourceNode, free_name
 from compiler.graph import Array
 
 Mode = Literal["sum", "mean", "max"]

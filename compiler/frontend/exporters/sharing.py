@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.errors import SpecError
-from compiler.frontend.source import SourceModel, SourceNode, free_name
+from compiler.frontend.file.source import SourceModel, SourceNode, free_name
 
 
 def shared_as_told(source: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:

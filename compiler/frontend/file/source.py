@@ -15,9 +15,9 @@ from onnx import numpy_helper
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
-from compiler.frontend.external_data import fill_in
-from compiler.frontend.prescan import STANDARD_DOMAINS
-from compiler.frontend.torch_record import NO_CALL, TorchCall, TorchRecord, told_by, torch_call, torch_record
+from compiler.frontend.file.external_data import fill_in
+from compiler.frontend.file.prescan import STANDARD_DOMAINS
+from compiler.frontend.file.torch_record import NO_CALL, TorchCall, TorchRecord, told_by, torch_call, torch_record
 from compiler.graph import Array
 from compiler.warnings import CompileWarning
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from math import prod
 
 from compiler.errors import LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
-from compiler.frontend.limits import DEFAULT_LIMITS, ModelLimits
-from compiler.frontend.references import ITEM_BITS, Reference, check_apart, check_range, payload_bytes
-from compiler.frontend.wire import BYTES, FIXED32, FIXED64, VARINT, WireReader, signed
+from compiler.frontend.file.limits import DEFAULT_LIMITS, ModelLimits
+from compiler.frontend.file.references import ITEM_BITS, Reference, check_apart, check_range, payload_bytes
+from compiler.frontend.file.wire import BYTES, FIXED32, FIXED64, VARINT, WireReader, signed
 
 Call = tuple[str, str]
 """(domain, operator or function name)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from compiler.errors import ModelError
-from compiler.frontend.source import Body, SourceModel, SourceNode
+from compiler.frontend.file.source import Body, SourceModel, SourceNode
 
 
 def check_form(source: SourceModel) -> SourceModel:

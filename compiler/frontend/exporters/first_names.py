@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from compiler.frontend.source import SourceModel
-from compiler.frontend.torch_record import TorchRecord
+from compiler.frontend.file.source import SourceModel
+from compiler.frontend.file.torch_record import TorchRecord
 
 
 def with_first_names(source: SourceModel, record: TorchRecord) -> tuple[SourceModel, TorchRecord]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from compiler.errors import ModelError, UnsupportedOperator
-from compiler.frontend.bodies import place
+from compiler.frontend.expansion.bodies import place
+from compiler.frontend.file.source import Body, SourceNode, free_name
 from compiler.frontend.scope import Known, Scope
-from compiler.frontend.source import Body, SourceNode, free_name
 
 Run = Callable[[Sequence[SourceNode]], None]
 _MOST = 4096

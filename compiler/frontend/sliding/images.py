@@ -15,8 +15,8 @@ from math import prod
 import numpy as np
 
 from compiler.frontend.call import Call
-from compiler.frontend.depth import depth_placed, depth_taps, few_taps
-from compiler.frontend.windows import Window
+from compiler.frontend.sliding.depth import depth_placed, depth_taps, few_taps
+from compiler.frontend.sliding.windows import Window
 from compiler.values import Value
 
 _LEAST_CHANNELS = 8

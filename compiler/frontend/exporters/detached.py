@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from compiler.frontend.restoration import Restoration, fresh
-from compiler.frontend.source import SourceNode
-from compiler.frontend.torch_record import DETACH, UNOPTIMIZED
+from compiler.frontend.exporters.restoration import Restoration, fresh
+from compiler.frontend.file.source import SourceNode
+from compiler.frontend.file.torch_record import DETACH, UNOPTIMIZED
 from compiler.warnings import CompileWarning
 
 _CUT = re.compile(r"detach(_\d+)?")

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.errors import LimitExceeded, ModelError, UnsupportedOperator
-from compiler.frontend.limits import ModelLimits
-from compiler.frontend.source import (
+from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.source import (
     AttributeValue,
     Body,
     Function,

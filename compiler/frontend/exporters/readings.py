@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compiler.frontend.source import SourceModel, SourceNode
+from compiler.frontend.file.source import SourceModel, SourceNode
 from compiler.origins import Reading
 
 _VIEWS = ("Transpose", "Reshape", "Expand")

@@ -10,7 +10,7 @@ from enum import Enum
 
 import numpy as np
 
-from compiler.frontend.torch_record import TorchRecord
+from compiler.frontend.file.torch_record import TorchRecord
 from compiler.graph import Array
 
 _INTERNAL = re.compile(r"val_\d+")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
-from compiler.frontend.bodies import called_after, place
-from compiler.frontend.control import Run
-from compiler.frontend.definitions import definition
+from compiler.frontend.expansion.bodies import called_after, place
+from compiler.frontend.expansion.control import Run
+from compiler.frontend.expansion.definitions import definition
+from compiler.frontend.expansion.unrolled import UNROLLED
+from compiler.frontend.file.source import SourceNode
 from compiler.frontend.scope import Scope
-from compiler.frontend.source import SourceNode
-from compiler.frontend.unrolled import UNROLLED
 
 Import = Callable[[Scope, SourceNode, int], None]
 """Imports one node of a version of the standard."""

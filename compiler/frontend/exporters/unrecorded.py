@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.element_types import holds_reals
-from compiler.frontend.source import SourceModel, SourceNode, free_name
-from compiler.frontend.torch_record import UNOPTIMIZED
+from compiler.frontend.file.source import SourceModel, SourceNode, free_name
+from compiler.frontend.file.torch_record import UNOPTIMIZED
 from compiler.graph import Array
 from compiler.warnings import CompileWarning, few_of
 

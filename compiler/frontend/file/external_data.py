@@ -1,4 +1,4 @@
-"""The elements of tensors that lie in files beside the model (`compiler.frontend.references` says where)."""
+"""The elements of tensors that lie in files beside the model (`compiler.frontend.file.references` says where)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from compiler.errors import LimitExceeded
 from compiler.external import External
-from compiler.frontend.limits import DEFAULT_LIMITS
-from compiler.frontend.prescan import prescan
-from compiler.frontend.references import Reference, payload_bytes
+from compiler.frontend.file.limits import DEFAULT_LIMITS
+from compiler.frontend.file.prescan import prescan
+from compiler.frontend.file.references import Reference, payload_bytes
 from compiler.graph import Array
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compiler.frontend.source import SourceModel, SourceNode
-from compiler.frontend.torch_record import TorchRecord
+from compiler.frontend.file.source import SourceModel, SourceNode
+from compiler.frontend.file.torch_record import TorchRecord
 from compiler.graph import Array
 from compiler.warnings import CompileWarning
 

@@ -12,10 +12,10 @@ from math import prod
 import numpy as np
 
 from compiler.frontend.call import Call
-from compiler.frontend.depth import depth_taps
 from compiler.frontend.folds.sizes import sized
-from compiler.frontend.images import plane_of
-from compiler.frontend.windows import Window
+from compiler.frontend.sliding.depth import depth_taps
+from compiler.frontend.sliding.images import plane_of
+from compiler.frontend.sliding.windows import Window
 from compiler.graph import Array, AttrValue
 from compiler.values import Value
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.frontend.detached import restore_cuts
-from compiler.frontend.first_names import with_first_names
-from compiler.frontend.restoration import Read, Restoration, constant_copy, give, hold
-from compiler.frontend.source import SourceModel
-from compiler.frontend.unexplained import settle_unexplained, tell_what_is_missing
+from compiler.frontend.exporters.detached import restore_cuts
+from compiler.frontend.exporters.first_names import with_first_names
+from compiler.frontend.exporters.restoration import Read, Restoration, constant_copy, give, hold
+from compiler.frontend.exporters.unexplained import settle_unexplained, tell_what_is_missing
+from compiler.frontend.file.source import SourceModel
 from compiler.graph import Array
 
 _NORMS = ("aten._native_batch_norm", "aten.batch_norm", "aten.cudnn_batch_norm")

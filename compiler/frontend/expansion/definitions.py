@@ -14,9 +14,9 @@ import onnx
 
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelError
-from compiler.frontend.bodies import called
+from compiler.frontend.expansion.bodies import called
+from compiler.frontend.file.source import OPSETS, AttributeValue, Body, SourceNode, parsed_attribute, parsed_node
 from compiler.frontend.scope import Scope
-from compiler.frontend.source import OPSETS, AttributeValue, Body, SourceNode, parsed_attribute, parsed_node
 from compiler.values import Value
 
 

@@ -13,8 +13,8 @@ from math import prod
 import numpy as np
 
 from compiler.errors import ModelError, UnsupportedOperator
+from compiler.frontend.file.source import SourceNode, free_name
 from compiler.frontend.scope import Known, Scope
-from compiler.frontend.source import SourceNode, free_name
 from compiler.graph import Array
 
 Run = Callable[[Sequence[SourceNode]], None]

@@ -7,7 +7,7 @@ from math import prod
 
 from compiler.errors import LimitExceeded
 from compiler.frontend.call import Call
-from compiler.frontend.windows import Window
+from compiler.frontend.sliding.windows import Window
 from compiler.values import Value
 
 _MOST_TAPS = 256
