@@ -33,7 +33,8 @@ def test_a_row_tells_of_each_trial_the_round_trip_and_the_sizes(text: str) -> No
 
 
 def test_totals_count_what_came_home(text: str) -> None:
-    assert "1 of 2 came home" in text and "logits 1.0e-07, ONNX Runtime's 2.0e-07" in text
+    assert "1 of 2 came home" in text
+    assert "logits 1.0e-07, ONNX Runtime's 2.0e-07" in text
     assert "| dynamo 18 full | 1 | 1 | 0 | 0 | 0 |" in text
 
 
