@@ -27,7 +27,7 @@ from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
 from compiler.step.loss import attach_loss
 from compiler.step.optimizer import add_optimizer
-from compiler.step.plan import UpdatePlan, learning, plan_warnings, resolve_plan
+from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
 from compiler.step.training import TrainingGraph
 
 
@@ -64,7 +64,7 @@ def walk(
         yield stage
         training = stage.made
     assert isinstance(training, TrainingGraph)
-    plan = learning(plan, training.gradients)
+    plan = {value: part for value, part in plan.items() if value in training.gradients}
     clock.enter("schedule", 0.12)
     programs = lower_both(forward, training)
     yield Stage("lower", programs)

@@ -26,8 +26,8 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
     """Append the gradients of the loss with respect to the plan's parameters.
 
     Forward: the graph as it is. Backward: for y = f(x...), d_x += f'(x)^T d_y, summed over all consumers of x.
-    A parameter without a differentiable path to the loss gets no gradient, as in PyTorch, and a warning.
-    Raises: PlanError if none has one.
+    A parameter without a differentiable path to the loss stays as it is, as in every framework, and a warning says so.
+    Raises: PlanError if no parameter has one.
     """
     graph = step.graph
     b = GraphBuilder(graph)
@@ -39,6 +39,9 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
             continue
         d_output = _total(b, pending.pop(node.outputs[0]))
         _propagate(b, node, d_output, active, pending)
+    unreached = [graph.name_of(target) for target in plan if target not in pending]
+    if len(unreached) == len(plan):
+        raise _unreachable(unreached)
     gradients = {}
     for target, part in plan.items():
         if target not in pending:
@@ -47,10 +50,16 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
         b.layer, b.parameter = known.layer if known is not None else "", graph.name_of(target)
         gradients[target] = _slice_of(b, _total(b, pending.pop(target)), part)
     whole = replace(without_cuts(b.graph_of(graph)), outputs=(*graph.outputs, *gradients.values()))
-    missed = [graph.name_of(target) for target in plan if target not in gradients]
-    if missed:
-        whole = replace(whole, warnings=(*whole.warnings, _unreached(missed, len(plan))))
+    whole = replace(whole, warnings=(*whole.warnings, *_left_out(unreached)))
     return replace(step, graph=whole, gradients=gradients)
+
+
+def _left_out(names: Sequence[str]) -> tuple[CompileWarning, ...]:
+    if not names:
+        return ()
+    message = f"no gradient of the loss reaches {few_of(names)}: the plan lets them learn, and they stay as they are"
+    hint = "check that the loss reads the output they feed; freeze them in the plan, and this is not said"
+    return (CompileWarning("plan.no_gradient", "plan", message, hint),)
 
 
 def _depends_on(graph: Graph, targets: Iterable[Value]) -> set[Value]:
@@ -95,9 +104,9 @@ def _slice_of(b: GraphBuilder, gradient: Value, part: UpdateSlice) -> Value:
     return b.emit("slice", gradient, starts=starts, stops=stops, steps=(1,) * len(shape))
 
 
-def _unreached(names: Sequence[str], planned: int) -> CompileWarning:
-    """Raises: PlanError if nothing is left to learn."""
-    message = f"no differentiable path leads from {few_of(names)} to the loss"
-    if len(names) == planned:
-        raise PlanError(message, where="plan", hint="check that the loss reads the output that they feed")
-    return CompileWarning("plan.unreached", "plan", f"{message}: they stay as they are", "freeze them in the plan")
+def _unreachable(names: Sequence[str]) -> PlanError:
+    return PlanError(
+        f"nothing that the plan lets learn has a differentiable path to the loss: {few_of(names)}",
+        where="plan",
+        hint="check that the loss reads the output that they feed",
+    )

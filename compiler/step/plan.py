@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -53,11 +53,6 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
             hint=f"the model has {len(graph.named_parameters())} parameters, such as {_some(graph)}",
         )
     return learning
-
-
-def learning(plan: UpdatePlan, gradients: Collection[Value]) -> UpdatePlan:
-    """What of a plan learns: parameters that have a gradient."""
-    return {value: part for value, part in plan.items() if value in gradients}
 
 
 def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
