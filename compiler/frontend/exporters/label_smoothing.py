@@ -56,7 +56,8 @@ class _Smoothed:
                 hint="write the loss out by log_softmax, or take the logits out and give the loss in the spec",
             )
         scores, labels = self.node.inputs[:2]
-        hard = self._add(self.node.op_type, scores, labels, **self.node.attributes)
+        hard = free_name(f"{self.node.outputs[0]}:hard", self.taken)
+        self.nodes.append(replace(self.node, outputs=(hard,)))
         spread = self._add("LogSoftmax", scores, axis=1)
         spread = self._add("Neg", self._add("ReduceMean", spread, self._constant(np.asarray([1])), keepdims=0))
         ignored = self.node.attributes.get("ignore_index", -100)

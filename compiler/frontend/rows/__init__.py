@@ -14,7 +14,6 @@ from compiler.frontend.rows import (
     einsum,
     elementwise,
     extremes,
-    fourier,
     functions,
     indexing,
     integers,
@@ -58,5 +57,4 @@ ROWS: Mapping[str, Rule] = {
     **random.ROWS,
     **attention.ROWS,
     **recurrent.ROWS,
-    **fourier.ROWS,
 }

@@ -11,7 +11,6 @@ from tests.compiler.frontend.cases import (
     convolution,
     einsum,
     elementwise,
-    fourier,
     functions,
     indexing,
     movement,
@@ -50,7 +49,6 @@ CASES: Sequence[Case] = (
     *random.cases(),
     *attention.cases(),
     *recurrent.cases(),
-    *fourier.cases(),
 )
 
 __all__ = ["CASES", "Case"]
