@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,37 +17,53 @@ from compiler.warnings import few_of
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import patterns
 from pockfarm.fine_tuning.model import Brought, Input
-from pockfarm.fine_tuning.torch_export import Call, exported, input_names, outputs_of
+from pockfarm.fine_tuning.torch_export import Call, Form, exported, input_names, outputs_of
+from pockfarm.model_files import files_of
 from pockfarm.values import CompileWarning
 
 Example = Any
 """A tensor, a tuple of tensors, or a mapping of them by `forward`'s argument names."""
 
 
-MAX_BYTES = (1 << 31) - (1 << 24)
-"""Protobuf's limit, less what is not tensors."""
 Output = str | int | tuple[str, ...] | None
 """Which output a loss reads: its name or position; several names, which they have in the file too; or the only one."""
+LARGE_BYTES = 64 << 20
+"""The tensors of a module that holds more lie beside its ONNX file, and are read from there."""
+ROOM_FACTOR = 6
+"""Files of a module's size that a fine-tuning has at once: export, bundle, and what the run unpacks and trains."""
 
 
-def brought_module(module: Any, example: Example, batch: int, output: Output) -> Brought:
-    """The module's export for `batch` samples. Raises: UsageError."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be exported: samples of a step, what the loss reads, and whether dropouts drop."""
+
+    batch: int
+    output: Output = None
+    drops: bool = False
+
+
+def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, opened: ExitStack) -> Brought:
+    """The module's export, in `folder`; its files stay open as long as `opened`. Raises: UsageError."""
     _require_float32(module)
-    _require_room(module)
-    call = _call(example, batch, _device(module))
+    held_bytes = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+    _require_room(held_bytes, folder)
+    call = _call(example, wanted.batch, _device(module))
+    output = wanted.output
     choose, told = _chooser(outputs_of(module, call), output)
     names = input_names(module, call)
-    data, remarks = exported(module, call, choose, output if isinstance(output, tuple) else ())
+    form = Form(choose, output if isinstance(output, tuple) else (), wanted.drops, held_bytes > LARGE_BYTES)
+    path = folder / "model.onnx"
+    told += exported(module, call, form, path)
     frozen = [name for name, tensor in module.named_parameters() if not tensor.requires_grad]
     learning = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
     if frozen:
         told += (_frozen(frozen),)
     return Brought(
-        onnx=data,
+        files=opened.enter_context(files_of(path)),
         inputs={name: _input(tensor) for name, tensor in zip(names, _tensors(call), strict=True)},
         frozen=patterns(frozen, learning),
         state=lambda trained, steps: completed(module, trained, steps),
-        warnings=(*told, *remarks),
+        warnings=told,
     )
 
 
@@ -105,12 +125,12 @@ def _require_float32(module: Any) -> None:
             )
 
 
-def _require_room(module: Any) -> None:
-    held = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
-    if held > MAX_BYTES:
+def _require_room(held_bytes: int, folder: Path) -> None:
+    free_bytes, needed_bytes = shutil.disk_usage(folder).free, ROOM_FACTOR * held_bytes
+    if needed_bytes > free_bytes:
         raise UsageError(
-            f"the module holds {held:,} bytes; one ONNX file holds {MAX_BYTES:,}\n  export it with external data, and "
-            "compile and run that file"
+            f"the module holds {held_bytes:,} bytes; its files need about {needed_bytes:,}, and {folder.parent} has "
+            f"{free_bytes:,} free\n  set TMPDIR to a folder with more room"
         )
 
 
@@ -180,11 +200,11 @@ def completed(module: Any, trained: Trained, steps: int) -> Mapping[str, Any]:
                 f"the step trained {name!r} {list(array.shape)}, for which the module has no tensor\n"
                 "  freeze it by a last rule of the plan with ratio 0, or report this model"
             )
-        learned = torch.from_numpy(array.copy()).to(own[name])
-        fresh[id(own[name])] = learned
+        fresh[id(own[name])] = torch.from_numpy(array.copy()).to(own[name])
     for name, tensor in state.items():
         if isinstance(tensor, torch.Tensor):
-            state[name] = fresh.get(id(own.get(name)), tensor).detach().clone()
+            mine = id(own[name]) if name in own else 0
+            state[name] = fresh[mine] if mine in fresh else tensor.detach().clone()
     for name, calls in trained.calls.items():
         count = f"{name.rpartition('running_mean')[0]}num_batches_tracked"
         if name.endswith("running_mean") and count in state:
