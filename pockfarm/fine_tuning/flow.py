@@ -18,10 +18,11 @@ from compiler.errors import CompileError
 from compiler.external import mapped
 from compiler.spec.documents import TrainingSpec
 from compiler.trained.bring_back import Trained, bring_back, manifest_of
+from compiler.warnings import few_of
 from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
-from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data
+from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data, unread_names
 from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import Say, Trainer
@@ -96,7 +97,7 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
         files=trained.files,
         changed=tuple(sorted(trained.changed)),
         report=run.report,
-        warnings=(*brought.warnings, *step.warnings, *_remarks(trained)),
+        warnings=(*brought.warnings, *_unread(task.data, names), *step.warnings, *_remarks(trained)),
         checkpoint=checkpoint,
         bundle=bundle,
     )
@@ -140,6 +141,8 @@ def _check_length(asked: Asked) -> None:
         raise UsageError("steps and epochs both say how long to train; give one")
     if asked.epochs is not None and not asked.epochs > 0:
         raise UsageError(f"epochs must be above 0, got {asked.epochs}")
+    if asked.steps is not None and (isinstance(asked.steps, bool) or not isinstance(asked.steps, int)):
+        raise UsageError(f"steps must be a whole number, got {asked.steps!r}")
     if asked.steps is not None and not 1 <= asked.steps <= MAX_STEPS:
         raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {asked.steps}")
 
@@ -148,6 +151,8 @@ def _settings(asked: Asked, samples: int, batch: int) -> RunSettings:
     steps = asked.steps
     if steps is None:
         steps = math.ceil((asked.epochs or 1) * samples / batch)
+        if steps > MAX_STEPS:
+            raise UsageError(f"{asked.epochs or 1:g} epochs are {steps:,} steps, a run has {MAX_STEPS:,} at most")
     try:
         return RunSettings(mode="train", steps=steps, seed=asked.seed, learning_rate=asked.learning_rate)
     except ProtocolError as problem:
@@ -167,6 +172,15 @@ def _brought_back(brought: Brought, bundle: bytes | mmap.mmap, checkpoint: bytes
         return bring_back(files.model, bundle, checkpoint, files.mapped())
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
+
+
+def _unread(data: Any, names: Names) -> tuple[CompileWarning, ...]:
+    unread = unread_names(data, names)
+    if not unread:
+        return ()
+    return (
+        CompileWarning("fine_tune.data_ignored", "data", f"holds what neither model nor loss reads: {few_of(unread)}"),
+    )
 
 
 def _remarks(trained: Trained) -> tuple[CompileWarning, ...]:

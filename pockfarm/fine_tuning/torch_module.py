@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from compiler.trained.bring_back import Trained
@@ -69,8 +70,10 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
 
 def batch_of(example: Example) -> int:
     """Samples of the example: the first axis of its first tensor. Raises: UsageError."""
+    if example is None:
+        raise UsageError("a module needs example_inputs: a batch of what it reads, such as x[:8]")
     tensors = _tensors(_as_call(example))
-    if not tensors or not tensors[0].ndim:
+    if not tensors or not tensors[0].ndim or not len(tensors[0]):
         raise UsageError("example_inputs holds no tensor with samples in its first axis")
     return int(tensors[0].shape[0])
 
@@ -80,10 +83,15 @@ def batch_of(example: Example) -> int:
 
 def _as_call(example: Example) -> Call:
     if isinstance(example, Mapping):
-        return Call((), dict(example))
+        return Call((), {name: _as_tensor(one) for name, one in example.items()})
     if isinstance(example, tuple | list):
-        return Call(tuple(example), {})
-    return Call((example,), {})
+        return Call(tuple(map(_as_tensor, example)), {})
+    return Call((_as_tensor(example),), {})
+
+
+def _as_tensor(value: Any) -> Any:
+    """A tensor for a NumPy array; whatever else a module takes, as it is."""
+    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
 
 
 def _call(example: Example, batch: int, device: Any) -> Call:
@@ -113,10 +121,19 @@ def _device(module: Any) -> Any:
     return first.device if first is not None else torch.device("cpu")
 
 
+def _kind(model: Any) -> str:
+    return f"the class {model.__name__}; make one of it" if isinstance(model, type) else type(model).__name__
+
+
 def _require_float32(module: Any) -> None:
     if not isinstance(module, torch.nn.Module):
-        raise UsageError(f"expected a torch.nn.Module, ONNX bytes or a path, got {type(module).__name__}")
+        raise UsageError(f"expected a torch.nn.Module, ONNX bytes or a path, got {_kind(module)}")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            raise UsageError(
+                f"{name} is on the meta device, where tensors have no elements\n  call module.to_empty(device='cpu'), "
+                "then load its weights"
+            )
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise UsageError(
@@ -140,7 +157,7 @@ def _require_room(held_bytes: int, folder: Path) -> None:
 def _chooser(given: Any, output: Output) -> tuple[Callable[[Any], Any] | None, tuple[CompileWarning, ...]]:
     """What picks the output that the loss reads, if the module gives more than one tensor; and what was assumed."""
     if isinstance(given, torch.Tensor):
-        return None, ()
+        return None, () if output in (None, 0, -1) else (_only(output),)
     named = _named(given)
     tensors = [name for name, value in named.items() if isinstance(value, torch.Tensor)]
     if not tensors:
@@ -163,6 +180,12 @@ def _chooser(given: Any, output: Output) -> tuple[Callable[[Any], Any] | None, t
         message = f"the module gives {len(tensors)} tensors ({few_of(tensors)}); the loss reads {chosen!r}"
         told = (CompileWarning("fine_tune.output_assumed", "model", message, "say output=NAME or its position"),)
     return lambda value: _named(value)[chosen], told
+
+
+def _only(output: Output) -> CompileWarning:
+    return CompileWarning("fine_tune.output_assumed", "model",
+                          f"the module gives one tensor, which has no name: the loss reads it, not {output!r}",
+                          "leave the output out")  # fmt: skip
 
 
 def _named(given: Any) -> dict[str, Any]:
