@@ -86,6 +86,16 @@ def test_a_gradient_that_is_read_elsewhere_stays() -> None:
     assert reasons(weight_gradient, reader, update) == ["update.gradient_is_read"]
 
 
+def test_an_update_that_reads_a_padded_operand_stays() -> None:
+    """A weight that is also read in part: the rest of that part's gradient is zeros that are nowhere in memory."""
+    part = Access(TensorType("f32", (3, COLUMNS)), WHOLE.index, fill=0.0)
+    table = GatherSpec("scatter_add", outer=1, rows=ROWS, inner=COLUMNS, count=SAMPLES, dtype="f32")
+    summed = KernelCall(table, (IDS, D_Y), (D_W,), "d table", "backward", 40, 100, 480)
+    spec = replace(UPDATE, inputs=(WHOLE, WHOLE, part, SCALAR))
+    assert reasons(summed, replace(update, spec=spec)) == ["update.points"]
+    assert reasons(summed, replace(update, spec=UPDATE)) == []
+
+
 def test_an_update_of_some_channels_stays() -> None:
     part = Access(TensorType("f32", (ROWS + 2, COLUMNS)), WHOLE.index)
     some = replace(UPDATE, inputs=(part, WHOLE, WHOLE, SCALAR), outputs=(part, WHOLE))
