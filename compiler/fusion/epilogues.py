@@ -92,7 +92,7 @@ def fuse_epilogue(
         return NOT_POINTWISE
     others = [position for position in range(len(spec.inputs)) if position not in reads]
     accesses = [regrouped(spec.inputs[position], spec.extents, groups) for position in others]
-    if any(access is None for access in accesses):
+    if any(access is None or not _holds(source, access) for access in accesses):
         return OTHER_OPERANDS
     if len(others) + len(producer.inputs) > MAX_OPERANDS:
         return TOO_MANY_OPERANDS
@@ -110,6 +110,11 @@ def fuse_epilogue(
         bytes_read=producer.bytes_read + moved,
         bytes_written=producer.bytes_written,
     )
+
+
+def _holds(source: KernelSpec, access: Access) -> bool:
+    """False for what may lie outside its tensor (padding): only kernels over rows read that in their epilogue."""
+    return access.fill is None or isinstance(source, RowSpec)
 
 
 def _append(

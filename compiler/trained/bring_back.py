@@ -63,9 +63,9 @@ def bring_back(model: bytes, bundle: bytes, checkpoint: bytes) -> Trained:
         _refuse_shared(changed.keys() & moved.keys())
         changed |= moved
         revived += unfolded.revived
-    file, added = stored.with_tensors(changed)
-    behind = {name for norm in origins.norms for name in _behind(norm)}
     whole = {name: after[name] for name in origins.parameters if name not in folded}
+    file, added = stored.with_tensors(changed, whole)
+    behind = {name for norm in origins.norms for name in _behind(norm)}
     parameters = {**whole, **{name: stored.tensor(name) for name in sorted(behind)}, **changed}
     calls = {name: stored.norms_of(name) for name in json.loads(members[MANIFEST]).get("buffers", ())}
     met = {name: count for name, count in calls.items() if count}
