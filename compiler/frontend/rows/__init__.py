@@ -29,6 +29,7 @@ from compiler.frontend.rows import (
     resizing,
     sampling,
     scaling,
+    spectra,
 )
 
 ROWS: Mapping[str, Rule] = {
@@ -52,6 +53,7 @@ ROWS: Mapping[str, Rule] = {
     **pooling.ROWS,
     **normalization.ROWS,
     **scaling.ROWS,
+    **spectra.ROWS,
     **random.ROWS,
     **attention.ROWS,
     **recurrent.ROWS,

@@ -24,6 +24,7 @@ from tests.compiler.frontend.cases import (
     resizing,
     sampling,
     scaling,
+    spectra,
 )
 from tests.compiler.frontend.cases.case import Case
 
@@ -44,6 +45,7 @@ CASES: Sequence[Case] = (
     *pooling.cases(),
     *normalization.cases(),
     *scaling.cases(),
+    *spectra.cases(),
     *random.cases(),
     *attention.cases(),
     *recurrent.cases(),
