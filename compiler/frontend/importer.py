@@ -15,6 +15,7 @@ from compiler.frontend.expansion.bodies import with_lifted_initializers, without
 from compiler.frontend.expansion.control import CONTROL
 from compiler.frontend.expansion.stand_ins import define, stands_in
 from compiler.frontend.exporters.embedding_bags import without_bag_loops
+from compiler.frontend.exporters.module_paths import with_module_paths
 from compiler.frontend.exporters.readings import readings_of
 from compiler.frontend.exporters.restore import restored
 from compiler.frontend.exporters.sharing import shared_as_told
@@ -83,7 +84,9 @@ def import_model(
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
-        source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
+        source = shared_as_told(
+            told_apart(restored(with_module_tensors(with_module_paths(stored))), untied), tied, untied
+        )
         return _without_replaced(without_bag_loops(source), stored)
     except _FOREIGN as problem:
         raise ModelError(

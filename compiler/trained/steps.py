@@ -8,15 +8,26 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from compiler.errors import ModelError
 from compiler.graph import Array
 from compiler.origins import Reading
 
 _OPSET = 18
+_OPERATORS = frozenset(
+    ("Add", "Concat", "Exp", "Expand", "Gather", "Log", "Neg", "Reciprocal", "Reshape", "Sigmoid", "Tanh", "Transpose",
+     "Unsqueeze")
+)  # fmt: skip
+"""What repairs are made of; a bundle that asks for anything else is not one of ours."""
 _IR = 8
 
 
 def made(reading: Reading, tensors: Mapping[str, Array]) -> Array:
-    """The tensor that the reading's steps make."""
+    """The tensor that the reading's steps make. Raises: ModelError for steps that no repair has."""
+    strange = [step.op_type for step in reading.steps if step.op_type not in _OPERATORS]
+    if strange:
+        raise ModelError(
+            f"is made by {strange[0]!r}", where=f"tensor {reading.tensor!r}", hint="build the bundle again"
+        )
     given = {name: tensors[name] for name in (reading.tensor, *reading.others)}
     fixed = {one.name: np.asarray(one.elements, one.dtype).reshape(one.shape) for one in reading.constants}
     graph = helper.make_graph(
