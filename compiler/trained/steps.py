@@ -14,8 +14,8 @@ from compiler.origins import Reading
 
 _OPSET = 18
 _OPERATORS = frozenset(
-    ("Add", "Concat", "Exp", "Expand", "Gather", "Log", "Neg", "Reciprocal", "Reshape", "Sigmoid", "Tanh", "Transpose",
-     "Unsqueeze")
+    ("Add", "Concat", "Exp", "Expand", "Gather", "Log", "Mul", "Neg", "Reciprocal", "ReduceSum", "Reshape", "Sigmoid",
+     "Tanh", "Transpose", "Unsqueeze")
 )  # fmt: skip
 """What repairs are made of; a bundle that asks for anything else is not one of ours."""
 _IR = 8
