@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,7 +89,9 @@ class StoredModel:
                 return np.asarray(numpy_helper.to_array(node.attribute[0].t))
         raise ModelError("the file does not hold it", where=f"tensor {name!r}")
 
-    def with_tensors(self, changed: Mapping[str, Array], others: Mapping[str, Array]) -> tuple[bytes, tuple[str, ...]]:
+    def with_tensors(
+        self, changed: Mapping[str, Array], others: Mapping[str, Array] = MappingProxyType({})
+    ) -> tuple[bytes, tuple[str, ...]]:
         """The file with other elements of the author's tensors, and the initializers that had to be added.
 
         `others` are the tensors that did not change: what is stored may be made of several.
