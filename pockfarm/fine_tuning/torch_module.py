@@ -13,7 +13,7 @@ from compiler.warnings import few_of
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import patterns
 from pockfarm.fine_tuning.model import Brought, Input
-from pockfarm.fine_tuning.torch_export import Call, exported, input_names, outputs_of
+from pockfarm.fine_tuning.torch_export import Call, exported, input_names, outputs_of, own_gradients
 from pockfarm.values import CompileWarning
 
 Example = Any
@@ -31,13 +31,17 @@ def brought_module(module: Any, example: Example, batch: int, output: Output) ->
     _require_float32(module)
     _require_room(module)
     call = _call(example, batch, _device(module))
-    choose, told = _chooser(outputs_of(module, call), output)
+    with own_gradients() as functions:
+        given = outputs_of(module, call)
+    choose, told = _chooser(given, output)
     names = input_names(module, call)
     data, remarks = exported(module, call, choose, output if isinstance(output, tuple) else ())
     frozen = [name for name, tensor in module.named_parameters() if not tensor.requires_grad]
     learning = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
     if frozen:
         told += (_frozen(frozen),)
+    if functions:
+        told += (_own_gradients(functions),)
     return Brought(
         onnx=data,
         inputs={name: _input(tensor) for name, tensor in zip(names, _tensors(call), strict=True)},
@@ -154,6 +158,14 @@ def _named(given: Any) -> dict[str, Any]:
     if isinstance(given, Sequence) and not isinstance(given, str):
         return {str(index): value for index, value in enumerate(given)}
     return dict(vars(given)) if hasattr(given, "__dict__") else {}
+
+
+def _own_gradients(names: Sequence[str]) -> CompileWarning:
+    return CompileWarning(
+        "fine_tune.own_gradients", "model",
+        f"{few_of(names)}: a torch.autograd.Function; its file tells what it computes, and nothing of its backward()",
+        "the step differentiates what it computes; say a gradient that is cut off or passed straight on by detach()",
+    )  # fmt: skip
 
 
 def _frozen(names: Sequence[str]) -> CompileWarning:
