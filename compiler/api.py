@@ -94,6 +94,7 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
 
 
 __all__ = [
-    "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "TuningEntry", "TuningTable", "build_tuning", "compile_report",
-    "compile_training", "external_locations", "initial_checkpoint", "load_target", "make_image", "text_after",
+    "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "Bundle", "TuningEntry", "TuningTable", "build_tuning",
+    "compile_report", "compile_training", "external_locations", "initial_checkpoint", "load_target", "make_image",
+    "text_after",
 ]  # fmt: skip

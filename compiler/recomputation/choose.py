@@ -17,7 +17,7 @@ from math import inf
 from compiler.program.cost import CostedCall, Machine, costed_calls
 from compiler.program.program import Program
 from compiler.recomputation.candidates import first_reads_after_forward, repeatable
-from compiler.recomputation.rewrite import repeat_calls
+from compiler.recomputation.live import LiveBytes
 from compiler.values import Value
 
 
@@ -51,29 +51,8 @@ def lowering_peak(program: Program, repeats: Iterable[Repeat]) -> tuple[Repeat, 
 
     A repeat that starts a chain of others too early keeps more alive in the backward pass than it saved before it.
     """
-    taken: list[Repeat] = []
-    least = _live_bytes(program)
-    for repeat in repeats:
-        tried = [*taken, repeat]
-        found = _live_bytes(repeat_calls(program, [own.position for own in tried]))
-        if found < least:
-            taken, least = tried, found
-    return tuple(taken)
-
-
-def _live_bytes(program: Program) -> tuple[int, int]:
-    """The most bytes of made values alive at one call, and the sum over all calls."""
-    spans: dict[Value, tuple[int, int]] = {}
-    for position, call in enumerate(program.calls):
-        for root in map(program.root, (*call.inputs, *call.outputs)):
-            spans[root] = (spans.get(root, (position, 0))[0], position)
-    changes = [0] * (len(program.calls) + 1)
-    for name in {name for call in program.calls for name in call.outputs if name not in program.aliases}:
-        first, last = spans[name]
-        changes[first] += program.types[name].size_bytes
-        changes[last + 1] -= program.types[name].size_bytes
-    live = list(accumulate(changes))
-    return max(live), sum(live)
+    live = LiveBytes.of(program)
+    return tuple(repeat for repeat in repeats if live.repeat_if_less(repeat.position))
 
 
 @dataclass(slots=True)
