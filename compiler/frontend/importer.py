@@ -102,8 +102,8 @@ def _without_replaced(source: SourceModel, stored: SourceModel) -> SourceModel:
     """The model without initializers that no node reads, unless none did in the file either."""
     read = {name for node in source.nodes for name in node.inputs} | set(source.outputs)
     spare = set(stored.initializers) - {name for node in stored.nodes for name in node.inputs}
-    kept = {name: array for name, array in source.initializers.items() if name in read | spare}
-    return replace(source, initializers=kept)
+    kept = read | spare
+    return replace(source, initializers={name: array for name, array in source.initializers.items() if name in kept})
 
 
 def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormMode) -> Scope:
