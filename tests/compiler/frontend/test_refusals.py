@@ -9,6 +9,7 @@ from onnx import helper
 
 from compiler.errors import ModelError, ModelShapeError, UnsupportedOperator
 from tests.compiler.frontend.onnx_graphs import Shape, imported, model_of, node
+from tests.compiler.named import evaluate_named
 
 ROWS: dict[str, tuple[str, Shape]] = {"x": ("f32", ("batch", 3, 4))}
 IMAGE: dict[str, tuple[str, Shape]] = {"x": ("f32", ("batch", 4, 6, 6))}
@@ -58,7 +59,6 @@ CONTRADICTORY = {
     "axis": _case("Softmax", ROWS, r"axis 7 of a tensor of rank 3", axis=7),
     "mixed types": _case("Add", ROWS, r"types f32 and i64", np.asarray([1])),
     "split": _case("Split", ROWS, r"does not split into \[3\]", np.asarray([3]), axis=2),
-    "empty slice": _case("Slice", ROWS, r"no node computes it", np.asarray([2]), np.asarray([2]), np.asarray([1])),
     "attribute type": _case("Softmax", ROWS, r"attribute 'axis' must be an integer", axis="last"),
     "kernel": _case("Conv", IMAGE, r"kernel_shape contradicts", _ones(4, 4, 3, 3), kernel_shape=[5, 5]),
     "oversized kernel": _case("Conv", IMAGE, r"\(Conv\)", _ones(4, 4, 9, 9)),
@@ -126,6 +126,13 @@ def test_an_empty_run_time_tensor_is_refused() -> None:
     with pytest.raises(ModelShapeError, match="is empty"):
         imported(model_of([node("Expand", ["x", "s"], ["y"])], {"x": ("f32", ("batch", 1))},
                           initializers={"s": np.asarray([2, 0])}, infer_shapes=False))  # fmt: skip
+
+
+def test_a_slice_of_nothing_is_left_out_of_what_it_joins() -> None:
+    nodes = [node("Slice", ["x", "a", "a", "a"], ["h"]), node("Concat", ["h", "x"], ["y"], axis=1)]
+    model = model_of(nodes, {"x": ("f32", ("batch", 3))}, initializers={"a": np.asarray([1])}, infer_shapes=False)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(evaluate_named(imported(model, batch=2), {"x": x})["y"], x)
 
 
 def test_local_functions_are_expanded() -> None:
