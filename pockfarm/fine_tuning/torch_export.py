@@ -122,7 +122,7 @@ def own_gradients() -> Iterator[list[str]]:
             seen.append(cls.__name__)
         return whole.__get__(None, cls)(*args, **kwargs)
 
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    torch.autograd.Function.apply = classmethod(apply)
     try:
         yield seen
     finally:

@@ -32,6 +32,8 @@ GRADIENTS = (
     ("style_transfer", UNFOLDED),
     ("dlrm", UNFOLDED),
     ("lstm_cell", TORCHSCRIPT),
+    ("hf_fnet", UNFOLDED),  # Fourier transforms
+    ("big_transfer", UNFOLDED),  # weights with a norm of their own
 )
 STEPS = (("vector_quantised", UNFOLDED), ("attentive_gru", SPARSE), ("graph_attention", UNFOLDED))
 
