@@ -25,7 +25,6 @@ from tests.compiler.frontend.cases import (
     resizing,
     sampling,
     scaling,
-    spectra,
 )
 from tests.compiler.frontend.cases.case import Case
 
@@ -46,7 +45,6 @@ CASES: Sequence[Case] = (
     *pooling.cases(),
     *normalization.cases(),
     *scaling.cases(),
-    *spectra.cases(),
     *random.cases(),
     *attention.cases(),
     *recurrent.cases(),
