@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pockfarm
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning.torch_module import brought_module
+from pockfarm.fine_tuning.torch_module import Wanted, brought_module
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -215,10 +216,11 @@ class Adversary(nn.Module):
 
 
 @pytest.mark.parametrize("against", [True, False])
-def test_a_gradient_of_the_modules_own_is_told(against: bool) -> None:
+def test_a_gradient_of_the_modules_own_is_told(against: bool, tmp_path: Path) -> None:
     """PyTorch's own functions have the gradient of what they compute: nothing is said of them."""
     apply = torch.autograd.Function.apply
-    brought = brought_module(Adversary(against=against), xy()[0], 8, None)
+    with ExitStack() as opened:
+        brought = brought_module(Adversary(against=against), xy()[0], Wanted(8), tmp_path, opened)
     told = [warning.message for warning in brought.warnings if warning.code == "fine_tune.own_gradients"]
     assert [text.split(":")[0] for text in told] == ["Reversed"] * against
     assert torch.autograd.Function.apply == apply
