@@ -12,7 +12,8 @@ from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.call import Call, Result, closest
 from compiler.frontend.expansion.bodies import with_lifted_initializers, without_functions
-from compiler.frontend.expansion.control import CONTROL
+from compiler.frontend.expansion.control import CONTROL, Run
+from compiler.frontend.expansion.selected import read_selected, refuse_selected
 from compiler.frontend.expansion.stand_ins import define, stands_in
 from compiler.frontend.exporters.embedding_bags import without_bag_loops
 from compiler.frontend.exporters.label_smoothing import with_smoothing
@@ -79,6 +80,7 @@ def import_model(
         scope.operands[name] = inputs[name] = value
     for node in source.nodes:
         _guarded(scope, node, source.opset)
+    refuse_selected(scope, source.outputs, "the model's outputs")
     remark(scope, source)
     return _finish(scope, source, inputs, readings_of(stored, source, scope.own_names))
 
@@ -168,11 +170,17 @@ def _import_node(scope: Scope, node: SourceNode, opset: int) -> None:
             _guarded(scope, inner, opset)
 
     if node.op_type in CONTROL:
+        refuse_selected(scope, node.inputs, node.where)
         CONTROL[node.op_type](scope, node, run)
         return
     listed = next((name for name in node.inputs if name in scope.sequences), "")
     if listed:
         raise UnsupportedOperator(f"reads {listed!r}, a sequence of tensors", where=node.where)
+    if not read_selected(scope, node, opset, lambda inner: _import_known_or_not(scope, inner, opset, run)):
+        _import_known_or_not(scope, node, opset, run)
+
+
+def _import_known_or_not(scope: Scope, node: SourceNode, opset: int, run: Run) -> None:
     results = _fold(scope, node, opset)
     if results:
         _assign(scope, node, results)

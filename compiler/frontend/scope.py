@@ -49,6 +49,14 @@ class Known:
         return bool(self.source) or self.recipe is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A tensor whose `axis` runs over rows of which only those of `meant` [rows] are there; None: their number."""
+
+    meant: Value
+    axis: int | None
+
+
 Operand = Known | Value
 DropoutMode = Literal["ignore", "train"]
 RandomInput = Literal["random_seed", "random_step"]
@@ -85,6 +93,12 @@ class Scope:
         self.operands: dict[str, Operand] = {}
         self.sequences: dict[str, tuple[str, ...]] = {}
         """ONNX sequence -> the names of its tensors."""
+        self.selected: dict[str, Selected] = {}
+        """What the file calls a tensor -> how a condition selects its rows."""
+        self.meant: dict[Value, Value] = {}
+        """A condition -> its elements, flat and bool."""
+        self.spread: dict[tuple[Value, int], Value] = {}
+        """(such elements, how often) -> each that often in a row."""
         self.parameters: dict[str, Parameter] = {}
         self.held: dict[str, Value] = {}
         """Parameter -> the value that holds it."""

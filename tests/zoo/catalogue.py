@@ -14,6 +14,7 @@ from tests.zoo import (
     unnamed_images,
     unnamed_others,
     unnamed_sequences,
+    unnamed_transformers,
 )
 from tests.zoo.entry import Entry
 
@@ -25,6 +26,7 @@ FAMILIES: dict[str, tuple[Entry, ...]] = {
     "unnamed images": unnamed_images.ENTRIES,
     "unnamed sequences": unnamed_sequences.ENTRIES,
     "unnamed fields": unnamed_fields.ENTRIES,
+    "unnamed transformers": unnamed_transformers.ENTRIES,
     "unnamed others": unnamed_others.ENTRIES,
 }
 ENTRIES: dict[str, Entry] = {entry.name: entry for entries in FAMILIES.values() for entry in entries}

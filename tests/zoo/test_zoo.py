@@ -32,6 +32,7 @@ GRADIENTS = (
     ("style_transfer", UNFOLDED),
     ("dlrm", UNFOLDED),
     ("lstm_cell", TORCHSCRIPT),
+    ("big_transfer", UNFOLDED),  # weights with a norm of their own
     ("fourier_operator", UNFOLDED),
     ("turing_machine", UNFOLDED),  # slices of nothing
     ("edited_in_place", UNFOLDED),  # masked writes

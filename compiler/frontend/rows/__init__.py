@@ -29,7 +29,6 @@ from compiler.frontend.rows import (
     resizing,
     sampling,
     scaling,
-    spectra,
 )
 
 ROWS: Mapping[str, Rule] = {
@@ -53,7 +52,6 @@ ROWS: Mapping[str, Rule] = {
     **pooling.ROWS,
     **normalization.ROWS,
     **scaling.ROWS,
-    **spectra.ROWS,
     **random.ROWS,
     **attention.ROWS,
     **recurrent.ROWS,

@@ -43,7 +43,6 @@ UNSUPPORTED = {
         "Reshape", {**ROWS, "s": ("i64", (2,))}, r"the target shape \(input 's'\) is only known at run time"
     ),
     "float64": _case("MatMul", ROWS, r"\(MatMul\).*float64.*float32", np.ones((4, 4))),
-    "run-time NonZero": _case("NonZero", ROWS, r"NonZero is not supported on values that are only known at run time"),
     "overlapping unpool": _case(
         "MaxUnpool", {**IMAGE, "i": ("i64", IMAGE["x"][1])}, r"\(MaxUnpool\): its windows overlap", kernel_shape=[2, 2]
     ),

@@ -24,7 +24,6 @@ from tests.compiler.frontend.cases import (
     resizing,
     sampling,
     scaling,
-    spectra,
 )
 from tests.compiler.frontend.cases.case import Case
 
@@ -45,7 +44,6 @@ CASES: Sequence[Case] = (
     *pooling.cases(),
     *normalization.cases(),
     *scaling.cases(),
-    *spectra.cases(),
     *random.cases(),
     *attention.cases(),
     *recurrent.cases(),
