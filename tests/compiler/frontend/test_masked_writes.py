@@ -90,6 +90,5 @@ def test_a_masked_write_is_a_choice(make: type[nn.Module], shape: tuple[int, ...
 
 
 def test_values_whose_number_depends_on_data_are_refused() -> None:
-    with pytest.raises(UnsupportedOperator, match=r"NonZero is not supported") as refused:
+    with pytest.raises(UnsupportedOperator, match=r"torch\.where"):
         _exported(AsMany(), torch.randn(3, 4), "dynamo-unoptimized")
-    assert "torch.where" in str(refused.value)
