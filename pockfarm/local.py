@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from compiler import targets
 from compiler.cache_folder import cache_folder
 from compiler.errors import CompileError
-from device_agents.wire import RunSettings
+from device_agents.wire import Limits, RunSettings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.values import CompileWarning, warning_of
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float], None]
 MEASURED = ("hardware", "host")
 """Measurement classes whose times decide: an emulator's say nothing of the board."""
+RUN_S = 7 * 86_400.0
+"""Of a run on this machine."""
+RUN_DISK_BYTES = 16 << 30
+"""Of a run on this machine: its bundle unpacked, and any one file that it writes."""
 CAUSES_OF_THE_USER = {"user", "model", "limits"}
 
 
@@ -292,7 +296,7 @@ def execute(bundle: Path, options: ExecOptions, *, progress: Callable[[str], Non
         raise UsageError(f"{bundle}: no such file")
     try:
         named = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-        result = run_bundle(bundle, **named, notify=notify)
+        result = run_bundle(bundle, **named, limits=_limits(), notify=notify)
     except (AgentError, OSError) as problem:
         raise UsageError(str(problem)) from None
     outcome = result.report.outcome
@@ -302,6 +306,11 @@ def execute(bundle: Path, options: ExecOptions, *, progress: Callable[[str], Non
         raise Failed(message, state=outcome.state, cause=outcome.cause or "", code=outcome.code or "")
     report: Mapping[str, object] = to_json(result.report)
     return report
+
+
+def _limits() -> Limits:
+    """Of a run on this machine, which its user started and can end."""
+    return Limits(run_s=RUN_S, memory_bytes=memory_bytes(), disk_bytes=RUN_DISK_BYTES)
 
 
 def _progress_line(kind: str, fields: Mapping[str, object]) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from compiler.bundle.content import Chunk
+from compiler.bundle.content import Chunk, elements_of
 from compiler.element_types import ELEMENT_TYPES
 from compiler.graph import Array, TensorType
 from compiler.stages import CompiledStep
@@ -42,9 +42,7 @@ class Checkpoint:
         """The file's bytes in order."""
         yield self._header
         for name in self._order:
-            array = np.ascontiguousarray(self.tensors[name].elements())
-            if array.size:
-                yield memoryview(array).cast("B")
+            yield elements_of(self.tensors[name].elements())
 
     @cached_property
     def _order(self) -> list[str]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+import numpy as np
+
+from compiler.graph import Array
+
 Chunk = bytes | memoryview
 
 
@@ -30,3 +34,8 @@ def size_of(content: Content) -> int:
 def chunks_of(content: Content) -> Iterator[Chunk]:
     """The bytes in order."""
     return iter((content,)) if isinstance(content, bytes) else content.chunks()
+
+
+def elements_of(array: Array) -> memoryview:
+    """An array's bytes in order, where they lie if they lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -92,7 +92,7 @@ def fuse_epilogue(
         return NOT_POINTWISE
     others = [position for position in range(len(spec.inputs)) if position not in reads]
     accesses = [regrouped(spec.inputs[position], spec.extents, groups) for position in others]
-    if any(access is None or not _holds(source, access) for access in accesses):
+    if any(access is None or not _can_read(source, access) for access in accesses):
         return OTHER_OPERANDS
     if len(others) + len(producer.inputs) > MAX_OPERANDS:
         return TOO_MANY_OPERANDS
@@ -112,9 +112,9 @@ def fuse_epilogue(
     )
 
 
-def _holds(source: KernelSpec, access: Access) -> bool:
-    """False for what may lie outside its tensor (padding): only kernels over rows read that in their epilogue."""
-    return access.fill is None or isinstance(source, RowSpec)
+def _can_read(source: KernelSpec, access: Access) -> bool:
+    """Only kernels that visit points one by one read what is padded; tiles read whole vectors without asking."""
+    return access.fill is None or isinstance(source, ReduceSpec | RowSpec)
 
 
 def _append(

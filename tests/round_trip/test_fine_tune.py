@@ -146,6 +146,15 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "spec": (lambda m, x, y: (m, x, (x, y), {"spec": {"bach": 3}}), "did you mean 'batch'"),
     "data": (lambda m, x, y: (m, x, 3, {}), "data is int; expected"),
     "frozen": (lambda m, x, y: (m.requires_grad_(False), x, (x, y), {}), "trains nothing"),
+    "meta": (lambda m, x, y: (m.to("meta"), x, (x, y), {}), r"0.weight is on the meta device.*\n.*to_empty"),
+    "class": (lambda m, x, y: (nn.Linear, x, (x, y), {}), "the class Linear; make one of it"),
+    "no example": (lambda m, x, y: (m, None, (x, y), {}), "a module needs example_inputs"),
+    "no data": (lambda m, x, y: (m, x, None, {}), "there is no data"),
+    "column": (lambda m, x, y: (m, x, (x, y[:, None]), {}), r"the number of its class: y.squeeze"),
+    "one-hot": (lambda m, x, y: (m, x, (x, nn.functional.one_hot(y, 3)), {}), r"the number of its class: y.argmax"),
+    "preset": (lambda m, x, y: (m, x, (x, y), {"plan": "bais-only"}), "no preset is called 'bais-only'"),
+    "steps 2.0": (lambda m, x, y: (m, x, (x, y), {"steps": 2.0}), "steps must be a whole number"),
+    "epochs": (lambda m, x, y: (m, x, (x, y), {"epochs": 1e9}), "epochs are 1,000,000,000 steps"),
     "file": (lambda m, x, y: ("gone.onnx", None, (x, y), {}), "gone.onnx: No such file"),
 }  # fmt: skip
 
@@ -232,3 +241,17 @@ def test_importing_the_client_loads_neither_numpy_nor_the_compiler() -> None:
     script = "import sys, pockfarm, pockfarm.client; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", "onnx", "torch", "compiler.trained", "safetensors"} & set(loaded)
+
+
+def test_lists_arrays_and_pairs_mean_what_tensors_do() -> None:
+    module, (x, y) = mlp(), xy()
+    wanted = after_a_step(module, x, y)
+    for example, data in ((x.numpy(), (x.tolist(), y.tolist())), (x, [x, y]), (x, (list(x), y))):
+        assert_like(pockfarm.fine_tune(module, example, data, spec=SPEC, steps=1), wanted)
+
+
+def test_what_is_ignored_is_a_warning() -> None:
+    module, (x, y) = mlp(), xy()
+    tuned = pockfarm.fine_tune(module, x, {"input": x, "y": y, "weights": y}, spec=SPEC, steps=1, output="scores")
+    assert [one.code for one in tuned.warnings] == ["fine_tune.output_assumed", "fine_tune.data_ignored"]
+    assert "weights" in tuned.warnings[1].message
