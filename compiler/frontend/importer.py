@@ -86,8 +86,8 @@ def import_model(
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
-        named = told_apart(restored(with_module_tensors(with_module_paths(stored))), untied)
-        source = shared_as_told(named, tied, untied)
+        apart = told_apart(restored(with_module_tensors(with_module_paths(stored))), untied)
+        source = shared_as_told(apart, tied, untied)
         written = without_masked_writes(with_smoothing(without_bag_loops(source)))
         return _without_replaced(written, stored)
     except _FOREIGN as problem:
@@ -102,8 +102,8 @@ def _without_replaced(source: SourceModel, stored: SourceModel) -> SourceModel:
     """The model without initializers that no node reads, unless none did in the file either."""
     read = {name for node in source.nodes for name in node.inputs} | set(source.outputs)
     spare = set(stored.initializers) - {name for node in stored.nodes for name in node.inputs}
-    kept = {name: array for name, array in source.initializers.items() if name in read | spare}
-    return replace(source, initializers=kept)
+    kept = read | spare
+    return replace(source, initializers={name: array for name, array in source.initializers.items() if name in kept})
 
 
 def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormMode) -> Scope:

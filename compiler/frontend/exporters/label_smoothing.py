@@ -6,7 +6,7 @@ Rewrites: SoftmaxCrossEntropyLoss whose call says `label_smoothing` s -> (1 - s)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -56,7 +56,7 @@ class _Smoothed:
                 hint="write the loss out by log_softmax, or take the logits out and give the loss in the spec",
             )
         scores, labels = self.node.inputs[:2]
-        hard = self._add(self.node.op_type, scores, labels, **self.node.attributes)
+        hard = self._write(self.node.op_type, (scores, labels), self.node.attributes)
         spread = self._add("LogSoftmax", scores, axis=1)
         spread = self._add("Neg", self._add("ReduceMean", spread, self._constant(np.asarray([1])), keepdims=0))
         ignored = self.node.attributes.get("ignore_index", -100)
@@ -78,6 +78,11 @@ class _Smoothed:
         return self._add("Constant", value=value)
 
     def _add(self, op_type: str, *inputs: str, output: str = "", **attributes: AttributeValue) -> str:
+        return self._write(op_type, inputs, attributes, output)
+
+    def _write(
+        self, op_type: str, inputs: tuple[str, ...], attributes: Mapping[str, AttributeValue], output: str = ""
+    ) -> str:
         name = output or free_name(f"{self.node.outputs[0]}:{op_type.lower()}", self.taken)
         self.nodes.append(replace(self.node, op_type=op_type, inputs=inputs, outputs=(name,), attributes=attributes))
         return name
