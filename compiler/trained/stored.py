@@ -119,6 +119,7 @@ class StoredModel:
         for stored, use in self._uses(proto.graph):
             uses.setdefault(stored, []).append(use)
         taken = {*self._tensors, *(name for node in proto.graph.node for name in node.output)}
+        tensors = {**others, **changed}
         added: list[str] = []
         for stored, readers in uses.items():
             kinds = list(dict.fromkeys(use.seen if use.seen.is_of(changed) else None for use in readers))
@@ -126,7 +127,7 @@ class StoredModel:
             for kind in kinds:
                 if kind is None:
                     continue
-                array = self._stored_form({**others, **changed}, kind, stored)
+                array = self._stored_form(tensors, kind, stored)
                 if kind == kept:
                     _replace(held[stored], array, files)
                     continue

@@ -36,8 +36,8 @@ from compiler.frontend.file.source import SourceNode
 from compiler.graph import Array
 from compiler.warnings import CompileWarning, few_of
 
-_LARGEST_START = 1 << 20
-"""Elements of a weight whose rank is looked at."""
+_LARGEST_START = 1 << 14
+"""Elements of a weight whose rank is looked at; the exporter computes with at most half as many."""
 _SPREAD = 1e-6
 """How far apart, at most, two numbers may be that give neighbours in float32."""
 _NOTHING = np.zeros(0, np.float32)

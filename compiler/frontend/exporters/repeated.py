@@ -77,7 +77,7 @@ def _token(work: Restoration, name: str, read: Read) -> str:
 def see_moved(work: Restoration, name: str, reads: Sequence[Read], others: Sequence[str]) -> bool:
     """Let reads see one of `others`, which the exporter computed `name` from, through a view that makes it."""
     array = work.source.initializers[name]
-    for other in others:
+    for other in others[:_OTHERS]:
         value = work.stands_for.get(other, "")
         view = _view(work.source.initializers[other], array) if value else None
         if view is None:
@@ -104,6 +104,8 @@ def _view(array: Array, wanted: Array) -> tuple[str, tuple[int, ...]] | None:
 
 
 _RANK = 5
+_OTHERS = 8
+"""How many views are looked for; each takes a comparison for every order of the axes."""
 
 
 def _made(
