@@ -48,6 +48,12 @@ class CallGraph:
     overwriters: dict[Value, int] = field(default_factory=dict)
     """Root value -> the call that overwrites it in place."""
     declined: list[Declined] = field(default_factory=list)
+    apart: dict[Value, tuple[KernelCall, Reason | None]] = field(default_factory=dict)
+    """Root value -> who makes it, and what `_kept_apart` said of that, for as long as its readers stay as they are."""
+    efforts: dict[int, tuple[KernelCall, int]] = field(default_factory=dict)
+    """Position -> the map that was there, and its operations."""
+    judged: int = 0
+    """How many readers were looked at to say what may be computed anew: what the work of a sweep grows with."""
 
     @classmethod
     def of(cls, program: Program) -> CallGraph:
@@ -66,6 +72,21 @@ class CallGraph:
     def reads_of(self, call: KernelCall, root: Value) -> frozenset[int]:
         """Operand positions of a call that read a root value."""
         return frozenset(i for i, name in enumerate(call.inputs) if self.program.root(name) == root)
+
+    def fuse(self, position: int, fused: KernelCall) -> None:
+        """The call there is another now."""
+        for name in self.program.calls[position].inputs:
+            self.apart.pop(self.program.root(name), None)
+        self.calls[position] = fused
+
+    def effort(self, root: Value, producer: KernelCall) -> int:
+        """Operations of each point of the map that makes a value."""
+        position = self.makers[root]
+        known = self.efforts.get(position)
+        if known is None or known[0] is not producer:
+            assert isinstance(producer.spec, MapSpec)
+            known = self.efforts[position] = (producer, work(producer.spec.exprs[0]))
+        return known[1]
 
     def is_private(self, root: Value) -> bool:
         """True if nothing outside the calls needs the value."""
@@ -104,14 +125,18 @@ def fuse_readers(program: Program) -> PassResult[Program]:
             if isinstance(fused, Reason):
                 graph.declined.append(fused.at(call.layer))
             else:
-                call = graph.calls[position] = fused
+                call = fused
+                graph.fuse(position, fused)
     return graph.result()
 
 
 def _merged(graph: CallGraph, producer: KernelCall, call: KernelCall, root: Value) -> KernelCall | Reason:
     """The call with the map that makes `root` inside."""
-    reason = _kept_apart(graph, producer, root)
-    if reason is None and not _worthwhile(producer, call):
+    known = graph.apart.get(root)
+    if known is None or known[0] is not producer:
+        known = graph.apart[root] = (producer, _kept_apart(graph, producer, root))
+    reason = known[1]
+    if reason is None and not _worthwhile(graph.effort(root, producer), producer, call):
         reason = TOO_MUCH_WORK
     if reason is None and (_reads_own_update(graph, producer, call) or _closes_circle(graph, producer, call)):
         reason = OVERWRITTEN
@@ -127,13 +152,14 @@ def _kept_apart(graph: CallGraph, producer: KernelCall, root: Value) -> Reason |
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents):
         return NOT_WHOLE
     readers = [graph.calls[i] for i in graph.readers.get(root, [])]
+    graph.judged += len(readers)
     if not isinstance(spec.exprs[0], Ref) and any(_compares(graph, reader, root) for reader in readers):
         return COMPARED
     if len(readers) == 1:
         return None
     fusible = all(reader is not None and isinstance(reader.spec, MapSpec | ReduceSpec | RowSpec) for reader in readers)
     big = [access for access in spec.inputs if access.type.size > SMALL_ELEMENTS]
-    cheap = work(spec.exprs[0]) <= MAX_RECOMPUTED_WORK and len(big) <= 1
+    cheap = graph.effort(root, producer) <= MAX_RECOMPUTED_WORK and len(big) <= 1
     return None if fusible and cheap and len(readers) <= MAX_READERS_RECOMPUTED else RECOMPUTED
 
 
@@ -144,10 +170,9 @@ def _compares(graph: CallGraph, reader: KernelCall | None, root: Value) -> bool:
     return not compared_with_stats(reader.spec).isdisjoint(graph.reads_of(reader, root))
 
 
-def _worthwhile(producer: KernelCall, reader: KernelCall) -> bool:
+def _worthwhile(effort: int, producer: KernelCall, reader: KernelCall) -> bool:
     """A row kernel evaluates its inputs once per stage, and a broadcast read once per point."""
     assert isinstance(producer.spec, MapSpec)
-    effort = work(producer.spec.exprs[0])
     if isinstance(reader.spec, RowSpec):
         return effort <= MAX_ROW_WORK
     points = reader.spec.extents if isinstance(reader.spec, MapSpec | ReduceSpec) else ()

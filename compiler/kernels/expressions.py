@@ -119,15 +119,16 @@ def substitute_refs(expr: Expr, table: Callable[[int], Expr]) -> Expr:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """Every node of the expression."""
-    yield expr
-    if isinstance(expr, Unary):
-        yield from walk(expr.x)
-    elif isinstance(expr, Binary):
-        yield from walk(expr.x)
-        yield from walk(expr.y)
-    elif isinstance(expr, Select):
-        for part in (expr.cond, expr.then, expr.other):
-            yield from walk(part)
+    left = [expr]
+    while left:
+        part = left.pop()
+        yield part
+        if isinstance(part, Unary):
+            left.append(part.x)
+        elif isinstance(part, Binary):
+            left += (part.y, part.x)
+        elif isinstance(part, Select):
+            left += (part.other, part.then, part.cond)
 
 
 def work(expr: Expr) -> int:

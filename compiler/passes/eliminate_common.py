@@ -21,12 +21,12 @@ def eliminate_common(graph: Graph) -> PassResult[Graph]:
     """The graph with common subexpressions merged; graph outputs stay."""
     merged = _equal_constants(graph)
     seen: dict[object, tuple[Value, ...]] = {}
-    nodes = []
+    nodes, outputs = [], frozenset(graph.outputs)
     for node in graph.nodes:
         inputs = tuple(merged.get(value, value) for value in node.inputs)
         node = replace(node, inputs=inputs)
         key = (node.op, inputs, tuple(sorted(node.attrs.items())))
-        mergeable = not OPERATORS[node.op].in_place and not any(name in graph.outputs for name in node.outputs)
+        mergeable = not OPERATORS[node.op].in_place and outputs.isdisjoint(node.outputs)
         if mergeable and key in seen:
             merged.update(zip(node.outputs, seen[key], strict=True))
             continue

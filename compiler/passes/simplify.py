@@ -25,6 +25,7 @@ class Rewriter(GraphBuilder):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph, keep_nodes=False)
         self.graph = graph
+        self.results = frozenset(graph.outputs)
         self.made: dict[Value, Node] = {}
         self.renamed: dict[Value, Value] = {}
 
@@ -52,7 +53,7 @@ class Rewriter(GraphBuilder):
         result = rule(self, node) if rule is not None else None
         for made in self.nodes[before:]:
             self.made[made.outputs[0]] = made
-        if result is None or node.output in self.graph.outputs:  # a graph output keeps its name
+        if result is None or node.output in self.results:  # a graph output keeps its name
             del self.nodes[before:]
             self.nodes.append(node)
             for name in node.outputs:

@@ -7,9 +7,10 @@ The packing tries several orders of a first-fit and keeps the smallest; `peak_by
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from compiler.errors import DoesNotFit
 from compiler.kernels.affine import is_identity
@@ -100,20 +101,21 @@ def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
 
 
 def _first_fit(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int], int]:
+    """Each block in turn at the lowest offset that is free while it lives; a few operations on vectors for each."""
     offsets = [0] * len(blocks)
-    placed: list[tuple[int, int, int, int]] = []  # (start, end, first, last), sorted by start
+    placed = np.zeros((4, len(blocks)), np.int64)  # offset, end, first and last call; by offset
     used = 0
-    for i in order:
+    for count, i in enumerate(order):
         block = blocks[i]
-        spot = 0
-        for start, end, first, last in placed:
-            if first > block.last or last < block.first:
-                continue
-            if start - spot >= block.size_bytes:
-                break
-            spot = max(spot, end)
-        offsets[i] = spot
-        insort(placed, (spot, spot + block.size_bytes, block.first, block.last))
+        starts, ends, firsts, lasts = placed[:, :count]
+        meets = np.flatnonzero((firsts <= block.last) & (lasts >= block.first))
+        free = np.zeros(len(meets) + 1, np.int64)  # below each of those that it meets, and above them all
+        np.maximum.accumulate(ends[meets], out=free[1:])
+        fits = np.flatnonzero(starts[meets] - free[:-1] >= block.size_bytes)
+        offsets[i] = spot = int(free[fits[0] if len(fits) else -1])
+        at = int(np.searchsorted(starts, spot, "right"))
+        placed[:, at + 1 : count + 1] = placed[:, at:count]
+        placed[:, at] = spot, spot + block.size_bytes, block.first, block.last
         used = max(used, spot + block.size_bytes)
     return offsets, used
 

@@ -9,9 +9,10 @@ Source: operator reordering of PockEngine (arXiv 2310.17752, section 3.3): 2.7-3
 from __future__ import annotations
 
 from dataclasses import replace
+from heapq import heappop, heappush
 
 from compiler.errors import InternalError
-from compiler.program.program import KernelCall, Program
+from compiler.program.program import Program
 from compiler.rewriting.passes import PassResult
 from compiler.values import Value
 
@@ -24,24 +25,35 @@ def schedule(program: Program) -> PassResult[Program]:
     Raises: InternalError if the dependencies have a cycle.
     """
     needs = dependencies(program)
-    tracker = _Live(program)
-    order: list[int] = []
-    waiting = set(range(len(program.calls)))
-    done: set[int] = set()
-    ready = sorted(i for i in waiting if not needs[i])
-    followers = _followers(needs)
-    while ready:
-        position = next((i for i in ready if tracker.growth_bytes(i) <= 0), ready[0])
-        ready.remove(position)
-        order.append(position)
-        done.add(position)
-        tracker.run(position)
-        fresh = [i for i in followers[position] if needs[i] <= done]
-        ready = sorted({*ready, *fresh})
+    order = _order(needs, _Live(program))
     if len(order) != len(program.calls):
         raise InternalError("kernel calls depend on each other in a circle", where="schedule")
     scheduled = replace(program, calls=tuple(program.calls[i] for i in order), ordered=True)
     return PassResult(scheduled, modified=scheduled != program)
+
+
+def _order(needs: Edges, live: _Live) -> list[int]:
+    """All calls, or those that no circle keeps from running. What a call adds to memory never grows while it waits."""
+    order: list[int] = []
+    followers, missing = _followers(needs), [len(before) for before in needs]
+    ready = [i for i, count in enumerate(missing) if not count]
+    small = [i for i in ready if live.growth_bytes(i) <= 0]
+    done = [False] * len(needs)
+    while ready:
+        position = heappop(small or ready)
+        if done[position]:
+            continue  # from the other heap
+        done[position] = True
+        order.append(position)
+        for i in followers[position]:
+            missing[i] -= 1
+        fresh = [i for i in followers[position] if not missing[i]]
+        for i in fresh:
+            heappush(ready, i)
+        for i in {*fresh, *(i for i in live.run(position) if not missing[i])}:
+            if live.growth_bytes(i) <= 0:
+                heappush(small, i)
+    return order
 
 
 def dependencies(program: Program) -> Edges:
@@ -84,25 +96,27 @@ class _Live:
     """How much memory running a call would add: what it writes less what nobody reads after it."""
 
     def __init__(self, program: Program) -> None:
-        self._program = program
-        self._kept = program.kept
-        self._left: dict[Value, int] = {}
-        for call in program.calls:
-            for root in self._inputs(call):
-                self._left[root] = self._left.get(root, 0) + 1
-
-    def _inputs(self, call: KernelCall) -> set[Value]:
-        return {self._program.root(name) for name in call.inputs}
+        kept, root = program.kept, program.root
+        self._inputs = [frozenset(map(root, call.inputs)) for call in program.calls]
+        self._taken = [
+            sum(program.types[name].size_bytes for name in call.outputs if root(name) == name) for call in program.calls
+        ]
+        self._left: dict[Value, set[int]] = {}
+        for position, inputs in enumerate(self._inputs):
+            for value in inputs:
+                self._left.setdefault(value, set()).add(position)
+        self._sizes = {value: 0 if value in kept else program.types[value].size_bytes for value in self._left}
 
     def growth_bytes(self, position: int) -> int:
-        call = self._program.calls[position]
-        taken = sum(self._size(name) for name in call.outputs if self._program.root(name) == name)
-        freed = sum(self._size(root) for root in self._inputs(call) if self._left[root] == 1 and root not in self._kept)
-        return taken - freed
+        """Of a call that has not run."""
+        freed = sum(self._sizes[value] for value in self._inputs[position] if len(self._left[value]) == 1)
+        return self._taken[position] - freed
 
-    def _size(self, name: Value) -> int:
-        return self._program.types[name].size_bytes
-
-    def run(self, position: int) -> None:
-        for root in self._inputs(self._program.calls[position]):
-            self._left[root] -= 1
+    def run(self, position: int) -> list[int]:
+        """The call runs; those that now alone read something."""
+        alone: list[int] = []
+        for value in self._inputs[position]:
+            left = self._left[value]
+            left.remove(position)
+            alone += left if len(left) == 1 else ()
+        return alone

@@ -81,11 +81,16 @@ def _order(program: Program) -> str:
 def _some_order(program: Program) -> Sequence[KernelCall]:
     """The calls such that each comes after those it depends on; fewer if there is a circle."""
     needs = dependencies(program)
-    done: set[int] = set()
-    order: list[int] = []
-    while fresh := [i for i in range(len(needs)) if i not in done and needs[i] <= done]:
-        order += fresh
-        done.update(fresh)
+    missing = [len(before) for before in needs]
+    followers: list[list[int]] = [[] for _ in needs]
+    for position, before in enumerate(needs):
+        for i in before:
+            followers[i].append(position)
+    order = [i for i, count in enumerate(missing) if not count]
+    for position in order:  # which grows meanwhile
+        for i in followers[position]:
+            missing[i] -= 1
+            order += [] if missing[i] else [i]
     return [program.calls[i] for i in order]
 
 
@@ -108,10 +113,12 @@ class _Memory:
 
     program: Program
     made: frozenset[Value] = frozenset()
+    before: frozenset[Value] = frozenset()
     held: dict[Value, list[_Range]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.made = frozenset(value for call in self.program.calls for value in call.outputs)
+        self.before = frozenset((*self.program.inputs, *self.program.state))
 
     def run(self, call: KernelCall) -> str:
         """Read and write a call's operands; what is wrong with that, if anything."""
@@ -138,7 +145,7 @@ class _Memory:
         found = sorted((own for own in self.held.get(wanted.root, ()) if own.meets(wanted)), key=lambda own: own.first)
         chain = list(self._chain(value))
         maker = next((name for name in chain if name in self.made), None)
-        if maker is None and wanted.root in {*self.program.inputs, *self.program.state}:
+        if maker is None and wanted.root in self.before:
             return f"reads {name_of(value)} after {name_of(found[0].value)} has overwritten it" if found else ""
         whole = self.program.types[wanted.root].size_bytes
         for own in found:

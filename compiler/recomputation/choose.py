@@ -112,10 +112,12 @@ class _Ranking:
         call = self.calls[repeat.position]
         del self.order[repeat.position]
         made, read = ({operand.root for operand in operands} for operands in (call.outputs, call.inputs))
-        self.again |= made
-        self.kept |= read - self.fixed
-        self.kept -= self.again
-        changed = {position for root in made | read for position in self.readers.get(root, ())}
+        kept, again = (read - self.fixed - self.kept) - (self.again | made), made - self.again
+        others = kept | again | (made & self.kept)  # what is known of them is something else now
+        self.again |= again
+        self.kept |= kept
+        self.kept -= made
+        changed = {position for root in others for position in self.readers.get(root, ())}
         for position in changed & self.order.keys():
             self._look_at(position)
 

@@ -66,9 +66,9 @@ def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External 
         _refuse_shared(changed.keys() & moved.keys())
         changed |= moved
         revived += unfolded.revived
-    new = stored.with_tensors(changed)
-    behind = {name for norm in origins.norms for name in _behind(norm)}
     whole = {name: after[name] for name in origins.parameters if name not in folded}
+    new = stored.with_tensors(changed, whole)
+    behind = {name for norm in origins.norms for name in _behind(norm)}
     parameters = {**whole, **{name: stored.tensor(name) for name in sorted(behind)}, **changed}
     calls = {name: stored.norms_of(name) for name in json.loads(bytes(members[MANIFEST])).get("buffers", ())}
     met = {name: count for name, count in calls.items() if count}

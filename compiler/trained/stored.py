@@ -6,7 +6,9 @@ that differ now, initializers are added, and only the inputs that read these are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +22,7 @@ from compiler.graph import Array
 from compiler.origins import Origins, Reading
 from compiler.trained.data_files import DataFile, location_of, refer
 from compiler.trained.files import Files
+from compiler.trained.steps import made
 
 
 class _Seen(NamedTuple):
@@ -28,6 +31,12 @@ class _Seen(NamedTuple):
     tensor: str
     view: str = ""
     perm: tuple[int, ...] = ()
+    reading: Reading | None = None
+    """How it is made, if it takes more than a view."""
+
+    def is_of(self, names: Collection[str]) -> bool:
+        """True if one of these tensors is behind it."""
+        return self.tensor in names or (self.reading is not None and any(one in names for one in self.reading.others))
 
 
 class _Use(NamedTuple):
@@ -77,7 +86,8 @@ class StoredModel:
     def _seen(self, node: Any, place: int) -> _Seen:
         reading = self._readings.get((node.output[0], place))
         if reading is not None:
-            return _Seen(reading.tensor, reading.view, reading.perm)
+            how = replace(reading, node="", index=0) if reading.steps else None
+            return _Seen(reading.tensor, reading.view, reading.perm, how)
         if node.op_type == "Identity" and node.output[0] in self._apart:
             return _Seen("")  # what its own readers have not learned stays as it is stored
         return _Seen(node.input[place] if place < len(node.input) else "")
@@ -94,8 +104,13 @@ class StoredModel:
                 return np.asarray(numpy_helper.to_array(node.attribute[0].t))
         raise ModelError("the file does not hold it", where=f"tensor {name!r}")
 
-    def with_tensors(self, changed: Mapping[str, Array]) -> Rewritten:
-        """The file with other elements of the author's tensors."""
+    def with_tensors(
+        self, changed: Mapping[str, Array], others: Mapping[str, Array] = MappingProxyType({})
+    ) -> Rewritten:
+        """The file with other elements of the author's tensors.
+
+        `others` are the tensors that did not change: what is stored may be made of several.
+        """
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
         held = {tensor.name: tensor for tensor in proto.graph.initializer}
@@ -106,12 +121,12 @@ class StoredModel:
         taken = {*self._tensors, *(name for node in proto.graph.node for name in node.output)}
         added: list[str] = []
         for stored, readers in uses.items():
-            kinds = list(dict.fromkeys(use.seen if use.seen.tensor in changed else None for use in readers))
+            kinds = list(dict.fromkeys(use.seen if use.seen.is_of(changed) else None for use in readers))
             kept = self._kept(stored, kinds)
             for kind in kinds:
                 if kind is None:
                     continue
-                array = self._stored_form(changed[kind.tensor], kind, stored)
+                array = self._stored_form({**others, **changed}, kind, stored)
                 if kind == kept:
                     _replace(held[stored], array, files)
                     continue
@@ -143,7 +158,10 @@ class StoredModel:
         own = _Seen(stored)
         return own if own in kinds else kinds[0]
 
-    def _stored_form(self, array: Array, seen: _Seen, stored: str) -> Array:
+    def _stored_form(self, tensors: Mapping[str, Array], seen: _Seen, stored: str) -> Array:
+        if seen.reading is not None:
+            return made(seen.reading, tensors)
+        array = tensors[seen.tensor]
         if stored not in self._tensors and not seen.view:
             return array
         old = self._array(stored)

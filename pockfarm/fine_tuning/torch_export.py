@@ -149,6 +149,24 @@ def outputs_of(module: Any, call: Call) -> Any:
             raise UsageError(f"the module does not take example_inputs: {_reason(problem)}") from None
 
 
+@contextlib.contextmanager
+def own_gradients() -> Iterator[list[str]]:
+    """The names of the functions with a gradient of their own that are called inside; not those of PyTorch itself."""
+    seen: list[str] = []
+    whole = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch.") and cls.__name__ not in seen:
+            seen.append(cls.__name__)
+        return whole.__get__(None, cls)(*args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield seen
+    finally:
+        torch.autograd.Function.apply = whole
+
+
 def _by_dynamo(module: Any, call: Call, form: Form, path: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         program = torch.onnx.export(

@@ -18,7 +18,7 @@ from compiler.warnings import few_of
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import patterns
 from pockfarm.fine_tuning.model import Brought, Input
-from pockfarm.fine_tuning.torch_export import Call, Form, exported, input_names, outputs_of
+from pockfarm.fine_tuning.torch_export import Call, Form, exported, input_names, outputs_of, own_gradients
 from pockfarm.model_files import files_of
 from pockfarm.values import CompileWarning
 
@@ -50,7 +50,9 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
     _require_room(held_bytes, folder)
     call = _call(example, wanted.batch, _device(module))
     output = wanted.output
-    choose, told = _chooser(outputs_of(module, call), output)
+    with own_gradients() as functions:
+        given = outputs_of(module, call)
+    choose, told = _chooser(given, output)
     names = input_names(module, call)
     form = Form(choose, output if isinstance(output, tuple) else (), wanted.drops, held_bytes > LARGE_BYTES)
     path = folder / "model.onnx"
@@ -59,6 +61,8 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
     learning = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
     if frozen:
         told += (_frozen(frozen),)
+    if functions:
+        told += (_own_gradients(functions),)
     return Brought(
         files=opened.enter_context(files_of(path)),
         inputs={name: _input(tensor) for name, tensor in zip(names, _tensors(call), strict=True)},
@@ -197,6 +201,14 @@ def _named(given: Any) -> dict[str, Any]:
     if isinstance(given, Sequence) and not isinstance(given, str):
         return {str(index): value for index, value in enumerate(given)}
     return dict(vars(given)) if hasattr(given, "__dict__") else {}
+
+
+def _own_gradients(names: Sequence[str]) -> CompileWarning:
+    return CompileWarning(
+        "fine_tune.own_gradients", "model",
+        f"{few_of(names)}: a torch.autograd.Function; its file tells what it computes, and nothing of its backward()",
+        "the step differentiates what it computes; say a gradient that is cut off or passed straight on by detach()",
+    )  # fmt: skip
 
 
 def _frozen(names: Sequence[str]) -> CompileWarning:

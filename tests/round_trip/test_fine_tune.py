@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import pockfarm
 from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.torch_module import Wanted, brought_module
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -186,6 +189,41 @@ def test_a_module_that_only_the_old_exporter_takes(monkeypatch: pytest.MonkeyPat
     with pytest.raises(UsageError, match="cannot export this module") as caught:
         pockfarm.fine_tune(module, x, (x, y))
     assert len(str(caught.value).splitlines()) == 3
+
+
+class Reversed(torch.autograd.Function):
+    """Hands its operand on, and the gradient back with the other sign."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return -gradients[0]
+
+
+class Adversary(nn.Module):
+    """Its first layer learns against the second, which the file does not tell."""
+
+    def __init__(self, *, against: bool) -> None:
+        super().__init__()
+        self.a, self.b, self.against = nn.Linear(5, 4), nn.Linear(4, 3), against
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = checkpoint(self.a, x, use_reentrant=True)
+        return self.b(Reversed.apply(h) if self.against else h)
+
+
+@pytest.mark.parametrize("against", [True, False])
+def test_a_gradient_of_the_modules_own_is_told(against: bool, tmp_path: Path) -> None:
+    """PyTorch's own functions have the gradient of what they compute: nothing is said of them."""
+    apply = torch.autograd.Function.apply
+    with ExitStack() as opened:
+        brought = brought_module(Adversary(against=against), xy()[0], Wanted(8), tmp_path, opened)
+    told = [warning.message for warning in brought.warnings if warning.code == "fine_tune.own_gradients"]
+    assert [text.split(":")[0] for text in told] == ["Reversed"] * against
+    assert torch.autograd.Function.apply == apply
 
 
 class Several(nn.Module):

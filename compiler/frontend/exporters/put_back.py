@@ -5,13 +5,15 @@ The record names the operators that a folded initializer came through, not their
 * an operator has an inverse and no other operand (`exp(s)`, `-exp(a)`): the parameter is computed back,
 * a number is added to a parameter, as the source line of its reader says (`(1.0 + self.weight)`),
 * a Linear of parameters that the file still holds gives its bias in every row: it was called on zeros, as the first
-  step of a recurrent cell is.
+  step of a recurrent cell is,
+* a sum of squares equals that of a parameter that the file still holds.
 
 Ensures: what the step computes equals what was stored, to float32's rounding. What was computed back is said.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +42,7 @@ _SPREAD = 1e-6
 """How far apart, at most, two numbers may be that give neighbours in float32."""
 _NOTHING = np.zeros(0, np.float32)
 _NUMBER = r"\d+(?:\.\d*)?"
+_ROUNDING = 1e-6
 _LINE = re.compile(
     rf"[(,]\s*(?:(?P<before>{_NUMBER})\s*\+\s*)?self\.(?P<leaf>\w+)(?:\.float\(\))?"
     rf"(?:\s*\+\s*(?P<after>{_NUMBER}))?\s*[),]"
@@ -69,7 +72,8 @@ _INVERSES = {
 def put_back(work: Restoration, name: str, reads: Sequence[Read], *, in_one_piece: bool) -> bool:
     """Let `reads` of the folded initializer `name` see what computes it; False if the file does not tell what does."""
     if all(argument_of(work, read) == name for read in reads):
-        found = _started(work, name, reads) or (in_one_piece and _inverted(work, name, reads))
+        found = _started(work, name, reads) or _squared(work, name, reads)
+        found = found or (in_one_piece and _inverted(work, name, reads))
     else:
         silent = all(not work.source.nodes[read.node].call.result for read in reads)
         found = silent and _started(work, name, reads, alone=True)
@@ -80,20 +84,22 @@ def put_back(work: Restoration, name: str, reads: Sequence[Read], *, in_one_piec
 
 
 def _inverted(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
-    parameters = work.record.origins(name)
+    parameters, array = work.record.origins(name), work.source.initializers[name]
     chain = _chain(work, name)
-    if len(parameters) != 1 or parameters[0] in work.initializers or not chain:
+    if len(parameters) != 1 or not chain:
         return False
-    found = _computed_back(work.source.initializers[name], chain)
-    if found is None or not hold(work, parameters[0], found):
+    found = _computed_back(array, chain)
+    stored = work.initializers.get(parameters[0])
+    if found is None or not (_gives(stored, chain, array) if stored is not None else hold(work, parameters[0], found)):
         return False
+    if stored is None:
+        work.computed_back.append(parameters[0])
     node, value = work.source.nodes[reads[0].node], parameters[0]
     for step in chain:
         output = fresh(work, f"{value}:{step.op_type.lower()}")
         work.prologue.append(SourceNode(node.name, step.op_type, (value,), (output,), {}, node.module, node.torch_op))
         value = output
     see(work, reads, value)
-    work.computed_back.append(parameters[0])
     return True
 
 
@@ -120,6 +126,14 @@ def _computed_back(array: Array, chain: Sequence[_Inverse]) -> Array | None:
     return np.asarray(exact.astype(array.dtype)) if is_narrow and bool(np.isfinite(exact).all()) else None
 
 
+def _gives(operand: Array, chain: Sequence[_Inverse], array: Array) -> bool:
+    """True if the operators make the array of an operand that the file holds."""
+    with np.errstate(all="ignore"):
+        for step in chain:
+            operand = step.forward(operand)
+    return operand.shape == array.shape and bool(np.allclose(operand, array, rtol=_ROUNDING, atol=0))
+
+
 def _backward(array: Array, chain: Sequence[_Inverse]) -> Array:
     for step in reversed(chain):
         array = step.backward(array)
@@ -138,9 +152,13 @@ def _shifted(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
     for read, one in zip(reads, told, strict=True):
         assert one is not None
         member, shift = one
-        found = np.asarray((array.astype(np.float64) - shift).astype(array.dtype))
-        if not hold(work, member, found):
+        stored = work.initializers.get(member)
+        if stored is not None and not np.array_equal(stored + array.dtype.type(shift), array):
             return False
+        if stored is None and not hold(work, member, (array.astype(np.float64) - shift).astype(array.dtype)):
+            return False
+        if stored is None:
+            work.computed_back.append(member)
         key = (member, f"{name} shifted")
         if key not in work.views:
             node = work.source.nodes[read.node]
@@ -150,7 +168,6 @@ def _shifted(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
             made = SourceNode(node.name, "Add", (member, number), (output,), {}, node.module, node.torch_op)
             work.prologue.append(made)
             work.views[key] = output
-            work.computed_back.append(member)
         see(work, (read,), work.views[key])
     return True
 
@@ -209,6 +226,28 @@ def _shows_its_input(weight: Array, array: Array) -> bool:
     if array.ndim < 1 or weight.shape[0] != array.shape[-1] or weight.size > _LARGEST_START:
         return False
     return bool(np.isfinite(weight).all()) and int(np.linalg.matrix_rank(weight.astype(np.float64))) == weight.shape[1]
+
+
+def _squared(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
+    """The sum of a parameter's squares along one axis, as of the rows of a codebook; the file holds the parameter."""
+    parameters, array = work.record.origins(name), work.source.initializers[name]
+    stored = work.initializers.get(parameters[0]) if len(parameters) == 1 else None
+    if stored is None or operators_behind(name, work.record)[0] != ["pow", "sum"] or stored.ndim < 2:
+        return False
+    for axis, keeps in itertools.product(range(stored.ndim), (False, True)):
+        found = np.square(stored.astype(np.float64)).sum(axis, keepdims=keeps)
+        if found.shape == array.shape and np.allclose(found, array, rtol=_ROUNDING, atol=0) and np.ptp(array) > 0:
+            node, member = work.source.nodes[reads[0].node], parameters[0]
+            square, axes, output = (fresh(work, f"{member}:{what}") for what in ("square", "axes", "sum"))
+            work.initializers[axes] = np.asarray([axis], np.int64)
+            told = (node.module, node.torch_op)
+            work.prologue += [
+                SourceNode(node.name, "Mul", (member, member), (square,), {}, *told),
+                SourceNode(node.name, "ReduceSum", (square, axes), (output,), {"keepdims": int(keeps)}, *told),
+            ]
+            see(work, reads, output)
+            return True
+    return False
 
 
 def tell_of_computed_back(work: Restoration) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -54,6 +55,8 @@ class Restoration:
     """Parameters whose elements were computed from what the exporter computed of them."""
     stands_for: dict[str, str] = field(default_factory=dict)
     """Folded initializer -> the value that its readers see now."""
+    nodes_of: Counter[str] = field(default_factory=Counter)
+    """How many nodes a call of the program has, once somebody asked."""
     values: set[str] = field(default_factory=set)
     """Names of the program's values that the file has, once somebody asked."""
     taken: set[str] = field(default_factory=set)
@@ -132,7 +135,9 @@ def argument_of(work: Restoration, read: Read) -> str:
     if not missing and node.call.arguments.count(read.name) == node.inputs.count(read.name) == 1:
         return read.name
     # Only where the node is all of its call do its inputs stand in the order of the arguments.
-    alone = node.outputs == (node.call.result,) and len(node.call.arguments) == len(node.inputs)
+    if not work.nodes_of:
+        work.nodes_of.update(one.call.result for one in work.source.nodes)
+    alone = work.nodes_of[node.call.result] == 1 and len(node.call.arguments) == len(node.inputs)
     argument = node.call.arguments[read.index] if alone else ""
     return argument if argument == read.name or argument in missing else ""
 

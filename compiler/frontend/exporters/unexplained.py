@@ -47,8 +47,10 @@ def settle_unexplained(work: Restoration) -> None:
             work.merged = True
     roots = {name: reads for name, reads in folded.items() if not _made_of(work, name, folded)}
     pieces = Counter(origin for name in roots for origin in work.record.origins(name))
-    for name, reads in roots.items():
-        _settle_folded(work, name, reads, pieces)
+    kinds = {name: standing_for(name, work.record, work.source.initializers[name]) for name in roots}
+    # Those that are a whole parameter come first: of what others were computed with, the file holds the elements then.
+    for name in sorted(roots, key=lambda name: kinds[name] is not Folded.TRANSPOSED):
+        _settle_folded(work, name, roots[name], kinds[name], pieces)
     for name, reads in folded.items():
         if name not in roots and not see_moved(work, name, reads, _made_of(work, name, folded)):
             _refuse_folded(work, name)
@@ -87,12 +89,14 @@ def _settle_untold(work: Restoration, read: Read, readers: Mapping[str, Sequence
         work.merged = True
 
 
-def _settle_folded(work: Restoration, name: str, reads: Sequence[Read], pieces: Mapping[str, int]) -> None:
+def _settle_folded(
+    work: Restoration, name: str, reads: Sequence[Read], made: Folded, pieces: Mapping[str, int]
+) -> None:
     """`pieces` counts the initializers that were folded from each parameter."""
     parameters = work.record.origins(name)
     alive = [parameter for parameter in parameters if parameter in work.initializers]
-    made = standing_for(name, work.record, work.source.initializers[name])
-    if len(parameters) == 1 == pieces[parameters[0]] and not alive and made is not Folded.COMPUTED:
+    whole = len(parameters) == 1 and (pieces[parameters[0]] == 1 or made is Folded.TRANSPOSED)
+    if whole and not alive and made is not Folded.COMPUTED:
         _train_in_place(work, name, reads, parameters[0], made)
         return
     if len(parameters) == 1 and alive and made is not Folded.COMPUTED and _see_view(work, name, reads, parameters[0]):

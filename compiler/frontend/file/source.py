@@ -132,6 +132,8 @@ class SourceModel:
     """Float initializers that are no parameters: buffers, and what an exporter computed."""
     created: frozenset[str] = frozenset()
     """Initializers that the file does not hold because an exporter dropped them."""
+    normed: frozenset[str] = frozenset()
+    """Weights that an exporter folded norms into, of files that tell no more than that."""
     unlearnable: Mapping[str, str] = field(default_factory=dict)
     """Parameter of the author's module -> why it cannot learn from this file."""
     warnings: tuple[CompileWarning, ...] = ()

@@ -14,6 +14,7 @@ from compiler.frontend.rows import (
     einsum,
     elementwise,
     extremes,
+    fourier,
     functions,
     indexing,
     integers,
@@ -57,4 +58,5 @@ ROWS: Mapping[str, Rule] = {
     **random.ROWS,
     **attention.ROWS,
     **recurrent.ROWS,
+    **fourier.ROWS,
 }

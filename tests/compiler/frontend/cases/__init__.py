@@ -11,6 +11,7 @@ from tests.compiler.frontend.cases import (
     convolution,
     einsum,
     elementwise,
+    fourier,
     functions,
     indexing,
     movement,
@@ -49,6 +50,7 @@ CASES: Sequence[Case] = (
     *random.cases(),
     *attention.cases(),
     *recurrent.cases(),
+    *fourier.cases(),
 )
 
 __all__ = ["CASES", "Case"]
