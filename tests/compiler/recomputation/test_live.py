@@ -1,4 +1,4 @@
-"""Bytes alive as calls are repeated one by one: what the rewritten programs have alive, at work that stays linear."""
+"""Bytes alive as calls are repeated one by one: what the rewritten programs have alive."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from compiler.program.cost import Machine
 from compiler.program.program import Program
 from compiler.recomputation.candidates import repeatable
-from compiler.recomputation.choose import lowering_peak, rank_repeats
 from compiler.recomputation.live import LiveBytes
 from compiler.recomputation.rewrite import repeat_calls
-from compiler.targets import load
 from tests.compiler.recomputation.small_steps import CASES, small_step
 
 
