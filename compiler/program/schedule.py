@@ -12,7 +12,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 
 from compiler.errors import InternalError
-from compiler.program.program import KernelCall, Program
+from compiler.program.program import Program
 from compiler.rewriting.passes import PassResult
 from compiler.values import Value
 
