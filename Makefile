@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
+.PHONY: large recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -74,6 +74,9 @@ compile-time: set-up-test  ## processor time of each stage as models grow deeper
 
 round-trip: set-up-test  ## models out and back by fine_tune, beside PyTorch in float64 and ONNX Runtime; ten minutes
 	$(BIN)/python -W ignore -m tests.round_trip
+
+large: set-up-test   ## a module of 2.3 GB out and back, here and by a farm, with peaks of memory (ACTS="compile here farm"); 30 GB of disk
+	$(BIN)/python -W ignore -m tests.large $(ACTS)
 
 soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0

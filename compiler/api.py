@@ -19,6 +19,7 @@ from compiler.bundle.archive import (
     to_json,
 )
 from compiler.bundle.checkpoint import initial_checkpoint
+from compiler.bundle.content import Content
 from compiler.bundle.manifest import manifest_of
 from compiler.bundle.report import MAX_STEP_BYTES, compile_report
 from compiler.bundle.tuning import build_tuning
@@ -60,7 +61,7 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
         binary = link_binary(make_image(step, digests, board.name), step.kernels, board, work_dir=Path(folder))
     report = to_json(compile_report(step, len(binary)))
     settings.progress("bundle", 0.95)
-    files = {
+    files: dict[str, Content] = {
         STEP: binary,
         WEIGHTS: initial_checkpoint(step),
         TRAINING: export_training(step.training),
@@ -94,6 +95,7 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
 
 
 __all__ = [
-    "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "TuningEntry", "TuningTable", "build_tuning", "compile_report",
-    "compile_training", "external_locations", "initial_checkpoint", "load_target", "make_image", "text_after",
+    "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "Bundle", "TuningEntry", "TuningTable", "build_tuning",
+    "compile_report", "compile_training", "external_locations", "initial_checkpoint", "load_target", "make_image",
+    "text_after",
 ]  # fmt: skip

@@ -110,13 +110,13 @@ class Parameter:
         return tuple(self.view_shape[axis] for axis in self.perm)
 
     def to_inside(self, array: Array) -> Array:
-        """File layout -> inside layout (contiguous copy)."""
-        return np.array(array.reshape(self.view_shape).transpose(self.perm), order="C")
+        """File layout -> inside layout: a view, whose elements may lie in another order."""
+        return np.asarray(array.reshape(self.view_shape).transpose(self.perm))
 
     def to_file(self, array: Array) -> Array:
-        """Inside layout -> file layout (contiguous copy)."""
+        """Inside layout -> file layout, contiguous: a view of what lies so."""
         inverse = np.argsort(np.asarray(self.perm))
-        return np.array(array.transpose(inverse), order="C").reshape(self.file_shape)
+        return np.ascontiguousarray(array.transpose(inverse)).reshape(self.file_shape)
 
 
 @dataclass(frozen=True, slots=True)

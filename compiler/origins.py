@@ -18,11 +18,32 @@ SCHEMA = "pockfarm.origins/1"
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One ONNX node of what makes a stored tensor of the author's; an attribute is one number or several."""
+
+    op_type: str
+    inputs: tuple[str, ...]
+    output: str
+    attributes: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A tensor that steps read and that is no author's: positions, shapes, a number that is added."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    elements: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """Input `index` of the node that makes `node` reads the author's tensor `tensor`, which the file has as `stored`.
 
     `stored` is empty where the exporter dropped the input. `view` is the ONNX operator (Transpose with `perm`, Reshape,
-    Expand) that makes what is stored of the tensor; empty: they are equal.
+    Expand) that makes what is stored of the tensor; empty: they are equal. Where it takes more than that, `steps` make
+    it, of `tensor` and of the `others`.
     """
 
     node: str
@@ -31,6 +52,30 @@ class Reading:
     tensor: str
     view: str = ""
     perm: tuple[int, ...] = ()
+    others: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    constants: tuple[Constant, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Reading:
+        """What `asdict` made of one; bundles from before there were steps have none."""
+        steps = tuple(
+            Step(
+                one["op_type"],
+                tuple(one["inputs"]),
+                one["output"],
+                tuple(
+                    (key, tuple(number) if isinstance(number, list) else number) for key, number in one["attributes"]
+                ),
+            )
+            for one in value.get("steps", ())
+        )
+        constants = tuple(
+            Constant(one["name"], one["dtype"], tuple(one["shape"]), tuple(one["elements"]))
+            for one in value.get("constants", ())
+        )
+        read = {**value, "perm": tuple(value["perm"]), "others": tuple(value.get("others", ()))}
+        return cls(**{**read, "steps": steps, "constants": constants})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +118,7 @@ class Origins:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Origins:
         """What `to_json` made."""
-        readings = (Reading(**{**one, "perm": tuple(one["perm"])}) for one in value["readings"])
+        readings = (Reading.from_json(one) for one in value["readings"])
         return cls(tuple(value["parameters"]), tuple(readings), tuple(FoldedNorm(**one) for one in value["norms"]))
 
 

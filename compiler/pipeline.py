@@ -64,6 +64,7 @@ def walk(
         yield stage
         training = stage.made
     assert isinstance(training, TrainingGraph)
+    plan = {value: part for value, part in plan.items() if value in training.gradients}
     clock.enter("schedule", 0.12)
     programs = lower_both(forward, training)
     yield Stage("lower", programs)

@@ -54,6 +54,7 @@ TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 """Of a model's data files: the farm answers when it has all of them on disk."""
 FilePart = tuple[str, tuple[str, bytes | BinaryIO]]
+CHUNK_BYTES = 1 << 20
 ATTEMPTS = 3
 RETRY_PAUSE_S = 1.0
 POLL_INTERVAL_S = 0.2
@@ -108,8 +109,9 @@ class Farm:
     # Compiling
 
     def compile(
-        self, model: bytes | Path, *, plan: str | Path, spec: str | Path, target: str, name: str | None = None
-    ) -> Job:
+        self, model: bytes | Path | ModelFiles, *, plan: str | Path, spec: str | Path, target: str,
+        name: str | None = None,
+    ) -> Job:  # fmt: skip
         """Ask for a bundle. `plan` and `spec` are JSON or YAML text, or a file; a plan may be a preset's name.
 
         Data files that the model names (external data) are sent along from beside it, unless the farm has them.
@@ -163,6 +165,10 @@ class Farm:
     def bundle_bytes(self, digest: str) -> bytes:
         """The bundle itself, as a `.pfb` file has it."""
         return self._send("GET", f"/bundles/{digest}").content
+
+    def save_bundle(self, digest: str, path: Path) -> None:
+        """The bundle into a file. Raises: UsageError (it cannot be written), beside what the farm refuses."""
+        self._save(f"/bundles/{digest}", path)
 
     # Fine-tuning
 
@@ -248,6 +254,10 @@ class Farm:
         """The weights that a run trained, as safetensors."""
         return self._send("GET", f"/runs/{run_id}/weights").content
 
+    def save_weights(self, run_id: str, path: Path) -> None:
+        """The weights that a run trained into a file. Raises: as `save_bundle`."""
+        self._save(f"/runs/{run_id}/weights", path)
+
     def devices(self) -> list[Device]:
         return [device_of(item) for item in parts(self._get("/devices"), "items")]
 
@@ -290,6 +300,26 @@ class Farm:
                     return _checked(answer)
             time.sleep(RETRY_PAUSE_S)
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _save(self, path: str, to: Path) -> None:
+        """A file of the farm, a chunk at a time; from the beginning again when the farm falls silent."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with self._http.stream("GET", path) as answer, to.open("wb") as file:
+                    if answer.is_success:
+                        for chunk in answer.iter_bytes(CHUNK_BYTES):
+                            file.write(chunk)
+                        return
+                    answer.read()
+            except OSError as problem:
+                raise UsageError(f"{to}: {problem.strerror}") from None
+            except httpx.HTTPError as problem:
+                if attempt == ATTEMPTS:
+                    raise Unreachable(f"no answer from the farm at {self.url}: {problem}") from None
+            else:
+                if answer.status_code not in BUSY or attempt == ATTEMPTS:
+                    _checked(answer)
+            time.sleep(RETRY_PAUSE_S)
 
     def _watch(
         self, path: str, read: Callable[[Json], Watched], on_look: Callable[[Watched], None] | None, timeout_s: float

@@ -17,28 +17,60 @@ from typing import TYPE_CHECKING, Any
 from compiler import targets
 from compiler.cache_folder import cache_folder
 from compiler.errors import CompileError
-from device_agents.wire import RunSettings
+from device_agents.wire import Limits, RunSettings
 from pockfarm.errors import Failed, UsageError
-from pockfarm.model_files import files_of
+from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.values import CompileWarning, warning_of
 
 if TYPE_CHECKING:
-    from compiler.api import BuildSettings, TuningEntry, TuningTable
+    from compiler.api import BuildSettings, Bundle, TuningEntry, TuningTable
 
 Progress = Callable[[str, float], None]
 MEASURED = ("hardware", "host")
 """Measurement classes whose times decide: an emulator's say nothing of the board."""
+RUN_S = 7 * 86_400.0
+"""Of a run on this machine."""
+RUN_DISK_BYTES = 16 << 30
+"""Of a run on this machine: its bundle unpacked, and any one file that it writes."""
 CAUSES_OF_THE_USER = {"user", "model", "limits"}
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A bundle that was just built."""
+    """A bundle that was just built. It reads the model's data files until it is written."""
 
-    data: bytes
-    digest: str
-    manifest: Mapping[str, object]
+    bundle: Bundle
     warnings: tuple[CompileWarning, ...] = ()
+
+    @property
+    def data(self) -> bytes:
+        """The bundle in memory."""
+        return self.bundle.data
+
+    @property
+    def digest(self) -> str:
+        """`sha256:<hex>`."""
+        return self.bundle.digest
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What the bundle says of itself."""
+        return self.bundle.manifest
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the bundle."""
+        return self.bundle.size_bytes
+
+    def write(self, path: Path) -> None:
+        """Raises: UsageError when it cannot be written there, or a data file has changed meanwhile."""
+        try:
+            with path.open("wb") as file:
+                self.bundle.write_to(file)
+        except OSError as problem:
+            raise UsageError(f"{path}: {problem.strerror}") from None
+        except CompileError as problem:
+            raise _translated(problem) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +97,7 @@ class ExecOptions:
 
 
 def build(
-    model: Path | bytes, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
+    model: Path | bytes | ModelFiles, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
     tuning: Path | None = None,
 ) -> Built:  # fmt: skip
     """Compile a training bundle on this machine.
@@ -81,7 +113,7 @@ def build(
             bundle = compile_training(files.model, _settings(plan, spec, target, progress, tuning), files.mapped())
     except CompileError as problem:
         raise _translated(problem) from None
-    return Built(bundle.data, bundle.digest, bundle.manifest, tuple(warning_of(w.to_json()) for w in bundle.warnings))
+    return Built(bundle, tuple(warning_of(w.to_json()) for w in bundle.warnings))
 
 
 def text_after(
@@ -264,7 +296,7 @@ def execute(bundle: Path, options: ExecOptions, *, progress: Callable[[str], Non
         raise UsageError(f"{bundle}: no such file")
     try:
         named = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-        result = run_bundle(bundle, **named, notify=notify)
+        result = run_bundle(bundle, **named, limits=_limits(), notify=notify)
     except (AgentError, OSError) as problem:
         raise UsageError(str(problem)) from None
     outcome = result.report.outcome
@@ -274,6 +306,11 @@ def execute(bundle: Path, options: ExecOptions, *, progress: Callable[[str], Non
         raise Failed(message, state=outcome.state, cause=outcome.cause or "", code=outcome.code or "")
     report: Mapping[str, object] = to_json(result.report)
     return report
+
+
+def _limits() -> Limits:
+    """Of a run on this machine, which its user started and can end."""
+    return Limits(run_s=RUN_S, memory_bytes=memory_bytes(), disk_bytes=RUN_DISK_BYTES)
 
 
 def _progress_line(kind: str, fields: Mapping[str, object]) -> str:

@@ -33,12 +33,17 @@ class ModelFiles:
 
 
 @contextmanager
-def files_of(model: bytes | str | os.PathLike[str]) -> Iterator[ModelFiles]:
-    """The files of a model, open inside the block. Only those below the model's own folder are looked at, and no links.
+def files_of(model: bytes | str | os.PathLike[str] | ModelFiles) -> Iterator[ModelFiles]:
+    """The files of a model, open inside the block; those that are open already stay so.
+
+    Only files below the model's own folder are looked at, and no links.
 
     Raises: UsageError (a file that cannot be read, or that is taken from no such place).
     """
     with ExitStack() as stack:
+        if isinstance(model, ModelFiles):
+            yield model
+            return
         if isinstance(model, bytes):
             yield ModelFiles(model, "model.onnx")
             return

@@ -74,4 +74,4 @@ def _declared_length(scope: Scope) -> int:
 
 def _too_large(limit_bytes: int) -> TooLarge:
     return TooLarge("limits.body", f"the request is longer than {limit_bytes:,} bytes", where="body",
-                    hint="send less, or ask the farm's operator to raise the limit")  # fmt: skip
+                    hint="send less, or ask the farm's operator for more (docs/api.md)")  # fmt: skip

@@ -47,7 +47,8 @@ class Settings(BaseSettings):
     """Address space (RLIMIT_AS) of the process that looks at an uploaded data set; it reads in chunks."""
     dataset_cpu_s: int = 120
     """Its processor time."""
-    weights_limit_bytes: int = 2 * GIB
+    weights_limit_bytes: int = 8 * GIB
+    """What a run trained."""
     report_limit_bytes: int = 32 * MIB
     body_limit_bytes: int = 1 * MIB
     """Every other request body."""
@@ -72,18 +73,20 @@ class Settings(BaseSettings):
     """Wall-clock limit of one compile."""
     compile_memory_bytes: int = 16 * GIB
     """Address-space limit (RLIMIT_AS) of one compile; TVM alone needs more than 1.5 GiB."""
-    compile_file_bytes: int = 4 * GIB
+    compile_file_bytes: int = 8 * GIB
     compile_lease_s: float = Field(default=30.0, gt=0)
     """A worker that says nothing for this long has lost its job."""
     compile_attempts: int = 3
-    bundle_limit_bytes: int = 2 * GIB
+    bundle_limit_bytes: int = 8 * GIB
+    """A bundle holds the model's weights; `compile_file_bytes` and `run_disk_bytes` must let it pass."""
 
     lease_s: float = Field(default=60.0, gt=0)
     run_attempts: int = 3
     transfer_s: float = 900.0
     run_s: float = 1800.0
-    run_memory_bytes: int = 4 * GIB
-    run_disk_bytes: int = 4 * GIB
+    run_memory_bytes: int = 8 * GIB
+    run_disk_bytes: int = 16 * GIB
+    """A bundle unpacked, and any one file that a run writes."""
     device_strikes: int = 3
     """Attempts in a row that failed because of the device, and quarantine it."""
     device_retry_s: float = 600.0

@@ -102,7 +102,8 @@ def _compile(order: Order, folder: Path, say: Say) -> str:
         bundle = compiler.build_tuning(source, cache_dir=cache_dir, progress=progress)
     else:
         bundle = getattr(compiler, name)(source, _settings(order, cache_dir, progress), **_external(order, folder))
-    (folder / BUNDLE).write_bytes(bundle.data)
+    with (folder / BUNDLE).open("wb") as file:
+        bundle.write_to(file)
     return str(bundle.digest)
 
 

@@ -288,7 +288,8 @@ def _worker_failure(error: Exception, folder: Path) -> claims.Failure:
         return claims.Failure("infra", "infra.model-missing", "the model's file is not in the storage any more",
                               hint="send the model again")  # fmt: skip
     if isinstance(error, FileTooLarge):
-        return claims.Failure("limits", "limits.bundle", f"the bundle has {error}", hint="use a smaller model")
+        return claims.Failure("limits", "limits.bundle", f"the bundle has {error}",
+                              hint="use a smaller model, or raise POCKFARM_BUNDLE_LIMIT_BYTES")  # fmt: skip
     if isinstance(error, (BadBundle, DigestMismatch)):
         return claims.Failure("compiler", "compiler.bad-bundle", str(error), hint="a defect of ours: please report it")
     free_bytes = shutil.disk_usage(folder).free

@@ -6,10 +6,12 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
+from compiler.bundle.content import Chunk, Content, chunks_of, size_of
+from compiler.errors import LimitExceeded, ModelError
 from compiler.warnings import CompileWarning
 
 SCHEMA = "pockfarm.bundle/1"
@@ -23,30 +25,64 @@ STEP, WEIGHTS, TRAINING, ORIGINS, REPORT, KERNELS, MANIFEST = (
     "kernels.json",
     "manifest.json",
 )
+BLOCK_BYTES = tarfile.BLOCKSIZE
+MAX_MEMBER_BYTES = (8 << 30) - 1
+"""What the archive's headers can say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A built bundle: its bytes, `sha256:<hex>` of them, the manifest inside, and what its report warns of."""
+    """A built bundle: `sha256:<hex>` of its bytes, the manifest inside, and what its report warns of.
 
-    data: bytes
+    `members` are its files by name. Large ones are written from where they are, which may be files that are mapped into
+    memory: those must stay as they are while the bundle is needed.
+    """
+
     digest: str
     manifest: Mapping[str, Any]
+    members: Mapping[str, Content]
     warnings: tuple[CompileWarning, ...] = ()
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the archive."""
+        return _tar_bytes(self.members.values())
 
-def sha256_of(data: bytes) -> str:
+    @property
+    def data(self) -> bytes:
+        """The archive in memory."""
+        stream = io.BytesIO()
+        self.write_to(stream)
+        return stream.getvalue()
+
+    def write_to(self, stream: IO[bytes]) -> None:
+        """Write the archive, a chunk at a time. Raises: ModelError if a mapped file has changed; OSError."""
+        digest = hashlib.sha256()
+        for chunk in _tar(self.members):
+            digest.update(chunk)
+            stream.write(chunk)
+        if f"sha256:{digest.hexdigest()}" != self.digest:
+            raise ModelError("a data file has changed while the bundle was built", where="model", hint="build it again")
+
+
+def sha256_of(content: Content) -> str:
     """Hex SHA-256."""
-    return hashlib.sha256(data).hexdigest()
+    return _sha256(chunks_of(content))
 
 
-def make_bundle(manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> Bundle:
-    """Archive the files with a manifest that lists them. Same input, same bytes."""
-    listed = {name: {"sha256": sha256_of(data), "bytes": len(data)} for name, data in files.items()}
+def make_bundle(manifest: Mapping[str, Any], files: Mapping[str, Content]) -> Bundle:
+    """Archive the files with a manifest that lists them. Same input, same bytes.
+
+    Raises: LimitExceeded for a file that is larger than such an archive holds.
+    """
+    for name, content in files.items():
+        if size_of(content) > MAX_MEMBER_BYTES:
+            raise LimitExceeded(f"{size_of(content):,} bytes, a bundle's file holds {MAX_MEMBER_BYTES:,}", where=name,
+                                hint="use a smaller model")  # fmt: skip
+    listed = {name: {"sha256": sha256_of(content), "bytes": size_of(content)} for name, content in files.items()}
     whole = {"schema": SCHEMA, **manifest, "files": listed}
     members = {**files, MANIFEST: to_json(whole)}
-    data = _tar(members)
-    return Bundle(data, f"sha256:{sha256_of(data)}", whole)
+    return Bundle(f"sha256:{_sha256(_tar(members))}", whole, members)
 
 
 def to_json(value: object) -> bytes:
@@ -54,12 +90,29 @@ def to_json(value: object) -> bytes:
     return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _tar(members: Mapping[str, bytes]) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name in sorted(members):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(members[name])
-            entry.mode = 0o755 if name == STEP else 0o644
-            archive.addfile(entry, io.BytesIO(members[name]))
-    return stream.getvalue()
+def _sha256(chunks: Iterable[Chunk]) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _tar(members: Mapping[str, Content]) -> Iterator[Chunk]:
+    """The archive. Source: POSIX ustar, in records of twenty blocks."""
+    written = 0
+    for name in sorted(members):
+        entry = tarfile.TarInfo(name)
+        entry.size = size_of(members[name])
+        entry.mode = 0o755 if name == STEP else 0o644
+        yield entry.tobuf(tarfile.USTAR_FORMAT)
+        yield from chunks_of(members[name])
+        yield b"\0" * (-entry.size % BLOCK_BYTES)
+        written += BLOCK_BYTES + entry.size + -entry.size % BLOCK_BYTES
+    yield b"\0" * (_tar_bytes(members.values()) - written)
+
+
+def _tar_bytes(contents: Iterable[Content]) -> int:
+    """Each file with its header in blocks, two empty blocks at the end, all in whole records."""
+    blocks = 2 + sum(1 + -(-size_of(content) // BLOCK_BYTES) for content in contents)
+    per_record = tarfile.RECORDSIZE // BLOCK_BYTES
+    return -(-blocks // per_record) * tarfile.RECORDSIZE

@@ -24,7 +24,7 @@ from compiler.bundle.archive import (
     sha256_of,
     to_json,
 )
-from compiler.bundle.checkpoint import write_checkpoint
+from compiler.bundle.checkpoint import empty_checkpoint
 from compiler.codegen.api import build_variants
 from compiler.codegen.family import choices_of
 from compiler.codegen.linking.link import link_tuner
@@ -98,7 +98,7 @@ def build_tuning(
         "notes": [],
         "warnings": [],
     }
-    files = {STEP: binary, WEIGHTS: write_checkpoint({}, {"step": "0"}), REPORT: to_json(report)}
+    files = {STEP: binary, WEIGHTS: empty_checkpoint(), REPORT: to_json(report)}
     made = make_bundle(_manifest(source, trials, target), files)
     tell("done", 1.0)
     return made

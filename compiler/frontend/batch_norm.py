@@ -96,8 +96,8 @@ def batch_normalization(call: Call) -> Result:
     channels = call.shape(0)[axis]
     if any(call.shape(i) != (channels,) for i in range(1, 5)):
         call.fail(f"its scale, bias, mean and variance must have shape [{channels}]")
-    moved, known = call.to_last(x, axis), [call.known(i) is not None for i in range(1, 5)]
-    if _running_is_read(call.scope, call.node) or not all(known[2:]):
+    moved = call.to_last(x, axis)
+    if _running_is_read(call.scope, call.node) or not all(_is_stored(call.operand(i)) for i in (3, 4)):
         y, *running = _as_written(call, moved, epsilon, momentum, training=training)
         return (call.from_last(y, axis), *running)
     if call.scope.batch_norm == "train":

@@ -15,6 +15,9 @@ from compiler.frontend.expansion.bodies import with_lifted_initializers, without
 from compiler.frontend.expansion.control import CONTROL
 from compiler.frontend.expansion.stand_ins import define, stands_in
 from compiler.frontend.exporters.embedding_bags import without_bag_loops
+from compiler.frontend.exporters.label_smoothing import with_smoothing
+from compiler.frontend.exporters.masked_writes import without_masked_writes
+from compiler.frontend.exporters.module_paths import with_module_paths
 from compiler.frontend.exporters.readings import readings_of
 from compiler.frontend.exporters.restore import restored
 from compiler.frontend.exporters.sharing import shared_as_told
@@ -83,8 +86,10 @@ def import_model(
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
     """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
     try:
-        source = shared_as_told(told_apart(restored(with_module_tensors(stored)), untied), tied, untied)
-        return _without_replaced(without_bag_loops(source), stored)
+        apart = told_apart(restored(with_module_tensors(with_module_paths(stored))), untied)
+        source = shared_as_told(apart, tied, untied)
+        written = without_masked_writes(with_smoothing(without_bag_loops(source)))
+        return _without_replaced(written, stored)
     except _FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",
@@ -187,7 +192,7 @@ def _apply_row(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand | No
         raise UnsupportedOperator(
             f"ONNX operator {node.op_type} is not supported{reason}{closest(node.op_type, ROWS)}",
             where=node.where,
-            hint="bind the input shapes, or rewrite the model without it"
+            hint="bind the input shapes, or rewrite the model without it (in place of x[mask]: torch.where)"
             if reason
             else f"rewrite the model with others of the {len(ROWS)} operators in docs/operators.md",
         )

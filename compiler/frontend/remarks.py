@@ -37,7 +37,7 @@ def remark(scope: Scope, source: SourceModel) -> None:
 
 def _folded_norms(scope: Scope, source: SourceModel) -> None:
     """The exporter was first: `batch_norm: frozen` or `train` finds no norm to keep."""
-    folded = [_layer(node) for node in source.nodes if _holds_norm(node, source.producer)]
+    folded = [_layer(node) for node in source.nodes if _holds_norm(node, source)]
     if folded:
         scope.warn(
             "model.batch_norm_folded",
@@ -48,11 +48,11 @@ def _folded_norms(scope: Scope, source: SourceModel) -> None:
         )
 
 
-def _holds_norm(node: SourceNode, producer: str) -> bool:
-    if node.op_type not in _CONTRACTIONS or producer != "pytorch":
+def _holds_norm(node: SourceNode, source: SourceModel) -> bool:
+    if node.op_type not in _CONTRACTIONS or source.producer != "pytorch":
         return False
     weight = node.inputs[1] if len(node.inputs) > 1 else ""
-    return "batch_norm" in node.torch_op or _COMPUTED.fullmatch(weight) is not None
+    return "batch_norm" in node.torch_op or _COMPUTED.fullmatch(weight) is not None or weight in source.normed
 
 
 def _training_norms(scope: Scope, source: SourceModel) -> None:

@@ -221,7 +221,7 @@ class Scope:
             dropped = [axis for axis in range(known.array.ndim) if axis not in order]
             turned = known.array.transpose([*order, *dropped])
             return self.constant(turned.reshape(turned.shape[: len(order)]))
-        if not bool(np.isfinite(known.array).all()):
+        if not _is_finite(known.array):
             raise ModelError(
                 "holds NaN or Inf", where=f"parameter {name!r}", hint="the weights of the file are damaged"
             )
@@ -254,7 +254,7 @@ class Scope:
         """A tensor that the step updates and that does not learn. Raises: ModelError for NaN or infinity."""
         if name in self.held:
             return self.held[name]
-        if not bool(np.isfinite(array).all()):
+        if not _is_finite(array):
             raise ModelError(
                 "holds NaN or Inf", where=f"buffer {name!r}", hint="the statistics of the file are damaged"
             )
@@ -285,7 +285,7 @@ class Scope:
     def _add(self, parameter: Parameter, file_array: Array, file_order: tuple[int, ...]) -> Value:
         self._orders[parameter.name] = file_order
         self.parameters[parameter.name] = parameter
-        value = self.builder.constant(parameter.to_inside(file_array))
+        value = self.builder.held(parameter.to_inside(file_array))
         self.held[parameter.name] = value
         return value
 
@@ -344,3 +344,9 @@ class Scope:
 
 def _unpermuted(shape: tuple[int, ...], perm: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(shape[perm.index(axis)] for axis in range(len(shape)))
+
+
+def _is_finite(array: Array) -> bool:
+    """True without NaN and infinity; asks without an array of answers, which a large tensor has no room for."""
+    with np.errstate(invalid="ignore"):
+        return bool(np.isfinite(array.min(initial=0)) and np.isfinite(array.max(initial=0)))

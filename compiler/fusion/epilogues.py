@@ -92,7 +92,7 @@ def fuse_epilogue(
         return NOT_POINTWISE
     others = [position for position in range(len(spec.inputs)) if position not in reads]
     accesses = [regrouped(spec.inputs[position], spec.extents, groups) for position in others]
-    if any(access is None for access in accesses):
+    if any(access is None or not _can_read(source, access) for access in accesses):
         return OTHER_OPERANDS
     if len(others) + len(producer.inputs) > MAX_OPERANDS:
         return TOO_MANY_OPERANDS
@@ -110,6 +110,11 @@ def fuse_epilogue(
         bytes_read=producer.bytes_read + moved,
         bytes_written=producer.bytes_written,
     )
+
+
+def _can_read(source: KernelSpec, access: Access) -> bool:
+    """Only kernels that visit points one by one read what is padded; tiles read whole vectors without asking."""
+    return access.fill is None or isinstance(source, ReduceSpec | RowSpec)
 
 
 def _append(

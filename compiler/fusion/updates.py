@@ -100,7 +100,7 @@ def _fused(maker: KernelCall, update: KernelCall, can_update: CanUpdate) -> Kern
     others = [position for position in range(len(spec.inputs)) if position != _GRADIENT]
     extents = (product.rows, product.inner) if isinstance(product, GatherSpec) else (1, product.m, product.n)
     accesses = [regrouped(spec.inputs[position], spec.extents, extents) for position in others]
-    extra = tuple(access for access in accesses if access is not None)
+    extra = tuple(access for access in accesses if access is not None and access.fill is None)
     if len(extra) != len(accesses):
         return OTHER_POINTS
     if len(maker.inputs) + len(others) > MAX_OPERANDS:

@@ -15,6 +15,8 @@ from compiler.ops import OPERATORS
 from compiler.rewriting.passes import Declined, PassResult, rewritten
 
 MAX_GROWTH_ELEMENTS = 4096
+_DRAWS = "dropout"
+"""Of ones, it is a mask: stands for its operand only until a training step drops some (`compiler.step.dropout`)."""
 
 
 def fold_constants(graph: Graph) -> PassResult[Graph]:
@@ -26,7 +28,7 @@ def fold_constants(graph: Graph) -> PassResult[Graph]:
         constant = all(name in arrays and name not in graph.parameters for name in node.inputs)
         size = sum(graph.types[name].size for name in node.outputs)
         operands = sum(graph.types[name].size for name in node.inputs)
-        if not constant:
+        if not constant or node.op == _DRAWS:
             nodes.append(node)
             continue
         if size > max(MAX_GROWTH_ELEMENTS, operands):

@@ -69,13 +69,17 @@ class GraphBuilder:
         return outputs
 
     def constant(self, value: Array | float) -> Value:
-        """A constant (or parameter) with the given elements; a plain number becomes an f32 scalar."""
+        """A constant with the given elements; a plain number becomes an f32 scalar."""
         array = np.asarray(value, np.float32) if isinstance(value, float | int) else value
+        return self.held(np.ascontiguousarray(array).reshape(array.shape))
+
+    def held(self, array: Array) -> Value:
+        """A value with an array's own elements, as they lie: large ones are there once."""
         element = emitted_of_numpy(array.dtype)
         if element is None:
             raise InternalError(f"a constant of type {array.dtype}", where=self.layer)
         held = self.fresh()
-        self.arrays[held] = np.ascontiguousarray(array).reshape(array.shape)
+        self.arrays[held] = array
         self.types[held] = TensorType(element.name, array.shape)
         return held
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -17,6 +18,7 @@ from compiler.spec.fields import Fields
 from compiler.spec.loss import LossSpec, LossTerm, read_loss
 from compiler.spec.reading import read_mapping
 
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
 PRESETS = ("full", "bias-only", "last-layer", "frozen")
 RuleKind = Literal["any", "weight", "bias"]
 
@@ -63,6 +65,8 @@ class SparsePlan:
         """
         if isinstance(source, str) and source.strip() in PRESETS:
             source = {"name": source.strip(), "preset": source.strip()}
+        elif isinstance(source, str) and _WORD.fullmatch(source.strip()):
+            raise PlanError(f"no preset is called {source.strip()!r}; there are: {', '.join(PRESETS)}", where="plan")
         table = Fields(read_mapping(source, "plan", PlanError), "plan", PlanError)
         preset = table.choice("preset", PRESETS, default="frozen")
         rules = tuple(_rule(entry) for entry in table.tables("update"))

@@ -7,7 +7,7 @@ that is sparse back-propagation. A channel slice is taken of the finished gradie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from compiler.errors import InternalError, PlanError
@@ -19,13 +19,15 @@ from compiler.step.cuts import without_cuts
 from compiler.step.plan import UpdatePlan, UpdateSlice
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
+from compiler.warnings import CompileWarning, few_of
 
 
 def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
     """Append the gradients of the loss with respect to the plan's parameters.
 
     Forward: the graph as it is. Backward: for y = f(x...), d_x += f'(x)^T d_y, summed over all consumers of x.
-    Raises: PlanError for a parameter without a differentiable path to the loss.
+    A parameter without a differentiable path to the loss stays as it is, as in every framework, and a warning says so.
+    Raises: PlanError if no parameter has one.
     """
     graph = step.graph
     b = GraphBuilder(graph)
@@ -37,15 +39,27 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
             continue
         d_output = _total(b, pending.pop(node.outputs[0]))
         _propagate(b, node, d_output, active, pending)
+    unreached = [graph.name_of(target) for target in plan if target not in pending]
+    if len(unreached) == len(plan):
+        raise _unreachable(unreached)
     gradients = {}
     for target, part in plan.items():
+        if target not in pending:
+            continue
         known = graph.parameters.get(target)
         b.layer, b.parameter = known.layer if known is not None else "", graph.name_of(target)
-        if target not in pending:
-            raise _unreachable(graph.name_of(target))
         gradients[target] = _slice_of(b, _total(b, pending.pop(target)), part)
     whole = replace(without_cuts(b.graph_of(graph)), outputs=(*graph.outputs, *gradients.values()))
+    whole = replace(whole, warnings=(*whole.warnings, *_left_out(unreached)))
     return replace(step, graph=whole, gradients=gradients)
+
+
+def _left_out(names: Sequence[str]) -> tuple[CompileWarning, ...]:
+    if not names:
+        return ()
+    message = f"no gradient of the loss reaches {few_of(names)}: the plan lets them learn, and they stay as they are"
+    hint = "check that the loss reads the output they feed; freeze them in the plan, and this is not said"
+    return (CompileWarning("plan.no_gradient", "plan", message, hint),)
 
 
 def _depends_on(graph: Graph, targets: Iterable[Value]) -> set[Value]:
@@ -90,9 +104,9 @@ def _slice_of(b: GraphBuilder, gradient: Value, part: UpdateSlice) -> Value:
     return b.emit("slice", gradient, starts=starts, stops=stops, steps=(1,) * len(shape))
 
 
-def _unreachable(name: str) -> PlanError:
+def _unreachable(names: Sequence[str]) -> PlanError:
     return PlanError(
-        f"parameter {name!r} has no differentiable path to the loss",
+        f"nothing that the plan lets learn has a differentiable path to the loss: {few_of(names)}",
         where="plan",
-        hint="take it out of the plan, or check that the loss reads the output it feeds",
+        hint="check that the loss reads the output that they feed",
     )

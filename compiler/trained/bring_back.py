@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import mmap
 import tarfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from safetensors.numpy import load
-
 from compiler.bundle.archive import MANIFEST, ORIGINS, WEIGHTS
 from compiler.errors import ModelError
+from compiler.external import NO_EXTERNAL, External
 from compiler.graph import Array
 from compiler.origins import FoldedNorm, Origins
+from compiler.trained.checkpoints import Held, same_bits, tensors_of
+from compiler.trained.files import Files
 from compiler.trained.norms import unfold
 from compiler.trained.stored import StoredModel
 
@@ -23,13 +25,13 @@ from compiler.trained.stored import StoredModel
 class Trained:
     """What came back.
 
-    `model` is the author's file with other elements, `changed` the tensors that training changed, `parameters` every
+    `files` are the author's with other elements, `changed` the tensors that training changed, `parameters` every
     parameter and running statistic that the file holds; names and layouts are the author's. `calls` tells of each
     running mean that the steps updated how often a step calls its norm. `revived` are scales of norms that were 0 in a
     channel that learned; `added` are initializers that the file did not have.
     """
 
-    model: bytes
+    files: Files
     changed: Mapping[str, Array]
     parameters: Mapping[str, Array]
     revived: tuple[str, ...]
@@ -37,16 +39,17 @@ class Trained:
     added: tuple[str, ...]
 
 
-def bring_back(model: bytes, bundle: bytes, checkpoint: bytes) -> Trained:
+def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External = NO_EXTERNAL) -> Trained:
     """Undo what the compiler and exporters did to the parameters of `model`.
 
-    `bundle` is what was built of it, `checkpoint` (safetensors) what a run of that bundle trained.
+    `external` are its data files, `bundle` is what was built of it, `checkpoint` (safetensors) what a run of it
+    trained. What is mapped into memory stays there: tensors that come back are views of it.
     Raises: ModelError for a bundle of another model, and where the model has no tensor for what was learned.
     """
     members = _members(bundle)
-    origins = Origins.from_json(json.loads(members[ORIGINS]))
-    before, after = load(members[WEIGHTS]), load(checkpoint)
-    stored = StoredModel(model, origins)
+    origins = Origins.from_json(json.loads(bytes(members[ORIGINS])))
+    before, after = tensors_of(members[WEIGHTS], f"{WEIGHTS} of the bundle"), tensors_of(checkpoint)
+    stored = StoredModel(model, origins, external)
     lacking = [name for name in origins.parameters if name not in after]
     if lacking:
         raise ModelError("is not in the checkpoint", where=f"parameter {lacking[0]!r}", hint="is it of this bundle?")
@@ -54,22 +57,22 @@ def bring_back(model: bytes, bundle: bytes, checkpoint: bytes) -> Trained:
     changed = {
         name: after[name]
         for name in origins.parameters
-        if name not in folded and after[name].tobytes() != before[name].tobytes()
+        if name not in folded and not same_bits(after[name], before[name])
     }
     revived: list[str] = []
     for norm in origins.norms:
         unfolded = unfold(norm, before, after, stored.tensor)
-        moved = {name: new for name, new in unfolded.tensors.items() if new.tobytes() != stored.tensor(name).tobytes()}
+        moved = {name: new for name, new in unfolded.tensors.items() if not same_bits(new, stored.tensor(name))}
         _refuse_shared(changed.keys() & moved.keys())
         changed |= moved
         revived += unfolded.revived
-    file, added = stored.with_tensors(changed)
-    behind = {name for norm in origins.norms for name in _behind(norm)}
     whole = {name: after[name] for name in origins.parameters if name not in folded}
+    new = stored.with_tensors(changed, whole)
+    behind = {name for norm in origins.norms for name in _behind(norm)}
     parameters = {**whole, **{name: stored.tensor(name) for name in sorted(behind)}, **changed}
-    calls = {name: stored.norms_of(name) for name in json.loads(members[MANIFEST]).get("buffers", ())}
+    calls = {name: stored.norms_of(name) for name in json.loads(bytes(members[MANIFEST])).get("buffers", ())}
     met = {name: count for name, count in calls.items() if count}
-    return Trained(file, changed, parameters, tuple(revived), met, added)
+    return Trained(new.files, changed, parameters, tuple(revived), met, new.added)
 
 
 def _behind(norm: FoldedNorm) -> tuple[str, ...]:
@@ -78,9 +81,9 @@ def _behind(norm: FoldedNorm) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def manifest_of(bundle: bytes) -> Mapping[str, Any]:
+def manifest_of(bundle: Held) -> Mapping[str, Any]:
     """What a bundle says of itself (docs/contracts.md). Raises: ModelError."""
-    manifest: Mapping[str, Any] = json.loads(_members(bundle)[MANIFEST])
+    manifest: Mapping[str, Any] = json.loads(bytes(_members(bundle)[MANIFEST]))
     return manifest
 
 
@@ -90,15 +93,16 @@ def _refuse_shared(twice: Collection[str]) -> None:
                          hint="say batch_norm: frozen in the spec, so that it learns as one")  # fmt: skip
 
 
-def _members(bundle: bytes) -> dict[str, bytes]:
-    found = {}
-    with tarfile.open(fileobj=io.BytesIO(bundle)) as archive:
+def _members(bundle: Held) -> dict[str, memoryview]:
+    """What the way back reads of a bundle, where it lies."""
+    found, data = {}, memoryview(bundle)
+    stream: Any = bundle if isinstance(bundle, mmap.mmap) else io.BytesIO(bundle)
+    stream.seek(0)
+    with tarfile.open(fileobj=stream, mode="r:") as archive:
         for name in (MANIFEST, ORIGINS, WEIGHTS):
             try:
-                file = archive.extractfile(name)
+                member = archive.getmember(name)
             except KeyError:
-                file = None
-            if file is None:
-                raise ModelError(f"has no {name}", where="bundle", hint="build it again with this version")
-            found[name] = file.read()
+                raise ModelError(f"has no {name}", where="bundle", hint="build it again with this version") from None
+            found[name] = data[member.offset_data : member.offset_data + member.size]
     return found

@@ -6,7 +6,9 @@ that differ now, initializers are added, and only the inputs that read these are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +16,13 @@ import onnx
 from onnx import numpy_helper
 
 from compiler.errors import ModelError
+from compiler.external import NO_EXTERNAL, External
+from compiler.frontend.file.external_data import fill_in
 from compiler.graph import Array
 from compiler.origins import Origins, Reading
+from compiler.trained.data_files import DataFile, location_of, refer
+from compiler.trained.files import Files
+from compiler.trained.steps import made
 
 
 class _Seen(NamedTuple):
@@ -24,6 +31,12 @@ class _Seen(NamedTuple):
     tensor: str
     view: str = ""
     perm: tuple[int, ...] = ()
+    reading: Reading | None = None
+    """How it is made, if it takes more than a view."""
+
+    def is_of(self, names: Collection[str]) -> bool:
+        """True if one of these tensors is behind it."""
+        return self.tensor in names or (self.reading is not None and any(one in names for one in self.reading.others))
 
 
 class _Use(NamedTuple):
@@ -34,11 +47,20 @@ class _Use(NamedTuple):
     seen: _Seen
 
 
+class Rewritten(NamedTuple):
+    """A model's files with other elements, and the names of initializers that had to be added."""
+
+    files: Files
+    added: tuple[str, ...]
+
+
 class StoredModel:
     """An ONNX model, and how its initializers relate to the author's tensors."""
 
-    def __init__(self, model: bytes, origins: Origins) -> None:
+    def __init__(self, model: bytes, origins: Origins, external: External = NO_EXTERNAL) -> None:
         self._proto = onnx.ModelProto.FromString(model)
+        self._external = external
+        self._outside = fill_in(self._proto, external)
         self._tensors = {tensor.name: tensor for tensor in self._proto.graph.initializer}
         self._readings = {(reading.node, reading.index): reading for reading in origins.readings}
         self._apart = {reading.stored for reading in origins.readings} - self._tensors.keys()
@@ -64,12 +86,15 @@ class StoredModel:
     def _seen(self, node: Any, place: int) -> _Seen:
         reading = self._readings.get((node.output[0], place))
         if reading is not None:
-            return _Seen(reading.tensor, reading.view, reading.perm)
+            how = replace(reading, node="", index=0) if reading.steps else None
+            return _Seen(reading.tensor, reading.view, reading.perm, how)
         if node.op_type == "Identity" and node.output[0] in self._apart:
             return _Seen("")  # what its own readers have not learned stays as it is stored
         return _Seen(node.input[place] if place < len(node.input) else "")
 
     def _array(self, name: str) -> Array:
+        if name in self._outside:
+            return self._outside[name]
         if name in self._tensors:
             return np.asarray(numpy_helper.to_array(self._tensors[name]))
         for node in self._proto.graph.node:
@@ -79,32 +104,39 @@ class StoredModel:
                 return np.asarray(numpy_helper.to_array(node.attribute[0].t))
         raise ModelError("the file does not hold it", where=f"tensor {name!r}")
 
-    def with_tensors(self, changed: Mapping[str, Array]) -> tuple[bytes, tuple[str, ...]]:
-        """The file with other elements of the author's tensors, and the initializers that had to be added."""
+    def with_tensors(
+        self, changed: Mapping[str, Array], others: Mapping[str, Array] = MappingProxyType({})
+    ) -> Rewritten:
+        """The file with other elements of the author's tensors.
+
+        `others` are the tensors that did not change: what is stored may be made of several.
+        """
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
+        held = {tensor.name: tensor for tensor in proto.graph.initializer}
+        files = {location: DataFile(memoryview(data).cast("B")) for location, data in self._external.items()}
         uses: dict[str, list[_Use]] = {}
         for stored, use in self._uses(proto.graph):
             uses.setdefault(stored, []).append(use)
         taken = {*self._tensors, *(name for node in proto.graph.node for name in node.output)}
         added: list[str] = []
         for stored, readers in uses.items():
-            kinds = list(dict.fromkeys(use.seen if use.seen.tensor in changed else None for use in readers))
+            kinds = list(dict.fromkeys(use.seen if use.seen.is_of(changed) else None for use in readers))
             kept = self._kept(stored, kinds)
             for kind in kinds:
                 if kind is None:
                     continue
-                array = self._stored_form(changed[kind.tensor], kind, stored)
+                array = self._stored_form({**others, **changed}, kind, stored)
                 if kind == kept:
-                    _replace(proto.graph, stored, array)
+                    _replace(held[stored], array, files)
                     continue
                 name = _free(kind.tensor, taken)
-                proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+                _add(proto.graph.initializer.add(), name, array, files)
                 added.append(name)
                 for use in readers:
                     if use.seen == kind:
                         _rewire(use, name)
-        return proto.SerializeToString(), tuple(added)
+        return Rewritten(Files(proto.SerializeToString(), files), tuple(added))
 
     def _uses(self, graph: Any) -> Iterator[tuple[str, _Use]]:
         """(what the file names there, use) of every input that reads an initializer or a tensor of the author's."""
@@ -126,7 +158,10 @@ class StoredModel:
         own = _Seen(stored)
         return own if own in kinds else kinds[0]
 
-    def _stored_form(self, array: Array, seen: _Seen, stored: str) -> Array:
+    def _stored_form(self, tensors: Mapping[str, Array], seen: _Seen, stored: str) -> Array:
+        if seen.reading is not None:
+            return made(seen.reading, tensors)
+        array = tensors[seen.tensor]
         if stored not in self._tensors and not seen.view:
             return array
         old = self._array(stored)
@@ -134,7 +169,7 @@ class StoredModel:
             array = array.transpose(seen.perm)
         elif seen.view:
             array = array.reshape(old.shape) if seen.view == "Reshape" else np.broadcast_to(array, old.shape)
-        return array.astype(old.dtype)
+        return array.astype(old.dtype, copy=False)
 
 
 def _bodies(node: Any) -> Iterator[Any]:
@@ -152,10 +187,27 @@ def _names_read(graph: Any) -> Iterator[str]:
     yield from (value.name for value in graph.output)
 
 
-def _replace(graph: Any, name: str, array: Array) -> None:
-    for tensor in graph.initializer:
-        if tensor.name == name:
-            tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), name))
+def _replace(tensor: Any, array: Array, files: Mapping[str, DataFile]) -> None:
+    """Other elements for an initializer, where its own lie."""
+    if tensor.data_location == tensor.EXTERNAL:
+        location, begin = location_of(tensor)
+        files[location].places[begin] = array
+    else:
+        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), tensor.name))
+
+
+def _add(tensor: Any, name: str, array: Array, files: Mapping[str, DataFile]) -> None:
+    """A new initializer, in the first data file if there is one."""
+    if not files:
+        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return
+    location, file = next(iter(files.items()))
+    tensor.CopyFrom(onnx.TensorProto(name=name, dims=array.shape, data_type=_onnx_type(array)))
+    refer(tensor, location, file.append(array))
+
+
+def _onnx_type(array: Array) -> int:
+    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
 def _rewire(use: _Use, name: str) -> None:

@@ -136,12 +136,9 @@ def _build(options: argparse.Namespace) -> int:
         print(text if options.shown else f"stopped after {options.stop_after}", end="" if options.shown else "\n")
         return 0
     built = local.build(*recipe, tuning=tuning)
-    try:
-        options.out.write_bytes(built.data)
-    except OSError as problem:
-        raise UsageError(f"--out {options.out}: {problem.strerror}") from None
+    built.write(options.out)
     print_warnings(built.warnings, f"report.json in {options.out}")
-    print(f"{options.out}  {len(built.data):,} bytes  {built.digest}  ({seconds(time.monotonic() - started_s)})")
+    print(f"{options.out}  {built.size_bytes:,} bytes  {built.digest}  ({seconds(time.monotonic() - started_s)})")
     return 0
 
 

@@ -47,6 +47,10 @@ def read_data(data: Any, names: Names, example: Mapping[str, Input]) -> Arrays:
     `example` says what a batch looks like, if that is known. Raises: UsageError.
     """
     example = names.keyed(example)
+    if data is None:
+        raise UsageError(f"there is no data to train on: give data=(x, y), or {_FORMS}")
+    if isinstance(data, list) and len(data) == 2 and all(hasattr(one, "shape") and one.ndim for one in data):
+        data = tuple(data)
     if isinstance(data, str | os.PathLike):
         data = _npz(Path(data))
     if isinstance(data, Mapping):
@@ -71,13 +75,25 @@ def _as_read(name: str, array: Array, wanted: Input) -> Array:
     if array.shape[1:] != wanted.shape[1:]:
         raise UsageError(
             f"{_what(name)} have shape {list(array.shape[1:])} per sample, the step reads {list(wanted.shape[1:])}"
+            + _label_hint(array, wanted)
         )
     is_real = wanted.dtype.startswith("float")
     if is_real and array.dtype.kind != "f" and not wanted.is_label:
         raise UsageError(f"{_what(name)} are {array.dtype}, the step reads {wanted.dtype}: convert (and scale) them")
     if not is_real and array.dtype.kind == "f":
-        raise UsageError(f"{_what(name)} are {array.dtype}, the step reads {wanted.dtype}")
+        hint = "\n  classes are whole numbers: y.long(); a loss on real numbers is named in the spec (mse, ...)"
+        raise UsageError(
+            f"{_what(name)} are {array.dtype}, the step reads {wanted.dtype}{hint if wanted.is_label else ''}"
+        )
     return np.ascontiguousarray(array.astype(wanted.dtype))
+
+
+def _label_hint(array: Array, wanted: Input) -> str:
+    """What to do about labels of another rank: a column of classes, or one number for each class."""
+    if not wanted.is_label or wanted.dtype.startswith("float") or array.ndim != len(wanted.shape) + 1:
+        return ""
+    use = "y.squeeze(-1)" if array.shape[-1] == 1 else "y.argmax(-1)"
+    return f"\n  a label is the number of its class: {use}"
 
 
 def _what(name: str) -> str:
@@ -103,6 +119,8 @@ def _inputs(x: Any, names: Names) -> Arrays:
     """Inputs by name (or `x` for the only one), in order, or the only one."""
     if not isinstance(x, Mapping):
         given = tuple(x) if isinstance(x, tuple | list) else (x,)
+        if len(names.inputs) == 1 and isinstance(x, list) and not (len(x) == 1 and hasattr(x[0], "shape")):
+            given = (_stacked(x, names.key(names.inputs[0])),)
         if len(given) != len(names.inputs):
             raise UsageError(
                 f"data has {len(given)} inputs, the model reads {len(names.inputs)}: {', '.join(names.inputs)}"
@@ -118,6 +136,22 @@ def _inputs(x: Any, names: Names) -> Arrays:
             )
         arrays[name] = _array(x[own], name)
     return arrays
+
+
+def _stacked(samples: list[Any], name: str) -> Array:
+    """A list of samples, or of numbers, as one array."""
+    try:
+        return np.stack([_array(one, name) for one in samples]) if samples else np.zeros(0)
+    except ValueError as problem:
+        raise UsageError(f"{_what(name)} have different shapes: {problem}") from None
+
+
+def unread_names(data: Any, names: Names) -> list[str]:
+    """Arrays of a mapping that nothing reads."""
+    if not isinstance(data, Mapping):
+        return []
+    read = {*map(names.key, names.inputs), *names.labels, "x", *_LABEL_NAMES}
+    return [str(name) for name in data if name not in read]
 
 
 def _labels(y: Any, names: Names) -> Arrays:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import mmap
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,17 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import CompileError
+from compiler.external import mapped
 from compiler.spec.documents import TrainingSpec
 from compiler.trained.bring_back import Trained, bring_back, manifest_of
+from compiler.warnings import few_of
 from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
-from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data
+from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data, unread_names
 from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
-from pockfarm.fine_tuning.trainer import Say, Step, Trainer
+from pockfarm.fine_tuning.trainer import Say, Trainer
 from pockfarm.values import CompileWarning
 
 _NUMPY = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "bool": "bool"}
@@ -43,51 +48,82 @@ def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked
     """Export, compile, train and bring back. Raises: `PockfarmError`."""
     say = say or (lambda line: None)
     _check_length(asked)
-    brought, spec = _brought(model, example, asked, say)
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pockfarm-tune-")))
+        try:
+            return _tuned(trainer, _Task(model, example, data, asked, say), folder, opened)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UsageError(f"{folder.parent} is full; set TMPDIR to a folder with more room") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a caller brought."""
+
+    model: Any
+    example: Any
+    data: Any
+    asked: Asked
+    say: Say
+
+
+def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> FineTuned:
+    """All files are in `folder`; what comes back reads them where they are mapped, also when the folder is gone."""
+    say, asked = task.say, task.asked
+    brought, spec = _brought(task, folder, opened)
     labels = tuple(dict.fromkeys(term.labels for term in spec.loss.each if term.has_labels))
     names = Names(tuple(brought.inputs), labels)
     if brought.inputs:
-        arrays = fitted(read_data(data, names, brought.inputs), names.keyed(brought.inputs))
+        arrays = fitted(read_data(task.data, names, brought.inputs), names.keyed(brought.inputs))
     plan = plan_of(asked.plan, brought.frozen)
     say("compiling")
-    step = trainer.build(brought.onnx, plan.canonical_json(), spec.canonical_json(), say)
-    manifest = manifest_of(step.bundle)
+    step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
+    bundle = _held(step.bundle)
+    manifest = manifest_of(bundle)
     inputs = {one["name"]: _input(one) for one in manifest["inputs"]}
     if not brought.inputs:
         names = replace(names, inputs=tuple(inputs))
-        arrays = read_data(data, names, inputs)
+        arrays = read_data(task.data, names, inputs)
     arrays = fitted(arrays, {**names.keyed(inputs), **_labels(manifest["labels"])})
     settings = _settings(asked, len(next(iter(arrays.values()))), spec.batch)
     say(f"training {settings.steps} steps")
-    with tempfile.TemporaryDirectory(prefix="pockfarm-data-") as folder:
-        run = trainer.train(step, _written(arrays, Path(folder)), settings, say)
-    trained = _brought_back(brought, step, run.checkpoint)
+    run = trainer.train(step, _written(arrays, folder), settings, folder, say)
+    checkpoint = _held(run.checkpoint)
+    trained = _brought_back(brought, bundle, checkpoint)
     return FineTuned(
         brought.state(trained, settings.steps),
-        onnx=trained.model,
+        files=trained.files,
         changed=tuple(sorted(trained.changed)),
         report=run.report,
-        warnings=(*brought.warnings, *step.warnings, *_remarks(trained)),
-        checkpoint=run.checkpoint,
-        bundle=step.bundle,
+        warnings=(*brought.warnings, *_unread(task.data, names), *step.warnings, *_remarks(trained)),
+        checkpoint=checkpoint,
+        bundle=bundle,
     )
 
 
-def _brought(model: Any, example: Any, asked: Asked, say: Say) -> tuple[Brought, TrainingSpec]:
+def _brought(task: _Task, folder: Path, opened: ExitStack) -> tuple[Brought, TrainingSpec]:
+    model, example, asked = task.model, task.example, task.asked
     if is_file(model):
-        return brought_file(model), spec_of(asked.spec, None)
-    from pockfarm.fine_tuning.torch_module import batch_of, brought_module
+        return brought_file(model, opened), spec_of(asked.spec, None)
+    from pockfarm.fine_tuning.torch_module import Wanted, batch_of, brought_module
 
     spec = spec_of(asked.spec, batch_of(example))
-    say("exporting")
+    task.say("exporting")
+    output: Any = asked.output if asked.output is not None else spec.loss.output or None
     if spec.loss.terms:
-        return brought_module(
-            model, example, spec.batch, tuple(dict.fromkeys(one.output for one in spec.loss.terms))
-        ), spec
-    output = asked.output if asked.output is not None else spec.loss.output or None
-    # The export has one output: the one that the loss reads.
-    spec = replace(spec, loss=replace(spec.loss, output=""))
-    return brought_module(model, example, spec.batch, output), spec
+        output = tuple(dict.fromkeys(one.output for one in spec.loss.terms))
+    else:
+        # The export has one output: the one that the loss reads.
+        spec = replace(spec, loss=replace(spec.loss, output=""))
+    return brought_module(model, example, Wanted(spec.batch, output, spec.dropout == "train"), folder, opened), spec
+
+
+def _held(path: Path) -> bytes | mmap.mmap:
+    """A file that stays readable when its folder is removed."""
+    with path.open("rb") as stream:
+        return mapped(stream)
 
 
 def _input(told: Mapping[str, Any]) -> Input:
@@ -105,6 +141,8 @@ def _check_length(asked: Asked) -> None:
         raise UsageError("steps and epochs both say how long to train; give one")
     if asked.epochs is not None and not asked.epochs > 0:
         raise UsageError(f"epochs must be above 0, got {asked.epochs}")
+    if asked.steps is not None and (isinstance(asked.steps, bool) or not isinstance(asked.steps, int)):
+        raise UsageError(f"steps must be a whole number, got {asked.steps!r}")
     if asked.steps is not None and not 1 <= asked.steps <= MAX_STEPS:
         raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {asked.steps}")
 
@@ -113,6 +151,8 @@ def _settings(asked: Asked, samples: int, batch: int) -> RunSettings:
     steps = asked.steps
     if steps is None:
         steps = math.ceil((asked.epochs or 1) * samples / batch)
+        if steps > MAX_STEPS:
+            raise UsageError(f"{asked.epochs or 1:g} epochs are {steps:,} steps, a run has {MAX_STEPS:,} at most")
     try:
         return RunSettings(mode="train", steps=steps, seed=asked.seed, learning_rate=asked.learning_rate)
     except ProtocolError as problem:
@@ -126,11 +166,21 @@ def _written(arrays: Arrays, folder: Path) -> Path:
     return path
 
 
-def _brought_back(brought: Brought, step: Step, checkpoint: bytes) -> Trained:
+def _brought_back(brought: Brought, bundle: bytes | mmap.mmap, checkpoint: bytes | mmap.mmap) -> Trained:
+    files = brought.files
     try:
-        return bring_back(brought.onnx, step.bundle, checkpoint)
+        return bring_back(files.model, bundle, checkpoint, files.mapped())
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
+
+
+def _unread(data: Any, names: Names) -> tuple[CompileWarning, ...]:
+    unread = unread_names(data, names)
+    if not unread:
+        return ()
+    return (
+        CompileWarning("fine_tune.data_ignored", "data", f"holds what neither model nor loss reads: {few_of(unread)}"),
+    )
 
 
 def _remarks(trained: Trained) -> tuple[CompileWarning, ...]:

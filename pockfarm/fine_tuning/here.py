@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from pockfarm import local
 from pockfarm.fine_tuning.asked import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
 from pockfarm.fine_tuning.result import FineTuned
-from pockfarm.fine_tuning.trainer import Run, Say, Step
+from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, Say, Step
+from pockfarm.model_files import ModelFiles
 
 
 def fine_tune(
@@ -53,16 +53,15 @@ class Here:
 
     target: str = "host"
 
-    def build(self, model: bytes, plan: str, spec: str, say: Say) -> Step:
+    def build(self, model: ModelFiles, plan: str, spec: str, folder: Path, say: Say) -> Step:
         """As `Trainer.build`."""
         built = local.build(model, plan, spec, self.target, lambda stage, share: say(f"{stage} {share:.0%}"))
-        return Step(built.data, built.digest, built.warnings)
+        path = folder / BUNDLE
+        built.write(path)
+        return Step(path, built.digest, built.warnings)
 
-    def train(self, step: Step, data: Path, settings: RunSettings, say: Say) -> Run:
+    def train(self, step: Step, data: Path, settings: RunSettings, folder: Path, say: Say) -> Run:
         """As `Trainer.train`."""
-        with tempfile.TemporaryDirectory(prefix="pockfarm-train-") as folder:
-            bundle, trained = Path(folder) / "step.pfb", Path(folder) / "trained.safetensors"
-            bundle.write_bytes(step.bundle)
-            options = local.ExecOptions(settings, data=data, export=trained)
-            report = local.execute(bundle, options, progress=say)
-            return Run(trained.read_bytes(), report)
+        trained = folder / TRAINED
+        options = local.ExecOptions(settings, data=data, export=trained)
+        return Run(trained, local.execute(step.bundle, options, progress=say))

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import CompileError
+from compiler.frontend.file.external_data import embedded
 from compiler.trained.matching import Match, match_tensors
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import literal
-from pockfarm.fine_tuning.model import brought_file
 from pockfarm.fine_tuning.result import FineTuned
+from pockfarm.model_files import files_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ def match_weights(model: bytes | str | os.PathLike[str], weights: Mapping[str, A
     """
     arrays = {name: np.asarray(weight) for name, weight in weights.items()}
     try:
-        matches = match_tensors(brought_file(model).onnx, arrays)
+        with files_of(model) as files:
+            matches = match_tensors(embedded(files.model, files.mapped()), arrays)
     except CompileError as problem:
         raise UsageError(str(problem)) from None
     if not matches:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.errors import CompileError
-from compiler.frontend.file.external_data import embedded
 from compiler.trained.bring_back import Trained
 from pockfarm.errors import UsageError
-from pockfarm.model_files import files_of
+from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.values import CompileWarning
+
+File = Any
+"""An ONNX file: bytes, a path, an `onnx.ModelProto`, or what `torch.onnx.export` gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +28,40 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """An ONNX model and where it comes from.
+    """An ONNX model, its files open, and where it comes from.
 
     `inputs` is what the example says of the inputs (empty without one). `frozen` are parameters that the model itself
     says do not learn (globs). `state` makes the complete state of what came back and the number of steps done.
     """
 
-    onnx: bytes
+    files: ModelFiles
     inputs: Mapping[str, Input]
     frozen: tuple[str, ...]
     state: Callable[[Trained, int], Mapping[str, Any]]
     warnings: tuple[CompileWarning, ...] = ()
 
 
-def brought_file(model: bytes | str | os.PathLike[str]) -> Brought:
-    """An ONNX file's bytes or path; its state are its parameters. Raises: UsageError."""
-    with files_of(model) as files:
-        try:
-            whole = embedded(files.model, files.mapped()) if files.external else files.model
-        except CompileError as problem:
-            raise UsageError(f"{problem} [{problem.code}]") from None
-    return Brought(whole, {}, (), lambda trained, _: trained.parameters)
+def brought_file(model: File, opened: ExitStack) -> Brought:
+    """An ONNX file; its state are its parameters. Its data files stay open as long as `opened`. Raises: UsageError."""
+    files = opened.enter_context(files_of(_as_path(model)))
+    return Brought(files, {}, (), lambda trained, _: {name: one.copy() for name, one in trained.parameters.items()})
 
 
 def is_file(model: object) -> bool:
-    """True for what stands for an ONNX file."""
-    return isinstance(model, bytes | str | os.PathLike)
+    """True for what stands for an ONNX file: bytes, a path, or a message of the `onnx` package (or what holds one)."""
+    return isinstance(model, bytes | str | os.PathLike) or hasattr(_message(model), "SerializeToString")
+
+
+def _as_path(model: File) -> bytes | str | os.PathLike[str]:
+    if isinstance(model, bytes | str | os.PathLike):
+        return model
+    try:
+        return bytes(_message(model).SerializeToString())
+    except Exception as problem:  # protobuf's errors have no stable home
+        raise UsageError(f"the model cannot be written as one file: {problem}\n  save it with external data, and give "
+                         "its path") from None  # fmt: skip
+
+
+def _message(model: Any) -> Any:
+    """What `torch.onnx.export` gives holds the message that `onnx.load` gives."""
+    return getattr(model, "model_proto", model)

@@ -12,7 +12,8 @@ from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
 from pockfarm.fine_tuning.result import FineTuned
-from pockfarm.fine_tuning.trainer import Run, Say, Step
+from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, Say, Step
+from pockfarm.model_files import ModelFiles
 from pockfarm.values import Device
 
 if TYPE_CHECKING:
@@ -79,15 +80,16 @@ class OnFarm:
     device_class: str | None
     name: str
 
-    def build(self, model: bytes, plan: str, spec: str, say: Say) -> Step:
+    def build(self, model: ModelFiles, plan: str, spec: str, folder: Path, say: Say) -> Step:
         """As `Trainer.build`."""
         job = self.farm.compile(model, plan=plan, spec=spec, target=self.target, name=self.name)
         job = self.farm.wait_for_job(job.id, on_look=_heard(say, lambda one: f"{one.stage} {one.fraction:.0%}"))
         digest = job.bundle_digest
         assert digest is not None
-        return Step(self.farm.bundle_bytes(digest), digest, job.warnings)
+        self.farm.save_bundle(digest, folder / BUNDLE)
+        return Step(folder / BUNDLE, digest, job.warnings)
 
-    def train(self, step: Step, data: Path, settings: RunSettings, say: Say) -> Run:
+    def train(self, step: Step, data: Path, settings: RunSettings, folder: Path, say: Say) -> Run:
         """As `Trainer.train`."""
         dataset = self.farm.add_dataset(data, name=f"{self.name}.npz")
         run = self.farm.start_run(
@@ -98,7 +100,8 @@ class OnFarm:
             dataset=dataset.digest,
         )
         self.farm.wait_for_run(run.id, on_look=_heard(say, lambda one: f"step {one.steps_done} of {one.steps}"))
-        return Run(self.farm.weights(run.id), self.farm.report(run.id))
+        self.farm.save_weights(run.id, folder / TRAINED)
+        return Run(folder / TRAINED, self.farm.report(run.id))
 
 
 def _heard(say: Say, words: Callable[[Any], str]) -> Callable[[values.Job | values.Run], None]:

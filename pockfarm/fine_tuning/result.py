@@ -2,44 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import mmap
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from compiler.errors import CompileError
+from compiler.trained.files import Files
+from pockfarm.errors import UsageError
 from pockfarm.values import CompileWarning
+
+Held = bytes | mmap.mmap
+"""A file's bytes, in memory or mapped into it."""
 
 
 class FineTuned(dict[str, Any]):
     """The model's complete state after training, under the model's own names.
 
     Of a PyTorch module it is the `state_dict` (tensors): `module.load_state_dict(tuned)`. Of an ONNX file it holds
-    every parameter (NumPy arrays) under the file's names. Beside it: `onnx`, the ONNX file with the trained elements
-    (of a module: its export, in evaluation mode); `changed`, the names of what training changed; `report`, what the run
-    said (`device_agents.wire.Report`); `warnings`; `checkpoint`, the trained parameters as safetensors, as the step
-    knows them; `bundle`, what was built.
+    every parameter (NumPy arrays) under the file's names. Beside it: `onnx` and `save_onnx`, the ONNX file with the
+    trained elements (of a module: its export, in evaluation mode); `changed`, the names of what training changed;
+    `report`, what the run said (`device_agents.wire.Report`); `warnings`; `checkpoint`, the trained parameters as
+    safetensors, as the step knows them; `bundle`, what was built. Pickled or copied, it is the state alone.
     """
 
     def __init__(
         self,
         state: Mapping[str, Any],
         *,
-        onnx: bytes,
+        files: Files,
         changed: tuple[str, ...],
         report: Mapping[str, Any],
         warnings: tuple[CompileWarning, ...],
-        checkpoint: bytes,
-        bundle: bytes,
+        checkpoint: Held,
+        bundle: Held,
     ) -> None:
         super().__init__(state)
         # What `load_state_dict` looks for: the versions of the modules that wrote the state.
         self._metadata = getattr(state, "_metadata", None)
-        self.onnx = onnx
         self.changed = changed
         self.report = report
         self.warnings = warnings
-        self.checkpoint = checkpoint
-        self.bundle = bundle
+        self._files, self._checkpoint, self._bundle = files, checkpoint, bundle
 
     @property
     def losses(self) -> list[float]:
         """The loss of each step."""
         return [float(one) for one in self.report.get("losses") or []]
+
+    @property
+    def onnx(self) -> bytes:
+        """The ONNX file, with its data inside. Raises: UsageError for more than one such file holds."""
+        try:
+            return self._files.as_one()
+        except CompileError as problem:
+            raise UsageError(f"{problem}\n  tuned.save_onnx(path) writes it with its data beside it") from None
+
+    def save_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the ONNX file, and beside it `NAME.data` if its data lie in other files. Raises: UsageError."""
+        try:
+            self._files.save(Path(path))
+        except OSError as problem:
+            raise UsageError(f"{problem.filename or path}: {problem.strerror}") from None
+
+    @property
+    def checkpoint(self) -> bytes:
+        """The trained parameters as safetensors, as the step knows them."""
+        return bytes(self._checkpoint)
+
+    @property
+    def bundle(self) -> bytes:
+        """What was built."""
+        return bytes(self._bundle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As a `state_dict`, which `torch.load` takes without this package."""
+        state = None if self._metadata is None else {"_metadata": self._metadata}
+        items: Iterator[tuple[str, Any]] = iter(self.items())
+        return OrderedDict, (), state, None, items

@@ -12,11 +12,14 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from compiler.trained.evaluation import without_training_mode
 from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.torch_dropout import Dropping, dropping, in_training
 from pockfarm.values import CompileWarning
 
 _NOISY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
@@ -30,32 +33,67 @@ class Call:
     kwargs: Mapping[str, Any]
 
 
-def exported(
-    module: Any, call: Call, choose: Callable[[Any], Any] | None, outputs: tuple[str, ...] = ()
-) -> tuple[bytes, tuple[CompileWarning, ...]]:
-    """The ONNX file of a module in evaluation mode; `choose` picks what it gives, `outputs` are the names of that.
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What file an export makes: of which outputs, with dropouts or without, its tensors inside or beside it.
 
-    Raises: UsageError with what PyTorch's exporters say.
+    `choose` picks what the module gives, `outputs` are the names of that; `drops`: parts that drop values stay in.
     """
-    with _as_it_was(module), _choosing(module, choose):
+
+    choose: Callable[[Any], Any] | None = None
+    outputs: tuple[str, ...] = ()
+    drops: bool = False
+    is_large: bool = False
+
+
+def exported(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWarning, ...]:
+    """Write the ONNX file of a module in evaluation mode. Raises: UsageError with what PyTorch's exporters say."""
+    with _as_it_was(module), _choosing(module, form.choose):
+        found = dropping(module, call.args, call.kwargs) if form.drops else Dropping()
+        module.eval()
+        if not found.parts:
+            return (*found.warnings, *_written(module, call, form, path))
         try:
-            return _by_dynamo(module, call, outputs), ()
-        except Exception as problem:  # whatever tracing a module's own code may raise
-            first = problem
-        try:
-            data = _by_torchscript(module, call, outputs)
-        except Exception as problem:
-            raise UsageError(
-                "PyTorch cannot export this module to ONNX\n"
-                f"  torch.onnx.export(dynamo=True): {_reason(first)}\n"
-                f"  torch.onnx.export(dynamo=False): {_reason(problem)}"
-            ) from None
+            with in_training(module, found.parts):
+                told = _written(module, call, form, path)
+        except UsageError as problem:
+            module.eval()
+            lost = Dropping(
+                lost=tuple(sorted({*found.parts, *found.lost})), problem=str(problem).splitlines()[-1].strip()
+            )
+            return (*lost.warnings[:1], *_written(module, call, form, path))
+        path.write_bytes(without_training_mode(path.read_bytes()))
+        return (*found.warnings, *told)
+
+
+def _written(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWarning, ...]:
+    """By the exporter that can. Raises: UsageError."""
+    try:
+        _by_dynamo(module, call, form, path)
+        return ()
+    except OSError:
+        raise
+    except Exception as problem:  # whatever tracing a module's own code may raise
+        first = problem
+    if form.is_large:
+        raise UsageError(
+            "PyTorch cannot export this module to ONNX, and its TorchScript exporter writes no file of this size\n"
+            f"  torch.onnx.export(dynamo=True): {_reason(first)}"
+        )
+    try:
+        _by_torchscript(module, call, form, path)
+    except Exception as problem:
+        raise UsageError(
+            "PyTorch cannot export this module to ONNX\n"
+            f"  torch.onnx.export(dynamo=True): {_reason(first)}\n"
+            f"  torch.onnx.export(dynamo=False): {_reason(problem)}"
+        ) from None
     told = CompileWarning(
         "fine_tune.old_exporter", "model",
         f"exported by TorchScript, since torch.onnx.export(dynamo=True) failed: {_reason(first)}",
         "shared and equal tensors are told apart by guesses; see the other warnings",
     )  # fmt: skip
-    return data, (told,)
+    return (told,)
 
 
 @contextlib.contextmanager
@@ -111,29 +149,43 @@ def outputs_of(module: Any, call: Call) -> Any:
             raise UsageError(f"the module does not take example_inputs: {_reason(problem)}") from None
 
 
-def _by_dynamo(module: Any, call: Call, outputs: tuple[str, ...]) -> bytes:
-    buffer = io.BytesIO()
+@contextlib.contextmanager
+def own_gradients() -> Iterator[list[str]]:
+    """The names of the functions with a gradient of their own that are called inside; not those of PyTorch itself."""
+    seen: list[str] = []
+    whole = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch.") and cls.__name__ not in seen:
+            seen.append(cls.__name__)
+        return whole.__get__(None, cls)(*args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield seen
+    finally:
+        torch.autograd.Function.apply = whole
+
+
+def _by_dynamo(module: Any, call: Call, form: Form, path: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         program = torch.onnx.export(
-            module, call.args, kwargs=dict(call.kwargs) or None, output_names=list(outputs) or None,
+            module, call.args, kwargs=dict(call.kwargs) or None, output_names=list(form.outputs) or None,
             dynamo=True, optimize=False, verbose=False,
         )  # fmt: skip
-        program.save(buffer)
-    return buffer.getvalue()
+        program.save(path, external_data=form.is_large)
 
 
-def _by_torchscript(module: Any, call: Call, outputs: tuple[str, ...]) -> bytes:
-    buffer = io.BytesIO()
+def _by_torchscript(module: Any, call: Call, form: Form, path: Path) -> None:
     args = (*call.args, dict(call.kwargs)) if call.kwargs else call.args
     names = input_names(module, call)
     with contextlib.redirect_stdout(io.StringIO()):
         torch.onnx.export(
-            module, args, buffer, input_names=names, output_names=list(outputs) or None,
+            module, args, str(path), input_names=names, output_names=list(form.outputs) or None,
             dynamo=False, do_constant_folding=False,
             # The module is in evaluation mode; when told so, this exporter folds its norms, and their names are gone.
             training=torch.onnx.TrainingMode.PRESERVE,
         )  # fmt: skip
-    return buffer.getvalue()
 
 
 def input_names(module: Any, call: Call) -> list[str]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from compiler.trained.bring_back import Trained
@@ -13,44 +18,66 @@ from compiler.warnings import few_of
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import patterns
 from pockfarm.fine_tuning.model import Brought, Input
-from pockfarm.fine_tuning.torch_export import Call, exported, input_names, outputs_of
+from pockfarm.fine_tuning.torch_export import Call, Form, exported, input_names, outputs_of, own_gradients
+from pockfarm.model_files import files_of
 from pockfarm.values import CompileWarning
 
 Example = Any
 """A tensor, a tuple of tensors, or a mapping of them by `forward`'s argument names."""
 
 
-MAX_BYTES = (1 << 31) - (1 << 24)
-"""Protobuf's limit, less what is not tensors."""
 Output = str | int | tuple[str, ...] | None
 """Which output a loss reads: its name or position; several names, which they have in the file too; or the only one."""
+LARGE_BYTES = 64 << 20
+"""The tensors of a module that holds more lie beside its ONNX file, and are read from there."""
+ROOM_FACTOR = 6
+"""Files of a module's size that a fine-tuning has at once: export, bundle, and what the run unpacks and trains."""
 
 
-def brought_module(module: Any, example: Example, batch: int, output: Output) -> Brought:
-    """The module's export for `batch` samples. Raises: UsageError."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be exported: samples of a step, what the loss reads, and whether dropouts drop."""
+
+    batch: int
+    output: Output = None
+    drops: bool = False
+
+
+def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, opened: ExitStack) -> Brought:
+    """The module's export, in `folder`; its files stay open as long as `opened`. Raises: UsageError."""
     _require_float32(module)
-    _require_room(module)
-    call = _call(example, batch, _device(module))
-    choose, told = _chooser(outputs_of(module, call), output)
+    held_bytes = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+    _require_room(held_bytes, folder)
+    call = _call(example, wanted.batch, _device(module))
+    output = wanted.output
+    with own_gradients() as functions:
+        given = outputs_of(module, call)
+    choose, told = _chooser(given, output)
     names = input_names(module, call)
-    data, remarks = exported(module, call, choose, output if isinstance(output, tuple) else ())
+    form = Form(choose, output if isinstance(output, tuple) else (), wanted.drops, held_bytes > LARGE_BYTES)
+    path = folder / "model.onnx"
+    told += exported(module, call, form, path)
     frozen = [name for name, tensor in module.named_parameters() if not tensor.requires_grad]
     learning = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
     if frozen:
         told += (_frozen(frozen),)
+    if functions:
+        told += (_own_gradients(functions),)
     return Brought(
-        onnx=data,
+        files=opened.enter_context(files_of(path)),
         inputs={name: _input(tensor) for name, tensor in zip(names, _tensors(call), strict=True)},
         frozen=patterns(frozen, learning),
         state=lambda trained, steps: completed(module, trained, steps),
-        warnings=(*told, *remarks),
+        warnings=told,
     )
 
 
 def batch_of(example: Example) -> int:
     """Samples of the example: the first axis of its first tensor. Raises: UsageError."""
+    if example is None:
+        raise UsageError("a module needs example_inputs: a batch of what it reads, such as x[:8]")
     tensors = _tensors(_as_call(example))
-    if not tensors or not tensors[0].ndim:
+    if not tensors or not tensors[0].ndim or not len(tensors[0]):
         raise UsageError("example_inputs holds no tensor with samples in its first axis")
     return int(tensors[0].shape[0])
 
@@ -60,10 +87,15 @@ def batch_of(example: Example) -> int:
 
 def _as_call(example: Example) -> Call:
     if isinstance(example, Mapping):
-        return Call((), dict(example))
+        return Call((), {name: _as_tensor(one) for name, one in example.items()})
     if isinstance(example, tuple | list):
-        return Call(tuple(example), {})
-    return Call((example,), {})
+        return Call(tuple(map(_as_tensor, example)), {})
+    return Call((_as_tensor(example),), {})
+
+
+def _as_tensor(value: Any) -> Any:
+    """A tensor for a NumPy array; whatever else a module takes, as it is."""
+    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
 
 
 def _call(example: Example, batch: int, device: Any) -> Call:
@@ -93,10 +125,19 @@ def _device(module: Any) -> Any:
     return first.device if first is not None else torch.device("cpu")
 
 
+def _kind(model: Any) -> str:
+    return f"the class {model.__name__}; make one of it" if isinstance(model, type) else type(model).__name__
+
+
 def _require_float32(module: Any) -> None:
     if not isinstance(module, torch.nn.Module):
-        raise UsageError(f"expected a torch.nn.Module, ONNX bytes or a path, got {type(module).__name__}")
+        raise UsageError(f"expected a torch.nn.Module, ONNX bytes or a path, got {_kind(module)}")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            raise UsageError(
+                f"{name} is on the meta device, where tensors have no elements\n  call module.to_empty(device='cpu'), "
+                "then load its weights"
+            )
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise UsageError(
@@ -105,12 +146,12 @@ def _require_float32(module: Any) -> None:
             )
 
 
-def _require_room(module: Any) -> None:
-    held = sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
-    if held > MAX_BYTES:
+def _require_room(held_bytes: int, folder: Path) -> None:
+    free_bytes, needed_bytes = shutil.disk_usage(folder).free, ROOM_FACTOR * held_bytes
+    if needed_bytes > free_bytes:
         raise UsageError(
-            f"the module holds {held:,} bytes; one ONNX file holds {MAX_BYTES:,}\n  export it with external data, and "
-            "compile and run that file"
+            f"the module holds {held_bytes:,} bytes; its files need about {needed_bytes:,}, and {folder.parent} has "
+            f"{free_bytes:,} free\n  set TMPDIR to a folder with more room"
         )
 
 
@@ -120,7 +161,7 @@ def _require_room(module: Any) -> None:
 def _chooser(given: Any, output: Output) -> tuple[Callable[[Any], Any] | None, tuple[CompileWarning, ...]]:
     """What picks the output that the loss reads, if the module gives more than one tensor; and what was assumed."""
     if isinstance(given, torch.Tensor):
-        return None, ()
+        return None, () if output in (None, 0, -1) else (_only(output),)
     named = _named(given)
     tensors = [name for name, value in named.items() if isinstance(value, torch.Tensor)]
     if not tensors:
@@ -145,6 +186,12 @@ def _chooser(given: Any, output: Output) -> tuple[Callable[[Any], Any] | None, t
     return lambda value: _named(value)[chosen], told
 
 
+def _only(output: Output) -> CompileWarning:
+    return CompileWarning("fine_tune.output_assumed", "model",
+                          f"the module gives one tensor, which has no name: the loss reads it, not {output!r}",
+                          "leave the output out")  # fmt: skip
+
+
 def _named(given: Any) -> dict[str, Any]:
     """The parts of what a module gives, by name or position."""
     if isinstance(given, Mapping):
@@ -154,6 +201,14 @@ def _named(given: Any) -> dict[str, Any]:
     if isinstance(given, Sequence) and not isinstance(given, str):
         return {str(index): value for index, value in enumerate(given)}
     return dict(vars(given)) if hasattr(given, "__dict__") else {}
+
+
+def _own_gradients(names: Sequence[str]) -> CompileWarning:
+    return CompileWarning(
+        "fine_tune.own_gradients", "model",
+        f"{few_of(names)}: a torch.autograd.Function; its file tells what it computes, and nothing of its backward()",
+        "the step differentiates what it computes; say a gradient that is cut off or passed straight on by detach()",
+    )  # fmt: skip
 
 
 def _frozen(names: Sequence[str]) -> CompileWarning:
@@ -180,11 +235,11 @@ def completed(module: Any, trained: Trained, steps: int) -> Mapping[str, Any]:
                 f"the step trained {name!r} {list(array.shape)}, for which the module has no tensor\n"
                 "  freeze it by a last rule of the plan with ratio 0, or report this model"
             )
-        learned = torch.from_numpy(array.copy()).to(own[name])
-        fresh[id(own[name])] = learned
+        fresh[id(own[name])] = torch.from_numpy(array.copy()).to(own[name])
     for name, tensor in state.items():
         if isinstance(tensor, torch.Tensor):
-            state[name] = fresh.get(id(own.get(name)), tensor).detach().clone()
+            mine = id(own[name]) if name in own else 0
+            state[name] = fresh[mine] if mine in fresh else tensor.detach().clone()
     for name, calls in trained.calls.items():
         count = f"{name.rpartition('running_mean')[0]}num_batches_tracked"
         if name.endswith("running_mean") and count in state:

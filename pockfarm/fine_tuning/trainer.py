@@ -8,34 +8,37 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from device_agents.wire import RunSettings
+from pockfarm.model_files import ModelFiles
 from pockfarm.values import CompileWarning
 
+BUNDLE, TRAINED = "step.pfb", "trained.safetensors"
+"""Files of a trainer."""
 Say = Callable[[str], None]
 """Hears of progress, a line at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A bundle that was built, and where it is."""
+    """A bundle that was built: its file, and how it is called."""
 
-    bundle: bytes
+    bundle: Path
     digest: str
     warnings: tuple[CompileWarning, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run of mode train left: trained parameters (safetensors) and its report."""
+    """What a run of mode train left: a file of trained parameters (safetensors), and its report."""
 
-    checkpoint: bytes
+    checkpoint: Path
     report: Mapping[str, Any]
 
 
 class Trainer(Protocol):
-    """Builds a step and runs it. Raises: `PockfarmError`."""
+    """Builds a step and runs it; what it makes are files in `folder`. Raises: `PockfarmError`."""
 
-    def build(self, model: bytes, plan: str, spec: str, say: Say) -> Step:
+    def build(self, model: ModelFiles, plan: str, spec: str, folder: Path, say: Say) -> Step:
         """Compile; `plan` and `spec` are JSON."""
 
-    def train(self, step: Step, data: Path, settings: RunSettings, say: Say) -> Run:
+    def train(self, step: Step, data: Path, settings: RunSettings, folder: Path, say: Say) -> Run:
         """Train on an npz."""

@@ -74,6 +74,11 @@ def _check_total(farm: Farm, data_bytes: int) -> None:
     if data_bytes > limit_bytes:
         raise TooLarge("limits.upload", f"{data_bytes:,} bytes of data files, the limit is {limit_bytes:,}",
                        where="data", hint="use a smaller model, or raise POCKFARM_EXTERNAL_LIMIT_BYTES")  # fmt: skip
+    limit_bytes = farm.settings.bundle_limit_bytes
+    if data_bytes > limit_bytes:
+        raise TooLarge("limits.bundle", f"{data_bytes:,} bytes of data files, which its bundle would hold; a "
+                       f"bundle may have {limit_bytes:,}", where="data",
+                       hint="use a smaller model, or raise POCKFARM_BUNDLE_LIMIT_BYTES")  # fmt: skip
 
 
 def _whole_bytes(farm: Farm, model: StoredFile) -> int:

@@ -48,6 +48,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "pockfarm/model_files.py": ("compiler.errors", "compiler.external", "compiler.frontend.file.prescan"),
     "pockfarm/fine_tuning/": (
         "compiler.errors",
+        "compiler.external",
         "compiler.frontend.file.external_data",
         "compiler.spec",
         "compiler.trained",
@@ -61,7 +62,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "onnx": ("compiler/frontend/", "compiler/export/", "compiler/trained/"),
     "celery": ("workers/", "service/queue.py"),
     "fastapi": ("service/",),
-    "torch": ("pockfarm/fine_tuning/torch_export.py", "pockfarm/fine_tuning/torch_module.py"),
+    "torch": ("pockfarm/fine_tuning/torch_",),
     "transformers": (),
     "onnxruntime": (),
     "sklearn": (),

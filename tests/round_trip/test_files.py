@@ -49,8 +49,22 @@ def exported(module: nn.Module, example: tuple[torch.Tensor, ...], exporter: str
     return buffer.getvalue()
 
 
+class Recurrent(nn.Module):
+    """A layer that exporters store in ONNX's order of gates, or unroll; `rate` is learned as a logarithm."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.cell = getattr(nn, kind)(6, 6, batch_first=True)
+        self.rate, self.head = nn.Parameter(torch.randn(6)), nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cell(x)[0][:, -1] * self.rate.exp())
+
+
 def fresh(name: str) -> Brought:
     torch.manual_seed(0)
+    if name in ("LSTM", "RNN"):
+        return Brought(name, Recurrent(name).eval(), (torch.randn(8, 3, 6),), torch.randint(0, 4, (8,)))
     if name == "norms":
         return Brought(name, NormNet().eval(), (torch.randn(8, 3, 9, 9),), torch.randint(0, 4, (8,)))
     return Brought(name, EncoderClassifier().eval(), (torch.randint(0, 20, (3, 7)),), torch.randint(0, 5, (3,)))
@@ -62,6 +76,8 @@ CASES = [
     ("norms", "dynamo", "fold"),
     ("norms", "torchscript unfolded", "fold"),
     ("norms", "torchscript unfolded", "train"),
+    ("LSTM", "torchscript", "fold"),
+    ("RNN", "dynamo", "fold"),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import pockfarm
 from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.torch_module import Wanted, brought_module
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -146,6 +149,15 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "spec": (lambda m, x, y: (m, x, (x, y), {"spec": {"bach": 3}}), "did you mean 'batch'"),
     "data": (lambda m, x, y: (m, x, 3, {}), "data is int; expected"),
     "frozen": (lambda m, x, y: (m.requires_grad_(False), x, (x, y), {}), "trains nothing"),
+    "meta": (lambda m, x, y: (m.to("meta"), x, (x, y), {}), r"0.weight is on the meta device.*\n.*to_empty"),
+    "class": (lambda m, x, y: (nn.Linear, x, (x, y), {}), "the class Linear; make one of it"),
+    "no example": (lambda m, x, y: (m, None, (x, y), {}), "a module needs example_inputs"),
+    "no data": (lambda m, x, y: (m, x, None, {}), "there is no data"),
+    "column": (lambda m, x, y: (m, x, (x, y[:, None]), {}), r"the number of its class: y.squeeze"),
+    "one-hot": (lambda m, x, y: (m, x, (x, nn.functional.one_hot(y, 3)), {}), r"the number of its class: y.argmax"),
+    "preset": (lambda m, x, y: (m, x, (x, y), {"plan": "bais-only"}), "no preset is called 'bais-only'"),
+    "steps 2.0": (lambda m, x, y: (m, x, (x, y), {"steps": 2.0}), "steps must be a whole number"),
+    "epochs": (lambda m, x, y: (m, x, (x, y), {"epochs": 1e9}), "epochs are 1,000,000,000 steps"),
     "file": (lambda m, x, y: ("gone.onnx", None, (x, y), {}), "gone.onnx: No such file"),
 }  # fmt: skip
 
@@ -177,6 +189,41 @@ def test_a_module_that_only_the_old_exporter_takes(monkeypatch: pytest.MonkeyPat
     with pytest.raises(UsageError, match="cannot export this module") as caught:
         pockfarm.fine_tune(module, x, (x, y))
     assert len(str(caught.value).splitlines()) == 3
+
+
+class Reversed(torch.autograd.Function):
+    """Hands its operand on, and the gradient back with the other sign."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return -gradients[0]
+
+
+class Adversary(nn.Module):
+    """Its first layer learns against the second, which the file does not tell."""
+
+    def __init__(self, *, against: bool) -> None:
+        super().__init__()
+        self.a, self.b, self.against = nn.Linear(5, 4), nn.Linear(4, 3), against
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = checkpoint(self.a, x, use_reentrant=True)
+        return self.b(Reversed.apply(h) if self.against else h)
+
+
+@pytest.mark.parametrize("against", [True, False])
+def test_a_gradient_of_the_modules_own_is_told(against: bool, tmp_path: Path) -> None:
+    """PyTorch's own functions have the gradient of what they compute: nothing is said of them."""
+    apply = torch.autograd.Function.apply
+    with ExitStack() as opened:
+        brought = brought_module(Adversary(against=against), xy()[0], Wanted(8), tmp_path, opened)
+    told = [warning.message for warning in brought.warnings if warning.code == "fine_tune.own_gradients"]
+    assert [text.split(":")[0] for text in told] == ["Reversed"] * against
+    assert torch.autograd.Function.apply == apply
 
 
 class Several(nn.Module):
@@ -232,3 +279,17 @@ def test_importing_the_client_loads_neither_numpy_nor_the_compiler() -> None:
     script = "import sys, pockfarm, pockfarm.client; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", "onnx", "torch", "compiler.trained", "safetensors"} & set(loaded)
+
+
+def test_lists_arrays_and_pairs_mean_what_tensors_do() -> None:
+    module, (x, y) = mlp(), xy()
+    wanted = after_a_step(module, x, y)
+    for example, data in ((x.numpy(), (x.tolist(), y.tolist())), (x, [x, y]), (x, (list(x), y))):
+        assert_like(pockfarm.fine_tune(module, example, data, spec=SPEC, steps=1), wanted)
+
+
+def test_what_is_ignored_is_a_warning() -> None:
+    module, (x, y) = mlp(), xy()
+    tuned = pockfarm.fine_tune(module, x, {"input": x, "y": y, "weights": y}, spec=SPEC, steps=1, output="scores")
+    assert [one.code for one in tuned.warnings] == ["fine_tune.output_assumed", "fine_tune.data_ignored"]
+    assert "weights" in tuned.warnings[1].message

@@ -7,7 +7,7 @@ import io
 import json
 import tarfile
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,9 @@ class MadeBundle:
     data: bytes
     digest: str
     manifest: dict[str, Any]
+
+    def write_to(self, stream: IO[bytes]) -> None:
+        stream.write(self.data)
 
 
 def make_manifest(

@@ -12,6 +12,7 @@ from tests.zoo import (
     transformers_models,
     unnamed_fields,
     unnamed_images,
+    unnamed_others,
     unnamed_sequences,
 )
 from tests.zoo.entry import Entry
@@ -24,6 +25,7 @@ FAMILIES: dict[str, tuple[Entry, ...]] = {
     "unnamed images": unnamed_images.ENTRIES,
     "unnamed sequences": unnamed_sequences.ENTRIES,
     "unnamed fields": unnamed_fields.ENTRIES,
+    "unnamed others": unnamed_others.ENTRIES,
 }
 ENTRIES: dict[str, Entry] = {entry.name: entry for entries in FAMILIES.values() for entry in entries}
 

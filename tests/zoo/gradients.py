@@ -6,6 +6,8 @@ does with the graph is another comparison (`measure`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import torch
 
@@ -42,6 +44,7 @@ def gradient_problems(case: Case, graph: Graph, batch: Batch) -> list[str]:
     _, single = case.reference.loss_and_gradients(weights, feeds, labels, torch.float32)
     loss = float(values[step.loss])
     wrong = [] if abs(loss - exact_loss) <= MAX_LOSS_ERROR * abs(exact_loss) else [f"loss {loss} for {exact_loss}"]
+    wrong += _missing(case, training, [training.parameters[value].name for value in step.gradients], exact)
     for value, gradient in step.gradients.items():
         parameter = training.parameters[value]
         whole = values[gradient].size == np.prod(parameter.file_shape, dtype=int)
@@ -49,6 +52,12 @@ def gradient_problems(case: Case, graph: Graph, batch: Batch) -> list[str]:
         if found is not None and parameter.name in exact:
             wrong += _problem(parameter.name, found, exact, single)
     return wrong
+
+
+def _missing(case: Case, training: Graph, found: Collection[str], exact: State) -> list[str]:
+    """Parameters that the plan lets learn and that the module has a gradient for, and the step none."""
+    planned = {training.name_of(value) for value in resolve_plan(training, case.plan)} - set(found)
+    return [f"no gradient of {name}" for name in planned & exact.keys() if np.linalg.norm(exact[name]) > 0]
 
 
 def _problem(name: str, found: np.ndarray, exact: State, single: State) -> list[str]:

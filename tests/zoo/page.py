@@ -13,7 +13,9 @@ from tests.zoo.catalogue import FAMILIES
 from tests.zoo.trials import TRIALS, Trial
 
 Found = Mapping[tuple[str, str], Mapping[str, Any]]
-"""(model, trial) -> what was measured."""
+"""(model, trial) -> what was measured; the round trip's name is `TRIP`."""
+TRIP = ".round-trip.json"
+"""What a file with a model's round trip ends in."""
 
 _INTRO = """# What trains
 
@@ -32,6 +34,11 @@ Plans: everything, biases only, or a sparse one (the later half; some of it half
 | `PyTorch` | that exporter writes no file; see below |
 | **`wrong`**, **`failed`** | a defect |
 | | not measured yet |
+
+`home`: `pockfarm.fine_tune` trains the module by preset full, and what it gives back is its complete state: it loads
+strictly, the module predicts as the binary and as ONNX Runtime on the returned file, and has learned what PyTorch in
+float64 learns. Bytes and processor seconds (kernels that were built before are taken from their cache) are of the first
+compiled trial.
 """
 _CELLS = {
     "not exported": "PyTorch",
@@ -53,6 +60,9 @@ def read(folder: Path) -> Found:
     found = {}
     for path in sorted(folder.glob("*.json")):
         one = json.loads(path.read_text())
+        if path.name.endswith(TRIP):
+            found[one["model"], TRIP] = one
+            continue
         found[one["model"], f"{one['exporter']} {one['opset']} {one['plan']}"] = one
     return found
 
@@ -61,6 +71,8 @@ def page_of(found: Found) -> str:
     """The page's text."""
     trials = [trial for trial in TRIALS if any(name == str(trial) for _, name in found)]
     parts = [_INTRO, _totals(found, trials)]
+    if any(name == TRIP for _, name in found):
+        parts.append(_homes(found))
     for family, entries in FAMILIES.items():
         parts.append(f"## {family[0].upper()}{family[1:]}\n\n" + _table(found, [one.name for one in entries], trials))
     parts.append("## Refused\n\n" + _reasons(found, "refused"))
@@ -85,13 +97,24 @@ def _totals(found: Found, trials: Sequence[Trial]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def _homes(found: Found) -> str:
+    trips = [one for (_, name), one in found.items() if name == TRIP]
+    home = [one for one in trips if one["status"] == "home"]
+    worst = {key: max((one[key] for one in home), default=0.0) for key in ("board", "runtime", "update")}
+    return (
+        f"Round trips: {len(home)} of {len(trips)} came home. Largest distance from the module, relative: the binary's "
+        f"logits {worst['board']:.1e}, ONNX Runtime's {worst['runtime']:.1e}; an update from PyTorch's in float64 "
+        f"{worst['update']:.1e}.\n"
+    )
+
+
 def _table(found: Found, models: Sequence[str], trials: Sequence[Trial]) -> str:
-    heads = ["model", *map(str, trials), "arena kB", "state kB", "kernel calls", "compile s"]
+    heads = ["model", *map(str, trials), "round trip", "arena kB", "state kB", "kernel calls", "compile s"]
     rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for model in models:
         ones = {str(trial): found.get((model, str(trial))) for trial in trials}
         sized = next((one for one in ones.values() if one is not None and one["arena_bytes"]), None)
-        cells = [_cell(one) for one in ones.values()]
+        cells = [*(_cell(one) for one in ones.values()), _trip_cell(found.get((model, TRIP)))]
         rows.append("| " + " | ".join([model, *cells, *_sizes(sized)]) + " |")
     return "\n".join(rows) + "\n"
 
@@ -100,6 +123,10 @@ def _cell(one: Mapping[str, Any] | None) -> str:
     if one is None:
         return ""
     return str(one["compared"]) if one["status"] == "right" else _CELLS[one["status"]]
+
+
+def _trip_cell(one: Mapping[str, Any] | None) -> str:
+    return "" if one is None else _CELLS.get(one["status"], one["status"])
 
 
 def _sizes(one: Mapping[str, Any] | None) -> list[str]:
@@ -120,7 +147,8 @@ def _reasons(found: Found, status: str) -> str:
 
 
 def _who(one: Mapping[str, Any]) -> str:
-    return f"{one['model']} ({one['exporter']} {one['opset']})"
+    how = f"{one['exporter']} {one['opset']}" if "exporter" in one else "round trip"
+    return f"{one['model']} ({how})"
 
 
 def _short(why: str) -> str:

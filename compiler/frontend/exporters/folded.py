@@ -6,6 +6,7 @@ The names of the values it was folded through tell: they are those of the export
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -20,9 +21,13 @@ _SWAPS = frozenset({"t", "numpy_t", "transpose", "permute"})
 _PASSES = frozenset({"clone", "contiguous", "detach", "alias", "_to_copy", "lift_fresh_copy"})
 _VIEWS = frozenset({"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "movedim"})
 _REARRANGES = _SWAPS | _PASSES | _VIEWS
-_SELECTS = frozenset({"slice", "select", "narrow", "embedding", "index_select"})
+_SELECTS = frozenset({"slice", "select", "narrow", "embedding", "index_select", "index", "gather"})
 _POSITIONS = frozenset({"add", "sub", "arange", "cumsum", "expand", "full", "ones", "zeros", "scalar_tensor_default"})
 """What computes the integer positions at which a table is looked up."""
+
+
+_DISTINCT = 0.99
+"""Share of different elements in a table of random numbers; some are equal by chance."""
 
 
 class Folded(Enum):
@@ -31,6 +36,7 @@ class Folded(Enum):
     TRANSPOSED = "its transpose"
     MOVED = "its elements, or some of them, each once"
     EXPANDED = "its elements, repeated along axes on which it had extent 1"
+    REPEATED = "some of its rows, some of them several times"
     COMPUTED = "the result of arithmetic, or elements several times"
 
 
@@ -49,7 +55,46 @@ def standing_for(name: str, record: TorchRecord, array: Array) -> Folded:
         single = once(array)
         return Folded.EXPANDED if single.size > 1 and _slices_differ(single) else Folded.COMPUTED
     looks_up = operators <= _REARRANGES | _SELECTS | (_POSITIONS if last == "embedding" else frozenset())
-    return Folded.MOVED if looks_up and _slices_differ(array) else Folded.COMPUTED
+    if not looks_up:
+        return Folded.COMPUTED
+    return Folded.MOVED if _slices_differ(array) else Folded.REPEATED if distinct_rows(array) else Folded.COMPUTED
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """An array as a lookup: `array.moveaxis(axis, -1) == table[positions]`."""
+
+    axis: int
+    table: Array
+    positions: Array
+
+
+def distinct_rows(array: Array) -> Rows | None:
+    """The rows that an array repeats, along the axis where they are fewest; None if that may be chance.
+
+    Rows of a table in use are told apart by any of their elements: a table in which elements repeat is no evidence.
+    """
+    best: Rows | None = None
+    for axis in range(array.ndim):
+        moved = np.moveaxis(array, axis, -1)
+        rows, positions = np.unique(moved.reshape(-1, array.shape[axis]), axis=0, return_inverse=True)
+        if best is None or rows.size < best.table.size:
+            best = Rows(axis, rows, positions.reshape(moved.shape[:-1]))
+    if best is None or best.table.size < 2 or np.unique(best.table).size < _DISTINCT * best.table.size:
+        return None
+    return best
+
+
+def operators_behind(name: str, record: TorchRecord) -> tuple[list[str], bool]:
+    """The program's operators that made a folded initializer, its own last; False if constants had a part in it.
+
+    Names of casts and copies are left out, and so is what lies inside an operator's decomposition.
+    """
+    own = _NUMBERED.sub("", name)
+    others = {*record.folded_from.get(name, ())} - {name} - record.parameters
+    plain = not any(_INTERNAL.fullmatch(value) or value in record.buffers for value in others)
+    found = sorted(_NUMBERED.sub("", value) for value in others - record.buffers if not _INTERNAL.fullmatch(value))
+    return [*(operator for operator in found if operator not in _PASSES), own], plain
 
 
 def once(array: Array) -> Array:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from compiler.element_types import holds_reals
 from compiler.frontend.file.source import SourceModel, SourceNode
-from compiler.origins import Reading
+from compiler.graph import Array
+from compiler.origins import Constant, Reading, Step
 
 _VIEWS = ("Transpose", "Reshape", "Expand")
 
@@ -48,8 +50,53 @@ def _reading(
     if name in source.initializers:
         return Reading(node.outputs[0], index, stored, name)
     view = made.get(name)
-    if view is None or view.op_type not in _VIEWS or view.inputs[0] not in source.initializers:
+    if view is None:
         return None
+    if view.op_type not in _VIEWS or view.inputs[0] not in source.initializers:
+        return _made_by_steps(source, made, node, index, stored)
     perm = view.attributes.get("perm", ())
     order = tuple(int(axis) for axis in perm) if isinstance(perm, tuple) else ()
     return Reading(node.outputs[0], index, stored, view.inputs[0], view.op_type, order)
+
+
+def _made_by_steps(
+    source: SourceModel, made: dict[str, SourceNode], node: SourceNode, index: int, stored: str
+) -> Reading | None:
+    """What several nodes make of one tensor or more; None if they read what the step computes."""
+    steps: dict[str, Step] = {}
+    leaves: dict[str, Array] = {}
+    pending = [node.inputs[index]]
+    while pending:
+        name = pending[-1]
+        maker = made.get(name)
+        if name in source.initializers:
+            leaves[name] = source.initializers[name]
+        elif maker is None:
+            return None
+        elif any(left := [one for one in maker.inputs if one not in steps and one not in leaves]):
+            pending += left
+            continue
+        else:
+            steps[name] = Step(maker.op_type, maker.inputs, name, _numbers(maker))
+        pending.pop()
+    tensors = [name for name, array in leaves.items() if holds_reals(array) and name not in source.constants]
+    if not tensors:
+        return None
+    constants = tuple(
+        Constant(name, str(array.dtype), array.shape, tuple(array.reshape(-1).tolist()))
+        for name, array in leaves.items()
+        if name not in tensors
+    )
+    own = node.outputs[0]
+    return Reading(own, index, stored, tensors[0], "", (), tuple(tensors[1:]), tuple(steps.values()), constants)
+
+
+def _numbers(node: SourceNode) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
+    """The attributes of a node that a repair has made: numbers, or lists of them."""
+    found: list[tuple[str, int | tuple[int, ...]]] = []
+    for key, value in node.attributes.items():
+        if isinstance(value, int):
+            found.append((key, value))
+        elif isinstance(value, tuple):
+            found.append((key, tuple(int(number) for number in value)))
+    return tuple(found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,6 +51,14 @@ class Restoration:
     """(parameter, initializer that was folded from it) -> the node's output that takes its place."""
     cuts: dict[int, list[SourceNode]] = field(default_factory=dict)
     """Position of a node -> nodes in front of it through which no gradient passes."""
+    computed_back: list[str] = field(default_factory=list)
+    """Parameters whose elements were computed from what the exporter computed of them."""
+    stands_for: dict[str, str] = field(default_factory=dict)
+    """Folded initializer -> the value that its readers see now."""
+    nodes_of: Counter[str] = field(default_factory=Counter)
+    """How many nodes a call of the program has, once somebody asked."""
+    values: set[str] = field(default_factory=set)
+    """Names of the program's values that the file has, once somebody asked."""
     taken: set[str] = field(default_factory=set)
     """Names of all values, so that new ones differ."""
 
@@ -90,7 +99,14 @@ def give_view(
         node = work.source.nodes[read.node]
         work.prologue.append(SourceNode(node.name, op_type, inputs, (output,), attributes, node.module, node.torch_op))
         work.views[key] = output
-    work.inputs[read.node][read.index] = work.views[key]
+    see(work, (read,), work.views[key])
+
+
+def see(work: Restoration, reads: Sequence[Read], value: str) -> None:
+    """Let reads of one initializer see a value."""
+    for read in reads:
+        work.inputs[read.node][read.index] = value
+        work.stands_for[read.name] = value
 
 
 def hold(work: Restoration, member: str, array: Array) -> bool:
@@ -106,6 +122,39 @@ def hold(work: Restoration, member: str, array: Array) -> bool:
     if member not in work.record.parameters:
         work.constants.add(member)
     return True
+
+
+def argument_of(work: Restoration, read: Read) -> str:
+    """The argument of the program's call that a read stands for, or an empty text if the record leaves it open.
+
+    Equal results are stored once, so an initializer may stand for an argument of another name: one that the file has
+    nowhere else.
+    """
+    node = work.source.nodes[read.node]
+    missing = [name for name in node.call.arguments if is_missing(work, name)]
+    if not missing and node.call.arguments.count(read.name) == node.inputs.count(read.name) == 1:
+        return read.name
+    # Only where the node is all of its call do its inputs stand in the order of the arguments.
+    if not work.nodes_of:
+        work.nodes_of.update(one.call.result for one in work.source.nodes)
+    alone = work.nodes_of[node.call.result] == 1 and len(node.call.arguments) == len(node.inputs)
+    argument = node.call.arguments[read.index] if alone else ""
+    return argument if argument == read.name or argument in missing else ""
+
+
+def is_missing(work: Restoration, value: str) -> bool:
+    """True for a value of the exported program that the file has under no name."""
+    record = work.record
+    if not work.values:
+        work.values |= {*record.inputs, *record.targets, *work.source.initializers}
+        work.values |= {name for node in work.source.nodes for name in (*node.outputs, node.call.result)}
+    return value not in work.values
+
+
+def is_nowhere(work: Restoration, parameter: str) -> bool:
+    """True for a parameter that the file neither holds nor tells the use of."""
+    told = (origin for name in work.source.initializers for origin in work.record.origins(name))
+    return parameter not in work.source.initializers and parameter not in work.called and parameter not in told
 
 
 def constant_copy(work: Restoration, name: str) -> str:

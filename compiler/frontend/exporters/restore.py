@@ -190,3 +190,13 @@ def _restore_fused_norm(work: Restoration, positions: Sequence[int]) -> None:
                 work.merged = True
         if len(node.inputs) == 2:
             _add_bias(work, position, f"{node.inputs[1]}_bias", weight)
+        _name_fused_bias(work, position)
+
+
+def _name_fused_bias(work: Restoration, position: int) -> None:
+    """The layer's own bias was all zeros, dropped before the norm was folded: what the norm left of it is that bias."""
+    weight, made = work.inputs[position][1:3]
+    own = f"{weight.removesuffix('weight')}bias"
+    gone = own in work.record.parameters and own not in work.source.initializers and own not in work.called
+    if made == f"{weight}_bias" and gone and hold(work, own, work.initializers[made]):
+        work.inputs[position][2] = own

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from compiler.frontend.exporters.folded import Folded, once, standing_for
+from compiler.frontend.exporters.put_back import put_back, tell_of_computed_back
+from compiler.frontend.exporters.repeated import look_up, see_fresh_token, see_moved
 from compiler.frontend.exporters.restoration import Read, Restoration, constant_copy, give, give_view
 from compiler.frontend.file.source import SourceNode
 from compiler.frontend.file.torch_record import UNOPTIMIZED, TorchRecord
@@ -43,9 +45,20 @@ def settle_unexplained(work: Restoration) -> None:
             work.inputs[read.node][read.index] = constant_copy(work, read.name)
             work.unlearnable[read.name] = f"it is stored once with what the exporter computed as {hidden[0]!r}"
             work.merged = True
-    pieces = Counter(origin for name in folded for origin in work.record.origins(name))
+    roots = {name: reads for name, reads in folded.items() if not _made_of(work, name, folded)}
+    pieces = Counter(origin for name in roots for origin in work.record.origins(name))
+    kinds = {name: standing_for(name, work.record, work.source.initializers[name]) for name in roots}
+    # Those that are a whole parameter come first: of what others were computed with, the file holds the elements then.
+    for name in sorted(roots, key=lambda name: kinds[name] is not Folded.TRANSPOSED):
+        _settle_folded(work, name, roots[name], kinds[name], pieces)
     for name, reads in folded.items():
-        _settle_folded(work, name, reads, pieces)
+        if name not in roots and not see_moved(work, name, reads, _made_of(work, name, folded)):
+            _refuse_folded(work, name)
+
+
+def _made_of(work: Restoration, name: str, folded: Collection[str]) -> list[str]:
+    """The folded initializers that the exporter computed another one from, and that the file still holds."""
+    return [other for other in work.record.folded_from[name] if other in folded and other != name]
 
 
 def _readers(work: Restoration) -> Mapping[str, Sequence[SourceNode]]:
@@ -76,17 +89,27 @@ def _settle_untold(work: Restoration, read: Read, readers: Mapping[str, Sequence
         work.merged = True
 
 
-def _settle_folded(work: Restoration, name: str, reads: Sequence[Read], pieces: Mapping[str, int]) -> None:
+def _settle_folded(
+    work: Restoration, name: str, reads: Sequence[Read], made: Folded, pieces: Mapping[str, int]
+) -> None:
     """`pieces` counts the initializers that were folded from each parameter."""
     parameters = work.record.origins(name)
     alive = [parameter for parameter in parameters if parameter in work.initializers]
-    made = standing_for(name, work.record, work.source.initializers[name])
-    if len(parameters) == 1 == pieces[parameters[0]] and not alive and made is not Folded.COMPUTED:
+    whole = len(parameters) == 1 and (pieces[parameters[0]] == 1 or made is Folded.TRANSPOSED)
+    if whole and not alive and made is not Folded.COMPUTED:
         _train_in_place(work, name, reads, parameters[0], made)
         return
     if len(parameters) == 1 and alive and made is not Folded.COMPUTED and _see_view(work, name, reads, parameters[0]):
         return
-    for parameter in parameters:
+    if len(parameters) == 1 == pieces[parameters[0]] and not alive and see_fresh_token(work, name, reads):
+        return
+    if put_back(work, name, reads, in_one_piece=all(pieces[parameter] == 1 for parameter in parameters)):
+        return
+    _refuse_folded(work, name)
+
+
+def _refuse_folded(work: Restoration, name: str) -> None:
+    for parameter in work.record.origins(name):
         work.unlearnable[parameter] = f"PyTorch's exporter folded it into the constant {name!r}"
 
 
@@ -115,7 +138,12 @@ def _train_in_place(work: Restoration, name: str, reads: Sequence[Read], paramet
         for read in reads:
             give_view(work, read, parameter, once(array), "Expand", {})
         name, array = parameter, work.initializers[parameter]
+    if made is Folded.REPEATED:
+        name = look_up(work, name, reads)
+        array = work.initializers[name]
     work.constants.discard(name)
+    for read in reads:
+        work.stands_for.setdefault(read.name, read.name)
     work.warnings.append(
         CompileWarning(
             "model.folded_view",
@@ -131,6 +159,7 @@ def tell_what_is_missing(work: Restoration) -> None:
     """Warnings of parameters that cannot learn, and of those that the file does not hold at all."""
     record = work.record
     _refuse_unnamed(work)
+    tell_of_computed_back(work)
     held = set(work.initializers) | set(work.unlearnable)
     held |= {origin for name in work.source.initializers for origin in record.origins(name)}
     gone = sorted(name for name in record.parameters - held if not _of_norm(name, record))

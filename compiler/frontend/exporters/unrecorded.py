@@ -29,6 +29,7 @@ _BOUNDING = frozenset(
     ("Clip", "Dropout", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Pad", "Where")
 )
 """Operators whose single numbers are limits and fillings."""
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
 _CALL = re.compile(r"_\d+$")
 _SPEC = "decide in the spec: `tied: [[a, b]]`, `untied: [name]`"
 
@@ -42,7 +43,7 @@ def told_apart(source: SourceModel, untied: Collection[str]) -> SourceModel:
         return source
     source = replace(source, constants=_constants(source))
     if source.producer == "pytorch":
-        source = _named_weights(_unmerged_identities(source))
+        source = _named_convolutions(_named_weights(_unmerged_identities(source)))
         source = _tied_tables(_apart_by_module(source), untied)
     return _tell_of_unclear(source)
 
@@ -89,12 +90,14 @@ def _named_weights(source: SourceModel) -> SourceModel:
     taken = source.value_names()
     others = taken - set(initializers)
     modules = {node.module for node in source.nodes if _is_linear(node, source.initializers)}
+    biased = _biased_modules(source)
     for node in source.nodes:
         if not _is_linear(node, source.initializers):
             nodes.append(node)
             continue
         x, name = node.inputs
-        own = _unlike(_weight_name(_called_module(node.module, modules), initializers), others)
+        module = biased.get(node.outputs[0]) or _called_module(node.module, modules)
+        own = _unlike(_weight_name(module, initializers), others)
         array = np.ascontiguousarray(source.initializers[name].T)
         if (own, name) not in views and np.array_equal(initializers.setdefault(own, array), array):
             views[own, name] = free_name(f"{own}:transpose", taken)
@@ -107,6 +110,49 @@ def _named_weights(source: SourceModel) -> SourceModel:
         return found
     what = "stored once because their elements are equal; they learn apart, since their modules differ"
     return _warned(found, "model.untied", few_of(merged), what, f"if they are one, {_SPEC}")
+
+
+def _biased_modules(source: SourceModel) -> dict[str, str]:
+    """Product -> the module whose bias is added to it, if that has the last part of the path that the product tells.
+
+    The bias keeps its name; in paths, TorchScript leaves out what is not called itself.
+    """
+    products = {node.outputs[0]: node.module for node in source.nodes if _is_linear(node, source.initializers)}
+    found: dict[str, str] = {}
+    for node in source.nodes:
+        made = [name for name in node.inputs if name in products] if node.op_type == "Add" else []
+        biases = [name for name in node.inputs if name in source.initializers and name.endswith(".bias")]
+        if len(made) != 1 or len(biases) != 1:
+            continue
+        module, told = biases[0].removesuffix(".bias"), products[made[0]]
+        if told.rpartition(".")[2] in (module.rpartition(".")[2], module.rpartition(".")[0].rpartition(".")[2]):
+            found[made[0]] = module
+    return found
+
+
+def _named_convolutions(source: SourceModel) -> SourceModel:
+    """Weight and bias of a convolution into which TorchScript folded a norm, as its module calls them."""
+    initializers, others = dict(source.initializers), source.value_names() - set(source.initializers)
+    nodes, normed = [], set(source.normed)
+    modules = {node.module for node in source.nodes if node.op_type in _CONVOLUTIONS}
+    for node in source.nodes:
+        stored = [source.initializers.get(name) for name in node.inputs[1:3]]
+        # What a folded norm leaves is a bias that is made up too; other arithmetic (weight norm) leaves the bias alone.
+        is_folded = node.op_type in _CONVOLUTIONS and len(stored) == 2 and all(map(is_made_up, node.inputs[1:3]))
+        if not is_folded or not node.module or any(array is None for array in stored):
+            nodes.append(node)
+            continue
+        module = _called_module(node.module, modules)
+        own = [_unlike(f"{module}.{leaf}", others) for leaf in ("weight", "bias")]
+        held = [initializers.get(name) for name in own]
+        if all(
+            old is None or np.array_equal(old, new) for old, new in zip(held, stored, strict=True) if new is not None
+        ):
+            initializers |= {name: array for name, array in zip(own, stored, strict=True) if array is not None}
+            normed.add(own[0])
+            node = replace(node, inputs=(node.inputs[0], *own))
+        nodes.append(node)
+    return replace(source, nodes=tuple(nodes), initializers=initializers, normed=frozenset(normed))
 
 
 def _unlike(name: str, others: Collection[str]) -> str:

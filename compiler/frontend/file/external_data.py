@@ -42,9 +42,15 @@ def embedded(model: bytes, external: External) -> bytes:
         raise LimitExceeded(limit, where="model", hint="use `pockfarm build`, which takes its files as they are")
     proto = onnx.ModelProto()
     proto.ParseFromString(model)
-    for tensor in (*proto.graph.initializer, *_inner_tensors(proto)):
+    for tensor in tensors_elsewhere(proto):
         _embed(tensor, external)
     return bytes(proto.SerializeToString(deterministic=True))
+
+
+def tensors_elsewhere(proto: Any) -> list[Any]:
+    """Every tensor (protobuf) of a model that lies in a data file."""
+    found = (*proto.graph.initializer, *_inner_tensors(proto))
+    return [tensor for tensor in found if tensor.data_location == tensor.EXTERNAL]
 
 
 def _embed(tensor: Any, external: External) -> None:

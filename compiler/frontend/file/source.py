@@ -17,7 +17,15 @@ from compiler.errors import ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.file.external_data import fill_in
 from compiler.frontend.file.prescan import STANDARD_DOMAINS
-from compiler.frontend.file.torch_record import NO_CALL, TorchCall, TorchRecord, told_by, torch_call, torch_record
+from compiler.frontend.file.torch_record import (
+    NO_CALL,
+    TorchCall,
+    TorchRecord,
+    source_line,
+    told_by,
+    torch_call,
+    torch_record,
+)
 from compiler.graph import Array
 from compiler.warnings import CompileWarning
 
@@ -73,6 +81,8 @@ class SourceNode:
     """Of a call of a model-local function, that function's; empty for the standard's operators."""
     opset: int = 0
     """Version of the standard that it is written in; 0: the model's."""
+    line: str = ""
+    """The line of the module's source that it came from, if the exporter tells."""
 
     def operand(self, index: int) -> str:
         """Name of input `index`, or an empty text if it is left out."""
@@ -122,6 +132,8 @@ class SourceModel:
     """Float initializers that are no parameters: buffers, and what an exporter computed."""
     created: frozenset[str] = frozenset()
     """Initializers that the file does not hold because an exporter dropped them."""
+    normed: frozenset[str] = frozenset()
+    """Weights that an exporter folded norms into, of files that tell no more than that."""
     unlearnable: Mapping[str, str] = field(default_factory=dict)
     """Parameter of the author's module -> why it cannot learn from this file."""
     warnings: tuple[CompileWarning, ...] = ()
@@ -235,7 +247,15 @@ def parsed_node(node: Any, index: int) -> SourceNode:
     if any(isinstance(value, Body) for value in attributes.values()):
         inputs, attributes = _with_captures(inputs, attributes)
     return SourceNode(
-        name, node.op_type, inputs, tuple(node.output), attributes, *origin, torch_call(told), _plain(node.domain)
+        name,
+        node.op_type,
+        inputs,
+        tuple(node.output),
+        attributes,
+        *origin,
+        call=torch_call(told),
+        domain=_plain(node.domain),
+        line=source_line(told),
     )
 
 

@@ -14,6 +14,7 @@ from compiler.frontend.rows import (
     einsum,
     elementwise,
     extremes,
+    fourier,
     functions,
     indexing,
     integers,
@@ -29,6 +30,7 @@ from compiler.frontend.rows import (
     resizing,
     sampling,
     scaling,
+    spectra,
 )
 
 ROWS: Mapping[str, Rule] = {
@@ -52,7 +54,9 @@ ROWS: Mapping[str, Rule] = {
     **pooling.ROWS,
     **normalization.ROWS,
     **scaling.ROWS,
+    **spectra.ROWS,
     **random.ROWS,
     **attention.ROWS,
     **recurrent.ROWS,
+    **fourier.ROWS,
 }

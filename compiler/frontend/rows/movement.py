@@ -59,7 +59,7 @@ def _slice(call: Call) -> Operand:
     for axis, start, stop, step in slice_bounds(call, call.shape(0)):
         picked = np.arange(start, stop, step)
         if picked.size == 0:
-            call.fail(f"slice {start}:{stop}:{step} of axis {axis} is empty", "a run-time tensor needs an element")
+            return _nothing(call, call.shape_of(value), axis)
         if step == 1:
             value = call.cut(value, axis, start, stop)
         else:
@@ -75,13 +75,15 @@ def _split(call: Call) -> tuple[Operand, ...]:
     shape = call.shape_of(value)
 
     def part(size: int, end: int) -> Operand:
-        if size == 0:  # nothing at all is known at compile time; a Concat leaves it out
-            return Known(
-                call.node.name, np.zeros((*shape[:axis], 0, *shape[axis + 1 :]), ELEMENT_TYPES[call.dtype(0)].numpy)
-            )
-        return call.cut(value, axis, end - size, end)
+        return call.cut(value, axis, end - size, end) if size else _nothing(call, shape, axis)
 
     return tuple(part(size, end) for size, end in zip(sizes, ends, strict=True))
+
+
+def _nothing(call: Call, shape: tuple[int, ...], axis: int) -> Known:
+    """No element along an axis: known at compile time, whatever it is a part of; a Concat leaves it out."""
+    empty = np.zeros((*shape[:axis], 0, *shape[axis + 1 :]), ELEMENT_TYPES[call.dtype(0)].numpy)
+    return Known(call.node.name, empty)
 
 
 def _concat(call: Call) -> Operand:

@@ -74,7 +74,7 @@ def _group_norm(call: Call) -> Operand:
     call.require_dtype(0, REAL)
     call.attributes.ignore("stash_type")
     shape, groups = call.shape(0), call.attributes.integer("num_groups", 1)
-    if len(shape) < 3 or groups < 1 or shape[1] % groups:
+    if len(shape) < 2 or groups < 1 or shape[1] % groups:
         call.fail(f"{groups} groups do not fit {list(shape)}")
     per_group = call.opset < 21
     if any(call.shape(i) != (groups if per_group else shape[1],) for i in (1, 2)):

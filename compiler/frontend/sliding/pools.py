@@ -7,6 +7,7 @@ slices (maxima) or of a depth-wise convolution with equal weights (means).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -25,6 +26,7 @@ _NONE = (0, 0)
 def highest(call: Call, x: Value, window: Window) -> Value:
     """x: [N, ..., C] -> y: [N, ..., C], the highest of each window; padding never wins."""
     n, *size, c = call.shape_of(x)
+    window = _within(window, size)
     out = window.outputs(call, size)
     if _is_dilated(window):
         for axis in reversed(range(window.rank)):
@@ -44,6 +46,9 @@ def averaged(call: Call, x: Value, window: Window, counted: bool, beyond: tuple[
     `counted`: padding counts as zeros, less the last `beyond` positions, to which rounding up has moved the end.
     """
     n, *size, c = call.shape_of(x)
+    inner = _within(window, size)
+    if inner != window:
+        return _averaged_whole(call, x, (window, inner), counted, beyond)
     out = window.outputs(call, size)
     rank = window.rank
     images = call.reshape(x, (n * prod(size[:-2]), *((1, *size)[-2:]), c))
@@ -66,6 +71,37 @@ def positions(call: Call, x: Value, window: Window, *, column_major: bool) -> Va
     image = np.arange(n)[:, None] * c + np.arange(c)
     first = (image * prod(size)).reshape(n, *(1 for _ in size), c)
     return call.emit("add", place, call.constant(first.astype(np.int64)))
+
+
+def _within(window: Window, size: Sequence[int]) -> Window:
+    """The window without what lies outside the image, along axes that it is longer than and sees all of.
+
+    A pool over all of an image is written with any kernel that is large enough, say 1,280 for 7 positions.
+    """
+    axes = []
+    for axis, extent in enumerate(size):
+        own = window.axes(axis)
+        sees_all = own.first[0] + extent <= own.kernel[0] <= own.first[0] + extent + own.last[0]
+        once = own.kernel[0] > extent + own.first[0] + own.last[0] - own.strides[0]
+        whole = Window((extent,), (1,), (1,), (0,), (0,))
+        axes.append(whole if own.kernel[0] > extent and own.dilations == (1,) and sees_all and once else own)
+    fields = ("kernel", "strides", "dilations", "first", "last")
+    return Window(*(tuple(getattr(axis, name)[0] for axis in axes) for name in fields))
+
+
+def _averaged_whole(
+    call: Call, x: Value, windows: tuple[Window, Window], counted: bool, beyond: tuple[int, ...]
+) -> Value:
+    """A mean by the smaller of two windows, times elements over positions that the larger one counts."""
+    (given, inner), size = windows, call.shape_of(x)[1:-1]
+    whole = [given.axes(axis) != inner.axes(axis) for axis in range(inner.rank)]
+    rest = tuple(0 if gone else more for gone, more in zip(whole, beyond, strict=True))
+    share = 1.0
+    for axis, extent in enumerate(size):
+        if whole[axis]:
+            share *= extent / int(_counts(call, extent, given.axes(axis), counted, beyond[axis])[0])
+    y = averaged(call, x, inner, counted, rest)
+    return y if share == 1 else call.emit("mul", y, call.scalar(share, y))
 
 
 def _is_dilated(window: Window) -> bool:

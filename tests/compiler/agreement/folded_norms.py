@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 def fold_norms(module: nn.Module, norms: Mapping[str, str]) -> list[str]:
@@ -51,7 +54,7 @@ def norms_in_order(module: nn.Module) -> dict[str, str]:
 
 
 def norms_that_follow(module: nn.Module, example: tuple[torch.Tensor, ...]) -> dict[str, str]:
-    """Norms that read what a convolution or linear layer computes: norm -> that layer, each called once."""
+    """Norms that alone read what a convolution or linear layer computes: norm -> that layer, each called once."""
     made: dict[int, str] = {}
     found: dict[str, str] = {}
     kept: list[torch.Tensor] = []  # so that no identity is given twice
@@ -71,8 +74,24 @@ def norms_that_follow(module: nn.Module, example: tuple[torch.Tensor, ...]) -> d
     for path, layer in module.named_modules():
         if isinstance(layer, _BatchNorm | _ConvNd | nn.Linear):
             handles.append(layer.register_forward_hook(watch(path)))
-    with torch.no_grad():
+    with torch.no_grad(), _Readers() as readers:
         module(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in example))
     for handle in handles:
         handle.remove()
-    return found
+    shared = {path for tensor, path in made.items() if readers.times[tensor] > 1}
+    return {norm: layer for norm, layer in found.items() if layer not in shared}
+
+
+class _Readers(TorchDispatchMode):
+    """Counts the operators that read each tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: Counter[int] = Counter()
+        self.kept: list[torch.Tensor] = []  # so that no identity is given twice
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        self.kept += leaves
+        self.times.update(map(id, leaves))
+        return func(*args, **(kwargs or {}))

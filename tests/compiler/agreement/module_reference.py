@@ -103,7 +103,20 @@ class ModuleReference(Reference):
         tensors |= {self.names[name]: tensor for name, tensor in weights.items()}
         arguments = tuple(as_tensor(feeds[name], real) for name in self.inputs)
         with Throughout(real):
-            return torch.func.functional_call(self.module, tensors, arguments)
+            return torch.func.functional_call(self.module, self._everywhere(tensors), arguments, tie_weights=False)
+
+    def _everywhere(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tensors under every name of a layer's own; a layer of two names once.
+
+        `functional_call` ties by itself, but leaves a layer that has two names with what it was called with.
+        """
+        held = [*self.module.named_parameters(), *self.module.named_buffers()]
+        first = {id(tensor): name for name, tensor in held}
+        found = {}
+        for path, layer in self.module.named_modules():
+            for name, tensor in (*layer.named_parameters(path, False), *layer.named_buffers(path, False)):
+                found[name] = tensors[first[id(tensor)]]
+        return found
 
 
 class Throughout(TorchFunctionMode):

@@ -388,6 +388,7 @@ class Authored:
     """A module, how to draw its inputs, and what its exports cannot tell.
 
     `folded`: parameters that the dynamo exporter computes with, or drops, by default: its file cannot train them.
+    `recovered`: those that it computes with by what has an inverse: they are known to rounding.
     `torchscript`: whether that exporter's file tells all of the module's parameters, and `unlabelled` the buffers that
     it does not tell from parameters.
     """
@@ -395,6 +396,7 @@ class Authored:
     make: Callable[[], nn.Module]
     inputs: Callable[[int], tuple[Tensor, ...]]
     folded: frozenset[str] = frozenset()
+    recovered: frozenset[str] = frozenset()
     torchscript: bool = True
     unlabelled: frozenset[str] = frozenset()
 
@@ -434,11 +436,11 @@ def _names(*names: str) -> frozenset[str]:
 
 
 CASES: Mapping[str, Authored] = {
-    "exp-scale": Authored(ExpScale, _rows, folded=_names("log_scale")),
-    "one-plus-weight": Authored(GemmaNorm, _rows, folded=_names("weight"), torchscript=False),
+    "exp-scale": Authored(ExpScale, _rows, recovered=_names("log_scale")),
+    "one-plus-weight": Authored(GemmaNorm, _rows, recovered=_names("weight"), torchscript=False),
     "magnitudes": Authored(PositiveWeight, _rows, folded=_names("V")),
     "weight-norm": Authored(WeightNorm, _rows, folded=_names("V", "g"), torchscript=False),
-    "partly-folded": Authored(PartlyFolded, _rows, folded=_names("gain"), torchscript=False),
+    "partly-folded": Authored(PartlyFolded, _rows, torchscript=False),
     "transposed-product": Authored(TransposedProduct, _rows, torchscript=False),
     "unrolled-rnn": Authored(UnrolledRnn, _sequences),
     "standardised-input": Authored(Standardised, _rows, unlabelled=_names("mean", "deviation")),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from compiler.errors import PlanError
 from compiler.graph import Graph
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import LossSpec, SparsePlan
@@ -47,6 +48,19 @@ class Tied(nn.Module):
         return self.scores(self.embed(ids))
 
 
+class Chooses(nn.Module):
+    """A layer that only an index depends on, and one behind a cut: neither has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.table, self.head = nn.Linear(4, 3), nn.Embedding(3, 4), nn.Linear(4, 3)
+        self.target = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        picked = self.table(self.router(x).argmax(-1))
+        return self.head(picked + self.target(x).detach())
+
+
 class Unused(nn.Module):
     """A layer that nothing reads is no other name of one that is read."""
 
@@ -72,12 +86,12 @@ def assert_gradients(graph: Graph, module: nn.Module, x: Tensor) -> None:
     labels = np.zeros(tuple(output.shape), np.float32)
     values = evaluate_graph(step.graph, {**by_value(step.graph, {"input": x.numpy()}), step.labels: labels})
     found = {step.graph.parameters[own].name: (own, gradient) for own, gradient in step.gradients.items()}
-    assert found.keys() == dict(wide.named_parameters()).keys()
-    for name, parameter in wide.named_parameters():
+    reached = {name: parameter.grad for name, parameter in wide.named_parameters() if parameter.grad is not None}
+    assert found.keys() == reached.keys()
+    for name, exact in reached.items():
         own, gradient = found[name]
         array = step.graph.parameters[own].to_file(values[gradient])
-        assert parameter.grad is not None
-        np.testing.assert_allclose(array, parameter.grad.numpy(), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(array, exact.numpy(), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("exporter", DYNAMO)
@@ -87,6 +101,20 @@ def test_no_gradient_passes_a_detach(exporter: Exporter) -> None:
     graph = graph_of(module, x, exporter)
     assert not [warning for warning in graph.warnings if warning.code == "model.detached"]
     assert_gradients(graph, module, x)
+
+
+def test_what_no_gradient_reaches_stays_and_is_told() -> None:
+    """As PyTorch leaves a parameter alone whose gradient is None."""
+    torch.manual_seed(3)
+    module, x = Chooses(), torch.randn(5, 4)
+    graph = graph_of(module, x, "dynamo-unoptimized")
+    assert_gradients(graph, module, x)
+    step = differentiate(attach_loss(graph, LossSpec(kind="mse")), resolve_plan(graph, SparsePlan.of_preset("full")))
+    (warning,) = [one for one in step.graph.warnings if one.code == "plan.no_gradient"]
+    assert "router.weight" in warning.message
+    only = SparsePlan.parse({"name": "routers", "update": [{"parameters": ["router.*"]}]})
+    with pytest.raises(PlanError, match=r"nothing that the plan lets learn.*router\.weight"):
+        differentiate(attach_loss(graph, LossSpec(kind="mse")), resolve_plan(graph, only))
 
 
 @pytest.mark.parametrize("exporter", DYNAMO)

@@ -107,7 +107,11 @@ def test_parameters_have_the_names_and_layouts_of_the_module(name: str, how: str
     for found in graph.named_parameters().keys() - open_ends:
         expected = state[found].detach().numpy()
         assert graph.named_parameters()[found].file_shape == expected.shape, found
-        np.testing.assert_array_equal(stored(graph)[found], expected, err_msg=found)
+        rounding = 1e-6 if found in case.recovered and how.startswith("dynamo") else 0.0
+        np.testing.assert_allclose(stored(graph)[found], expected, rtol=rounding, atol=rounding, err_msg=found)
+        assert not rounding or any(
+            one.code == "model.recovered_parameters" and found in one.where for one in graph.warnings
+        )
 
 
 @pytest.mark.parametrize(("name", "how"), RUN)

@@ -60,7 +60,8 @@ def test_tensors_are_found_under_the_authors_names_and_layouts() -> None:
 def test_what_all_readers_see_alike_changes_in_place() -> None:
     data = model()
     stored = StoredModel(data, Origins())
-    new, added = stored.with_tensors({"w": W * 2, "b": np.ones(3, np.float32)})
+    files, added = stored.with_tensors({"w": W * 2, "b": np.ones(3, np.float32)})
+    new = files.as_one()
     for found in run(new):
         assert np.array_equal(found, np.array([1.0, 10.0]) @ (2 * W) + 1)
     assert added == ()
@@ -76,7 +77,8 @@ def test_tensors_that_were_stored_once_part_where_they_differ() -> None:
         "head.weight": W.T * 2, "head.bias": np.ones(3, np.float32),
         "tail.weight": W.T * 3, "tail.bias": np.full(3, 5, np.float32),
     }  # fmt: skip
-    new, added = stored.with_tensors(changed)
+    files, added = stored.with_tensors(changed)
+    new = files.as_one()
     y, z = run(new)
     assert np.array_equal(y, np.array([1.0, 10.0]) @ (2 * W) + 1)
     assert np.array_equal(z, np.array([1.0, 10.0]) @ (3 * W) + 5)
@@ -86,7 +88,8 @@ def test_tensors_that_were_stored_once_part_where_they_differ() -> None:
 
 def test_what_the_file_makes_of_a_tensor_that_learned_stays() -> None:
     readings = (Reading("xw2", 1, "w2", "w2"),)
-    new, added = StoredModel(model(), Origins(readings=readings)).with_tensors({"w": W * 2})
+    files, added = StoredModel(model(), Origins(readings=readings)).with_tensors({"w": W * 2})
+    new = files.as_one()
     y, z = run(new)
     assert np.array_equal(y, np.array([1.0, 10.0]) @ (2 * W))
     assert np.array_equal(z, np.array([1.0, 10.0]) @ W)
@@ -95,7 +98,8 @@ def test_what_the_file_makes_of_a_tensor_that_learned_stays() -> None:
 
 def test_what_stays_keeps_the_files_own_initializer() -> None:
     stored = StoredModel(model(), Origins(readings=READINGS))
-    new, added = stored.with_tensors({"head.bias": np.ones(3, np.float32)})
+    files, added = stored.with_tensors({"head.bias": np.ones(3, np.float32)})
+    new = files.as_one()
     y, z = run(new)
     assert np.array_equal(y - z, np.ones(3))
     assert added == ("head.bias",)
@@ -108,9 +112,10 @@ def test_a_bias_that_the_exporter_dropped_is_an_input_again() -> None:
     graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(W, "w")])
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
     stored = StoredModel(data, Origins(readings=(Reading("y", 2, "", "fc.bias"),)))
-    new, added = stored.with_tensors({"fc.bias": np.ones(3, np.float32)})
+    files, added = stored.with_tensors({"fc.bias": np.ones(3, np.float32)})
+    new = files.as_one()
     session = onnxruntime.InferenceSession(new, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": np.ones((1, 2), np.float32)})
     assert np.array_equal(np.asarray(found)[0], W.sum(0) + 1)
     assert added == ("fc.bias",)
-    assert stored.with_tensors({})[1] == ()
+    assert stored.with_tensors({}).added == ()

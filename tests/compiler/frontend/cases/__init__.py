@@ -11,6 +11,7 @@ from tests.compiler.frontend.cases import (
     convolution,
     einsum,
     elementwise,
+    fourier,
     functions,
     indexing,
     movement,
@@ -24,6 +25,7 @@ from tests.compiler.frontend.cases import (
     resizing,
     sampling,
     scaling,
+    spectra,
 )
 from tests.compiler.frontend.cases.case import Case
 
@@ -44,9 +46,11 @@ CASES: Sequence[Case] = (
     *pooling.cases(),
     *normalization.cases(),
     *scaling.cases(),
+    *spectra.cases(),
     *random.cases(),
     *attention.cases(),
     *recurrent.cases(),
+    *fourier.cases(),
 )
 
 __all__ = ["CASES", "Case"]

@@ -24,6 +24,9 @@ def cases() -> Iterator[Case]:
         yield Case(op, (IMAGE,), {**dilated, "strides": [2, 2], "ceil_mode": 1}, label="dilated-ceil", opset=19)
         flat = {"kernel_shape": [2, 2, 2], "dilations": [2, 1, 3], "strides": [1, 2, 1]}
         yield Case(op, (VOLUME,), flat, label="dilated-3-d", opset=19)
+        beyond = {"kernel_shape": [40, 3], "strides": [40, 2], "ceil_mode": 1}
+        yield Case(op, (IMAGE,), beyond, label="longer than the image")
+        yield Case(op, (IMAGE,), {"kernel_shape": [9, 8], "pads": [1, 1, 1, 1]}, label="over the whole image")
     yield Case("AveragePool", (IMAGE,), {**window, "pads": [1, 1, 1, 1], "count_include_pad": 1}, label="counted")
     yield from _counted()
     yield from _norms()
@@ -49,6 +52,8 @@ def _counted() -> Iterator[Case]:
     more = {"count_include_pad": 1, "ceil_mode": 1}
     image = {"kernel_shape": [3, 2], "strides": [3, 3], "pads": [1, 0, 1, 1], **more}
     yield Case("AveragePool", (IMAGE,), image, label="counted-ceil", opset=19)
+    whole = {"kernel_shape": [20, 8], "strides": [20, 8], "pads": [1, 0, 2, 2], **more}
+    yield Case("AveragePool", (IMAGE,), whole, label="counted-longer", opset=19)
     volume = {"kernel_shape": [3, 2, 3], "strides": [3, 1, 2], "pads": [1, 0, 1, 0, 1, 1], **more}
     yield Case("AveragePool", (VOLUME,), volume, label="counted-3-d-ceil", opset=19)
     dilated = {"kernel_shape": [2, 3], "dilations": [3, 2], "pads": [1, 2, 0, 2], "count_include_pad": 1}
@@ -60,6 +65,7 @@ def _norms() -> Iterator[Case]:
     yield Case("LpPool", (IMAGE,), window)
     yield Case("LpPool", (IMAGE,), {**window, "p": 1}, label="1")
     yield Case("LpPool", (IMAGE,), {**window, "p": 3}, label="3")
+    yield Case("LpPool", (IMAGE,), {"kernel_shape": [9, 2], "pads": [1, 0, 1, 0]}, label="over a whole axis")
     yield Case("LpPool", (ROW,), {"kernel_shape": [3]}, label="1-d")
     yield Case("LpPool", (VOLUME,), {"kernel_shape": [2, 2, 2], "strides": [2, 1, 1]}, label="3-d")
     yield Case("GlobalLpPool", (IMAGE,))

@@ -1,0 +1,41 @@
+"""What a bundle's files hold: bytes, or something large that is written chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from compiler.graph import Array
+
+Chunk = bytes | memoryview
+
+
+class Streamed(Protocol):
+    """The same bytes each time they are asked for, never whole in memory."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all chunks."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The bytes in order."""
+
+
+Content = bytes | Streamed
+
+
+def size_of(content: Content) -> int:
+    """In bytes."""
+    return len(content) if isinstance(content, bytes) else content.size_bytes
+
+
+def chunks_of(content: Content) -> Iterator[Chunk]:
+    """The bytes in order."""
+    return iter((content,)) if isinstance(content, bytes) else content.chunks()
+
+
+def elements_of(array: Array) -> memoryview:
+    """An array's bytes in order, where they lie if they lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

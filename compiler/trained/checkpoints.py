@@ -1,0 +1,53 @@
+"""A checkpoint's tensors where they lie. Source: the safetensors format, version 0.4."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from math import prod
+
+import numpy as np
+
+from compiler.element_types import EMITTED
+from compiler.errors import ModelError
+from compiler.graph import Array
+
+Held = bytes | memoryview | mmap.mmap
+"""A file's bytes, in memory or mapped into it."""
+_DTYPES = {row.name.upper(): row.numpy for row in EMITTED}
+_LENGTH_BYTES = 8
+
+
+def tensors_of(checkpoint: Held, where: str = "checkpoint") -> dict[str, Array]:
+    """Every tensor by name, as a view. Raises: ModelError for what is no checkpoint of ours."""
+    data = memoryview(checkpoint)
+    begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    try:
+        header = json.loads(bytes(data[_LENGTH_BYTES:begin]))
+        return {
+            name: _tensor(data[begin:], _DTYPES[entry["dtype"]], tuple(entry["shape"]), *entry["data_offsets"])
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+        raise ModelError(f"not a safetensors file of ours: {problem!r:.200}", where=where) from None
+
+
+def _tensor(data: memoryview, dtype: np.dtype[np.generic], shape: tuple[int, ...], begin: int, end: int) -> Array:
+    if end - begin != prod(shape) * dtype.itemsize:
+        raise ValueError(f"{end - begin} bytes for shape {shape}")
+    return np.frombuffer(data[begin:end], dtype).reshape(shape) if end > begin else np.zeros(shape, dtype)
+
+
+def same_bits(one: Array, other: Array) -> bool:
+    """True if the elements are the same bits; compared part by part, where they lie."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.ndim:
+        return one.tobytes() == other.tobytes()
+    rows = max(1, _PART_BYTES // max(one[:1].nbytes, 1))
+    parts = (slice(begin, begin + rows) for begin in range(0, len(one), rows))
+    return all(one[part].tobytes() == other[part].tobytes() for part in parts)
+
+
+_PART_BYTES = 1 << 20

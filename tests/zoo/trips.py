@@ -1,0 +1,38 @@
+"""Does what `fine_tune` trained of a model come home: the complete state, and the file that ONNX Runtime runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pockfarm.errors import PockfarmError
+from tests.round_trip.brought import of_zoo
+from tests.round_trip.check import travel
+
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class Travelled:
+    """What became of a model. `status`: home, wrong, refused, failed; the figures are those of a `Trip`."""
+
+    model: str
+    status: str
+    why: str = ""
+    board: float = 0.0
+    runtime: float = 0.0
+    update: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def travelled(name: str) -> Travelled:
+    """One model of the zoo through `pockfarm.fine_tune` on this machine, by preset full."""
+    try:
+        trip = travel(of_zoo(name), steps=STEPS)[1]
+    except PockfarmError as problem:
+        return Travelled(name, "refused", str(problem))
+    status = "wrong" if trip.problems else "home"
+    return Travelled(name, status, "; ".join(trip.problems[:6]), trip.board, trip.runtime, trip.update)
