@@ -52,8 +52,6 @@ class CallGraph:
     """Root value -> who makes it, and what `_kept_apart` said of that, for as long as its readers stay as they are."""
     efforts: dict[int, tuple[KernelCall, int]] = field(default_factory=dict)
     """Position -> the map that was there, and its operations."""
-    judged: int = 0
-    """How many readers were looked at to say what may be computed anew: what the work of a sweep grows with."""
 
     @classmethod
     def of(cls, program: Program) -> CallGraph:
@@ -152,7 +150,6 @@ def _kept_apart(graph: CallGraph, producer: KernelCall, root: Value) -> Reason |
     if len(spec.outputs) != 1 or not is_identity(spec.outputs[0], spec.extents):
         return NOT_WHOLE
     readers = [graph.calls[i] for i in graph.readers.get(root, [])]
-    graph.judged += len(readers)
     if not isinstance(spec.exprs[0], Ref) and any(_compares(graph, reader, root) for reader in readers):
         return COMPARED
     if len(readers) == 1:

@@ -82,8 +82,6 @@ class LiveBytes:
     groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
     readers: dict[Value, set[int]] = field(default_factory=dict)
     """Repeated calls that read a root value."""
-    placed: int = 0
-    """How many repeated calls were given a place, again and again: what the work grows with."""
 
     @classmethod
     def of(cls, program: Program) -> LiveBytes:
@@ -193,7 +191,6 @@ class LiveBytes:
         for call, group in groups.items():
             for number, own in enumerate(group):
                 self.places[own] = (call, number)
-            self.placed += len(group)
 
     def _set(self, groups: Mapping[int, tuple[int, ...]], lives: Mapping[_Own, _Life | None]) -> None:
         """Takes over groups and lives, and counts anew what they change."""

@@ -1,4 +1,4 @@
-"""Bytes alive as calls are repeated one by one: what the rewritten programs have alive, at work that stays linear."""
+"""Bytes alive as calls are repeated one by one: what the rewritten programs have alive."""
 
 from __future__ import annotations
 
