@@ -83,10 +83,10 @@ class Upsampler(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-def of_zoo(name: str, norms: Norms = "frozen") -> Brought:
+def of_zoo(name: str, norms: Norms = "frozen", seed: int = 1) -> Brought:
     """An entry of the zoo; a `transformers` model is called by keyword, and gives what it gives."""
     entry = catalogue.ENTRIES[name]
-    module, tensors = catalogue.build(entry), catalogue.draw(entry, 1)
+    module, tensors = catalogue.build(entry), catalogue.draw(entry, seed)
     example: Any = tensors
     output = ""
     with torch.no_grad():
