@@ -80,7 +80,8 @@ def import_model(
         scope.operands[name] = inputs[name] = value
     for node in source.nodes:
         _guarded(scope, node, source.opset)
-    refuse_selected(scope, source.outputs, "the model's outputs")
+    for name in source.outputs:
+        refuse_selected(scope, [name], f"output {name!r}")
     remark(scope, source)
     return _finish(scope, source, inputs, readings_of(stored, source, scope.own_names))
 

@@ -6,7 +6,6 @@ The door to PyTorch: imported only when a caller brings a module, that is, where
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import logging
 import warnings
@@ -19,6 +18,7 @@ import torch
 
 from compiler.trained.evaluation import without_training_mode
 from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.torch_detached import forward_replaced, told_by_detach
 from pockfarm.fine_tuning.torch_dropout import Dropping, dropping, in_training
 from pockfarm.values import CompileWarning
 
@@ -120,24 +120,12 @@ def _as_it_was(module: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _choosing(module: Any, choose: Callable[[Any], Any] | None) -> Iterator[None]:
-    """The module gives only what is chosen: its parameters keep their names, which a wrapper's would not."""
+    """The module gives only what is chosen."""
     if choose is None:
         yield
         return
-    own, whole = module.__dict__.get("forward"), module.forward
-
-    @functools.wraps(whole)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return choose(whole(*args, **kwargs))
-
-    module.forward = forward
-    try:
+    with forward_replaced(module, lambda whole: lambda *args, **kwargs: choose(whole(*args, **kwargs))):
         yield
-    finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
 
 
 def outputs_of(module: Any, call: Call) -> Any:
@@ -168,7 +156,7 @@ def own_gradients() -> Iterator[list[str]]:
 
 
 def _by_dynamo(module: Any, call: Call, form: Form, path: Path) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), told_by_detach(module):
         program = torch.onnx.export(
             module, call.args, kwargs=dict(call.kwargs) or None, output_names=list(form.outputs) or None,
             dynamo=True, optimize=False, verbose=False,

@@ -293,3 +293,34 @@ def test_what_is_ignored_is_a_warning() -> None:
     tuned = pockfarm.fine_tune(module, x, {"input": x, "y": y, "weights": y}, spec=SPEC, steps=1, output="scores")
     assert [one.code for one in tuned.warnings] == ["fine_tune.output_assumed", "fine_tune.data_ignored"]
     assert "weights" in tuned.warnings[1].message
+
+
+class Teacher(nn.Module):
+    """Parts of it run under `torch.no_grad()`: one of its own layers, and one that learns elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher, self.head = nn.Linear(5, 4), nn.Linear(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.student(x))
+        with torch.no_grad():
+            gate = torch.sigmoid(self.student(x))
+            with torch.no_grad():
+                gate = gate * 2
+            target = self.teacher(x).tanh_()
+        return self.head(h * gate + target)
+
+
+def test_what_runs_without_gradients_passes_none() -> None:
+    torch.manual_seed(3)
+    module, (x, y) = Teacher(), xy()
+    tuned = pockfarm.fine_tune(module, x, (x, y), spec=SPEC, steps=1)
+    nn.functional.cross_entropy(module(x), y).backward()
+    for name, tensor in module.named_parameters():
+        step = torch.zeros_like(tensor) if tensor.grad is None else 0.1 * tensor.grad
+        torch.testing.assert_close(tuned[name], tensor.detach() - step, rtol=0, atol=1e-6)
+    assert {name.split(".")[0] for name in tuned.changed} == {"student", "head"}
+    assert [one.code for one in tuned.warnings] == ["plan.no_gradient"]
+    assert torch.is_grad_enabled()
+    assert "forward" not in vars(module)
