@@ -345,6 +345,14 @@ class Scope:
         else:
             self.operands[name] = self.operands[other]
 
+    def require_foldable(self, size_bytes: int, where: str) -> None:
+        """Raises: LimitExceeded if one constant of this size is more than may be computed at compile time."""
+        if size_bytes > self.limits.folded_bytes:
+            raise LimitExceeded(
+                f"would compute {size_bytes:,} bytes at compile time, the limit is {self.limits.folded_bytes:,}",
+                where=where,
+            )
+
     def count_folded(self, arrays: Sequence[Array], where: str) -> None:
         """Charge arrays that folding made against the limit."""
         self.folded_bytes += sum(array.nbytes for array in arrays)

@@ -87,6 +87,7 @@ def select(scope: Scope, node: SourceNode, opset: int) -> None:
     call = Call(scope, node, opset)
     mask, shape = call.value(0), call.shape(0)
     count = prod(shape)
+    scope.require_foldable(count * max(len(shape), 1) * np.dtype(np.int64).itemsize, node.where)
     base, times = _repeats(scope, mask)
     if base not in scope.meant:
         true = mask

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import LimitExceeded
 from compiler.frontend.call import Call
 from compiler.graph import Array
 
@@ -16,12 +15,8 @@ Fold = Callable[[Call, Sequence[Array]], "Array | tuple[Array, ...]"]
 
 
 def sized(call: Call, shape: Sequence[int], item_bytes: int = 8) -> tuple[int, ...]:
-    size = prod(shape) * item_bytes
-    if size > call.scope.limits.folded_bytes:
-        raise LimitExceeded(
-            f"would compute {size:,} bytes at compile time, the limit is {call.scope.limits.folded_bytes:,}",
-            where=call.node.where,
-        )
+    """The shape. Raises: LimitExceeded if an array of it is too large to compute at compile time."""
+    call.scope.require_foldable(prod(shape) * item_bytes, call.node.where)
     return tuple(shape)
 
 
