@@ -46,15 +46,34 @@ def forward_replaced(module: Any, wrapped: Callable[[Callable[..., Any]], Callab
 
 
 class _Detaching(TorchFunctionMode):  # type: ignore[misc]
-    """Gives each function that is called while gradients are off detached tensors in place of those with a gradient."""
+    """Gives each function that is called where the module turned gradients off detached tensors.
+
+    A `torch.autograd.Function` also runs with gradients off, and has one: only what is turned off by name counts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: list[bool] = []
+        """Whether gradients were on before each change that stands."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = kwargs or {}
-        if torch.is_grad_enabled() or func is torch._C._set_grad_enabled or _changes(func):
+        if func is torch._C._set_grad_enabled:
+            self._turned(torch.is_grad_enabled(), bool(args[0]))
+        is_off = bool(self._before) and self._before[-1]
+        if not is_off or func is torch._C._set_grad_enabled or _changes(func):
             return func(*args, **named)
         return func(*_cut(args), **_cut(named))
+
+    def _turned(self, was_on: bool, is_on: bool) -> None:
+        if was_on == is_on:
+            return
+        if self._before and self._before[-1] == is_on:
+            self._before.pop()
+        else:
+            self._before.append(was_on)
 
 
 def _changes(func: Any) -> bool:
