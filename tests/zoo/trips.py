@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail as RuntimeFailed
+
 from pockfarm.errors import PockfarmError
 from tests.round_trip.brought import of_zoo
 from tests.round_trip.check import travel
@@ -39,5 +41,7 @@ def travelled(name: str) -> Travelled:
                 break
     except PockfarmError as problem:
         return Travelled(name, "refused", str(problem))
+    except RuntimeFailed as problem:
+        return Travelled(name, "not exported", f"ONNX Runtime refuses the exporter's file: {problem}")
     status = "wrong" if trip.problems else "home"
     return Travelled(name, status, "; ".join(trip.problems[:6]), trip.board, trip.runtime, trip.update)
