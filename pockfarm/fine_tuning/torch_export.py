@@ -178,22 +178,27 @@ def _by_torchscript(module: Any, call: Call, form: Form, path: Path) -> None:
 
 def input_names(module: Any, call: Call) -> list[str]:
     """What the tensors of a call are called: the names of `forward`'s arguments, in its order."""
+    return list(inputs_of(module, call))
+
+
+def inputs_of(module: Any, call: Call) -> dict[str, Any]:
+    """The tensors of a call by the names of `forward`'s arguments, in its order. Raises: UsageError."""
     import inspect
 
     try:
         bound = inspect.signature(module.forward).bind(*call.args, **call.kwargs).arguments
     except TypeError as problem:
         raise UsageError(f"the module does not take example_inputs: {problem}") from None
-    names: list[str] = []
+    found: dict[str, Any] = {}
     for name, value in bound.items():
         kind = inspect.signature(module.forward).parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            names += [f"{name}_{index}" for index in range(len(value))]
+            found |= {f"{name}_{index}": one for index, one in enumerate(value) if isinstance(one, torch.Tensor)}
         elif kind is inspect.Parameter.VAR_KEYWORD:
-            names += [one for one, tensor in value.items() if isinstance(tensor, torch.Tensor)]
+            found |= {one: tensor for one, tensor in value.items() if isinstance(tensor, torch.Tensor)}
         elif isinstance(value, torch.Tensor):
-            names.append(name)
-    return names
+            found[name] = value
+    return found
 
 
 def _reason(problem: BaseException) -> str:

@@ -18,7 +18,7 @@ from compiler.warnings import few_of
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import patterns
 from pockfarm.fine_tuning.model import Brought, Input
-from pockfarm.fine_tuning.torch_export import Call, Form, exported, input_names, outputs_of, own_gradients
+from pockfarm.fine_tuning.torch_export import Call, Form, exported, inputs_of, outputs_of, own_gradients
 from pockfarm.model_files import files_of
 from pockfarm.values import CompileWarning
 
@@ -53,7 +53,6 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
     with own_gradients() as functions:
         given = outputs_of(module, call)
     choose, told = _chooser(given, output)
-    names = input_names(module, call)
     form = Form(choose, output if isinstance(output, tuple) else (), wanted.drops, held_bytes > LARGE_BYTES)
     path = folder / "model.onnx"
     told += exported(module, call, form, path)
@@ -65,7 +64,7 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
         told += (_own_gradients(functions),)
     return Brought(
         files=opened.enter_context(files_of(path)),
-        inputs={name: _input(tensor) for name, tensor in zip(names, _tensors(call), strict=True)},
+        inputs={name: _input(tensor) for name, tensor in inputs_of(module, call).items()},
         frozen=patterns(frozen, learning),
         state=lambda trained, steps: completed(module, trained, steps),
         warnings=told,

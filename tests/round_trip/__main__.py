@@ -19,8 +19,8 @@ TRANSFORMERS = (
     "bert", "roberta", "albert", "distilbert", "deberta_v2", "electra", "gpt2", "opt", "mistral", "qwen2", "gemma",
     "llama", "t5", "deit", "mobilevit", "clip_vision",
 )  # fmt: skip
-INFINITE = ("alibi",)
-"""A mask of -inf that is added to scores is a constant of the step."""
+OTHERS = ("alibi", "edited_in_place")
+"""A mask of -inf that is added to scores is a constant of the step; what is written through a mask is a choice."""
 
 
 def all_models() -> Mapping[str, Callable[[], Brought]]:
@@ -30,7 +30,7 @@ def all_models() -> Mapping[str, Callable[[], Brought]]:
     }
     found["transposed fold"] = partial(norm_net, "fold", Upsampler)
     found["nn.TransformerEncoder"] = encoder
-    found |= {name: partial(of_zoo, name) for name in (*TORCHVISION, *TRANSFORMERS, *INFINITE)}
+    found |= {name: partial(of_zoo, name) for name in (*TORCHVISION, *TRANSFORMERS, *OTHERS)}
     return found | {f"{name} fold": partial(of_zoo, name, "fold") for name in ("resnet18", "mobilenet_v2", "densenet")}
 
 

@@ -340,3 +340,24 @@ def test_what_runs_without_gradients_passes_none() -> None:
     assert {one.code for one in tuned.warnings} == {"plan.no_gradient", "fine_tune.own_gradients"}
     assert torch.is_grad_enabled()
     assert "forward" not in vars(module)
+
+
+class Weighed(nn.Module):
+    """Two inputs of different shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.layer(x) * scale
+
+
+def test_a_mapping_may_name_arguments_in_any_order() -> None:
+    (x, y), module = xy(), Weighed()
+    scale = torch.rand(8, 3)
+    tuned = pockfarm.fine_tune(module, {"scale": scale, "x": x}, {"x": x, "scale": scale, "y": y}, spec=SPEC, steps=1)
+    nn.functional.cross_entropy(module(x, scale), y).backward()
+    for name, tensor in module.named_parameters():
+        assert tensor.grad is not None
+        torch.testing.assert_close(tuned[name], tensor.detach() - 0.1 * tensor.grad, rtol=0, atol=1e-6)

@@ -14,7 +14,7 @@ pytestmark = [
 ]
 HERE = (
     "norms fold", "norms frozen", "norms train", "transposed fold", "nn.TransformerEncoder", "resnet18", "vit",
-    "albert", "gpt2", "alibi",
+    "albert", "gpt2", "alibi", "edited_in_place",
 )  # fmt: skip
 
 
