@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import httpx
 
 from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
-from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
+from pockfarm.answers import answered, json_of
+from pockfarm.errors import Failed, NotFound, UsageError
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.state import StateFolder, default_state
 from pockfarm.values import (
@@ -55,11 +56,8 @@ UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 """Of a model's data files: the farm answers when it has all of them on disk."""
 FilePart = tuple[str, tuple[str, bytes | BinaryIO]]
 CHUNK_BYTES = 1 << 20
-ATTEMPTS = 3
-RETRY_PAUSE_S = 1.0
 POLL_INTERVAL_S = 0.2
 LONG_POLL_S = 5.0
-BUSY = frozenset({429, 502, 503, 504})
 
 
 class Farm:
@@ -119,7 +117,7 @@ class Farm:
         """
         fields = {"plan": _text_of(plan), "spec": _text_of(spec), "target": target}
         with files_of(model) as files:
-            return job_of(_json(self._compile(files, name or files.name, fields)))
+            return job_of(json_of(self._compile(files, name or files.name, fields)))
 
     def _compile(self, files: ModelFiles, name: str, fields: dict[str, str]) -> httpx.Response:
         sent: list[FilePart] = [("model", (name, files.model))]
@@ -136,7 +134,7 @@ class Farm:
 
     def tune(self, bundle_digest: str) -> Job:
         """Ask for the bundle that measures the schedules of another bundle's kernels, to be run in mode tune."""
-        return job_of(_json(self._send("POST", "/tune", json_body={"bundle": bundle_digest})))
+        return job_of(json_of(self._send("POST", "/tune", json_body={"bundle": bundle_digest})))
 
     def job(self, job_id: str) -> Job:
         """The job as it is now."""
@@ -156,7 +154,7 @@ class Farm:
         return job
 
     def cancel_job(self, job_id: str) -> Job:
-        return job_of(_json(self._send("POST", f"/jobs/{job_id}/cancel")))
+        return job_of(json_of(self._send("POST", f"/jobs/{job_id}/cancel")))
 
     def bundle(self, digest: str) -> Bundle:
         """What the farm knows of a bundle."""
@@ -187,7 +185,7 @@ class Farm:
     def add_dataset(self, data: bytes | Path, *, name: str | None = None) -> Dataset:
         """Upload an npz with the model's inputs (or `x`) and labels `y`."""
         file_name = name or (data.name if isinstance(data, Path) else "data.npz")
-        return dataset_of(_json(self._send("POST", "/datasets", files=[("file", (file_name, _bytes_of(data)))])))
+        return dataset_of(json_of(self._send("POST", "/datasets", files=[("file", (file_name, _bytes_of(data)))])))
 
     def start_run(
         self,
@@ -224,7 +222,7 @@ class Farm:
             "weights": weights,
         }
         given = {name: value for name, value in body.items() if value is not None}
-        return run_of(_json(self._send("POST", "/runs", json_body=given)))
+        return run_of(json_of(self._send("POST", "/runs", json_body=given)))
 
     def run(self, run_id: str) -> Run:
         """The run as it is now."""
@@ -244,7 +242,7 @@ class Farm:
         return run
 
     def cancel_run(self, run_id: str) -> Run:
-        return run_of(_json(self._send("POST", f"/runs/{run_id}/cancel")))
+        return run_of(json_of(self._send("POST", f"/runs/{run_id}/cancel")))
 
     def report(self, run_id: str) -> Json:
         """What the device measured: the fields of `device_agents.wire.Report`."""
@@ -263,13 +261,13 @@ class Farm:
 
     def dashboard_link(self) -> str:
         """A fresh link that opens the dashboard once."""
-        return text(_json(self._send("POST", "/dashboard/links")), "url")
+        return text(json_of(self._send("POST", "/dashboard/links")), "url")
 
     # Transport
 
     def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        return _json(self._send("GET", path, query=given))
+        return json_of(self._send("GET", path, query=given))
 
     def _send(
         self,
@@ -286,40 +284,34 @@ class Farm:
         headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
         if known is not None:
             headers["If-None-Match"] = known
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                answer = self._http.request(
-                    method, path, params=query, json=json_body, data=data, files=files, headers=headers,
-                    timeout=timeout,
-                )  # fmt: skip
-            except httpx.HTTPError as problem:
-                if attempt == ATTEMPTS:
-                    raise Unreachable(f"no answer from the farm at {self.url}: {problem}") from None
-            else:
-                if answer.status_code not in BUSY or attempt == ATTEMPTS:
-                    return _checked(answer)
-            time.sleep(RETRY_PAUSE_S)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        return answered(
+            self.url,
+            lambda: self._http.request(
+                method, path, params=query, json=json_body, data=data, files=files, headers=headers, timeout=timeout
+            ),
+        )
 
     def _save(self, path: str, to: Path) -> None:
-        """A file of the farm, a chunk at a time; from the beginning again when the farm falls silent."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                with self._http.stream("GET", path) as answer, to.open("wb") as file:
-                    if answer.is_success:
-                        for chunk in answer.iter_bytes(CHUNK_BYTES):
-                            file.write(chunk)
-                        return
+        """A file of the farm, a chunk at a time; nothing is there until all of it is."""
+        part = to.with_name(f"{to.name}.part")
+
+        def fetched() -> httpx.Response:
+            with self._http.stream("GET", path) as answer:
+                if not answer.is_success:
                     answer.read()
-            except OSError as problem:
-                raise UsageError(f"{to}: {problem.strerror}") from None
-            except httpx.HTTPError as problem:
-                if attempt == ATTEMPTS:
-                    raise Unreachable(f"no answer from the farm at {self.url}: {problem}") from None
-            else:
-                if answer.status_code not in BUSY or attempt == ATTEMPTS:
-                    _checked(answer)
-            time.sleep(RETRY_PAUSE_S)
+                    return answer
+                with part.open("wb") as file:
+                    for chunk in answer.iter_bytes(CHUNK_BYTES):
+                        file.write(chunk)
+            return answer
+
+        try:
+            answered(self.url, fetched)
+            part.replace(to)
+        except OSError as problem:
+            raise UsageError(f"{to}: {problem.strerror}") from None
+        finally:
+            part.unlink(missing_ok=True)
 
     def _watch(
         self, path: str, read: Callable[[Json], Watched], on_look: Callable[[Watched], None] | None, timeout_s: float
@@ -331,7 +323,7 @@ class Farm:
         while True:
             answer = self._send("GET", path, query={"wait": LONG_POLL_S} if known else None, known=known)
             if answer.status_code != httpx.codes.NOT_MODIFIED or now is None:
-                now = read(_json(answer))
+                now = read(json_of(answer))
                 known = answer.headers.get("ETag")
             if on_look is not None:
                 on_look(now)
@@ -340,34 +332,6 @@ class Farm:
             if time.monotonic() > deadline:
                 raise Failed(f"{path} has not ended after {timeout_s:.0f} s", state="running")
             time.sleep(POLL_INTERVAL_S)
-
-
-def _checked(answer: httpx.Response) -> httpx.Response:
-    if answer.is_success or answer.status_code == httpx.codes.NOT_MODIFIED:
-        return answer
-    try:
-        problem: Json = answer.json()
-    except ValueError:
-        problem = {}
-    message = text(problem, "detail") or f"{answer.request.method} {answer.request.url.path}: {answer.status_code}"
-    kind = {401: Unauthorized, 404: NotFound}.get(answer.status_code, Refused)
-    raise kind(
-        message,
-        status=answer.status_code,
-        code=text(problem, "code"),
-        where=text(problem, "where"),
-        hint=text(problem, "hint"),
-    )
-
-
-def _json(answer: httpx.Response) -> Json:
-    try:
-        body = answer.json()
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        raise PockfarmError(f"{answer.request.url}: expected a JSON object; is this the address of a farm?")
-    return body
 
 
 def _bytes_of(source: bytes | Path) -> bytes:

@@ -35,7 +35,7 @@ def schedule(program: Program) -> PassResult[Program]:
 def _order(needs: Edges, live: _Live) -> list[int]:
     """All calls, or those that no circle keeps from running. What a call adds to memory never grows while it waits."""
     order: list[int] = []
-    followers, missing = _followers(needs), [len(before) for before in needs]
+    followers, missing = followers_of(needs), [len(before) for before in needs]
     ready = [i for i, count in enumerate(missing) if not count]
     small = [i for i in ready if live.growth_bytes(i) <= 0]
     done = [False] * len(needs)
@@ -84,7 +84,8 @@ def _maker_name(program: Program, makers: dict[Value, int], name: Value) -> Valu
     return name
 
 
-def _followers(needs: Edges) -> list[list[int]]:
+def followers_of(needs: Edges) -> list[list[int]]:
+    """For each call, the calls that must run after it."""
     followers: list[list[int]] = [[] for _ in needs]
     for position, before in enumerate(needs):
         for i in before:

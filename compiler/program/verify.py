@@ -16,7 +16,7 @@ from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
 from compiler.program.operands import find_mismatch
 from compiler.program.program import KernelCall, Program
-from compiler.program.schedule import dependencies
+from compiler.program.schedule import dependencies, followers_of
 from compiler.values import Value
 
 
@@ -81,11 +81,7 @@ def _order(program: Program) -> str:
 def _some_order(program: Program) -> Sequence[KernelCall]:
     """The calls such that each comes after those it depends on; fewer if there is a circle."""
     needs = dependencies(program)
-    missing = [len(before) for before in needs]
-    followers: list[list[int]] = [[] for _ in needs]
-    for position, before in enumerate(needs):
-        for i in before:
-            followers[i].append(position)
+    followers, missing = followers_of(needs), [len(before) for before in needs]
     order = [i for i, count in enumerate(missing) if not count]
     for position in order:  # which grows meanwhile
         for i in followers[position]:

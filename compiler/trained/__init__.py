@@ -1,1 +1,1 @@
-"""What a run trained, brought back into the file that the model came in. Needs NumPy, onnx and safetensors alone."""
+"""What a run trained, brought back into the file that the model came in. Needs NumPy and onnx alone."""

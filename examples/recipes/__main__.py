@@ -21,7 +21,6 @@ OURS = (
     "onnx",
     "onnxruntime",
     "pyyaml",
-    "safetensors",
     "ziglang",
 )
 """What `pockfarm` itself needs to build and train, and what the result is compared with."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -10,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import CompileError
+from compiler.trained.checkpoints import Held
 from compiler.trained.files import Files
 from pockfarm.errors import UsageError
 from pockfarm.values import CompileWarning
-
-Held = bytes | mmap.mmap
-"""A file's bytes, in memory or mapped into it."""
 
 
 class FineTuned(dict[str, Any]):

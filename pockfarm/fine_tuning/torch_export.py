@@ -6,6 +6,7 @@ The door to PyTorch: imported only when a caller brings a module, that is, where
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import warnings
@@ -166,7 +167,7 @@ def _by_dynamo(module: Any, call: Call, form: Form, path: Path) -> None:
 
 def _by_torchscript(module: Any, call: Call, form: Form, path: Path) -> None:
     args = (*call.args, dict(call.kwargs)) if call.kwargs else call.args
-    names = input_names(module, call)
+    names = list(inputs_of(module, call))
     with contextlib.redirect_stdout(io.StringIO()):
         torch.onnx.export(
             module, args, str(path), input_names=names, output_names=list(form.outputs) or None,
@@ -176,15 +177,8 @@ def _by_torchscript(module: Any, call: Call, form: Form, path: Path) -> None:
         )  # fmt: skip
 
 
-def input_names(module: Any, call: Call) -> list[str]:
-    """What the tensors of a call are called: the names of `forward`'s arguments, in its order."""
-    return list(inputs_of(module, call))
-
-
 def inputs_of(module: Any, call: Call) -> dict[str, Any]:
     """The tensors of a call by the names of `forward`'s arguments, in its order. Raises: UsageError."""
-    import inspect
-
     try:
         bound = inspect.signature(module.forward).bind(*call.args, **call.kwargs).arguments
     except TypeError as problem:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm import cli, client
+from pockfarm import answers, cli, client
 from pockfarm.commands.local import plan_source, source
 from pockfarm.errors import UsageError
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
@@ -17,7 +17,7 @@ DIGEST = "sha256:" + "b" * 64
 
 @pytest.fixture
 def farm(loopback: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFarm]:
-    monkeypatch.setattr(client, "RETRY_PAUSE_S", 0.01)
+    monkeypatch.setattr(answers, "RETRY_PAUSE_S", 0.01)
     monkeypatch.setattr(client, "POLL_INTERVAL_S", 0.01)
     with fake_farm() as farm:
         monkeypatch.setenv("POCKFARM_URL", farm.url)

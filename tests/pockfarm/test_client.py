@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm import client
+from pockfarm import answers, client
 from pockfarm.client import Farm, RunSettings
 from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
 from pockfarm.state import FarmStatus, StateFolder
@@ -27,7 +27,7 @@ def server(loopback: None) -> Iterator[FakeFarm]:
 
 @pytest.fixture
 def farm(server: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
-    monkeypatch.setattr(client, "RETRY_PAUSE_S", 0.01)
+    monkeypatch.setattr(answers, "RETRY_PAUSE_S", 0.01)
     monkeypatch.setattr(client, "POLL_INTERVAL_S", 0.01)
     with Farm(server.url, "key-1") as farm:
         yield farm
@@ -109,7 +109,7 @@ def test_what_is_left_out_of_a_run_is_not_sent(server: FakeFarm, farm: Farm) -> 
 
 
 def test_no_farm_at_the_address(loopback: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "RETRY_PAUSE_S", 0.01)
+    monkeypatch.setattr(answers, "RETRY_PAUSE_S", 0.01)
     with Farm("http://127.0.0.1:9", "k") as farm, pytest.raises(Unreachable, match="no answer from the farm at"):
         farm.devices()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -187,8 +187,9 @@ def _told_shift(work: Restoration, name: str, read: Read) -> tuple[str, float] |
     return member, float(numbers[0])
 
 
-def _only(matches: object) -> re.Match[str] | None:
-    found = [match for match in matches if match["before"] or match["after"]]  # type: ignore[attr-defined]
+def _only(matches: Iterable[re.Match[str]]) -> re.Match[str] | None:
+    """The one that adds a number; None if there is none, or several."""
+    found = [match for match in matches if match["before"] or match["after"]]
     return found[0] if len(found) == 1 else None
 
 

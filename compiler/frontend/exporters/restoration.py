@@ -59,6 +59,8 @@ class Restoration:
     """How many nodes a call of the program has, once somebody asked."""
     values: set[str] = field(default_factory=set)
     """Names of the program's values that the file has, once somebody asked."""
+    folded: set[str] = field(default_factory=set)
+    """Parameters that something in the file was folded from, once somebody asked."""
     taken: set[str] = field(default_factory=set)
     """Names of all values, so that new ones differ."""
 
@@ -153,8 +155,9 @@ def is_missing(work: Restoration, value: str) -> bool:
 
 def is_nowhere(work: Restoration, parameter: str) -> bool:
     """True for a parameter that the file neither holds nor tells the use of."""
-    told = (origin for name in work.source.initializers for origin in work.record.origins(name))
-    return parameter not in work.source.initializers and parameter not in work.called and parameter not in told
+    if not work.folded:
+        work.folded |= {origin for name in work.source.initializers for origin in work.record.origins(name)}
+    return not any(parameter in known for known in (work.source.initializers, work.called, work.folded))
 
 
 def constant_copy(work: Restoration, name: str) -> str:

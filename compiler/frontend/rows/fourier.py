@@ -83,6 +83,7 @@ def _transformed(call: Call, value: Value, axis: int, count: int, *, inverse: bo
     rows = call.transpose(value, [*rest, axis, rank - 1])
     extents = [shape[place] for place in rest]
     rows = call.reshape(rows, (int(np.prod(extents, dtype=int)), used * parts))
+    sized(call, (used * parts, 2 * count))
     table = _real_inverse(count, used) if real else _table(count, used, parts, inverse=inverse, onesided=onesided)
     made = call.emit("matmul", rows, call.constant(table), transpose_a=False, transpose_b=False)
     given = 1 if real else 2

@@ -1,0 +1,63 @@
+"""What a farm answers: asked for again while it is silent or busy, and its refusals as our errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import httpx
+
+from pockfarm.errors import NotFound, PockfarmError, Refused, Unauthorized, Unreachable
+from pockfarm.values import Json, text
+
+ATTEMPTS = 3
+RETRY_PAUSE_S = 1.0
+BUSY = frozenset({429, 502, 503, 504})
+
+
+def answered(url: str, ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """The answer of the farm at `url`, asked for from the beginning while it is silent or busy.
+
+    Raises: Unreachable after the last attempt; as `checked`.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            answer = ask()
+        except httpx.HTTPError as problem:
+            if attempt == ATTEMPTS:
+                raise Unreachable(f"no answer from the farm at {url}: {problem}") from None
+        else:
+            if answer.status_code not in BUSY or attempt == ATTEMPTS:
+                return checked(answer)
+        time.sleep(RETRY_PAUSE_S)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def checked(answer: httpx.Response) -> httpx.Response:
+    """The answer, if it is no refusal. Raises: Unauthorized, NotFound, Refused."""
+    if answer.is_success or answer.status_code == httpx.codes.NOT_MODIFIED:
+        return answer
+    try:
+        problem: Json = answer.json()
+    except ValueError:
+        problem = {}
+    message = text(problem, "detail") or f"{answer.request.method} {answer.request.url.path}: {answer.status_code}"
+    kind = {401: Unauthorized, 404: NotFound}.get(answer.status_code, Refused)
+    raise kind(
+        message,
+        status=answer.status_code,
+        code=text(problem, "code"),
+        where=text(problem, "where"),
+        hint=text(problem, "hint"),
+    )
+
+
+def json_of(answer: httpx.Response) -> Json:
+    """The object that it holds. Raises: PockfarmError if it holds none."""
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise PockfarmError(f"{answer.request.url}: expected a JSON object; is this the address of a farm?")
+    return body
