@@ -174,7 +174,7 @@ def _object(members: Collection[Member], variant: str, told: Member | None) -> d
         properties[one.called] = {**one.form.schema(), "description": one.words}
         if default is MISSING:
             required.append(one.called)
-        else:
+        elif default != ():
             properties[one.called]["default"] = None if default is None else one.form.plain(default)
     body: dict[str, Json] = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**body, "required": required} if required else body
