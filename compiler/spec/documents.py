@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from compiler.errors import PlanError, SpecError
-from compiler.spec.forms import ByName, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Shape, Text
+from compiler.spec.forms import ByName, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Shape, Text, near_hint
 from compiler.spec.loss import LossForm, LossSpec, LossTerm
 from compiler.spec.optimizer import OptimizerSpec
 from compiler.spec.reading import read_mapping
@@ -59,11 +59,10 @@ class SparsePlan:
         if isinstance(source, str) and source.strip() in EVERY_PRESET:
             source = {"name": source.strip(), "preset": source.strip()}
         elif isinstance(source, str) and _WORD.fullmatch(source.strip()):
-            raise PlanError(
-                f"no preset is called {source.strip()!r}; there are: {', '.join(EVERY_PRESET)}", where="plan"
-            )
+            known, hint = ", ".join(EVERY_PRESET), near_hint(source.strip(), EVERY_PRESET)
+            raise PlanError(f"no preset is called {source.strip()!r}; there are: {known}", where="plan", hint=hint)
         given = dict(read_mapping(source, "plan", PlanError))
-        if not given.get("name"):
+        if given.get("name") in (None, ""):
             given["name"] = given.get("preset") or "frozen"
         plan = read_record(cls, given, Place("plan", PlanError))
         if plan.preset == "frozen" and plan.scheme is None and not any(rule.ratio > 0 for rule in plan.rules):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from compiler.spec.forms import Integer, Json, Names, Number, OneOf, Optional, Place, as_mapping
+from compiler.spec.forms import Integer, Json, Names, Number, OneOf, Place, as_mapping
 from compiler.spec.records import member, plain_record, read_record, schema_of
 
 RuleKind = Literal["any", "weight", "bias"]
@@ -69,7 +69,7 @@ class UpdateRule:
         default=(),
     )  # fmt: skip
     last_biases: int | None = member(
-        Optional(Integer(1, MAX_LAYERS)), "the biases of so many last layers in forward order", default=None
+        Integer(1, MAX_LAYERS), "the biases of so many last layers in forward order", default=None
     )
     kind: RuleKind = member(
         OneOf(get_args(RuleKind)), "which of those that match: all, weights, or biases", default="any", always=True

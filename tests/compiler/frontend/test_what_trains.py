@@ -129,7 +129,7 @@ def test_full_trains_what_the_author_meant(name: str, how: str, tmp_path: Path, 
 
 @pytest.mark.parametrize(("name", "how"), FOLDED)
 def test_what_the_exporter_folded_is_refused(name: str, how: str) -> None:
-    """By name and by a pattern: the message names it and says how to export. `full` leaves it out, and says the same."""
+    """By name and by a pattern: the message names it and says how to export. `full` leaves it out and says so."""
     graph = imported(_exported(name, how))
     if name != "magnitudes":
         (left_out,) = [one for one in plan_warnings(graph, SparsePlan.of_preset("full")) if one.where == "plan.preset"]
