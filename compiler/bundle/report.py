@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from compiler.bundle.archive import REPORT_SCHEMA
+from compiler.bundle.plan_table import Planned, plan_table
 from compiler.program.labels import label_of
 from compiler.program.program import Program, ProgramName
 from compiler.rewriting.passes import Declined, Trace
@@ -31,6 +32,7 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
         },
         "groups": _groups(train),
         "notes": _notes(step, step_bytes),
+        "plan": plan_table(Planned(step.forward, step.training, step.plan, train)),
         "warnings": [warning.to_json() for warning in presentable(step.warnings)],
         "declined": _declined(step.trace),
     }

@@ -37,6 +37,10 @@ class Trained:
     revived: tuple[str, ...]
     calls: Mapping[str, int]
     added: tuple[str, ...]
+    base: Mapping[str, Array]
+    """What changed, as it was in the file."""
+    model: str
+    """The model's digest, as the bundle knows it."""
 
 
 def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External = NO_EXTERNAL) -> Trained:
@@ -70,15 +74,23 @@ def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External 
     new = stored.with_tensors(changed, whole)
     behind = {name for norm in origins.norms for name in _behind(norm)}
     parameters = {**whole, **{name: stored.tensor(name) for name in sorted(behind)}, **changed}
-    calls = {name: stored.norms_of(name) for name in json.loads(bytes(members[MANIFEST])).get("buffers", ())}
+    manifest = json.loads(bytes(members[MANIFEST]))
+    calls = {name: stored.norms_of(name) for name in manifest.get("buffers", ())}
     met = {name: count for name, count in calls.items() if count}
-    return Trained(new.files, changed, parameters, tuple(revived), met, new.added)
+    own = {name: stored.tensor(name) if name in behind else before[name] for name in changed}
+    digest = str(manifest.get("digests", {}).get("model", ""))
+    return Trained(new.files, changed, parameters, tuple(revived), met, new.added, own, digest)
 
 
 def _behind(norm: FoldedNorm) -> tuple[str, ...]:
     """The author's tensors that a folded norm stands for."""
     names = (norm.scale, norm.shift, norm.mean, norm.variance, norm.own_bias, "" if norm.alone else norm.weight)
     return tuple(name for name in names if name)
+
+
+def weights_of(bundle: Held) -> Mapping[str, Array]:
+    """The tensors that a bundle's training begins with. Raises: ModelError."""
+    return tensors_of(_members(bundle)[WEIGHTS], f"{WEIGHTS} of the bundle")
 
 
 def manifest_of(bundle: Held) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -70,13 +71,16 @@ def add_targets(subparsers: argparse._SubParsersAction[Any]) -> None:
 def add_recipe_options(command: argparse.ArgumentParser) -> None:
     """`--plan` and `--spec`, the same for a local build and a farm's compile."""
     presets = ", ".join(PRESETS)
-    command.add_argument("--plan", default="full", help=f"file (JSON or YAML), or a preset: {presets} (default: full)")
+    command.add_argument(
+        "--plan", default="full", help=f"file (JSON or YAML), or a preset: {presets}, … (default: full)"
+    )
     command.add_argument("--spec", default="", help="file (JSON or YAML) or inline YAML (default: batch 8, SGD)")
 
 
 def plan_source(option: str) -> str:
-    """The text of a plan: a preset's name as it is, else the file's content."""
-    return option if option in PRESETS else source(option, "--plan")
+    """The text of a plan: a word as it is (a preset's name, if it is one), else the file's content."""
+    is_word = re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", option) and not Path(option).is_file()
+    return option if is_word else source(option, "--plan")
 
 
 def source(option: str, name: str) -> str:

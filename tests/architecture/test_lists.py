@@ -113,7 +113,7 @@ def test_every_event_of_the_runtime_is_one_that_the_agent_knows() -> None:
 def test_every_command_is_offered() -> None:
     written = [
         function
-        for module in (machine, local, farm, tune)
+        for module in (machine, local, farm, plans, tune)
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if name.startswith("add_") and function.__module__ == module.__name__ and name != "add_recipe_options"
     ]

@@ -19,7 +19,7 @@ from service.database.models import (
     Result,
     Run,
 )
-from tests.dashboard.layers import Layer, training_step
+from tests.dashboard.layers import Layer, plan_section, training_step
 from tests.dashboard.reports import sample_report
 
 HOUR_S = 3600.0
@@ -112,6 +112,7 @@ class Seeder:
                 "after_passes": len(step.kernels) * 2,
                 "kernels": len(step.kernels),
             },
+            "plan": plan_section(layers, trained),
             "notes": [
                 "52 BatchNormalization nodes folded into convolutions",
                 "gradients stop at blocks.10.expand: nothing below learns",

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
 from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
+from service.dashboard.pages.learning import learning_table, shown_rows
 from service.dashboard.pages.memory import memory_figure, memory_table
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Filter, KeyFigure, Listing, choices, state_chip
@@ -98,6 +99,7 @@ class JobPage:
     facts: tuple[Fact, ...]
     figures: tuple[KeyFigure, ...]
     memory: Figure | None
+    learning: Table | None
     graph: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
     warnings: tuple[Mapping[str, object], ...]
@@ -124,6 +126,7 @@ def job_page(session: Session, job_id: str) -> JobPage | None:
         facts=_facts(found) + (_bundle_facts(built) if built else ()),
         figures=_figures(found, built) if built else (),
         memory=memory_figure(built, f"{addresses.job(found.id)}/memory") if built else None,
+        learning=_learning(built) if built else None,
         graph=memory_plan.graph_counts(built) if built else (),
         notes=memory_plan.notes(built) if built else (),
         warnings=memory_plan.warnings(built) if built else (),
@@ -135,13 +138,20 @@ def job_page(session: Session, job_id: str) -> JobPage | None:
 
 
 def job_data(session: Session, job_id: str, name: str) -> Table | None:
-    """A job's `memory` table with all of its rows; None when there is no such job or table."""
+    """A job's `memory` or `plan` table with all of its rows; None when there is no such job or table."""
     found = queries.job(session, job_id)
     if found is None or found.bundle_digest is None:
         return None
-    built = queries.bundle(session, found.bundle_digest) if name == "memory" else None
+    built = queries.bundle(session, found.bundle_digest) if name in ("memory", "plan") else None
+    if built is not None and name == "plan":
+        return learning_table(built)
     plan = memory_plan.arena_plan(built) if built else None
     return memory_table(plan) if plan else None
+
+
+def _learning(built: BundleFacts) -> Table | None:
+    found = learning_table(built)
+    return None if found is None else shown_rows(found)
 
 
 def _runs_of(session: Session, found: JobFacts) -> list[RunFacts]:
