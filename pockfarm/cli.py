@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from pockfarm.commands import farm, local, machine, plans, tune
+from pockfarm.commands import deltas, farm, local, machine, plans, tune
 from pockfarm.errors import PockfarmError, Refused
 
 INTERRUPTED = 130
@@ -23,6 +23,7 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     local.add_exec,
     local.add_targets,
     tune.add_tune,
+    deltas.add_delta,
     plans.add_plan,
     plans.add_schema,
     farm.add_compile,

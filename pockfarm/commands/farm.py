@@ -12,6 +12,7 @@ from typing import Any
 
 from device_agents.wire import MODES
 from pockfarm.client import Farm
+from pockfarm.commands.deltas import load_deltas
 from pockfarm.commands.local import add_recipe_options, compile_progress, plan_source, print_warnings, source
 from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import UsageError
@@ -62,6 +63,7 @@ def add_weights(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = _command(subparsers, "weights", "download the weights that a run trained (safetensors)", _weights)
     command.add_argument("run_id", metavar="RUN")
     command.add_argument("--out", type=Path, required=True, metavar="F.safetensors")
+    command.add_argument("--delta", action="store_true", help="only what the run changed of the bundle's weights")
 
 
 def add_dataset(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -200,10 +202,15 @@ def _report(options: argparse.Namespace) -> int:
 
 def _weights(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        data = farm.weights(options.run_id)
+        data = _delta(farm, options.run_id) if options.delta else farm.weights(options.run_id)
     _write(options.out, data)
     print(f"{options.out}  {len(data):,} bytes")
     return 0
+
+
+def _delta(farm: Farm, run_id: str) -> bytes:
+    bundle = farm.bundle_bytes(farm.run(run_id).bundle_digest)
+    return bytes(load_deltas().delta_of(bundle, farm.weights(run_id)))
 
 
 def _dataset(options: argparse.Namespace) -> int:

@@ -10,8 +10,10 @@ from typing import Any
 
 from compiler.errors import CompileError
 from compiler.trained.checkpoints import Held
+from compiler.trained.delta import Change
 from compiler.trained.files import Files
 from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.deltas import write_delta
 from pockfarm.values import CompileWarning
 
 
@@ -30,6 +32,8 @@ class FineTuned(dict[str, Any]):
         state: Mapping[str, Any],
         *,
         files: Files,
+        changes: Mapping[str, Change],
+        model: str,
         changed: tuple[str, ...],
         report: Mapping[str, Any],
         warnings: tuple[CompileWarning, ...],
@@ -43,6 +47,7 @@ class FineTuned(dict[str, Any]):
         self.report = report
         self.warnings = warnings
         self._files, self._checkpoint, self._bundle = files, checkpoint, bundle
+        self._changes, self._model = changes, model
 
     @property
     def losses(self) -> list[float]:
@@ -63,6 +68,10 @@ class FineTuned(dict[str, Any]):
             self._files.save(Path(path))
         except OSError as problem:
             raise UsageError(f"{problem.filename or path}: {problem.strerror}") from None
+
+    def save_delta(self, path: str | os.PathLike[str]) -> None:
+        """Write what training changed of the state, and nothing else (`pockfarm.apply_delta`). Raises: UsageError."""
+        write_delta(Path(path), self._changes, self, self._model)
 
     @property
     def checkpoint(self) -> bytes:
