@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from pockfarm.commands import deltas, farm, local, machine, plans, tune
+from pockfarm.commands import deltas, farm, local, machine, plans, training_graph, tune
 from pockfarm.errors import PockfarmError, Refused
 
 INTERRUPTED = 130
@@ -22,6 +22,7 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     local.add_build,
     local.add_exec,
     local.add_targets,
+    training_graph.add_export_training_graph,
     tune.add_tune,
     deltas.add_delta,
     plans.add_plan,
