@@ -9,7 +9,7 @@ layer's backward pass is the last to read it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -60,10 +60,11 @@ class Planned:
 def plan_table(step: Planned) -> dict[str, Any]:
     """Rows, totals, runs of frozen parameters and what cannot learn, as plain data."""
     rows = _Rows(step.forward)
-    stored = {value for call in step.train.calls for value in call.outputs}
     for value, parameter in step.forward.parameters.items():
         if parameter.may_learn:
-            _count_parameter(rows.of(value), step, value, stored)
+            _count_parameter(rows.of(value), step, value)
+    for call, size_bytes in _stored_gradients(step.train):
+        rows.doing(call).gradient_bytes += size_bytes
     for state, value in step.training.optimizer_state.items():
         if value in step.plan:
             rows.of(value).optimizer_bytes += step.training.graph.types[state].size_bytes
@@ -129,19 +130,16 @@ def _row(graph: Graph, layer: Layer | None, parameter: Parameter) -> Row:
     return Row((module_paths(first) or [layer.node.layer or first])[-1], layer.number, layer.node.op)
 
 
-def _count_parameter(row: Row, step: Planned, value: Value, stored: Collection[Value]) -> None:
-    """`stored` are values that calls make."""
+def _count_parameter(row: Row, step: Planned, value: Value) -> None:
     parameter, tensor = step.forward.parameters[value], step.forward.types[value]
     row.all_elements += tensor.size
     part = step.plan.get(value)
     if part is None:
         return
-    gradient = step.training.gradients[value]
-    learning = step.training.graph.types[gradient]
+    learning = part.elements(tensor.shape)
     row.learns.append(learnt_words(parameter, part))
-    row.elements += learning.size
-    row.weight_bytes += learning.size_bytes
-    row.gradient_bytes += learning.size_bytes if gradient in stored else 0
+    row.elements += learning
+    row.weight_bytes += learning * tensor.element.item_bytes
 
 
 def learnt_words(parameter: Parameter, part: UpdateSlice) -> str:
@@ -162,6 +160,16 @@ def _count_flops(row: Row, call: KernelCall) -> None:
         row.forward_flops += call.flops
     else:
         row.backward_flops += call.flops
+
+
+def _stored_gradients(program: Program) -> Iterator[tuple[KernelCall, int]]:
+    """(update, bytes) of the gradients that other calls made for it."""
+    state = {program.root(value) for value in program.state}
+    made = {program.root(value) for call in program.calls if call.phase == "backward" for value in call.outputs} - state
+    for call in program.calls:
+        if call.phase == "update":
+            read = {program.root(value) for value in call.inputs} & made
+            yield call, sum(program.types[value].size_bytes for value in read)
 
 
 def _kept(program: Program) -> Iterator[tuple[KernelCall, int]]:

@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -135,7 +136,7 @@ def delta_file(changes: Mapping[str, Change], trained: Mapping[str, Array], mode
         for name, one in changes.items()
     }
     tensors = {
-        name: Stored(TensorType(one.dtype, one.stored_shape), _taking(one, trained[name]))
+        name: Stored(TensorType(one.dtype, one.stored_shape), partial(one.taken, trained[name]))
         for name, one in changes.items()
     }
     metadata = {"format": FORMAT, "model": model, "base": base_digest(changes), "tensors": json.dumps(told)}
@@ -151,6 +152,15 @@ def delta_between(base: Mapping[str, Array], trained: Mapping[str, Array], model
         )
     found = {name: _change(name, base[name], array) for name, array in trained.items()}
     return delta_file({name: one for name, one in found.items() if one is not None}, trained, model)
+
+
+def tensors_file(tensors: Mapping[str, Array]) -> Iterator[Chunk]:
+    """A safetensors file of arrays. Raises: ModelError for an array that is no tensor of a checkpoint."""
+    stored = {
+        name: Stored(TensorType(element_name(array), array.shape), partial(np.asarray, array))
+        for name, array in tensors.items()
+    }
+    return Checkpoint(stored, {}).chunks()
 
 
 def read_delta(data: Held) -> Delta:
@@ -197,10 +207,6 @@ def _change(name: str, base: Array, trained: Array) -> Change | None:
         return change_between(base, trained)
     except ModelError as problem:
         raise ModelError(problem.message, where=f"tensor {name!r:.100}") from None
-
-
-def _taking(change: Change, array: Array) -> Any:
-    return lambda: change.taken(array)
 
 
 def _parts(array: Array) -> Iterator[Array]:

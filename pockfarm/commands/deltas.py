@@ -36,6 +36,6 @@ def _delta(options: argparse.Namespace) -> int:
         written = deltas.write_chunks(options.out, [deltas.delta_of(options.base, options.trained)])
     else:
         whole = deltas.apply_delta(options.base, options.apply)
-        written = deltas.write_chunks(options.out, deltas.safetensors_of(whole))
+        written = deltas.write_chunks(options.out, deltas.tensors_file(whole))
     print(f"{options.out}  {written:,} bytes")
     return 0

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compiler.bundle.checkpoint import Checkpoint, Stored
 from compiler.errors import CompileError
-from compiler.graph import Array, TensorType
 from compiler.trained.bring_back import manifest_of, weights_of
 from compiler.trained.checkpoints import tensors_of
 from compiler.trained.delta import (
@@ -21,11 +18,13 @@ from compiler.trained.delta import (
     changed_tensors,
     delta_between,
     delta_file,
-    element_name,
     read_delta,
+    tensors_file,
 )
 from pockfarm.errors import UsageError
 
+Array = Any
+"""One of NumPy's."""
 Source = str | os.PathLike[str] | bytes
 """A file, or its bytes."""
 
@@ -77,15 +76,6 @@ def delta_of(base: Source, trained: Source) -> bytes:
         raise UsageError(f"{problem} [{problem.code}]") from None
 
 
-def safetensors_of(tensors: Mapping[str, Array]) -> Iterable[Any]:
-    """A safetensors file of arrays."""
-    stored = {
-        name: Stored(TensorType(element_name(array), array.shape), partial(np.asarray, array))
-        for name, array in tensors.items()
-    }
-    return Checkpoint(stored, {}).chunks()
-
-
 def tensors_in(held: bytes) -> Mapping[str, Array]:
     """The tensors of a safetensors file, or those that a bundle's training begins with. Raises: CompileError."""
     return weights_of(held) if _is_bundle(held) else tensors_of(held, "base")
@@ -104,9 +94,9 @@ def _known(tensors: Mapping[str, Array]) -> dict[str, Array]:
 def _like(own: Any, array: Array) -> Any:
     if not hasattr(own, "detach"):
         return array
-    import torch
+    from pockfarm.fine_tuning.torch_tensors import like
 
-    return torch.from_numpy(array).to(own)
+    return like(own, array)
 
 
 def _is_bundle(held: bytes) -> bool:
@@ -122,4 +112,4 @@ def _read(source: Source) -> bytes:
         raise UsageError(f"{source}: {problem.strerror}") from None
 
 
-__all__ = ["apply_delta", "changes_of", "delta_of", "safetensors_of", "write_chunks", "write_delta"]
+__all__ = ["apply_delta", "changes_of", "delta_of", "tensors_file", "write_chunks", "write_delta"]

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.graph import Array
 from compiler.trained.bring_back import Trained
 from pockfarm.errors import UsageError
 from pockfarm.model_files import ModelFiles, files_of
@@ -40,7 +39,7 @@ class Brought:
     inputs: Mapping[str, Input]
     frozen: tuple[str, ...]
     state: Callable[[Trained, int], Mapping[str, Any]]
-    base: Callable[[Trained], Mapping[str, Array]]
+    base: Callable[[Trained], Mapping[str, Any]]
     warnings: tuple[CompileWarning, ...] = ()
 
 
