@@ -22,6 +22,7 @@ from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings
 from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
+from compiler.step.adapters import attach_adapters
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
@@ -57,9 +58,10 @@ def walk(
     forward = run_passes(imported, FORWARD_PASSES, trace, "forward graph")
     yield Stage("forward", forward)
     clock.enter("differentiate", 0.08)
-    plan = resolve_plan(forward, settings.plan)
+    told = plan_warnings(forward, settings.plan)
+    adapted = attach_adapters(forward, resolve_plan(forward, settings.plan), settings.plan.lora)
+    forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + told), adapted.plan
     yield Stage("plan", plan, forward.names)
-    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan))
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
         training = stage.made

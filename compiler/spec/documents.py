@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from compiler.errors import PlanError, SpecError
+from compiler.spec.adapters import AdapterSpec
 from compiler.spec.forms import ByName, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Shape, Text
 from compiler.spec.loss import LossForm, LossSpec, LossTerm
 from compiler.spec.optimizer import OptimizerSpec
@@ -41,6 +42,9 @@ class SparsePlan:
     frozen: tuple[str, ...] = member(
         Names(), "names or globs of what never learns, whatever the rules say; a model need not have them", default=()
     )
+    lora: AdapterSpec | None = member(
+        Optional(RecordOf(AdapterSpec)), "low-rank adapters, which learn beside frozen weights", default=None
+    )
 
     @classmethod
     def of_preset(cls, preset: str) -> SparsePlan:
@@ -59,9 +63,9 @@ class SparsePlan:
             raise PlanError(f"no preset is called {source.strip()!r}; there are: {', '.join(PRESETS)}", where="plan")
         given = dict(read_mapping(source, "plan", PlanError))
         if not given.get("name"):
-            given["name"] = given.get("preset") or "frozen"
+            given["name"] = given.get("preset") or ("lora" if given.get("lora") else "frozen")
         plan = read_record(cls, given, Place("plan", PlanError))
-        if plan.preset == "frozen" and not any(rule.ratio > 0 for rule in plan.rules):
+        if plan.preset == "frozen" and plan.lora is None and not any(rule.ratio > 0 for rule in plan.rules):
             raise PlanError(
                 "the plan trains nothing", where="plan.update", hint="add a rule under `update`, or set `preset: full`"
             )

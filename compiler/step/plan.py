@@ -46,7 +46,7 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
         for value, parameter in graph.parameters.items()
         if parameter.may_learn and ratios[parameter.name] > 0
     }
-    if not learning:
+    if not learning and plan.lora is None:
         raise PlanError(
             f"plan {plan.name!r} trains nothing in this model",
             where="plan",
