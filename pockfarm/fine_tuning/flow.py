@@ -100,6 +100,7 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
         warnings=(*brought.warnings, *_unread(task.data, names), *step.warnings, *_remarks(trained)),
         checkpoint=checkpoint,
         bundle=bundle,
+        apart=trained.apart,
     )
 
 
