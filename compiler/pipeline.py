@@ -29,6 +29,7 @@ from compiler.step.dropout import drop_at_random
 from compiler.step.loss import attach_loss
 from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
+from compiler.step.planning.reach import reached_by_loss
 from compiler.step.training import TrainingGraph
 
 
@@ -58,8 +59,9 @@ def walk(
     forward = run_passes(imported, FORWARD_PASSES, trace, "forward graph")
     yield Stage("forward", forward)
     clock.enter("differentiate", 0.08)
-    told = plan_warnings(forward, settings.plan)
-    adapted = attach_adapters(forward, resolve_plan(forward, settings.plan), settings.plan.lora)
+    reach = reached_by_loss(attach_loss(forward, spec.loss))
+    told = plan_warnings(forward, settings.plan, reach)
+    adapted = attach_adapters(forward, resolve_plan(forward, settings.plan, reach), settings.plan.lora)
     forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + told), adapted.plan
     yield Stage("plan", plan, forward.names)
     for stage in _training_stages(forward, plan, spec, trace):
