@@ -110,9 +110,9 @@ class Adapter:
     """Tensors of the checkpoint that learned beside the author's tensor `weight`, of the module `module`.
 
     The layer computes with W + s B A, where s is alpha / rank, or alpha / sqrt(rank) if `rslora`. Of a layer of `form`
-    linear `a` is A: [rank, inputs], `b` is B: [outputs, rank], and W has its outputs in axis `out_axis`; of a conv A is
-    [rank, C, KH, KW], B [K, rank, 1, 1]; of an embedding A is [rank, rows], B [width, rank], and W is [rows, width]. With
-    a `magnitude` m (else empty) each output's row is then scaled to that length. `export` is how the plan wants it back.
+    linear `a` is A: [rank, inputs], `b` is B: [outputs, rank], and W has its outputs in axis `out_axis`; of a conv A
+    is [rank, C, KH, KW], B [K, rank, 1, 1]; of an embedding A is [rank, rows], B [width, rank], W [rows, width]. With a
+    `magnitude` m (else empty) each output's row is then scaled to that length. `export` is how the plan wants it back.
     """
 
     weight: str

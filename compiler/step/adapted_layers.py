@@ -163,9 +163,11 @@ def _use(graph: Graph, value: Value, node: Node) -> tuple[Form | None, str]:
         return "conv", ""
     if node.op.startswith("depthwise"):
         return None, f"{node.layer} is a convolution in groups, which peft cannot merge"
-    if node.op == "embedding" or (node.op == "gather" and integer(node.attrs, "axis") == 0):
-        if len(shape) == 2 and place == 0 and alone:
-            return "embedding", ""
+    looks_up = node.op == "embedding" or (node.op == "gather" and integer(node.attrs, "axis") == 0)
+    if looks_up and len(shape) == 2 and place == 0 and alone:
+        return "embedding", ""
+    if node.op in ("reshape", "slice", "transpose"):
+        return None, f"{node.layer} cuts or reshapes it first, as convolutions in groups and of rank 1 or 3 do"
     return None, f"it is no weight of a linear layer, 2-D convolution or embedding: {node.op} ({node.layer}) reads it"
 
 

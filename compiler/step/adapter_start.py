@@ -20,20 +20,20 @@ from compiler.graph import Array
 def uniform(seed: int, name: str, shape: tuple[int, ...], fan_in: int) -> Array:
     """Kaiming's uniform distribution with a = sqrt(5), as torch.nn.Linear and peft begin: within 1 / sqrt(fan_in)."""
     bound = fan_in**-0.5
-    return ((2 * _units(seed, name, prod(shape)) - 1) * bound).astype(np.float32).reshape(shape)
+    return np.asarray((2 * _units(seed, name, prod(shape)) - 1) * bound, np.float32).reshape(shape)
 
 
 def normal(seed: int, name: str, shape: tuple[int, ...]) -> Array:
     """The standard normal distribution."""
     first, second = np.split(_units(seed, name, 2 * prod(shape)), 2)
-    return (np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)).astype(np.float32).reshape(shape)
+    return np.asarray(np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second), np.float32).reshape(shape)
 
 
 def row_lengths(weight: Array, out_axis: int) -> Array:
     """The Euclidean length of what each output of a weight is a sum of."""
     rows = weight if weight.ndim == 2 else weight.reshape(weight.shape[0], -1)
     along = "ij,ij->i" if out_axis == 0 else "ij,ij->j"
-    return np.sqrt(np.einsum(along, rows, rows, dtype=np.float64)).astype(np.float32)
+    return np.asarray(np.sqrt(np.einsum(along, rows, rows, dtype=np.float64)), np.float32)
 
 
 def _units(seed: int, name: str, count: int) -> NDArray[np.float64]:

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from compiler.errors import LimitExceeded, PlanError
-from compiler.graph import Array, AttrValue, Graph, Node, Parameter
+from compiler.graph import Array, Graph, Node, Parameter
 from compiler.origins import Adapter
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.adapters import AdapterSpec
@@ -31,7 +32,7 @@ _TINY = float(np.finfo(np.float32).tiny)
 """The least square of a length that something is divided by: a row of zeros gives zeros."""
 _SMALL = 1 << 20
 """Elements that an adapter may have, however small the weight is."""
-_POINT: Mapping[str, AttrValue] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+_POINT: Mapping[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +117,7 @@ def _shapes(layer: Layer, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (rank, layer.inputs), (layer.outputs, rank)
 
 
-def _held(
-    b: GraphBuilder, layer: Layer, name: str, array: Array, perm: tuple[int, ...]
-) -> tuple[Value, Parameter]:
+def _held(b: GraphBuilder, layer: Layer, name: str, array: Array, perm: tuple[int, ...]) -> tuple[Value, Parameter]:
     view = array.shape if len(perm) == array.ndim else (array.size,)
     known = Parameter(name, array.shape, view, perm, "weight", layer.nodes[0].layer)
     return b.held(known.to_inside(array)), known
@@ -168,9 +167,11 @@ def _emit(b: GraphBuilder, node: Node, adapter: _Beside) -> None:
 
 
 def _through_a(b: GraphBuilder, node: Node, layer: Layer, a: Value) -> Value:
+    attrs: dict[str, Any] = dict(node.attrs)
     if layer.form == "embedding":
-        return b.emit(node.op, a, *node.inputs[1:], **node.attrs)
-    attrs = {**node.attrs, "transpose_b": False} if layer.form == "linear" else node.attrs
+        return b.emit(node.op, a, *node.inputs[1:], **attrs)
+    if layer.form == "linear":
+        attrs["transpose_b"] = False
     return b.emit(node.op, node.inputs[0], a, **attrs)
 
 

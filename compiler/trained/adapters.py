@@ -2,7 +2,7 @@
 
     lora: W + s B A           dora: m (W + s B A) / |W + s B A|, the length along the inputs of each output
 
-in float64, rounded once. Source: peft 0.21 for the form of its files (`adapter_model.safetensors`, `adapter_config.json`).
+in float64, rounded once. Source: peft 0.21, for the form of its files.
 """
 
 from __future__ import annotations

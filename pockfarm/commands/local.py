@@ -190,7 +190,7 @@ def load_adapters() -> ModuleType:
     try:
         return importlib.import_module("pockfarm.fine_tuning.adapter_files")
     except ModuleNotFoundError as problem:
-        raise UsageError(f"this needs NumPy and onnx ({problem}): python -m pip install 'pockfarm[fine-tune]'") from None
+        raise UsageError(f"this needs NumPy and onnx ({problem}): pip install 'pockfarm[fine-tune]'") from None
 
 
 def load_local() -> ModuleType:

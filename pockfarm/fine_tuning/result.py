@@ -24,7 +24,8 @@ class FineTuned(dict[str, Any]):
     every parameter (NumPy arrays) under the file's names. Beside it: `onnx` and `save_onnx`, the ONNX file with the
     trained elements (of a module: its export, in evaluation mode); `changed`, the names of what training changed;
     `report`, what the run said (`device_agents.wire.Report`); `warnings`; `checkpoint`, the trained parameters as
-    safetensors, as the step knows them; `bundle`, what was built; of a plan with adapters also `save_adapter`. Pickled or copied, it is the state alone.
+    safetensors, as the step knows them; `bundle`, what was built. `save_adapter` is for plans with adapters. Pickled or
+    copied, it is the state alone.
     """
 
     def __init__(

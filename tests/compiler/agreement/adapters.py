@@ -120,7 +120,8 @@ def cnn(kind: str) -> Adapters:
     randomize_norms(module)
     targets = ["stem", "point", "body"]
     return Adapters(
-        module.eval(), (torch.randn(4, 3, 12, 12),), ("input",), {"targets": targets, "rank": 3, "alpha": 6, "kind": kind},
+        module.eval(), (torch.randn(4, 3, 12, 12),), ("input",),
+        {"targets": targets, "rank": 3, "alpha": 6, "kind": kind},
         {"target_modules": targets, "r": 3, "lora_alpha": 6, "use_dora": kind == "dora"},
         _images, _classes(4), ("classifier",), {"batch_norm": "frozen"},
     )  # fmt: skip

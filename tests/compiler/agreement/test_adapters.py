@@ -102,7 +102,7 @@ def _by_peft(built: Built, batches: list[Batch], order: int) -> list[float]:
         optimizer.zero_grad()
         given = [torch.from_numpy(feeds[name][::order].copy()) for name in reference.inputs]
         loss = mean_loss(reference.loss, module(*given), torch.from_numpy(labels[::order].copy()))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return losses
