@@ -36,7 +36,9 @@ PLAIN: Attrs = {"ignored": NOTHING_IGNORED, "smoothing": 0.0}
 
 def _check_weights(logits: TensorType, weights: Types) -> None:
     if any(given.shape != logits.shape[-1:] for given in weights):
-        raise ModelShapeError(f"cross-entropy of logits {logits} needs {logits.shape[-1]} class weights, got {weights[0]}")
+        raise ModelShapeError(
+            f"cross-entropy of logits {logits} needs {logits.shape[-1]} class weights, got {weights[0]}"
+        )
 
 
 def _cross_entropy_infer(inputs: Types, attrs: Attrs) -> Types:
@@ -160,7 +162,7 @@ def _onnx_one_hot(out: OnnxWriter, labels: str, width: int) -> str:
 
 
 def _onnx_targets(out: OnnxWriter, node: NamedNode, weights: Sequence[str], width: int) -> str:
-    """As `_targets`, but where the label is ignored: there it is anything, unless a plain loss has 0 there by itself."""
+    """As `_targets`, but anything where the label is ignored, unless it is negative in a plain loss: 0 then."""
     smoothing = number(node.attrs, "smoothing")
     targets = _onnx_one_hot(out, node.inputs[1], width)
     if smoothing:

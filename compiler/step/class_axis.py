@@ -24,14 +24,20 @@ Step = tuple[Value, int]
 
 def axis_source(graph: Graph, value: Value, axis: int) -> Source:
     """Where the extent of an axis comes from. A layer wins: what is added to its outputs does not change them."""
+    found = {end if isinstance(end, str) else "data" for end in axis_ends(graph, value, axis)}
+    return "layer" if "layer" in found else "unknown" if "unknown" in found else "data"
+
+
+def axis_ends(graph: Graph, value: Value, axis: int) -> frozenset[Step | Source]:
+    """Where an axis comes from in the end: axes of the graph's inputs, or what else is known."""
     walk = _Walk(graph)
-    found: set[Source] = set()
+    found: set[Step | Source] = set()
     todo, seen = [(value, axis)], {(value, axis)}
     while todo:
         name, at = todo.pop()
         node = walk.makers.get(name)
         if node is None:
-            found.add("layer" if name in walk.learned else "data")
+            found.add("layer" if name in walk.learned else (name, at) if name in walk.inputs else "data")
             continue
         rule = RULES.get(node.op) if name == node.outputs[0] else None
         for step in rule(walk, node, at) if rule is not None else ("unknown",):
@@ -40,7 +46,7 @@ def axis_source(graph: Graph, value: Value, axis: int) -> Source:
             elif step not in seen:
                 seen.add(step)
                 todo.append(step)
-    return "layer" if "layer" in found else "unknown" if "unknown" in found else "data"
+    return frozenset(found)
 
 
 class _Walk:
@@ -49,6 +55,7 @@ class _Walk:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.makers = graph.producers()
+        self.inputs = frozenset(graph.inputs)
         self.data = _reached(graph, graph.inputs)
         self.learned = _reached(graph, graph.parameters)
 
@@ -170,6 +177,11 @@ def _attention(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     yield node.inputs[2 if axis == len(walk.shape(node.outputs[0])) - 1 else 0], axis
 
 
+def _recurrence(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+    """Positions and samples are the input's, the state's width is the layer's."""
+    yield (node.inputs[0], axis) if axis < 2 else "layer"
+
+
 RULES: Mapping[str, Rule] = {
     **{record.name: _broadcast for record in ELEMENTWISE},
     **dict.fromkeys(
@@ -188,6 +200,7 @@ RULES: Mapping[str, Rule] = {
     "gather": _gather,
     "matmul": _matmul,
     "max_pool": _channelwise,
+    "recurrence": _recurrence,
     "reshape": _reshape,
     "transpose": _transpose,
 }
