@@ -72,7 +72,7 @@ def _losses(step: CompiledStep) -> dict[str, object]:
 def _tensor(step: CompiledStep, program: Program, value: Value) -> dict[str, object]:
     """Its samples lie along the first axis where no `batch_axis` says otherwise."""
     tensor, axes = program.types[value], step.training.batch_axes
-    told = {"name": program.name_of(value), "dtype": tensor.dtype, "shape": list(tensor.shape)}
+    told: dict[str, object] = {"name": program.name_of(value), "dtype": tensor.dtype, "shape": list(tensor.shape)}
     return {**told, "batch_axis": axes[value]} if value in axes else told
 
 

@@ -128,7 +128,8 @@ def _cross_entropy_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec
 
 def _cross_entropy_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     logits, labels, *weights = node.inputs
-    d_x = b.emit("cross_entropy_grad", logits, labels, *weights, d_output, **node.attrs)
+    ignored, smoothing = integer(node.attrs, "ignored"), number(node.attrs, "smoothing")
+    d_x = b.emit("cross_entropy_grad", logits, labels, *weights, d_output, ignored=ignored, smoothing=smoothing)
     return (d_x, *(None for _ in node.inputs[1:]))
 
 
