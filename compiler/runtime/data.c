@@ -37,7 +37,8 @@ static pf_status check_file(const pf_npy *file, const pf_tensor *tensor) {
 static pf_status open_checked(pf_data *data, pf_npy *file, const char *path, const pf_tensor *tensor) {
     PF_TRY(pf_npy_open(file, path));
     PF_TRY(check_file(file, tensor));
-    if (tensor->batch_axis < 0) return PF_OK;
+    file->infinite = tensor->batch_axis < 0;
+    if (file->infinite) return PF_OK;
     if (!data->counted) data->counted = file;
     data->samples = data->counted->shape[0];
     if (data->samples == file->shape[0]) return PF_OK;
