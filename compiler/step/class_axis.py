@@ -35,7 +35,7 @@ def axis_source(graph: Graph, value: Value, axis: int) -> Source:
             continue
         for step in walk.steps(node, name, at):
             if isinstance(step, str):
-                found.add(step)  # type: ignore[arg-type]
+                found.add(step)
             elif step not in seen:
                 seen.add(step)
                 todo.append(step)

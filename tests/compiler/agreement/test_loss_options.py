@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def drawn(ignored: int = -100, samples: int = BATCH) -> dict[str, np.ndarray]:
 
 def spec_of(loss: object) -> TrainingSpec:
     optimizer = {"kind": "sgd", "learning_rate": 0.5}
-    return TrainingSpec.parse({"batch": BATCH, "loss": loss, "optimizer": optimizer, "threads": 2})  # type: ignore[dict-item]
+    return TrainingSpec.parse({"batch": BATCH, "loss": loss, "optimizer": optimizer, "threads": 2})
 
 
 def by_class(**options: Any) -> Wanted:
@@ -208,7 +208,7 @@ def test_the_binary_trains_and_scores_them_all(tmp_path: Path, kernel_cache: Pat
     (score,) = [one for one in binary.run("eval", "--weights", tmp_path / "after.safetensors", *words)
                 if one["event"] == "eval"]  # fmt: skip
     share = BATCH / len(data["x"])
-    exact, _ = wanted(module, {"x": data["x"]}, arrays, lambda *given: summed(*given, share=share))
+    exact, _ = wanted(module, {"x": data["x"]}, arrays, partial(summed, share=share))
     assert score["loss"] == pytest.approx(exact, rel=1e-5)
     with torch.no_grad():
         tags = module(torch.from_numpy(data["x"]))[0].numpy()
