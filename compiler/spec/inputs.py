@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from compiler.spec.forms import Integer, Json, Place, Shape, as_mapping
+from compiler.spec.forms import Integer, Json, Place, Shape, as_mapping, near_hint
 
 BatchAxis = int | Literal["none"]
 """none: the input is the same for every sample."""
@@ -35,7 +35,7 @@ class InputForm:
         given = as_mapping(value, place)
         other = next((name for name in given if name not in _FIELDS), None)
         if other is not None:
-            raise place.field(other[:60]).refused("unknown field", f"known fields: {', '.join(_FIELDS)}")
+            raise place.field(other[:60]).refused("unknown field", near_hint(other, _FIELDS))
         shape, axis = given.get("shape"), given.get("batch_axis", "")
         return InputSpec(
             None if shape is None else Shape().read(shape, place.field("shape")),
