@@ -36,7 +36,7 @@ def explain_plan(model: bytes, settings: BuildSettings, external: External = NO_
     train = next(program for program in made["place"] if program.name == "train")
     return {
         "schema": SCHEMA,
-        **plan_table(Planned(made["forward"], training, plan, train)),
+        **plan_table(Planned(made["loss"].graph, training, plan, train)),
         "memory": {
             "arena_bytes": memory.arena_bytes,
             "weights_bytes": memory.weights_bytes,

@@ -16,7 +16,7 @@ from typing import Any
 from compiler.graph import Graph, Parameter
 from compiler.program.program import KernelCall, Program
 from compiler.step.plan import UpdatePlan, UpdateSlice
-from compiler.step.planning.layers import Layer, layers_of
+from compiler.step.planning.layers import Layer, adapter_names, layers_of
 from compiler.step.planning.selection import module_paths
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
@@ -99,10 +99,14 @@ class _Rows:
         self._of_parameter: dict[str, Row] = {}
         layers = {value: layer for layer in layers_of(graph) for value in reversed(layer.parameters)}
         made: dict[object, Row] = {}
+        beside = adapter_names(graph)
         for value, parameter in graph.parameters.items():
             if not parameter.may_learn:
                 continue
             layer = layers.get(value)
+            if parameter.name in beside and parameter.layer in self._called:
+                self._of[value] = self._of_parameter[parameter.name] = self._called[parameter.layer]
+                continue
             key = ("layer", layer.number) if layer is not None else ("operator", parameter.layer)
             row = made.get(key)
             if row is None:

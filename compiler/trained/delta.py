@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.bundle.checkpoint import Checkpoint, Stored
 from compiler.bundle.content import Chunk
+from compiler.bundle.tensor_file import Checkpoint, Stored
 from compiler.element_types import EMITTED, DType
 from compiler.errors import ModelError
 from compiler.graph import Array, TensorType

@@ -13,7 +13,14 @@ from typing import Any
 from device_agents.wire import MODES
 from pockfarm.client import Farm
 from pockfarm.commands.deltas import load_deltas
-from pockfarm.commands.local import add_recipe_options, compile_progress, plan_source, print_warnings, source
+from pockfarm.commands.local import (
+    add_recipe_options,
+    compile_progress,
+    load_adapters,
+    plan_source,
+    print_warnings,
+    source,
+)
 from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import UsageError
 from pockfarm.state import StateFolder
@@ -62,7 +69,8 @@ def add_report(subparsers: argparse._SubParsersAction[Any]) -> None:
 def add_weights(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = _command(subparsers, "weights", "download the weights that a run trained (safetensors)", _weights)
     command.add_argument("run_id", metavar="RUN")
-    command.add_argument("--out", type=Path, required=True, metavar="F.safetensors")
+    command.add_argument("--out", type=Path, metavar="F.safetensors")
+    command.add_argument("--adapter", type=Path, metavar="DIR", help="what peft loads, of a plan with lora")
     command.add_argument("--delta", action="store_true", help="only what the run changed of the bundle's weights")
 
 
@@ -201,16 +209,22 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _weights(options: argparse.Namespace) -> int:
+    if options.out is None and options.adapter is None:
+        raise UsageError("say where to: --out F.safetensors, or --adapter DIR for what peft loads")
+    if options.delta and options.out is None:
+        raise UsageError("--delta writes a file: say which with --out F.safetensors")
     with connect(options) as farm:
-        data = _delta(farm, options.run_id) if options.delta else farm.weights(options.run_id)
-    _write(options.out, data)
-    print(f"{options.out}  {len(data):,} bytes")
+        data = farm.weights(options.run_id)
+        needs_bundle = options.adapter is not None or options.delta
+        bundle = farm.bundle_bytes(farm.run(options.run_id).bundle_digest) if needs_bundle else b""
+    if options.out is not None:
+        written = load_deltas().delta_of(bundle, data) if options.delta else data
+        _write(options.out, written)
+        print(f"{options.out}  {len(written):,} bytes")
+    if options.adapter is not None:
+        load_adapters().save_adapter_of(bundle, data, options.adapter)
+        print(options.adapter)
     return 0
-
-
-def _delta(farm: Farm, run_id: str) -> bytes:
-    bundle = farm.bundle_bytes(farm.run(run_id).bundle_digest)
-    return bytes(load_deltas().delta_of(bundle, farm.weights(run_id)))
 
 
 def _dataset(options: argparse.Namespace) -> int:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from compiler.errors import CompileError
+from compiler.trained.adapters import KeptApart
 from compiler.trained.checkpoints import Held
 from compiler.trained.delta import Change
 from compiler.trained.files import Files
 from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.adapter_files import save_adapter
 from pockfarm.fine_tuning.deltas import write_delta
 from pockfarm.values import CompileWarning
 
@@ -24,7 +26,8 @@ class FineTuned(dict[str, Any]):
     every parameter (NumPy arrays) under the file's names. Beside it: `onnx` and `save_onnx`, the ONNX file with the
     trained elements (of a module: its export, in evaluation mode); `changed`, the names of what training changed;
     `report`, what the run said (`device_agents.wire.Report`); `warnings`; `checkpoint`, the trained parameters as
-    safetensors, as the step knows them; `bundle`, what was built. Pickled or copied, it is the state alone.
+    safetensors, as the step knows them; `bundle`, what was built. `save_adapter` is for plans with adapters. Pickled or
+    copied, it is the state alone.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class FineTuned(dict[str, Any]):
         warnings: tuple[CompileWarning, ...],
         checkpoint: Held,
         bundle: Held,
+        apart: Callable[[], KeptApart],
     ) -> None:
         super().__init__(state)
         # What `load_state_dict` looks for: the versions of the modules that wrote the state.
@@ -47,6 +51,7 @@ class FineTuned(dict[str, Any]):
         self.report = report
         self.warnings = warnings
         self._files, self._checkpoint, self._bundle = files, checkpoint, bundle
+        self._apart = apart
         self._changes, self._model = changes, model
 
     @property
@@ -68,6 +73,13 @@ class FineTuned(dict[str, Any]):
             self._files.save(Path(path))
         except OSError as problem:
             raise UsageError(f"{problem.filename or path}: {problem.strerror}") from None
+
+    def save_adapter(self, folder: str | os.PathLike[str]) -> None:
+        """Write what `peft.PeftModel.from_pretrained(module, folder)` loads beside the module as it was before.
+
+        Raises: UsageError without adapters, or where a rule let something learn that peft has no place for.
+        """
+        save_adapter(self._apart, Path(folder))
 
     def save_delta(self, path: str | os.PathLike[str]) -> None:
         """Write what training changed of the state, and nothing else (`pockfarm.apply_delta`). Raises: UsageError."""

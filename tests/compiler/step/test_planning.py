@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,11 +20,11 @@ from compiler.step.planning.reach import reached_by_loss
 from tests.models import export, transformers_model
 
 
-def graph_of(model: bytes, batch_norm: str = "fold") -> Graph:
-    return run_passes(import_model(model, input_shapes={}, batch=2, batch_norm=batch_norm), FORWARD_PASSES)
+def graph_of(model: bytes) -> Graph:
+    return run_passes(import_model(model, input_shapes={}, batch=2, batch_norm="fold"), FORWARD_PASSES)
 
 
-def learns(graph: Graph, plan: str | dict[str, object], loss: str = "") -> dict[str, int]:
+def learns(graph: Graph, plan: str | Mapping[str, object], loss: str = "") -> dict[str, int]:
     """Name -> channels that learn; 0: all."""
     reach = reached_by_loss(attach_loss(graph, TrainingSpec.parse({"loss": {"output": loss}}).loss)) if loss else None
     found = resolve_plan(graph, SparsePlan.parse(plan), reach)
