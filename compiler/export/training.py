@@ -33,7 +33,8 @@ def export_training(step: TrainingGraph, *, name: str = "training", weights: Wei
     outputs back trains. Frozen parameters are inputs too, or initializers if `weights` is "embedded". All are in
     inside layout. The metadata says which name is which, since ours give way to the model's: `loss`, `logits`,
     `labels` (of several, or of another array than `y`: array -> input); `hyper` (kind -> input), `state` (input ->
-    [kind, parameter]), `updates` (input -> output); and for each parameter how the file's layout maps to it.
+    [kind, parameter]), `updates` (input -> output); and for each parameter how the file's layout maps to it. A step of
+    several micro-batches is its last one: `accumulators` (input -> parameter) take the sums of the others' gradients.
     """
     graph, names = step.graph, OnnxNames(step.graph.names)
     frozen = [parameter for parameter in graph.parameters if parameter not in step.updates]
@@ -51,6 +52,9 @@ def export_training(step: TrainingGraph, *, name: str = "training", weights: Wei
         ),
         "updates": json.dumps(names.mapped(step.updates)),
     }
+    if step.accumulators:
+        of_parameters = {names.of(value): names.of(of) for value, of in step.accumulators.items()}
+        metadata["accumulators"] = json.dumps(of_parameters, sort_keys=True)
     return _export(graph, names, (*inputs, *state), state, name, metadata)
 
 
