@@ -190,6 +190,4 @@ def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, C
 
 def _optimizer(spec: TrainingSpec) -> Optimizer:
     own = spec.optimizer
-    return Optimizer(
-        own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate
-    )
+    return Optimizer(own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate)

@@ -1,7 +1,7 @@
-"""What every optimizer's update is made of: a parameter, or a range of its channels, that takes its new values in place.
+"""What every optimizer's update is made of: a parameter, or a range of its channels, takes its new values in place.
 
-`w` is the whole parameter; the gradient and all state cover the channels from `start` along `axis` (everything when axis
-is -1). Operands are w, its gradient, state, then scalars that are fed at run time.
+`w` is the whole parameter; the gradient and all state cover the channels from `start` along `axis` (everything when
+axis is -1). Operands are w, its gradient, state, then scalars that are fed at run time.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class OptimizerSpec:
         kinds=("adafactor",),
     )  # fmt: skip
     d: float = member(
-        Number(1e-6, math.inf), "root mean square above which an update is scaled down", default=1.0, always=True,
+        Number(1.0, math.inf), "root mean square above which an update is scaled down", default=1.0, always=True,
         kinds=("adafactor",),
     )  # fmt: skip
     groups: tuple[ParameterGroup, ...] = member(

@@ -58,10 +58,11 @@ def update(
     floor = b.constant(spec.eps1**2)
     direction = b.emit("mul", gradient, b.emit("rsqrt", b.emit("maximum", moment, floor)))
     step = _step(b, _learning(b, parameter, part), direction, rates, spec)
-    kept = {state: b.emit("keep", state, value, output=state.updated()) for state, value in fresh.items()}
     window = {"axis": part.axis, "start": part.start}
     operands = (parameter, direction, step, rates.learning)
     b.emit("scaled_update", *operands, output=parameter.updated(), weight_decay=weight_decay, **window)
+    # Last: whatever reads the new moments may be given the old ones to compute them from.
+    kept = {state: b.emit("keep", state, value, output=state.updated()) for state, value in fresh.items()}
     return {parameter: parameter.updated(), **kept}
 
 

@@ -39,7 +39,9 @@ def sum_of_squares(b: GraphBuilder, x: Value) -> Value:
 def clip_warnings(gradients: Sequence[TensorType]) -> tuple[CompileWarning, ...]:
     """What clipping costs in memory."""
     size_bytes = sum(gradient.size_bytes for gradient in gradients)
-    message = f"all gradients, {size_bytes:,} bytes, stay in memory until their norm is known, and no update comes early"
+    message = (
+        f"all gradients, {size_bytes:,} bytes, stay in memory until their norm is known, and no update comes early"
+    )
     return (CompileWarning("optimizer.clip_norm", "spec.optimizer.clip_norm", message, "train fewer parameters"),)
 
 

@@ -52,7 +52,9 @@ class _Tables:
             *(f"extern pf_kernel_fn __tvm_ffi_{symbol};\n" for symbol in symbols),
             *(self._program_tables(program) for program in self._programs()),
             self._states(),
-            _array("pf_setting", "settings", [f"{{{_text(name)}, {number.hex()}}}" for name, number in self._settings()]),
+            _array(
+                "pf_setting", "settings", [f"{{{_text(name)}, {number.hex()}}}" for name, number in self._settings()]
+            ),
             self._identity(),
             self._image(),
         ]
@@ -316,8 +318,9 @@ class _Tables:
         tensors = [self._tensor(own, batch=batch, index_limit=self._index_limit(own)) for own in image.data_inputs]
         accumulators, accumulator_bytes = self._accumulators()
         sizes = (image.plan.weights_bytes, image.plan.optimizer_bytes, image.plan.arena_bytes)
+        programs: dict[str, str] = {program.name: self._program(program) for program in self._programs()}
         fields = {
-            **{program.name: self._program(program) for program in self._programs()},
+            **programs,
             "states": "states",
             "state_count": str(len(self._kept_state())),
             "inputs": f"{{{', '.join(tensors)}}}",
