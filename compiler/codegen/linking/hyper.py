@@ -10,10 +10,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from compiler.program.program import Optimizer
+from compiler.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,16 @@ _TOLD: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def settings_of(optimizer: Optimizer) -> dict[str, float]:
-    """What `info` tells of the optimizer beside its kind and learning rate."""
-    return {name: float(getattr(optimizer, name)) for name in _TOLD[optimizer.kind]}
+def hyper_rows(optimizer: Optimizer, inputs: Iterable[Value], place: Callable[[Value], str]) -> list[str]:
+    """`pf_hyper` of a program: a row for each of its inputs that is such a number."""
+    rows = []
+    for value in inputs:
+        if value.role == "hyper" and value.kind in FORMS:
+            form, base = FORMS[value.kind].of(optimizer)
+            rows.append(f"{{{form}, {base.hex()}, {place(value)}}}")
+    return rows
+
+
+def setting_rows(optimizer: Optimizer) -> list[str]:
+    """`pf_setting`: what `info` tells of the optimizer beside its kind and learning rate."""
+    return [f'{{"{name}", {float(getattr(optimizer, name)).hex()}}}' for name in _TOLD[optimizer.kind]]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.linking.hyper import FORMS, settings_of
+from compiler.codegen.linking.hyper import hyper_rows, setting_rows
 from compiler.codegen.linking.losses import check_losses, classes_of, label_name, term_fields
 from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
@@ -52,9 +53,7 @@ class _Tables:
             *(f"extern pf_kernel_fn __tvm_ffi_{symbol};\n" for symbol in symbols),
             *(self._program_tables(program) for program in self._programs()),
             self._states(),
-            _array(
-                "pf_setting", "settings", [f"{{{_text(name)}, {number.hex()}}}" for name, number in self._settings()]
-            ),
+            _array("pf_setting", "settings", setting_rows(self.image.optimizer)),
             self._identity(),
             self._image(),
         ]
@@ -62,9 +61,6 @@ class _Tables:
 
     def _programs(self) -> tuple[Program, ...]:
         return tuple(self.image.programs.values())
-
-    def _settings(self) -> Iterable[tuple[str, float]]:
-        return settings_of(self.image.optimizer).items()
 
     def _kernel(self, call: KernelCall) -> CompiledKernel:
         try:
@@ -141,13 +137,7 @@ class _Tables:
         )
 
     def _hyper(self, program: Program) -> list[str]:
-        """A row for each number that the optimizer is fed."""
-        rows = []
-        for value in program.inputs:
-            if value.role == "hyper" and value.kind in FORMS:
-                form, base = FORMS[value.kind].of(self.image.optimizer)
-                rows.append(f"{{{form}, {base.hex()}, {self._place_or_nowhere(program, value)}}}")
-        return rows
+        return hyper_rows(self.image.optimizer, program.inputs, partial(self._place_or_nowhere, program))
 
     def _operands(self, program: Program, index: int, call: KernelCall) -> list[str]:
         rows = [
@@ -334,7 +324,7 @@ class _Tables:
             "optimizer": _text(image.optimizer.kind),
             "learning_rate": image.optimizer.learning_rate.hex(),
             "settings": "settings",
-            "setting_count": str(len(settings_of(image.optimizer))),
+            "setting_count": str(len(setting_rows(image.optimizer))),
             "micro_batches": str(image.optimizer.micro_batches),
             "accumulator_offset": str(accumulators),
             "accumulator_bytes": str(accumulator_bytes),

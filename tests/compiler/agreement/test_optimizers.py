@@ -181,7 +181,8 @@ class Side:
 
     def _settings(self, name: str) -> dict[str, float]:
         """Of one parameter, as the groups say."""
-        spec, found = self.built.case.optimizer, {}
+        spec = self.built.case.optimizer
+        found: dict[str, float] = {}
         whole = dict(self.module.named_parameters())[name]
         for group in spec.get("groups", ()):
             kind = group.get("kind", "any")

@@ -18,14 +18,13 @@ class Lion(torch.optim.Optimizer):
     def __init__(self, groups: Any, lr: float, beta1: float, beta2: float, weight_decay: float) -> None:
         super().__init__(groups, {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": weight_decay})
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
-            for theta in group["params"]:
-                g, m = theta.grad, self.state[theta].setdefault("exp_avg", torch.zeros_like(theta))
+            for leaf in group["params"]:
+                theta, g, m = leaf.data, leaf.grad, self.state[leaf]["exp_avg"]
                 c = group["beta1"] * m + (1 - group["beta1"]) * g
                 theta -= group["lr"] * (torch.sign(c) + group["weight_decay"] * theta)
-                self.state[theta]["exp_avg"] = group["beta2"] * m + (1 - group["beta2"]) * g
+                self.state[leaf]["exp_avg"] = group["beta2"] * m + (1 - group["beta2"]) * g
 
 
 NAMES: Mapping[str, str] = {
