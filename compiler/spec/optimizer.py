@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from compiler.errors import SpecError
 from compiler.spec.forms import Flag, ListOf, Number, OneOf, Optional
 from compiler.spec.groups import ParameterGroup
 from compiler.spec.records import RecordOf, member
@@ -57,7 +56,7 @@ class OptimizerSpec:
         Number(0.0, math.inf), "least size of a parameter that steps are measured by", default=1e-3, always=True,
         kinds=("adafactor",),
     )  # fmt: skip
-    d: float = member(
+    clip_threshold: float = member(
         Number(1.0, math.inf), "root mean square above which an update is scaled down", default=1.0, always=True,
         kinds=("adafactor",),
     )  # fmt: skip
@@ -69,12 +68,3 @@ class OptimizerSpec:
         Optional(Number(1e-30, math.inf)), "most that the norm of all gradients together may be; null: anything",
         default=None,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        """Raises: SpecError where one field needs another."""
-        if self.nesterov and not self.momentum:
-            raise SpecError(
-                "Nesterov's is a kind of momentum, and there is none",
-                where="spec.optimizer.nesterov",
-                hint="set momentum, such as 0.9",
-            )

@@ -8,7 +8,7 @@ Of a gradient g with two axes or more, in the author's layout, with fresh = t **
 and of one with fewer:  v = v' = v + fresh (g^2 - v). Then
 
     u = g / sqrt(max(v, eps1^2))
-    step = max(eps2, rms(w)) min(lr, 1 / sqrt(t)) / max(1, rms(u) / d)
+    step = max(eps2, rms(w)) min(lr, 1 / sqrt(t)) / max(1, rms(u) / clip_threshold)
     w' = w (1 - lr weight_decay) - step u          rms(x) = sqrt(mean of x^2), of what learns
 Source: torch.optim.Adafactor (arXiv 1804.04235).
 """
@@ -118,7 +118,7 @@ def _learning(b: GraphBuilder, parameter: Value, part: UpdateSlice) -> Value:
 def _step(b: GraphBuilder, weight: Value, direction: Value, rates: Rates, spec: OptimizerSpec) -> Value:
     size = b.emit("maximum", _root_mean_square(b, weight), b.constant(spec.eps2))
     rate = b.emit("mul", size, b.emit("minimum", rates.learning, rates.inverse_root))
-    excess = b.emit("div", _root_mean_square(b, direction), b.constant(spec.d))
+    excess = b.emit("div", _root_mean_square(b, direction), b.constant(spec.clip_threshold))
     return b.emit("div", rate, b.emit("maximum", excess, b.constant(1.0)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from compiler.errors import SpecError
 from compiler.graph import AttrValue, TensorType
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.optimizer import OptimizerKind, OptimizerSpec
@@ -30,8 +31,9 @@ def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, plan: UpdatePlan) ->
     """Add one update per gradient, and the optimizer state it needs.
 
     State has the gradient's shape, that of the slice which learns, or that of means of it over an axis.
-    Raises: SpecError for a group that matches nothing.
+    Raises: SpecError for a group that matches nothing, or a field that needs another.
     """
+    _check(spec)
     settings = settings_of(step.graph, spec, step.gradients)
     b = GraphBuilder(step.graph)
     b.phase = "update"
@@ -77,6 +79,13 @@ class _Update:
     part: UpdateSlice
     settings: Settings
     hyper: tuple[Value, ...]
+
+
+def _check(spec: OptimizerSpec) -> None:
+    if spec.nesterov and not spec.momentum:
+        hint = "set momentum, such as 0.9"
+        said = "Nesterov's is a kind of momentum, and there is none"
+        raise SpecError(said, where="spec.optimizer.nesterov", hint=hint)
 
 
 def _rate(b: GraphBuilder, rate: Value, factor: float) -> Value:

@@ -120,9 +120,8 @@ def test_clipping_says_what_it_keeps() -> None:
 @pytest.mark.parametrize(
     ("spec", "where"),
     [
-        ({"kind": "sgd", "nesterov": True}, "spec.optimizer.nesterov"),
         ({"kind": "lion", "eps": 1e-8}, "spec.optimizer.eps"),
-        ({"kind": "adafactor", "d": 0.5}, "spec.optimizer.d"),
+        ({"kind": "adafactor", "clip_threshold": 0.5}, "spec.optimizer.clip_threshold"),
         ({"clip_norm": 0}, "spec.optimizer.clip_norm"),
         ({"groups": [{"weight_decya": 0}]}, "spec.optimizer.groups[0].weight_decya"),
     ],
@@ -131,6 +130,12 @@ def test_fields_that_do_not_fit_are_refused(spec: Mapping[str, object], where: s
     with pytest.raises(SpecError) as problem:
         TrainingSpec.parse({"optimizer": spec})
     assert problem.value.where == where
+
+
+def test_nesterov_needs_momentum() -> None:
+    with pytest.raises(SpecError, match="momentum") as problem:
+        derive({"nesterov": True})
+    assert problem.value.where == "spec.optimizer.nesterov"
 
 
 def test_every_number_that_an_optimizer_is_fed_has_a_form() -> None:

@@ -20,6 +20,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
 from compiler.step.training import TrainingGraph
 from compiler.targets import load
+from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.export.test_training_export import _run
 from tests.models import export
@@ -87,6 +88,7 @@ def test_a_profile_is_of_whole_steps(bundle: Bundle, binary: StepBinary) -> None
     assert [kernel["flops"] for kernel in kernels] == [kernel["flops"] for kernel in manifest["kernels"]]
     assert len(kernels) == len(info["kernels"]) + len(info["accumulate_kernels"])
     assert len([event for event in events if event["event"] == "step"]) == 4
+    same_on_onnx_runtime(binary, data, seed=3)
     overhead = next(event for event in events if event["event"] == "overhead")
     assert overhead["calls"] == len(kernels)
 

@@ -23,6 +23,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from tests.compiler.agreement.harness import vanishing
 from tests.compiler.agreement.module_reference import ModuleReference
+from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.reference import Window, what_learns
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.agreement.torch_optimizers import NAMES, optimizer_of, start_state, state_kinds
@@ -313,3 +314,6 @@ def test_steps_agree_with_torch(name: str, tmp_path: Path, kernel_cache: Path) -
     exact, single = Side(built, torch.float64), Side(built, torch.float32)
     for t, batch in enumerate(batches(built.case), 1):
         assert problems(built, exact, single, t, batch) == [], f"step {t}"
+    inputs, labels = batches(built.case)[0]
+    data = built.binary.write_data({"input": inputs}, labels)
+    same_on_onnx_runtime(built.binary, data, noise=["layers.0.key.bias"])  # softmax does not see it
