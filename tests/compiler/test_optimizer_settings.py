@@ -152,9 +152,9 @@ def test_a_spec_without_new_fields_keeps_its_text() -> None:
 # -------------------------------------------------------------------------------------------------------------- fusion
 
 
-def calls(optimizer: Mapping[str, object], **more: object) -> list[tuple[str, bool]]:
+def calls(optimizer: Mapping[str, object], *, accumulate: int = 1) -> list[tuple[str, bool]]:
     """Of the train program after fusion: the phase of each call, and whether it updates as well."""
-    programs, _ = make_programs(graph(), derive(optimizer, **more), fusion_passes(load("x86-64-v3")))
+    programs, _ = make_programs(graph(), derive(optimizer, accumulate=accumulate), fusion_passes(load("x86-64-v3")))
     return sorted((call.phase, call.updates) for call in programs[0].calls)
 
 
