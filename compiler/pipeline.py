@@ -78,7 +78,7 @@ def walk(
     yield Stage("schedule", programs)
     clock.enter("memory", 0.16)
     state = state_tensors(forward, training, programs)
-    placed = place_programs(programs, state, attempts(programs, _batch(training), target), settings, trace)
+    placed = place_programs(programs, state, attempts(programs, forward.batch(), target), settings, trace)
     yield Stage("place", placed.programs)
     yield Stage("memory", placed.memory, training.graph.names)
     clock.enter("kernels", 0.2)
@@ -136,6 +136,7 @@ def _imported(model: bytes, settings: BuildSettings, external: External) -> Grap
     return import_model(
         model,
         input_shapes=spec.input_shapes(),
+        batch_axes=spec.batch_axes(),
         batch=spec.batch,
         batch_norm=spec.batch_norm,
         dropout=spec.dropout,
@@ -160,12 +161,6 @@ def _run_on_each(
     programs: tuple[Program, ...], passes: Passes[Program], trace: Trace | None, *, at_end: bool = True
 ) -> tuple[Program, ...]:
     return tuple(run_call_passes(program, passes, trace, at_end=at_end) for program in programs)
-
-
-def _batch(training: TrainingGraph) -> int:
-    """Samples of a step: the first axis of the model's first input."""
-    shape = training.graph.types[training.data_inputs[0]].shape
-    return shape[0] if shape else 1
 
 
 def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, CompiledKernel]:

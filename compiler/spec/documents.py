@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args
 
 from compiler.errors import PlanError, SpecError
 from compiler.spec.adapters import AdapterSpec
-from compiler.spec.forms import ByName, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Shape, Text, near_hint
+from compiler.spec.forms import ByName, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Text, near_hint
+from compiler.spec.inputs import BatchAxis, InputForm, InputSpec
 from compiler.spec.loss import LossForm, LossSpec, LossTerm
 from compiler.spec.optimizer import OptimizerSpec
 from compiler.spec.reading import read_mapping
@@ -99,9 +100,10 @@ class TrainingSpec:
     optimizer: OptimizerSpec = member(
         RecordOf(OptimizerSpec), "how it is minimised", default=OptimizerSpec(), always=True
     )
-    inputs: tuple[tuple[str, tuple[int, ...]], ...] = member(
-        ByName(Shape()), "shapes of inputs whose dimensions the model leaves open", default=(), always=True
-    )
+    inputs: tuple[tuple[str, InputSpec], ...] = member(
+        ByName(InputForm()), "shapes of inputs whose dimensions the model leaves open, and where their samples lie",
+        default=(), always=True,
+    )  # fmt: skip
     batch_norm: BatchNormMode = member(
         OneOf(get_args(BatchNormMode)), "fold into the layer before; frozen statistics; train as in model.train()",
         default="fold", always=True,
@@ -139,7 +141,11 @@ class TrainingSpec:
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes bound by the user, by input name."""
-        return dict(self.inputs)
+        return {name: told.shape for name, told in self.inputs if told.shape is not None}
+
+    def batch_axes(self) -> dict[str, BatchAxis]:
+        """Where the user says that samples lie, by input name."""
+        return {name: told.batch_axis for name, told in self.inputs if told.batch_axis is not None}
 
     def canonical_json(self) -> str:
         """One text for one meaning."""
