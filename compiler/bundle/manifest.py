@@ -28,7 +28,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "device_class": target.device_class,
         "required_features": list(target.required_features),
         "plan": plan.name,
-        "batch": spec.batch,
+        "batch": spec.batch * step.optimizer.micro_batches,
         "threads": step.threads,
         "inputs": [_tensor(step, train, value) for value in step.training.data_inputs],
         "labels": _labels(step, train),

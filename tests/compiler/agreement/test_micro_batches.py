@@ -84,6 +84,7 @@ def test_a_profile_is_of_whole_steps(bundle: Bundle, binary: StepBinary) -> None
     kernels = [event for event in events if event["event"] == "kernel"]
     manifest, info = bundle.manifest, binary.run("info")[0]
     assert (manifest["micro_batches"], info["micro_batches"]) == (2, 2)
+    assert (manifest["batch"], info["batch"]) == (2 * BATCH, BATCH)
     assert [kernel["name"] for kernel in kernels] == [kernel["name"] for kernel in manifest["kernels"]]
     assert [kernel["flops"] for kernel in kernels] == [kernel["flops"] for kernel in manifest["kernels"]]
     assert len(kernels) == len(info["kernels"]) + len(info["accumulate_kernels"])
