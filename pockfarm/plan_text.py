@@ -13,6 +13,8 @@ SUMMED = ("elements", "all_elements", "weight_bytes", "gradient_bytes", "optimiz
           "forward_flops", "backward_flops")  # fmt: skip
 HEADER = ("layer", "", "learns", "elements", "of", "weights B", "gradient B", "optimizer B", "kept B",
           "forward FLOP", "backward FLOP")  # fmt: skip
+REST = "everything else"
+"""The row of what works for no layer."""
 LEGEND = """layer: its number, as `layers` of a plan counts. weights, gradient, optimizer: bytes of what learns, of
 gradients that are stored before they are applied, of the optimizer's state. kept: bytes that the forward pass keeps
 because this layer's backward pass is the last to read them. FLOP of one step."""
@@ -36,15 +38,15 @@ def explanation_text(told: Told) -> str:
 
 def _shortened(rows: Sequence[Told]) -> Iterator[Told]:
     """Frozen layers in a row as one."""
-    for learns, run in itertools.groupby(rows, key=lambda row: bool(row["learns"]) or row["number"] is None):
+    for learns, run in itertools.groupby(rows, key=lambda row: bool(row["learns"]) or row["name"] == REST):
         same = list(run)
         if learns or len(same) < 3:
             yield from same
             continue
-        numbers = [row["number"] for row in same]
+        numbers = [row["number"] for row in same if row["number"] is not None]
         yield {
             "name": f"{same[0]['name']} … {same[-1]['name']}",
-            "number": f"{min(numbers)}-{max(numbers)}",
+            "number": f"{min(numbers)}-{max(numbers)}" if numbers else None,
             "learns": [],
             **{name: sum(row[name] for row in same) for name in SUMMED},
         }

@@ -99,13 +99,17 @@ class _Rows:
         self._of_parameter: dict[str, Row] = {}
         layers = {value: layer for layer in layers_of(graph) for value in reversed(layer.parameters)}
         made: dict[object, Row] = {}
+        named: dict[str, Row] = {}
+        """Rows of layers by the module that they are."""
         beside = adapter_names(graph)
         for value, parameter in graph.parameters.items():
             if not parameter.may_learn:
                 continue
             layer = layers.get(value)
-            if parameter.name in beside and parameter.layer in self._called:
-                self._of[value] = self._of_parameter[parameter.name] = self._called[parameter.layer]
+            known = self._called.get(parameter.layer) if parameter.name in beside else None
+            known = known or (named.get(_module(parameter)) if layer is None else None)
+            if known is not None:
+                self._of[value] = self._of_parameter[parameter.name] = known
                 continue
             key = ("layer", layer.number) if layer is not None else ("operator", parameter.layer)
             row = made.get(key)
@@ -115,6 +119,7 @@ class _Rows:
             self._of[value] = self._of_parameter[parameter.name] = row
             self._called.setdefault(parameter.layer, row)
             if layer is not None:
+                named.setdefault(row.name, row)
                 self._called.setdefault(layer.node.layer, row)
 
     def of(self, value: Value) -> Row:
@@ -127,11 +132,15 @@ class _Rows:
         return row if row is not None else self._called.get(call.layer, self.rest)
 
 
+def _module(parameter: Parameter) -> str:
+    return (module_paths(parameter.name) or [""])[-1]
+
+
 def _row(graph: Graph, layer: Layer | None, parameter: Parameter) -> Row:
     if layer is None:
-        return Row((module_paths(parameter.name) or [parameter.layer or parameter.name])[-1])
-    first = graph.parameters[layer.weights[0]].name
-    return Row((module_paths(first) or [layer.node.layer or first])[-1], layer.number, layer.node.op)
+        return Row(_module(parameter) or parameter.layer or parameter.name)
+    first = graph.parameters[layer.weights[0]]
+    return Row(_module(first) or layer.node.layer or first.name, layer.number, layer.node.op)
 
 
 def _count_parameter(row: Row, step: Planned, value: Value) -> None:
@@ -148,7 +157,8 @@ def _count_parameter(row: Row, step: Planned, value: Value) -> None:
 
 def learnt_words(parameter: Parameter, part: UpdateSlice) -> str:
     """What of a parameter learns: `weight 20 of 40 channels`, `bias (created)`."""
-    own = parameter.name.rpartition(".")[2].rpartition("/")[2] or parameter.kind
+    own = next((one for one in parameter.name.split(".") if one.startswith("lora_")), "")
+    own = own or parameter.name.rpartition(".")[2].rpartition("/")[2] or parameter.kind
     channels = "" if part.is_whole else f" {part.size} of {parameter.shape[part.axis]} channels"
     return f"{own}{channels}{' (created)' if parameter.created else ''}"
 
