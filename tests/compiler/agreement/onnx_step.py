@@ -51,7 +51,7 @@ class OnnxStep:
 
     def _inside(self, name: str, checkpoint: Mapping[str, np.ndarray]) -> np.ndarray:
         layout = self.layouts[name]
-        return np.ascontiguousarray(checkpoint[name].reshape(layout["view_shape"]).transpose(layout["perm"]))
+        return np.array(checkpoint[name].reshape(layout["view_shape"]).transpose(layout["perm"]), order="C")
 
     def _moment(self, name: str, checkpoint: Mapping[str, np.ndarray]) -> np.ndarray:
         kind, of = self.state[name]
