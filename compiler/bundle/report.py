@@ -20,7 +20,11 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
     train = step.programs["train"]
     return {
         "schema": REPORT_SCHEMA,
-        "arena": {"arena_bytes": step.memory.arena_bytes, "values": _arena_values(step, "train")},
+        "arena": {
+            "arena_bytes": step.memory.arena_bytes,
+            "bound_bytes": step.memory.bound_bytes,
+            "values": _arena_values(step, "train"),
+        },
         "graph": {
             "forward nodes": len(step.forward.nodes),
             "training nodes": len(step.training.graph.nodes),

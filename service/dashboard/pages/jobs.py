@@ -181,7 +181,7 @@ def _bundle_facts(built: BundleFacts) -> tuple[Fact, ...]:
 def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:
     kernels = built.manifest.get("kernels")
     named = (
-        ("Arena", memory_plan.planned_bytes(built, "arena_bytes"), "one training step"),
+        ("Arena", memory_plan.planned_bytes(built, "arena_bytes"), _above_bound(built)),
         ("Weights", memory_plan.planned_bytes(built, "weights_bytes"), "in memory"),
         ("Optimizer state", memory_plan.planned_bytes(built, "optimizer_bytes"), "in memory"),
         ("Bundle", built.size_bytes, "download"),
@@ -193,6 +193,11 @@ def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:
         *sizes,
         KeyFigure("Kernel calls", fmt.number(count), under="per step"),
     )
+
+
+def _above_bound(built: BundleFacts) -> str:
+    arena, bound = (memory_plan.planned_bytes(built, name) for name in ("arena_bytes", "bound_bytes"))
+    return f"{fmt.percent(arena / bound - 1)} above its bound" if arena and bound else "one training step"
 
 
 def pretty(text: str) -> str:
