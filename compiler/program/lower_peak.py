@@ -2,8 +2,8 @@
 
 A list schedule looks one call ahead. Here the calls of a window around the peak are ordered anew by best-first search
 over the sets of them that may have run: what is alive depends on that set alone. Calls that free at least what they
-take run at once, which is never worse. Windows and the search are fixed in size, so the work for each round is that of one
-pass over the program; an order stays as it is where the search gains less than `GAIN`.
+take run at once, which is never worse. Windows and the search are fixed in size, so the work for each round
+is that of one pass over the program; an order stays as it is where the search gains less than `GAIN`.
 """
 
 from __future__ import annotations
