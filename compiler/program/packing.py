@@ -7,9 +7,10 @@ most bytes alive at one call are the bound below which no packing gets; packing 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.program.program import ProgramName
 from compiler.values import Value
@@ -37,50 +38,58 @@ class Packing:
     bound_bytes: int
 
 
-def peak_bytes(blocks: Sequence[Block]) -> int:
-    """Most bytes alive at one time: no packing can be smaller."""
-    events = sorted([(block.first, 1, block.size_bytes) for block in blocks] + [
-        (block.last + 1, 0, -block.size_bytes) for block in blocks
-    ])  # fmt: skip
-    peak = now = 0
-    for _, _, change in events:
-        now += change
-        peak = max(peak, now)
-    return peak
-
-
 def pack(blocks: Sequence[Block]) -> Packing:
     """Offsets (of aligned blocks: aligned) such that blocks alive together do not overlap."""
+    alive = _alive(blocks)
+    crowd = [int(alive[block.first : block.last + 1].max()) for block in _from_zero(blocks)]
     orders: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda i: (-blocks[i].size_bytes, blocks[i].first),
         lambda i: (-blocks[i].size_bytes * (blocks[i].last - blocks[i].first + 1), blocks[i].first),
         lambda i: (blocks[i].first - blocks[i].last, -blocks[i].size_bytes),
         lambda i: (blocks[i].first, -blocks[i].size_bytes),
+        lambda i: (-crowd[i], blocks[i].first - blocks[i].last, -blocks[i].size_bytes),
     )
-    bound = peak_bytes(blocks)
-    best, best_order = Packing([], 0, bound), list(range(len(blocks)))
+    bound = int(alive.max(initial=0))
+    best, order = Packing([], 0, bound), list(range(len(blocks)))
     for number, key in enumerate(orders):
         order = sorted(range(len(blocks)), key=key)
         found = Packing(*_first_fit(blocks, order), bound)
-        if not number or found.used_bytes < best.used_bytes:
-            best, best_order = found, order
+        best = found if not number or found.used_bytes < best.used_bytes else best
         if best.used_bytes == bound:
             return best
-    return _searched(blocks, best, best_order)
+    return _searched(blocks, best, order)
+
+
+def peak_bytes(blocks: Sequence[Block]) -> int:
+    """Most bytes alive at one time: no packing can be smaller."""
+    return int(_alive(blocks).max(initial=0))
+
+
+def _from_zero(blocks: Sequence[Block]) -> list[Block]:
+    """With lives counted from the first call of all."""
+    start = min((block.first for block in blocks), default=0)
+    return [replace(block, first=block.first - start, last=block.last - start) for block in blocks]
+
+
+def _alive(blocks: Sequence[Block]) -> NDArray[np.int64]:
+    """Bytes alive at each call, from the first."""
+    moved = _from_zero(blocks)
+    changes = np.zeros(max((block.last for block in moved), default=-1) + 2, np.int64)
+    for block in moved:
+        changes[block.first] += block.size_bytes
+        changes[block.last + 1] -= block.size_bytes
+    return np.cumsum(changes)
 
 
 def _searched(blocks: Sequence[Block], best: Packing, order: list[int]) -> Packing:
-    """Rounds of first-fit, each with what stood highest in the last one placed first."""
+    """The best of some rounds of first-fit, each with what stood highest in the one before placed first."""
     for _ in range(ROUNDS):
         found = Packing(*_first_fit(blocks, order), best.bound_bytes)
-        if found.used_bytes < best.used_bytes:
-            best = found
+        best = found if found.used_bytes < best.used_bytes else best
         if best.used_bytes == best.bound_bytes:
             break
         ends = [offset + block.size_bytes for offset, block in zip(found.offsets, blocks, strict=True)]
-        highest = [i for i in order if ends[i] == found.used_bytes]
-        moved = set(highest)
-        order = highest + [i for i in order if i not in moved]
+        order.sort(key=lambda i: ends[i] != found.used_bytes)  # the others stay as they are among themselves
     return best
 
 
