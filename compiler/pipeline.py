@@ -95,6 +95,7 @@ def walk(
             optimizer=_optimizer(spec.optimizer),
             threads=settings.threads,
             stage_ms=clock.ms,
+            ways=placed.ways,
             choices=placed.choices,
             trace=trace,
             warnings=tuple(dict.fromkeys(training.graph.warnings)),

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from compiler.bundle.archive import REPORT_SCHEMA
+from compiler.placement.place import Way
 from compiler.program.labels import label_of
 from compiler.program.program import Program, ProgramName
 from compiler.rewriting.passes import Declined, Trace
@@ -25,6 +26,7 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
             "bound_bytes": step.memory.bound_bytes,
             "values": _arena_values(step, "train"),
         },
+        "memory_curve": [_point(way, taken=way.memory is step.memory) for way in step.ways],
         "graph": {
             "forward nodes": len(step.forward.nodes),
             "training nodes": len(step.training.graph.nodes),
@@ -37,6 +39,17 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
         "notes": _notes(step, step_bytes),
         "warnings": [warning.to_json() for warning in presentable(step.warnings)],
         "declined": _declined(step.trace),
+    }
+
+
+def _point(way: Way, *, taken: bool) -> dict[str, object]:
+    """A way to run the step: the bytes that it needs in all, and its arithmetic by that without repeated kernels."""
+    return {
+        "name": way.name,
+        "needed_bytes": way.memory.needed_bytes,
+        "flops": way.flops,
+        "flops_ratio": round(way.flops_ratio, 4),
+        "taken": taken,
     }
 
 

@@ -54,7 +54,7 @@ def plan_memory(
                 live[name, key] = (block.first, block.last)
         _place_aliases(program, fixed, placements)
     plan = MemoryPlan(placements, workspaces, live, weights_bytes, optimizer_bytes, arena_bytes, bound_bytes)
-    _check_limit(plan, limit_bytes)
+    check_limit(plan, limit_bytes)
     return programs, plan
 
 
@@ -112,7 +112,8 @@ def _place_aliases(
             placements[program.name, name] = Placement(owner.region, start, program.types[name].size_bytes)
 
 
-def _check_limit(plan: MemoryPlan, limit_bytes: int | None) -> None:
+def check_limit(plan: MemoryPlan, limit_bytes: int | None) -> None:
+    """Refuses a step that needs more than the user's limit. Raises: DoesNotFit."""
     if limit_bytes is not None and plan.needed_bytes > limit_bytes:
         advice = f"{_parts(plan)}: lower the batch, or train fewer or later layers"
         raise DoesNotFit(plan.needed_bytes, limit_bytes, advice)

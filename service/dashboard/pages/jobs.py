@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
 from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
-from service.dashboard.pages.memory import memory_figure, memory_table
+from service.dashboard.pages.memory import memory_figure, memory_table, ways_figure
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Filter, KeyFigure, Listing, choices, state_chip
 from service.dashboard.tables import Column, Row, Table, table
@@ -98,6 +98,7 @@ class JobPage:
     facts: tuple[Fact, ...]
     figures: tuple[KeyFigure, ...]
     memory: Figure | None
+    ways: Figure | None
     graph: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
     warnings: tuple[Mapping[str, object], ...]
@@ -124,6 +125,7 @@ def job_page(session: Session, job_id: str) -> JobPage | None:
         facts=_facts(found) + (_bundle_facts(built) if built else ()),
         figures=_figures(found, built) if built else (),
         memory=memory_figure(built, f"{addresses.job(found.id)}/memory") if built else None,
+        ways=ways_figure(built) if built else None,
         graph=memory_plan.graph_counts(built) if built else (),
         notes=memory_plan.notes(built) if built else (),
         warnings=memory_plan.warnings(built) if built else (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from compiler.step.training import TrainingGraph
 from compiler.values import Value
 from examples.models import MODELS
 
-MODELS_OF_MASKS = {
+MODELS_OF_MASKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mobilenet": ("mobilenet_v2", {"width": 0.35, "resolution": 64, "classes": 10}, "bias-only"),
     "mcunet": ("mcunet", {"resolution": 64}, "bias-only"),
     "resnet50": ("resnet50", {"resolution": 64, "classes": 10, "width": 16}, "bias-only"),
