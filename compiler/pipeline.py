@@ -16,12 +16,14 @@ from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import attempts
 from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
-from compiler.program.program import Optimizer, Program, StateTensor
+from compiler.program.program import Optimizer, Program, ProgramName, StateTensor
 from compiler.program.state import state_tensors
 from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings
-from compiler.spec.documents import OptimizerSpec, TrainingSpec
+from compiler.spec.documents import TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
+from compiler.step.accumulation import accumulate, beside
+from compiler.step.adapters import attach_adapters
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
@@ -59,9 +61,10 @@ def walk(
     yield Stage("forward", forward)
     clock.enter("differentiate", 0.08)
     reach = reached_by_loss(attach_loss(forward, spec.loss))
-    plan = resolve_plan(forward, settings.plan, reach)
+    told = plan_warnings(forward, settings.plan, reach)
+    adapted = attach_adapters(forward, resolve_plan(forward, settings.plan, reach), settings.plan.lora)
+    forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + told), adapted.plan
     yield Stage("plan", plan, forward.names)
-    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan, reach))
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
         training = stage.made
@@ -76,7 +79,7 @@ def walk(
     yield Stage("schedule", programs)
     clock.enter("memory", 0.16)
     state = state_tensors(forward, training, programs)
-    placed = place_programs(programs, state, attempts(programs, _batch(training), target), settings, trace)
+    placed = place_programs(programs, state, attempts(programs, forward.batch(), target), settings, trace)
     yield Stage("place", placed.programs)
     yield Stage("memory", placed.memory, training.graph.names)
     clock.enter("kernels", 0.2)
@@ -92,7 +95,7 @@ def walk(
             memory=placed.memory,
             state=placed.state,
             kernels=kernels,
-            optimizer=_optimizer(spec.optimizer),
+            optimizer=_optimizer(spec),
             threads=settings.threads,
             stage_ms=clock.ms,
             ways=placed.ways,
@@ -121,13 +124,18 @@ def make_programs(
 
 
 def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
-    """The train and forward programs, a call for every node."""
-    inputs = (*training.data_inputs, *training.label_arrays, *training.hyper)
+    """The train and forward programs, and that of the other micro-batches if a step has several: calls for nodes."""
     inference = without_dead(replace(forward, outputs=training.answers))
-    return (
-        lower(training.graph, "train", inputs=inputs, outputs=training.results),
+    first = (
+        _lower_step(training, "train"),
         lower(inference, "forward", inputs=inference.inputs, outputs=training.answers),
     )
+    return first if training.accumulation is None else (*first, _lower_step(training.accumulation, "accumulate"))
+
+
+def _lower_step(training: TrainingGraph, name: ProgramName) -> Program:
+    inputs = (*training.data_inputs, *training.label_arrays, *training.hyper)
+    return lower(training.graph, name, inputs=inputs, outputs=training.results)
 
 
 def _imported(model: bytes, settings: BuildSettings, external: External) -> Graph:
@@ -135,6 +143,7 @@ def _imported(model: bytes, settings: BuildSettings, external: External) -> Grap
     return import_model(
         model,
         input_shapes=spec.input_shapes(),
+        batch_axes=spec.batch_axes(),
         batch=spec.batch,
         batch_norm=spec.batch_norm,
         dropout=spec.dropout,
@@ -150,21 +159,20 @@ def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace
     yield Stage("loss", step)
     step = differentiate(step, plan)
     yield Stage("differentiate", step)
-    step = add_optimizer(step, spec.optimizer, plan)
+    step = add_optimizer(accumulate(step, spec.accumulate), spec.optimizer, plan)
     yield Stage("optimizer", step)
-    yield Stage("training", step.with_graph(run_passes(step.graph, TRAINING_PASSES, trace, "training graph")))
+    step = step.with_graph(run_passes(step.graph, TRAINING_PASSES, trace, "training graph"))
+    if step.accumulation is not None:
+        before = beside(step.accumulation, step.graph)
+        after = before.with_graph(run_passes(before.graph, TRAINING_PASSES, trace, "micro-batch graph"))
+        step = replace(step, accumulation=after)
+    yield Stage("training", step)
 
 
 def _run_on_each(
     programs: tuple[Program, ...], passes: Passes[Program], trace: Trace | None, *, at_end: bool = True
 ) -> tuple[Program, ...]:
     return tuple(run_call_passes(program, passes, trace, at_end=at_end) for program in programs)
-
-
-def _batch(training: TrainingGraph) -> int:
-    """Samples of a step: the first axis of the model's first input."""
-    shape = training.graph.types[training.data_inputs[0]].shape
-    return shape[0] if shape else 1
 
 
 def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, CompiledKernel]:
@@ -180,5 +188,6 @@ def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, C
     return dict(built)
 
 
-def _optimizer(spec: OptimizerSpec) -> Optimizer:
-    return Optimizer(spec.kind, spec.learning_rate, spec.momentum, spec.beta1, spec.beta2)
+def _optimizer(spec: TrainingSpec) -> Optimizer:
+    own = spec.optimizer
+    return Optimizer(own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate)

@@ -46,24 +46,38 @@ typedef struct {
     uint64_t offset;
 } pf_state;
 
+/* A number that a step is fed: what `kind` says of the learning rate, `base` and the step's number t, from 1. */
+typedef struct {
+    enum { PF_RATE, PF_REST, PF_REST_ROOT, PF_STEP_POWER } kind; /* rate, 1 - base^t, sqrt(1 - base^t), t^base */
+    double base;
+    uint64_t offset;
+} pf_hyper;
+
 typedef struct {
     const pf_call *calls;
     uint32_t call_count;
     const pf_operand *operands;
     uint64_t inputs[PF_MAX_INPUTS];
     uint64_t labels[PF_MAX_LABELS], loss, logits;
-    uint64_t learning_rate, bias_correction_1, bias_correction_2_sqrt;
+    const pf_hyper *hyper;
+    uint32_t hyper_count;
     uint64_t random_seed, random_step; /* i64: what random generators draw by */
 } pf_program;
 
 /* One loss. Its output lies at `offset` after a forward run. */
 typedef struct {
-    enum { PF_CROSS_ENTROPY, PF_MSE, PF_L1, PF_HUBER, PF_BCE_WITH_LOGITS, PF_GRAPH } kind;
+    enum { PF_CROSS_ENTROPY, PF_MSE, PF_L1, PF_HUBER, PF_SMOOTH_L1, PF_BCE_WITH_LOGITS, PF_GRAPH } kind;
     pf_tensor output; /* PF_GRAPH: one number, the loss itself */
     uint64_t offset;
     int32_t label; /* which array of labels; -1: none */
+    int32_t own;   /* which input of the model its labels are; -1: none */
+    int32_t shift; /* 1: a position is measured against the label of the next one */
     int64_t classes, class_stride; /* of the output: how many, and how many elements apart */
-    double weight, delta;
+    int64_t label_stride;          /* the same within one sample */
+    int64_t ignored;
+    double weight, delta, smoothing;
+    bool is_sum;
+    const double *class_weights, *pos_weight; /* one for each class; NULL: all 1 */
 } pf_term;
 
 typedef struct {
@@ -71,7 +85,12 @@ typedef struct {
 } pf_identity;
 
 typedef struct {
-    pf_program train, forward;
+    const char *name;
+    double value;
+} pf_setting;
+
+typedef struct {
+    pf_program train, forward, accumulate; /* accumulate: no calls where a step has one micro-batch */
     const pf_state *states;
     uint32_t state_count;
     pf_tensor inputs[PF_MAX_INPUTS];
@@ -82,8 +101,12 @@ typedef struct {
     pf_tensor logits;
     pf_term terms[PF_MAX_TERMS];
     int32_t term_count;
-    enum { PF_SGD, PF_ADAMW } optimizer_kind;
-    double learning_rate, momentum, beta1, beta2;
+    const char *optimizer;
+    double learning_rate;
+    const pf_setting *settings; /* of the optimizer, for `info` */
+    uint32_t setting_count;
+    int32_t micro_batches; /* of a step: the last is a run of `train`, the others of `accumulate` */
+    uint64_t accumulator_offset, accumulator_bytes; /* cleared before a step */
     int32_t threads;
     pf_sizes sizes;
     uint64_t optimizer_offset, arena_offset, total_bytes;
@@ -92,6 +115,25 @@ typedef struct {
 } pf_image;
 
 extern const pf_image pf_image_data;
+
+/* Elements of a sample: all of a tensor that is the same for every sample. */
+static inline int64_t pf_sample_count(const pf_tensor *tensor) {
+    return tensor->batch_axis < 0 ? tensor->count : tensor->count / tensor->shape[tensor->batch_axis];
+}
+
+/* Elements of a sample that lie together. */
+static inline int64_t pf_sample_run(const pf_tensor *tensor) {
+    int64_t run = pf_sample_count(tensor);
+    for (int axis = 0; axis < tensor->batch_axis; axis++) run /= tensor->shape[axis];
+    return run;
+}
+
+/* Where element `element` of a sample, as it lies by itself, is in a batch. */
+static inline int64_t pf_sample_place(const pf_tensor *tensor, int64_t sample, int64_t element) {
+    if (tensor->batch_axis < 0) return element;
+    int64_t run = pf_sample_run(tensor), samples = tensor->shape[tensor->batch_axis];
+    return (element / run * samples + sample) * run + element % run;
+}
 
 static inline size_t pf_item_bytes(pf_dtype dtype) {
     static const uint8_t bytes[] = {4, 8, 4, 1};

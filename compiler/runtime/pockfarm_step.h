@@ -40,26 +40,29 @@ typedef struct {
     char message[768];
 } pf_error;
 
-/* A tensor of the model's interface. `shape[0]` of inputs and labels is the batch. */
+/* A tensor of the model's interface. */
 typedef struct {
     const char *name;
     pf_dtype dtype;
     int32_t rank;
     int64_t shape[PF_MAX_RANK];
+    int32_t batch_axis;  /* where its samples lie; -1: nowhere, it is the same for every sample */
     int64_t count;       /* elements */
     int64_t index_limit; /* integer inputs: valid values are -limit .. limit-1 (rows of a table), of labels 0 .. limit-1
-                          * and -100; 0: any */
+                          * and `ignored`; 0: any */
+    int64_t ignored;     /* of labels that are classes: what counts for nothing */
 } pf_tensor;
 
 typedef struct {
     uint64_t weights_bytes, optimizer_bytes, arena_bytes;
 } pf_sizes;
 
-/* Of one loss: the mean over what was scored so far is loss_sum / terms. */
+/* Of one loss: the mean over what was scored so far is loss_sum / counted. */
 typedef struct {
     double loss_sum;
     int64_t terms;   /* labels that count (cross-entropy), elements, or batches (a loss of the graph's own) */
     int64_t correct; /* cross-entropy: labels whose logit is the largest */
+    double counted;  /* what the mean divides by: `terms`, or the weights of the labels' classes */
 } pf_score;
 
 /* How one checkpoint fits this build. */
@@ -103,10 +106,12 @@ int pf_label_count(void);
 const pf_tensor *pf_label(int index);
 const pf_tensor *pf_logits_tensor(void);
 int64_t pf_batch(void);
+int64_t pf_step_samples(void); /* of a whole step: those of all its micro-batches */
 int pf_term_count(void);
 pf_sizes pf_planned_sizes(void);
 
-/* Where a program reads an input: fill it before every run (a run reuses the bytes). NULL: the program ignores it. */
+/* Where a program reads an input in its next run: fill it before every run, asking again (a run reuses the bytes, and
+ * micro-batches may lie elsewhere). NULL: the program ignores it. */
 void *pf_input_buffer(pf_step *step, pf_program_kind program, int input);
 void *pf_label_buffer(pf_step *step, int label);
 
@@ -119,7 +124,8 @@ void pf_set_learning_rate(pf_step *step, double learning_rate);
 /* Of what the model's random generators draw (0 until set): the same seed, step and model give the same numbers. */
 void pf_set_seed(pf_step *step, uint64_t seed);
 
-/* Forward, backward and update of the bound batch. `train.diverged` if the loss is not finite. */
+/* Forward and backward of the bound batch, and the update. Of a build whose steps have several micro-batches (`accumulate` in
+ * its spec), a call takes one, and the last of a step updates: bind before each. `train.diverged` if the loss is not finite. */
 pf_status pf_train_step(pf_step *step, float *loss);
 
 /* Logits of the bound batch. */
@@ -129,12 +135,16 @@ pf_status pf_forward(pf_step *step);
 const float *pf_logits(const pf_step *step);
 
 /* Add sample `sample` of the last `pf_forward` to `score` of loss `term`: `labels` are that sample's labels from position
- * `first` on, i64 (cross-entropy, -100 ignored) or f32. In double precision. */
+ * `first` on, i64 (cross-entropy) or f32. In double precision. */
 void pf_score_labels(const pf_step *step, int term, int64_t sample, int64_t first, int64_t count, const void *labels,
                      pf_score *score);
 
 /* Add the last `pf_forward`, all of its batch, to `score` of loss `term`, which the graph itself computes. */
 void pf_score_batch(const pf_step *step, int term, pf_score *score);
+
+/* The loss of all that was scored, `samples` samples, from the scores of each: the weighted sum of their means; of a loss
+ * that adds up, what a batch of the data has on average. NaN if no label counts. */
+double pf_score_loss(const pf_score *scores, int64_t samples);
 
 /* Steps done, those of the loaded checkpoint included. */
 int64_t pf_steps_done(const pf_step *step);
