@@ -18,7 +18,7 @@ from typing import Any
 from device_agents.wire import LOCAL_MODES, RunSettings
 from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import UsageError
-from pockfarm.summary import report_text
+from pockfarm.summary import memory_text, report_text
 from pockfarm.table import seconds, text_table
 from pockfarm.values import CompileWarning
 
@@ -151,6 +151,7 @@ def _build(options: argparse.Namespace) -> int:
     built.write(options.out)
     print_warnings(built.warnings, f"report.json in {options.out}")
     print(f"{options.out}  {built.size_bytes:,} bytes  {built.digest}  ({seconds(time.monotonic() - started_s)})")
+    print(memory_text(built.bundle.manifest["memory"]))
     return 0
 
 
