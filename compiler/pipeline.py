@@ -22,6 +22,7 @@ from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings
 from compiler.spec.documents import OptimizerSpec, TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
+from compiler.step.arranged import with_ranges
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
@@ -60,6 +61,7 @@ def walk(
     plan = resolve_plan(forward, settings.plan)
     yield Stage("plan", plan, forward.names)
     forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan))
+    forward, plan = with_ranges(forward, plan, trace)
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
         training = stage.made

@@ -19,7 +19,7 @@ from compiler.spec.loss import LossForm, LossSpec, LossTerm
 from compiler.spec.optimizer import OptimizerSpec
 from compiler.spec.reading import read_mapping
 from compiler.spec.records import RecordOf, member, plain_record, read_record
-from compiler.spec.rules import UpdateRule
+from compiler.spec.rules import UpdateRule, check_rules
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
 PRESETS = ("full", "bias-only", "last-layer", "frozen")
@@ -61,6 +61,7 @@ class SparsePlan:
         if not given.get("name"):
             given["name"] = given.get("preset") or "frozen"
         plan = read_record(cls, given, Place("plan", PlanError))
+        check_rules(plan.rules, Place("plan.update", PlanError))
         if plan.preset == "frozen" and not any(rule.ratio > 0 for rule in plan.rules):
             raise PlanError(
                 "the plan trains nothing", where="plan.update", hint="add a rule under `update`, or set `preset: full`"

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from compiler.channels.choose import choose
+from compiler.channels.coupling import couple
+from compiler.channels.orders import is_run
 from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec.documents import SparsePlan, UpdateRule
@@ -17,11 +20,16 @@ from compiler.warnings import CompileWarning, few_of
 
 @dataclass(frozen=True, slots=True)
 class UpdateSlice:
-    """The part of one parameter that learns: `size` channels from `start` along inside axis `axis`; -1 means all."""
+    """The part of one parameter that learns: `size` channels from `start` along inside axis `axis`; -1 means all.
+
+    Where these do not follow one another yet, `channels` names them in the file's order, and `compiler.step.arranged`
+    makes a range of them.
+    """
 
     axis: int = -1
     start: int = 0
     size: int = 0
+    channels: tuple[int, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -40,9 +48,9 @@ def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
 
     Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing.
     """
-    ratios = _ratios(graph, plan)
+    ratios, chosen = _ratios(graph, plan), _chosen(graph, plan)
     learning = {
-        value: _slice(parameter, ratios[parameter.name])
+        value: chosen.get(value) or _slice(parameter, ratios[parameter.name])
         for value, parameter in graph.parameters.items()
         if parameter.may_learn and ratios[parameter.name] > 0
     }
@@ -60,8 +68,11 @@ def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
     known = graph.named_parameters()
     parts = {name: ratio for name, ratio in _ratios(graph, plan).items() if 0 < ratio < 1}
     whole = [known[name] for name, ratio in parts.items() if _slice(known[name], ratio).is_whole]
+    chosen = {graph.parameters[value].name: part for value, part in _chosen(graph, plan).items()}
     without = [parameter.name for parameter in whole if parameter.channel_axis is None]
+    lacking = [name for name in _by_channels(graph, plan) if name not in chosen]
     rounded = [parameter.name for parameter in whole if parameter.channel_axis is not None]
+    rounded += [name for name, part in chosen.items() if part.is_whole]
     told = []
     if without:
         message = (
@@ -70,6 +81,12 @@ def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
         )
         hint = "a kind: weight in the rule leaves biases out; ratio: 0 freezes a parameter"
         told.append(CompileWarning("plan.ratio_without_channels", "plan.update", message, hint))
+    if lacking:
+        message = (
+            f"{len(lacking)} parameters have no axis of the channels chosen, so all of each learns: {few_of(lacking)}"
+        )
+        hint = "a kind: weight in the rule leaves biases out; a later rule with ratio: 0 freezes a parameter"
+        told.append(CompileWarning("plan.channels_without_axis", "plan.update", message, hint))
     if rounded:
         message = (
             f"{len(rounded)} parameters have so few input channels that the ratio rounds up to all: {few_of(rounded)}"
@@ -93,6 +110,44 @@ def _ratios(graph: Graph, plan: SparsePlan) -> dict[str, float]:
         ratios[name], wanted[name] = 0.0, ""
     _refuse_unlearnable(graph, wanted)
     return {name: ratios[name] for name in graph.named_parameters()}
+
+
+def _by_channels(graph: Graph, plan: SparsePlan) -> dict[str, int]:
+    """Name of a parameter -> the rule that chooses channels of it: the last one that matches it."""
+    found: dict[str, int] = {}
+    for position, rule in enumerate(plan.rules):
+        for name in _matches(graph, rule, f"plan.update[{position}]"):
+            found[name] = position
+    frozen = _frozen(graph, plan)
+    known = graph.named_parameters()
+    return {
+        name: position
+        for name, position in found.items()
+        if plan.rules[position].channels is not None and name not in frozen and name in known
+    }
+
+
+def _chosen(graph: Graph, plan: SparsePlan) -> dict[Value, UpdateSlice]:
+    """What the rules with `channels` let learn. Raises: PlanError."""
+    rules = _by_channels(graph, plan)
+    if not rules:
+        return {}
+    coupling, found = couple(graph), dict[Value, UpdateSlice]()
+    for position in sorted(set(rules.values())):
+        asked = plan.rules[position].channels
+        values = [value for value, own in graph.parameters.items() if rules.get(own.name) == position]
+        if asked is not None:
+            for value, (axis, channels) in choose(coupling, asked, values, f"plan.update[{position}]").items():
+                found[value] = _part(graph.parameters[value].shape[axis], axis, channels)
+    return found
+
+
+def _part(extent: int, axis: int, channels: tuple[int, ...]) -> UpdateSlice:
+    if len(channels) == extent:
+        return WHOLE
+    if is_run(channels):
+        return UpdateSlice(axis, channels[0], len(channels))
+    return UpdateSlice(axis, 0, len(channels), channels)
 
 
 def _frozen(graph: Graph, plan: SparsePlan) -> list[str]:
