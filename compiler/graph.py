@@ -101,6 +101,8 @@ class Parameter:
     """True for a zero bias that the exporter dropped and we created."""
     orders: tuple[tuple[int, ...], ...] = ()
     """For each inside axis, the file's channel at each place; empty for an axis, or for all, in the file's order."""
+    parted: int | None = None
+    """An inside axis that is one with the next where no channels are chosen; optimizer state is kept so in files."""
 
     @property
     def may_learn(self) -> bool:

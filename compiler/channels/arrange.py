@@ -55,7 +55,7 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The graph in its new order, where the wanted channels lie in it, and what had to be kept in an order of its own."""
+    """The graph in its new order, where the wanted channels lie in it, and what is kept in an order of its own."""
 
     graph: Graph
     windows: Mapping[Value, Window]
@@ -86,7 +86,7 @@ Orders = Mapping[Atom, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The factor of the axis along which the channels are chosen, and which of it they are: all of every other factor."""
+    """The factor of the axis along which channels are chosen, and which of it they are, with all of the others."""
 
     atom: Atom
     members: frozenset[int]
@@ -194,7 +194,7 @@ class _Writer:
             self.parameters[value] = replace(self.parameters[value], orders=tables)
 
     def keep_alone(self, one: Wanted) -> Window:
-        """The channels in front of the parameter's own order; its readers get it in the network's. Raises: PlanError."""
+        """The channels in front of the parameter's own order, which its readers do not see. Raises: PlanError."""
         own = self.parameters[one.value]
         if one.value in self.graph.outputs:
             raise PlanError("an output of the model cannot be kept in another order", where=own.name)
@@ -260,4 +260,4 @@ def split_axis(own: Parameter, axis: int, cut: tuple[int, int]) -> Parameter:
     if channel_axis is not None:
         channel_axis = None if channel_axis == axis else channel_axis + (channel_axis > axis)
     perm = tuple(place for places in moved for place in places)
-    return replace(own, view_shape=view, perm=perm, channel_axis=channel_axis)
+    return replace(own, view_shape=view, perm=perm, channel_axis=channel_axis, parted=axis)

@@ -1,4 +1,4 @@
-"""Attention heads and feed-forward blocks as they show in a graph: axes of parameters that run over one set of units."""
+"""Attention heads and feed-forward blocks as they show in a graph: which axes of parameters run over their units."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def heads_of(coupling: Coupling, values: Sequence[Value], told: int | None, wher
     Raises: PlanError where there is none, or another number of heads than was told.
     """
     known = _attentions(coupling)
-    found, odd = [], set()
+    found: list[Row] = []
+    odd: set[int] = set()
     for value in values:
         rows = [row for row in _rows_of(coupling, value) if row[2] in known or (not known and row[2][0].extent == told)]
         for _, axis, product, inner in rows[:1]:

@@ -214,9 +214,9 @@ def _attention(c: Coupling, node: Node) -> None:
     unite(_one(q, 3), _one(k, 3))
     unite(_one(v, 3), _one(y, 3))
     unite(_one(k, 2), _one(v, 2))
-    for one in (y[2], stats[1], *(mask[1] for mask in masks)):
-        if one.extent == q[2].extent:
-            unite((one,), _one(q, 2))
+    for heads in (y[2], stats[1], *(mask[1] for mask in masks)):
+        if heads.extent == q[2].extent:
+            unite((heads,), _one(q, 2))
     groups = split_off(_one(q, 2), k[2].extent)
     if groups is None:
         pin((q[2], k[2]))
