@@ -178,7 +178,9 @@ class _Writer:
         self.parameters: dict[Value, Parameter] = dict(coupling.graph.parameters)
         self.read_as: dict[Value, Value] = {}
         for value in coupling.graph.arrays if orders else ():
-            self._reorder(value, tuple(_table(self._factors(value, axis), orders) for axis in self._axes(value)))
+            tables = tuple(_table(self._factors(value, axis), orders) for axis in self._axes(value))
+            if any(tables):
+                self._reorder(value, tables)
 
     def _axes(self, value: Value) -> range:
         return range(len(self.coupling.axes(value)))
@@ -187,11 +189,9 @@ class _Writer:
         return self.coupling.factors(value, axis)
 
     def _reorder(self, value: Value, tables: tuple[tuple[int, ...], ...]) -> None:
-        if not any(tables):
-            return
         self.b.arrays[value] = reordered(self.graph.arrays[value], tables)
         if value in self.parameters:
-            self.parameters[value] = replace(self.parameters[value], orders=tables)
+            self.parameters[value] = replace(self.parameters[value], orders=tables if any(tables) else ())
 
     def keep_alone(self, one: Wanted) -> Window:
         """The channels in front of the parameter's own order, which its readers do not see. Raises: PlanError."""

@@ -246,7 +246,7 @@ def decoder() -> Chosen:
         "h.0.gate.weight": at(1, [7, 20]),
         "head.weight": at(1, range(8)),
     }
-    return Chosen(case, windows)
+    return Chosen(case, windows, ("head.weight",))
 
 
 def _in_each(channels: np.ndarray) -> np.ndarray:
