@@ -11,17 +11,14 @@
 #include "run_events.h"
 #include "stop.h"
 
-/* The weighted sum of the means, and the accuracy of the first cross-entropy. */
+/* The loss, and the accuracy of the first cross-entropy. */
 static void put_score(int64_t samples, const pf_score *scores) {
-    double loss = 0.0, accuracy = NAN;
-    for (int i = pf_term_count() - 1; i >= 0; i--) {
-        const pf_term *term = &pf_image_data.terms[i];
-        loss += term->weight * (scores[i].loss_sum / (double)scores[i].terms); /* NaN if no label counts */
-        if (term->kind == PF_CROSS_ENTROPY) accuracy = (double)scores[i].correct / (double)scores[i].terms;
-    }
+    double accuracy = NAN;
+    for (int i = pf_term_count() - 1; i >= 0; i--)
+        if (pf_image_data.terms[i].kind == PF_CROSS_ENTROPY) accuracy = (double)scores[i].correct / (double)scores[i].terms;
     pf_event("eval");
     pf_integer("samples", samples);
-    pf_number("loss", loss);
+    pf_number("loss", pf_score_loss(scores, samples));
     pf_number("accuracy", accuracy);
     pf_event_end();
 }
@@ -43,7 +40,7 @@ static pf_status scored_end(const pf_data *data, int64_t *end) {
         if (pf_image_data.terms[i].kind == PF_GRAPH) *end = data->samples - data->samples % pf_batch();
     if (*end > 0) return PF_OK;
     return pf_fail(PF_DATA, "data.count", "%s: has %" PRId64 " samples; the model's own loss is of a whole batch, of %" PRId64,
-                   data->inputs[0].path, data->samples, pf_batch());
+                   data->counted->path, data->samples, pf_batch());
 }
 
 static pf_status score_batch(const pf_data *data, const pf_step *step, int64_t position, pf_score *scores) {
@@ -77,8 +74,9 @@ static pf_status write_npy_header(pf_new_file *file, int64_t samples) {
     char header[512] = "\x93NUMPY\x01\x00";
     int used = 10 + snprintf(header + 10, sizeof header - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%" PRId64 ",",
                              samples);
-    for (int axis = 1; axis < logits->rank; axis++)
-        used += snprintf(header + used, sizeof header - (size_t)used, " %" PRId64 ",", logits->shape[axis]);
+    for (int axis = 0; axis < logits->rank; axis++)
+        if (axis != logits->batch_axis)
+            used += snprintf(header + used, sizeof header - (size_t)used, " %" PRId64 ",", logits->shape[axis]);
     used += snprintf(header + used, sizeof header - (size_t)used, "), }");
     while (used % 64 != 63) header[used++] = ' ';
     header[used++] = '\n';
@@ -87,14 +85,23 @@ static pf_status write_npy_header(pf_new_file *file, int64_t samples) {
     return pf_new_file_write(file, header, (size_t)used);
 }
 
+/* The batch's first samples, one after the other, wherever the model has them. */
+static pf_status write_samples(pf_new_file *file, const float *logits, int64_t samples) {
+    const pf_tensor *tensor = pf_logits_tensor();
+    int64_t count = pf_sample_count(tensor), run = pf_sample_run(tensor);
+    if (run == count) return pf_new_file_write(file, logits, (size_t)(samples * count) * sizeof(float));
+    for (int64_t sample = 0; sample < samples; sample++)
+        for (int64_t first = 0; first < count; first += run)
+            PF_TRY(pf_new_file_write(file, logits + pf_sample_place(tensor, sample, first), (size_t)run * sizeof(float)));
+    return PF_OK;
+}
+
 static pf_status write_logits(pf_new_file *file, pf_step *step, const pf_data *data, int64_t *batches) {
-    const pf_tensor *logits = pf_logits_tensor();
-    size_t sample_bytes = (size_t)(logits->count / logits->shape[0]) * sizeof(float);
     PF_TRY(write_npy_header(file, data->samples));
     for (int64_t position = 0; position < data->samples; position = batch_end(data, position), ++*batches) {
         if (pf_stop_requested) return PF_OK;
         PF_TRY(forward_batch(data, step, position));
-        PF_TRY(pf_new_file_write(file, pf_logits(step), (size_t)(batch_end(data, position) - position) * sample_bytes));
+        PF_TRY(write_samples(file, pf_logits(step), batch_end(data, position) - position));
     }
     return pf_new_file_commit(file);
 }

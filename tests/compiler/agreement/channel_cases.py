@@ -147,7 +147,8 @@ ENCODER = """
 update:
   - {parameters: ["layers.1.query.*", "layers.1.key.*", "layers.1.value.*", "layers.1.output.weight"],
      channels: {indices: [0, 2], along: heads, heads: 4}}
-  - {parameters: ["layers.0.query.weight", "layers.0.output.weight"], channels: {ratio: 0.25, select: magnitude, along: heads}}
+  - parameters: ["layers.0.query.weight", "layers.0.output.weight"]
+    channels: {ratio: 0.25, select: magnitude, along: heads}
   - {parameters: ["layers.1.up.*", "layers.1.down.weight"], channels: {ratio: 0.25, select: magnitude, along: ffn}}
   - {parameters: ["layers.0.down.*"], channels: {indices: [3, 9, 31], along: output}}
   - {parameters: ["embed.weight"], channels: {indices: [3, 9], along: output}}
