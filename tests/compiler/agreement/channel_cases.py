@@ -110,7 +110,8 @@ def mobilenet() -> Chosen:
         "blocks.3.project.0.weight": at(1, [1, 4, 7, 30]),
         "classifier.weight": at(1, largest(norms(w["classifier.weight"], 1), 0.25)),
     }
-    return Chosen(case, windows, ("blocks.3.depthwise.0.weight",))
+    alone = ("blocks.1.project.0.weight", "blocks.1.project.0.weight_bias", "blocks.3.project.0.weight")
+    return Chosen(case, windows, alone)
 
 
 RESNET = """
