@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from compiler.graph import Graph, Parameter, TensorType
 from compiler.ops.record import integer
 from compiler.program.checkpoint_names import CheckpointNames
-from compiler.program.program import Program, StateTensor, ViewOrder
+from compiler.program.program import Program, StateRole, StateTensor, ViewOrder
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
 
@@ -25,8 +24,9 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
         )
         for value, own in forward.parameters.items()
     ]  # fmt: skip
-    arrays = {**forward.arrays, **training.graph.arrays}
-    types = {**forward.types, **training.graph.types}
+    graphs = [step.graph for step in (training, training.accumulation) if step is not None]
+    arrays = {value: array for graph in (forward, *graphs) for value, array in graph.arrays.items()}
+    types = {value: tensor for graph in (forward, *graphs) for value, tensor in graph.types.items()}
     read = {program.root(value) for program in programs for call in program.calls for value in call.inputs}
     for value in arrays:
         if value in read and value not in forward.parameters:
@@ -36,6 +36,9 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
         state = _plain_state(value, names.state(value.kind, own.name), types[value], "optimizer")
         orders = _orders_of_slice(own, types[value], windows.get(parameter, {}))
         tensors.append(replace(state, file_shape=_joined(own, types[value].shape), orders=orders))
+    for value, parameter in training.accumulators.items():  # last: the runtime clears them together
+        name = names.state(value.kind, forward.parameters[parameter].name)
+        tensors.append(_plain_state(value, name, types[value], "accumulator"))
     return tuple(tensors)
 
 
@@ -72,6 +75,6 @@ def _windows(training: TrainingGraph) -> dict[Value, dict[int, int]]:
     }
 
 
-def _plain_state(value: Value, name: str, tensor: TensorType, role: Literal["constant", "optimizer"]) -> StateTensor:
+def _plain_state(value: Value, name: str, tensor: TensorType, role: StateRole) -> StateTensor:
     axes = tuple(range(len(tensor.shape)))
-    return StateTensor(value, name, tensor, role, tensor.shape, tensor.shape, axes, role == "optimizer")
+    return StateTensor(value, name, tensor, role, tensor.shape, tensor.shape, axes, role != "constant")

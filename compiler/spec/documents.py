@@ -100,6 +100,9 @@ class TrainingSpec:
     optimizer: OptimizerSpec = member(
         RecordOf(OptimizerSpec), "how it is minimised", default=OptimizerSpec(), always=True
     )
+    accumulate: int = member(
+        Integer(1, 4096), "micro-batches of a step, of `batch` samples each; their gradients are averaged", default=1
+    )
     inputs: tuple[tuple[str, InputSpec], ...] = member(
         ByName(InputForm()), "shapes of inputs whose dimensions the model leaves open, and where their samples lie",
         default=(), always=True,

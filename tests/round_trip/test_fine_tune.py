@@ -76,6 +76,14 @@ def test_a_step_is_pytorchs(form: str) -> None:
     assert_like(pockfarm.fine_tune(module, x, data, spec=SPEC, steps=1), after_a_step(module, x, y))
 
 
+def test_an_epoch_of_steps_of_two_micro_batches_is_one_step_of_all_samples() -> None:
+    module, (x, y) = mlp(), xy()
+    half = len(x) // 2
+    tuned = pockfarm.fine_tune(module, x[:half], (x, y), spec={**SPEC, "batch": half, "accumulate": 2}, epochs=1)
+    assert_like(tuned, after_a_step(module, x, y))
+    assert len(tuned.losses) == 1
+
+
 def test_a_file_of_data_a_plan_in_text_and_a_spec_in_a_file(tmp_path: Path) -> None:
     module, (x, y) = mlp(), xy()
     np.savez(tmp_path / "data.npz", x=x.numpy(), y=y.numpy())

@@ -54,7 +54,7 @@ class OnnxStep:
         array = checkpoint[name].reshape(layout["view_shape"]).transpose(layout["perm"])
         for axis, order in enumerate(layout.get("orders", ())):
             array = array.take(order, axis=axis) if order else array
-        return np.ascontiguousarray(array)
+        return np.array(array, order="C")
 
     def _moment(self, name: str, checkpoint: Mapping[str, np.ndarray]) -> np.ndarray:
         kind, of = self.state[name]

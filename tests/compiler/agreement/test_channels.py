@@ -107,7 +107,7 @@ def test_a_module_comes_back_with_its_channels_in_place() -> None:
                     )
                     parameter[window] -= 0.5 * parameter.grad[window]
     back = Decoder()
-    back.load_state_dict(tuned.state_dict(), strict=True)
+    back.load_state_dict(tuned, strict=True)
     for (name, before), (_, found), (_, wanted) in zip(
         module.named_parameters(), back.named_parameters(), own.named_parameters(), strict=True
     ):
