@@ -90,8 +90,8 @@ def test_a_module_comes_back_with_its_channels_in_place() -> None:
     """`fine_tune` beside PyTorch's own steps: heads, hidden units and channels, loaded strictly."""
     torch.manual_seed(5)
     module = Decoder().eval()
-    x, y = torch.randint(0, 100, (4, 16)), torch.randint(0, 4, (4,))
-    spec: dict[str, Any] = {"batch": 4, "optimizer": {"kind": "sgd", "learning_rate": 0.5}}
+    x, y = torch.randint(0, 100, (2, 16)), torch.randint(0, 4, (2,))
+    spec: dict[str, Any] = {"batch": 2, "threads": 2, "optimizer": {"kind": "sgd", "learning_rate": 0.5}}
     tuned = pockfarm.fine_tune(copy.deepcopy(module), x, (x, y), plan=DECODER, spec=spec, steps=3)
     windows = decoder().windows
     own = copy.deepcopy(module).double()
