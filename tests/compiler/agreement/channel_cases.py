@@ -16,7 +16,7 @@ from compiler.spec.documents import SparsePlan
 from tests.compiler.agreement.harness import Case
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.reference import Window
-from tests.models import InvertedResidualNet, export, randomize_norms, resnet18, transformer_encoder
+from tests.models import InvertedResidualNet, ResNet, export, randomize_norms, transformer_encoder
 
 State = Mapping[str, np.ndarray]
 Windows = dict[str, Window]
@@ -116,25 +116,25 @@ def mobilenet() -> Chosen:
 
 RESNET = """
 update:
-  - {parameters: ["layers.5.body.0.*"], channels: {ratio: 0.25, select: magnitude, along: output}}
-  - {parameters: ["layers.6.body.0.weight"], channels: {ratio: 0.25, select: magnitude}}
-  - {parameters: ["layers.7.body.3.weight"], channels: {indices: [0, 3, 5, 21], along: input}}
-  - {parameters: ["fc.weight"], channels: {indices: [1, 2, 60]}}
+  - {parameters: ["layers.1.body.0.*"], channels: {ratio: 0.25, select: magnitude, along: output}}
+  - {parameters: ["layers.2.body.0.weight"], channels: {ratio: 0.25, select: magnitude}}
+  - {parameters: ["layers.2.body.3.weight"], channels: {indices: [0, 3, 5, 21], along: input}}
+  - {parameters: ["fc.weight"], channels: {indices: [1, 2, 30]}}
   - {parameters: ["fc.bias"], channels: {indices: [1, 3], along: output}}
 """
 
 
 def resnet() -> Chosen:
     """Residual channels behind Relu and pools; a pinned output, whose bias is kept alone."""
-    case = _case(_seeded(lambda: resnet18(width=8, classes=4)), _images, 4, RESNET)
+    case = _case(_seeded(lambda: ResNet((1, 1, 1), 8, 1, 4)), _images, 4, RESNET)
     w = case.reference.initial()
-    first = norms(w["layers.5.body.0.weight"], 0) + norms(w["layers.5.body.0.weight_bias"], 0)
+    first = norms(w["layers.1.body.0.weight"], 0) + norms(w["layers.1.body.0.weight_bias"], 0)
     windows = {
-        "layers.5.body.0.weight": at(0, largest(first, 0.25)),
-        "layers.5.body.0.weight_bias": at(0, largest(first, 0.25)),
-        "layers.6.body.0.weight": at(1, largest(norms(w["layers.6.body.0.weight"], 1), 0.25)),
-        "layers.7.body.3.weight": at(1, [0, 3, 5, 21]),
-        "fc.weight": at(1, [1, 2, 60]),
+        "layers.1.body.0.weight": at(0, largest(first, 0.25)),
+        "layers.1.body.0.weight_bias": at(0, largest(first, 0.25)),
+        "layers.2.body.0.weight": at(1, largest(norms(w["layers.2.body.0.weight"], 1), 0.25)),
+        "layers.2.body.3.weight": at(1, [0, 3, 5, 21]),
+        "fc.weight": at(1, [1, 2, 30]),
         "fc.bias": at(0, [1, 3]),
     }
     return Chosen(case, windows, ("fc.bias",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -113,8 +114,8 @@ class Net:
         return check(graph, [Wanted(*one) for one in wanted.values()], feeds)
 
 
-PRODUCT = {"transpose_a": False, "transpose_b": False}
-DENSE = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+PRODUCT: dict[str, Any] = {"transpose_a": False, "transpose_b": False}
+DENSE: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
 
 
 def test_what_is_read_through_one_axis_is_reordered_together() -> None:
