@@ -24,6 +24,7 @@ from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
 from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data, unread_names
+from pockfarm.fine_tuning.deltas import changes_of
 from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import Say, Trainer
@@ -95,8 +96,11 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     run = trainer.train(step, _written(arrays, folder), settings, folder, say)
     checkpoint = _held(run.checkpoint)
     trained = _brought_back(brought, bundle, checkpoint)
+    state = brought.state(trained, settings.steps)
     return FineTuned(
-        brought.state(trained, settings.steps),
+        state,
+        changes=changes_of(brought.base(trained), state),
+        model=trained.model,
         files=trained.files,
         changed=tuple(sorted(trained.changed)),
         report=run.report,

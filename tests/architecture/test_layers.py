@@ -34,6 +34,7 @@ LAYERS: dict[str, Layers] = {
         "ops",
         "rewriting",  # writing, checking and running passes
         ("frontend", "passes", "spec"),  # from the file, on the graph, from the user
+        "channels",  # which of them learn, side by side
         "step",  # plan, loss, gradients, optimizer
         "program",  # calls in order, and their memory
         ("codegen", "export", "fusion", "recomputation"),
@@ -46,7 +47,7 @@ LAYERS: dict[str, Layers] = {
         "bundle",  # what leaves
         "trained",  # what comes back
         "pipeline",
-        "stage_text",  # any stage as text
+        ("explain", "stage_text"),  # a plan's meaning; any stage as text
         "api",
     ),
     "compiler.frontend": (
