@@ -17,6 +17,14 @@ typedef struct {
     uint64_t seed;
     bool sequential, spare_core;
     double learning_rate; /* negative: the build's */
+    int schedule;         /* a pf_schedule_kind; negative: the build's */
+    int64_t warmup_steps, schedule_steps; /* -1, 0: not given */
+    double final_ratio;                   /* negative: the build's */
+    const char *eval_inputs[PF_MAX_INPUTS], *eval_labels[PF_MAX_LABELS];
+    double validation;            /* share of the samples; 0: none */
+    int64_t eval_every, patience; /* 0: not given */
+    double min_delta, explosion_factor;
+    bool save_best;
 } pf_options;
 
 /* Fill `options` from the arguments; PF_USER with code `user.usage` if they make no sense. */
