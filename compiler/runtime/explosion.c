@@ -4,14 +4,23 @@
 
 #include "image.h"
 
-enum { FIRST_STEPS = 8, HIGH_STEPS = 8 };
+enum { FIRST_STEPS = 8, FIRST_ERRORS = 16, HIGH_STEPS = 8 };
 
-/* Cross-entropy is bounded by what the logits are, and never near 0 and far from it by luck alone. */
+/* A cross-entropy is not small by luck where it is large in general; an error is, and the mean of many is not. */
+static int64_t first_steps_of(const pf_term *term) {
+    if (term->kind == PF_CROSS_ENTROPY || term->kind == PF_BCE_WITH_LOGITS) return 1;
+    if (term->label < 0) return FIRST_STEPS;
+    int64_t errors = pf_image_data.labels[term->label].count;
+    return errors >= FIRST_ERRORS ? 1 : errors * FIRST_STEPS <= FIRST_ERRORS ? FIRST_STEPS : (FIRST_ERRORS + errors - 1) / errors;
+}
+
 static int64_t first_steps(void) {
-    for (int i = 0; i < pf_image_data.term_count; i++)
-        if (pf_image_data.terms[i].kind != PF_CROSS_ENTROPY && pf_image_data.terms[i].kind != PF_BCE_WITH_LOGITS)
-            return FIRST_STEPS;
-    return 1;
+    int64_t most = 1;
+    for (int i = 0; i < pf_image_data.term_count; i++) {
+        int64_t steps = first_steps_of(&pf_image_data.terms[i]);
+        if (steps > most) most = steps;
+    }
+    return most;
 }
 
 bool pf_explodes(pf_explosion *explosion, double loss) {

@@ -7,9 +7,10 @@
 
 #define PF_EXPLOSION_FACTOR 100.0
 
-/* Losses explode when half of the last 16 steps lie above `factor` times where the run began. It began at its first loss, or
- * (for losses that grow with the square or the size of an error, and may be near 0 by luck) at the largest of its first
- * eight; at 1 if that is less. So neither noise nor a start near 0 is an explosion, and a rise that goes on is one. */
+/* Losses explode when half of the last 16 steps lie above `factor` times where the run began. It began at its first loss; a
+ * mean of fewer than 16 errors (mse, l1, huber) may be near 0 by luck, so there it is the largest of the first steps that hold
+ * 16, eight at most, and of eight where the graph computes its loss; at 1 if that is less. So neither noise nor a start near 0
+ * is an explosion, and a rise that goes on, or stays, is one. */
 typedef struct {
     double factor; /* 0: never */
     double start;  /* where the run began: all zero is a new run */

@@ -96,6 +96,7 @@ pf_status pf_check_training_options(const pf_options *options) {
     for (int i = 0; i < PF_MAX_LABELS; i++) files |= options->eval_labels[i] != NULL;
     if (files && options->validation > 0)
         return pf_bad_usage("%s and %s both say what to validate on; give one", "--validation", "--eval-input");
+    if (options->save_best && !options->save) return pf_bad_usage("%s needs --save F%s", "--save-best", "");
     if (files) return pf_need_data("--eval-", options->eval_inputs, options->eval_labels);
     if (options->validation > 0) return PF_OK;
     if (options->eval_every || options->patience || options->min_delta > 0 || options->save_best)

@@ -11,20 +11,19 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from torch.optim import lr_scheduler
-from transformers.optimization import (
-    get_constant_schedule_with_warmup,
-    get_cosine_schedule_with_warmup,
-    get_cosine_with_min_lr_schedule_with_warmup,
-    get_linear_schedule_with_warmup,
-)
 
 from tests.compiler.step_process import Data, classifier_state, run, table_data, table_state, write_weights
 from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES, ROWS
+from tests.vision import transformers
 
 pytestmark = pytest.mark.xdist_group("runtime")
 
 RATE, STEPS = 0.25, 12
 Scheduler = Callable[[Any], Any]
+
+
+def from_transformers(name: str, *arguments: int, **more: float) -> Scheduler:
+    return lambda optimizer: getattr(transformers().optimization, f"get_{name}")(optimizer, *arguments, **more)
 
 
 def constant_then_linear(optimizer: Any) -> Any:
@@ -37,27 +36,27 @@ def constant_then_linear(optimizer: Any) -> Any:
 REFERENCES: dict[str, tuple[Scheduler, tuple[object, ...]]] = {
     "no schedule": (lambda o: lr_scheduler.ConstantLR(o, factor=1.0), ()),
     "constant, final ratio is not for it": (
-        lambda o: get_constant_schedule_with_warmup(o, 0), ("--schedule", "constant", "--final-ratio", 0.1)),
-    "warm-up alone": (lambda o: get_constant_schedule_with_warmup(o, 5), ("--warmup-steps", 5)),
-    "linear": (lambda o: get_linear_schedule_with_warmup(o, 0, STEPS), ("--schedule", "linear")),
+        from_transformers("constant_schedule_with_warmup", 0), ("--schedule", "constant", "--final-ratio", 0.1)),
+    "warm-up alone": (from_transformers("constant_schedule_with_warmup", 5), ("--warmup-steps", 5)),
+    "linear": (from_transformers("linear_schedule_with_warmup", 0, STEPS), ("--schedule", "linear")),
     "linear with warm-up": (
-        lambda o: get_linear_schedule_with_warmup(o, 4, STEPS), ("--schedule", "linear", "--warmup-steps", 4)),
+        from_transformers("linear_schedule_with_warmup", 4, STEPS), ("--schedule", "linear", "--warmup-steps", 4)),
     "linear, LinearLR": (
         lambda o: lr_scheduler.LinearLR(o, 1.0, 0.3, total_iters=8),
         ("--schedule", "linear", "--schedule-steps", 8, "--final-ratio", 0.3)),
     "linear from a warm-up to a final rate": (
         constant_then_linear, ("--schedule", "linear", "--warmup-steps", 3, "--final-ratio", 0.2)),
-    "cosine": (lambda o: get_cosine_schedule_with_warmup(o, 0, STEPS), ("--schedule", "cosine")),
+    "cosine": (from_transformers("cosine_schedule_with_warmup", 0, STEPS), ("--schedule", "cosine")),
     "cosine with warm-up": (
-        lambda o: get_cosine_schedule_with_warmup(o, 5, STEPS), ("--schedule", "cosine", "--warmup-steps", 5)),
+        from_transformers("cosine_schedule_with_warmup", 5, STEPS), ("--schedule", "cosine", "--warmup-steps", 5)),
     "cosine, CosineAnnealingLR": (
         lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=STEPS, eta_min=0.1 * RATE),
         ("--schedule", "cosine", "--final-ratio", 0.1)),
     "cosine from a warm-up to a final rate": (
-        lambda o: get_cosine_with_min_lr_schedule_with_warmup(o, 2, 20, min_lr_rate=0.4),
+        from_transformers("cosine_with_min_lr_schedule_with_warmup", 2, 20, min_lr_rate=0.4),
         ("--schedule", "cosine", "--warmup-steps", 2, "--schedule-steps", 20, "--final-ratio", 0.4)),
     "all warm-up": (
-        lambda o: get_linear_schedule_with_warmup(o, 40, STEPS), ("--schedule", "linear", "--warmup-steps", 40)),
+        from_transformers("linear_schedule_with_warmup", 40, STEPS), ("--schedule", "linear", "--warmup-steps", 40)),
 }  # fmt: skip
 
 
