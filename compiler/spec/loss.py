@@ -1,28 +1,21 @@
 """What a step minimises: one loss of one output, or the weighted sum of several.
 
-A kind of loss is one row in `KINDS`: the fields that it reads beside `output`, `labels` and `weight`.
+A kind of loss is one word of `LossKind`; the fields of `LossTerm` say which kinds take them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from compiler.errors import SpecError
-from compiler.spec.fields import Fields
+from compiler.spec.forms import Integer, Json, ListOf, Number, OneOf, Optional, Place, Text, as_mapping
+from compiler.spec.records import RecordOf, member, plain_record, read_record, schema_of
 
 LossKind = Literal["cross_entropy", "mse", "l1", "huber", "bce_with_logits", "graph"]
 """As the functions of these names in `torch.nn.functional`, averaged. graph: the output is the loss itself."""
-KINDS: Mapping[LossKind, tuple[str, ...]] = {
-    "cross_entropy": ("class_axis",),
-    "mse": (),
-    "l1": (),
-    "huber": ("delta",),
-    "bce_with_logits": (),
-    "graph": (),
-}
+MEASURED: tuple[LossKind, ...] = tuple(kind for kind in get_args(LossKind) if kind != "graph")
+"""Those that are measured against labels."""
 LABELS = "y"
 """The data set's array of labels, where the spec names none."""
 MAX_TERMS = 16
@@ -33,29 +26,22 @@ MAX_LABELS = 8
 class LossTerm:
     """One loss: what it is, which output it reads, and against which labels."""
 
-    kind: LossKind = "cross_entropy"
-    output: str = ""
-    """Name of the model output it reads; empty: the only (or first) output."""
-    class_axis: int | None = None
-    """Cross-entropy: the output's axis that holds the classes, from its end if negative; None: the last."""
-    labels: str = LABELS
-    """The data set's array that it is measured against. A loss that is the graph's own has none."""
-    weight: float = 1.0
-    """What it is multiplied by in a sum."""
-    delta: float = 1.0
-    """Huber: where the parabola turns into lines."""
+    kind: LossKind = member(OneOf(get_args(LossKind)), "which loss", default="cross_entropy", always=True)
+    output: str = member(
+        Text(), "name of the model output that it reads; empty: the only (or first)", default="", always=True
+    )
+    class_axis: int | None = member(
+        Optional(Integer(-8, 7)), "the output's axis that holds the classes, from its end if negative; null: the last",
+        default=None, kinds=("cross_entropy",),
+    )  # fmt: skip
+    labels: str = member(Text(), "the data set's array that it is measured against", default=LABELS, kinds=MEASURED)
+    weight: float = member(Number(0.0, 1e12), "what it is multiplied by in a sum", default=1.0)
+    delta: float = member(Number(1e-12, math.inf), "where the parabola turns into lines", default=1.0, kinds=("huber",))
 
     @property
     def has_labels(self) -> bool:
         """Whether it is measured against an array of the data set."""
         return self.kind != "graph"
-
-    def to_json(self) -> dict[str, object]:
-        """Plain data; what has its default is left out, so that a spec without it keeps its digest."""
-        told = {"kind": self.kind, "output": self.output}
-        plain = LossTerm(self.kind, self.output)
-        rest = ("labels", "weight", *KINDS[self.kind])
-        return {**told, **{name: getattr(self, name) for name in rest if getattr(self, name) != getattr(plain, name)}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,39 +55,45 @@ class LossSpec(LossTerm):
         """What is added up."""
         return self.terms or (self,)
 
-    def to_json(self) -> dict[str, object]:
-        """Plain data."""
-        return {"terms": [term.to_json() for term in self.terms]} if self.terms else LossTerm.to_json(self)
+
+ALONE = ("weight",)
+"""What a loss that is the only one does not have."""
 
 
-def read_loss(table: Fields) -> LossSpec:
-    """The `loss` of a spec. Raises: SpecError."""
-    entries = table.tables("terms")
-    if not entries:
-        only = _term(table, weight=False)
-        return LossSpec(only.kind, only.output, only.class_axis, only.labels, delta=only.delta)
-    table.done()
-    if len(entries) > MAX_TERMS:
-        raise SpecError(f"{len(entries)} terms, the limit is {MAX_TERMS}", where="spec.loss.terms")
-    terms = tuple(_term(entry) for entry in entries)
-    labels = dict.fromkeys(term.labels for term in terms if term.has_labels)
-    if len(labels) > MAX_LABELS:
-        raise SpecError(f"{len(labels)} arrays of labels, the limit is {MAX_LABELS}", where="spec.loss.terms")
-    return LossSpec(terms=terms)
+class LossForm:
+    """A loss, or `terms` that are added up."""
 
+    terms = ListOf(RecordOf(LossTerm), "terms", MAX_TERMS)
 
-def _term(table: Fields, *, weight: bool = True) -> LossTerm:
-    """What its kind reads; anything else is refused."""
-    name = table.choice("kind", get_args(LossKind), default="cross_entropy")
-    kind = next(known for known in KINDS if known == name)
-    reads = KINDS[kind]
-    term = LossTerm(
-        kind=kind,
-        output=table.text("output", default=""),
-        class_axis=table.optional_integer("class_axis", low=-8, high=7) if "class_axis" in reads else None,
-        labels=table.text("labels", default=LABELS) or LABELS if kind != "graph" else LABELS,
-        weight=table.number("weight", default=1.0, low=0.0, high=1e12) if weight else 1.0,
-        delta=table.number("delta", default=1.0, low=1e-12, high=math.inf) if "delta" in reads else 1.0,
-    )
-    table.done()
-    return term
+    def read(self, value: object, place: Place) -> LossSpec:
+        """The loss. Raises: SpecError."""
+        given = as_mapping(value, place)
+        if not given.get("terms"):
+            rest = {name: entry for name, entry in given.items() if name != "terms"}
+            return read_record(LossSpec, rest, place, without=ALONE)
+        other = next((name for name in given if name != "terms"), None)
+        if other is not None:
+            raise place.field(other[:60]).refused(
+                "unknown field", "beside `terms` there are none; it belongs to a term"
+            )
+        at = place.field("terms")
+        terms = self.terms.read(given["terms"], at)
+        arrays = dict.fromkeys(term.labels for term in terms if term.has_labels)
+        if len(arrays) > MAX_LABELS:
+            raise at.refused(f"{len(arrays)} arrays of labels, the limit is {MAX_LABELS}")
+        return LossSpec(terms=terms)
+
+    def plain(self, value: LossSpec) -> Json:
+        """Its fields, or its terms."""
+        return {"terms": self.terms.plain(value.terms)} if value.terms else plain_record(value)
+
+    def schema(self) -> dict[str, Any]:
+        """One of the kinds, or a list of terms."""
+        several = {**self.terms.schema(), "minItems": 1, "description": "losses that are added up"}
+        body = {
+            "type": "object",
+            "properties": {"terms": several},
+            "required": ["terms"],
+            "additionalProperties": False,
+        }
+        return {"oneOf": [*schema_of(LossTerm, without=ALONE)["oneOf"], body]}
