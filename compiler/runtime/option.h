@@ -1,8 +1,31 @@
-/* option.h: one option of the command line, and what takes its value. */
+/* option.h: what the command line can say, and what takes the value of one option. */
 #ifndef POCKFARM_OPTION_H
 #define POCKFARM_OPTION_H
 
-#include "options.h"
+#include "image.h"
+
+typedef enum { PF_INFO, PF_PROFILE, PF_TRAIN_COMMAND, PF_EVAL, PF_INFER, PF_EXPORT } pf_command;
+
+typedef struct {
+    pf_command command;
+    const char *weights[PF_MAX_WEIGHTS];
+    int weights_count;
+    const char *inputs[PF_MAX_INPUTS]; /* by model input; NULL: not given */
+    const char *labels[PF_MAX_LABELS]; /* by array of labels */
+    const char *save, *out, *pin;
+    int64_t steps, warmup, threads; /* 0, -1, 0: not given */
+    uint64_t seed;
+    bool sequential, spare_core;
+    double learning_rate; /* negative: the build's */
+    int schedule;         /* a pf_schedule_kind; negative: the build's */
+    int64_t warmup_steps, schedule_steps; /* -1, 0: not given */
+    double final_ratio;                   /* negative: the build's */
+    const char *eval_inputs[PF_MAX_INPUTS], *eval_labels[PF_MAX_LABELS];
+    double validation;            /* share of the samples; 0: none */
+    int64_t eval_every, patience; /* 0: not given */
+    double min_delta, explosion_factor;
+    bool save_best;
+} pf_options;
 
 #define PF_ON(command) (1u << (command))
 
@@ -23,13 +46,6 @@ pf_status pf_take_once(const char **to, const char *name, const char *value);
 /* The path in `NAME=FILE` or (of labels, where there is one array) `FILE`. */
 pf_status pf_take_input(const char **paths, const char *name, const char *value);
 pf_status pf_take_labels(const char **paths, const char *name, const char *value);
-
-/* Of `train` alone (training_options.c). */
-extern const pf_option pf_training_options[];
-extern const size_t pf_training_option_count;
-
-/* That they go together. */
-pf_status pf_check_training_options(const pf_options *options);
 
 /* A file for each input, and (unless NULL) for each array of labels; `prefix` begins the options' names: `--`, `--eval-`. */
 pf_status pf_need_data(const char *prefix, const char *const *inputs, const char *const *labels);

@@ -1,9 +1,9 @@
-/* training_options.c: what only `train` can be told. */
+#include "training_options.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "failure.h"
-#include "option.h"
 
 enum { MOST_STEPS = 1000000000 };
 

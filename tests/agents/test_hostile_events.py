@@ -112,6 +112,63 @@ def test_an_evaluation_of_another_data_set_is_refused(tmp_path: Path) -> None:
         assert (outcome.state, outcome.cause, outcome.code) == ("failed", "compiler", "step.output"), fields
 
 
+VALIDATION = {"event": "validation", "step": 4, "samples": 2, "loss": 0.5, "accuracy": 0.5}
+DONE = {"event": "done", "outcome": "completed", "best_step": 2, "saved_step": 4}
+ERROR = {"event": "error", "cause": "user", "code": "train.diverged", "message": "NaN", "step": 4}
+LIES: dict[str, list[dict[str, object]]] = {
+    "a validation of other samples": [{**VALIDATION, "samples": 3}],
+    "a validation of another step": [{**VALIDATION, "step": 5}],
+    "a validation of an earlier step": [{**VALIDATION, "step": 2}],
+    "a validation twice": [VALIDATION, VALIDATION],
+    "a validation without a loss": [{**VALIDATION, "loss": None}],
+    "a validation that is all too accurate": [{**VALIDATION, "accuracy": 1.5}],
+    "another best": [{**DONE, "best_step": 4}],
+    "a best that was never scored": [{**DONE, "best_step": 3}],
+    "weights of another step": [{**DONE, "saved_step": 2}],
+    "an early stop without patience": [{**DONE, "outcome": "stopped_early"}],
+    "done and diverged": [{**DONE, "outcome": "diverged"}],
+    "an outcome that is not known": [{**DONE, "outcome": "perfect"}],
+    "done, and then steps": [DONE, {"event": "step", "step": 5, "loss": 0.5, "us": 1.0, "learning_rate": 0.1}],
+    "done, and then a validation": [DONE, VALIDATION],
+    "done twice": [DONE, DONE],
+    "diverged at a step to come": [{**ERROR, "step": 9}],
+    "diverged at a step before": [{**ERROR, "step": 1}],
+    "diverged when it was done": [DONE, ERROR],
+    "a step without its learning rate": [{"event": "step", "step": 5, "loss": 0.5, "us": 1.0}],
+    "a learning rate below 0": [{"event": "step", "step": 5, "loss": 0.5, "us": 1.0, "learning_rate": -1}],
+    "a learning rate above the one asked for": [{"event": "step", "step": 5, "loss": 1, "us": 1, "learning_rate": 0.2}],
+}
+
+
+@pytest.mark.parametrize("kind", sorted(LIES))
+def test_training_that_cannot_be_ends_the_run_with_its_cause(tmp_path: Path, kind: str) -> None:
+    """After 3 steps with a validation; the run is to have 4, and the best is the first."""
+    path, data = tmp_path / "b.pfb", tmp_path / "d.npz"
+    data.write_bytes(npz())
+    said = "\n".join(map(json.dumps, LIES[kind]))
+    fourth = 'command == "train" and [say("step", step=4, loss=0.5, us=1.0, learning_rate=0.1)]'
+    then = f"{fourth} and print({said!r}, flush=True)"
+    step = script(then=then).replace(b"while done < steps and", b"while done < steps - 1 and")
+    path.write_bytes(bundle(step=step))
+    settings = RunSettings("train", steps=5 if "step" in said.split('"event": ')[-1][:7] else 4, learning_rate=0.1,
+                           validation=0.25, eval_every=2)  # fmt: skip
+    report = run_bundle(path, settings, data=data).report
+    assert (report.outcome.state, report.outcome.cause, report.outcome.code) == ("failed", "compiler", "step.output"), (
+        kind
+    )
+    assert report.training is not None
+    assert report.training.outcome in ("stopped", "completed")
+    assert report.training.weights_step is None
+
+
+def test_a_validation_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
+    path, data = tmp_path / "b.pfb", tmp_path / "d.npz"
+    data.write_bytes(npz())
+    path.write_bytes(bundle(step=script(then=f"command == 'train' and print({json.dumps(VALIDATION)!r}, flush=True)")))
+    outcome = run_bundle(path, RunSettings("train", steps=4), data=data).report.outcome
+    assert (outcome.state, outcome.code) == ("failed", "step.output")
+
+
 AGENT = ("us is NaN", "us is negative", "kernel time is NaN", "arena larger than any memory", "deep JSON", "not UTF-8",
          "kernel name is half a surrogate", "us is a huge integer")  # fmt: skip
 

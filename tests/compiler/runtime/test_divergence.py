@@ -36,9 +36,11 @@ def explodes(tmp_path_factory: pytest.TempPathFactory) -> Judge:
                    f"-DLABELS={labels}", *sources]  # fmt: skip
         subprocess.run([*command, "-lm", "-o", str(folder / name)], check=True, capture_output=True)
 
-    def judge(losses: Sequence[float], name: str = "one error", factor: float = 100.0) -> int:
+    def judge(losses: Sequence[float] | np.ndarray, name: str = "one error", factor: float = 100.0) -> int:
         words = " ".join(f"{loss:.9g}" for loss in losses)
-        done = subprocess.run([str(folder / name), str(factor)], input=words, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [str(folder / name), str(factor)], input=words, capture_output=True, text=True, check=True
+        )
         return int(done.stdout)
 
     return judge
@@ -95,7 +97,7 @@ def descent(x: torch.Tensor, y: torch.Tensor, rate: float, steps: int) -> list[f
 
 
 NOISE = np.random.default_rng(5)
-ORDINARY: dict[str, tuple[str, Sequence[float]]] = {
+ORDINARY: dict[str, tuple[str, Sequence[float] | np.ndarray]] = {
     "falls": ("classes", np.geomspace(7, 1e-4, 500)),
     "begins near 0": ("classes", [1e-6] * 3 + [5.0] * 300),
     "begins at 0, in single samples": ("classes", NOISE.choice([0.0, 12.0], 2000)),
@@ -123,4 +125,3 @@ def test_losses_that_stay_high_have_exploded(explodes: Judge) -> None:
     assert explodes([1.0] * 30 + [99.0] * 20, factor=50) == 38
     assert explodes([-5.0] * 30 + [501.0] * 20) == 38
     assert explodes([1.0] * 30 + [1e300] * 20, factor=0) == 0
-

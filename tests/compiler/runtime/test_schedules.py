@@ -119,7 +119,7 @@ def test_weights_under_a_schedule_are_those_of_pytorch_in_double(
     assert np.abs(w - classifier_state()["w"]).max() > 0.05
     np.testing.assert_allclose(load_file(saved)["w"], w, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(load_file(saved)["b"], b, rtol=1e-5, atol=1e-6)
-    assert (CLASSES, FEATURES) == w.shape
+    assert w.shape == (CLASSES, FEATURES)
 
 
 def test_a_run_from_a_checkpoint_goes_on_with_its_schedule(table_binary: Path, tmp_path: Path) -> None:
