@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from device_agents.wire import (
     Validation,
     best_step,
     default_of,
+    held_out,
     settings_of,
 )
 
@@ -36,11 +36,6 @@ def training_words(settings: RunSettings) -> list[str]:
             continue
         words += [known.option] if known.is_flag else [known.option, str(value)]
     return words
-
-
-def held_out(samples: int, share: float) -> int:
-    """How many of the samples the binary holds out for validation."""
-    return math.floor(samples * share + 0.5)
 
 
 def scored_samples(samples: int, batch: int) -> Sequence[int]:

@@ -90,7 +90,7 @@ from device_agents.wire.settings import (
     default_of,
     settings_of,
 )
-from device_agents.wire.training_report import DIVERGED, Training, TrainingOutcome, Validation, best_step
+from device_agents.wire.training_report import DIVERGED, Training, TrainingOutcome, Validation, best_step, held_out
 from device_agents.wire.tuning_report import KernelTuning, Tuning, VariantTime
 
 __all__ = [
@@ -105,5 +105,6 @@ __all__ = [
     "Outcome", "OutcomeState", "ProtocolError", "RenewRequest", "Report", "ReportResponse", "RunSettings",
     "ServerKey", "Setting", "Signature", "Statement", "Training", "TrainingOutcome", "Tuning", "Validation",
     "VariantTime", "Verdict", "VerdictKind", "attempt_path", "best_step", "challenge_message", "check_plausible",
-    "check_taken", "default_of", "dumps", "from_json", "key_message", "loads", "pae", "settings_of", "to_json",
+    "check_taken", "default_of", "dumps", "from_json", "held_out", "key_message", "loads", "pae", "settings_of",
+    "to_json",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """What a run of mode train reports beside its losses: wire types of `device_agents.wire`. Standard library only."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Optional
 
@@ -63,6 +64,11 @@ class Training:
         check(not numbers or numbers[-1] <= self.steps, "validations", "of steps that were done")
         check(self.best_step == best_step(self.validations), "best_step", "the validation with the lowest loss")
         check(self.weights_step in (None, self.steps, self.best_step), "weights_step", "the last step, or the best")
+
+
+def held_out(samples: int, share: float) -> int:
+    """How many of the samples, the last of them, are held out for validation."""
+    return math.floor(samples * share + 0.5)
 
 
 def best_step(validations: "tuple[Validation, ...]") -> Optional[int]:

@@ -14,8 +14,8 @@ from typing import Any
 
 from device_agents.wire import LOCAL_MODES, RunSettings
 from pockfarm.commands.settings import add_setting_options, given_settings
-from pockfarm.errors import UsageError
-from pockfarm.summary import report_text
+from pockfarm.errors import Failed, UsageError
+from pockfarm.summary import is_diverged, report_text
 from pockfarm.table import seconds, text_table
 from pockfarm.values import CompileWarning
 
@@ -149,7 +149,7 @@ def _exec(options: argparse.Namespace) -> int:
     chosen = local.ExecOptions(settings, **{name: getattr(options, name) for name in names})
     report = local.execute(options.bundle, chosen, progress=lambda line: print(line, file=sys.stderr, flush=True))
     print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
-    return 0
+    return Failed.exit_code if is_diverged(report) else 0
 
 
 def _targets(_: argparse.Namespace) -> int:
