@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: large recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
+.PHONY: old-and-new large recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -29,9 +29,11 @@ format: set-up-test  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-golden: set-up       ## renew the kept descriptions (openapi.json, what passes do), to be read in the diff
+golden: set-up       ## renew the kept descriptions (openapi.json, schemas, what passes do), to be read in the diff
 	$(BIN)/python -m service.admin openapi > openapi.json.new
 	mv openapi.json.new openapi.json
+	$(BIN)/pockfarm schema plan > docs/schema/plan.json
+	$(BIN)/pockfarm schema spec > docs/schema/spec.json
 	$(BIN)/python -m tests.compiler.goldens
 	$(BIN)/python -m tests.onnx_standard.page
 
@@ -62,6 +64,9 @@ same: set-up-test    ## does BEFORE=<another checkout that has this target> comp
 	cd $(BEFORE) && PYTHONPATH=$$PWD $(CURDIR)/$(BIN)/python -m benchmarks.equivalence record $(CURDIR)/build/before.json
 	$(BIN)/python -m benchmarks.equivalence record build/after.json
 	$(BIN)/python -m benchmarks.equivalence compare build/before.json build/after.json
+
+old-and-new: set-up-test  ## steps built by BEFORE=<another checkout> and by this one, taking turns: is one slower?
+	$(BIN)/python -m benchmarks.old_and_new $(BEFORE)
 
 fuzz: set-up-test    ## models that are nearly right, through the whole compiler, for ten minutes (MINUTES=... or MODELS=...)
 	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10) --models $(or $(MODELS),0)

@@ -22,21 +22,23 @@ from compiler.bundle.checkpoint import initial_checkpoint
 from compiler.bundle.content import Content
 from compiler.bundle.manifest import manifest_of
 from compiler.bundle.report import MAX_STEP_BYTES, compile_report
+from compiler.bundle.training_files import TrainingFiles, training_files
 from compiler.bundle.tuning import build_tuning
 from compiler.codegen.linking.link import link_binary
-from compiler.export.training import export_training
+from compiler.export.training import Weights, training_model
 from compiler.external import NO_EXTERNAL, External, model_digest
 from compiler.frontend.file.prescan import external_locations
 from compiler.identity import compiler_identity
-from compiler.pipeline import compile_step
+from compiler.pipeline import compile_step, walk
 from compiler.program.program import BinaryImage
 from compiler.settings import BuildSettings
 from compiler.stage_text import text_after
 from compiler.stages import CompiledStep
+from compiler.step.training import TrainingGraph
 from compiler.targets import load as load_target
 from compiler.tuning.catalogue import catalogue_of
 from compiler.tuning.table import NO_TUNING, TuningEntry, TuningTable, choices_digest
-from compiler.warnings import presentable
+from compiler.warnings import CompileWarning, presentable
 
 
 def compile_training(model: bytes, settings: BuildSettings, external: External = NO_EXTERNAL) -> Bundle:
@@ -64,7 +66,7 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
     files: dict[str, Content] = {
         STEP: binary,
         WEIGHTS: initial_checkpoint(step),
-        TRAINING: export_training(step.training),
+        TRAINING: training_model(step.training, said=_recipe(model, settings, external))[0],
         ORIGINS: to_json(step.forward.origins.to_json()),
         REPORT: report,
         KERNELS: catalogue_of(
@@ -75,6 +77,27 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
     bundle = replace(bundle, warnings=presentable(step.warnings))
     settings.progress("done", 1.0)
     return bundle
+
+
+def export_training_graph(
+    model: bytes, settings: BuildSettings, *, location: str, frozen: Weights = "embedded",
+    external: External = NO_EXTERNAL,
+) -> tuple[TrainingFiles, tuple[CompileWarning, ...]]:  # fmt: skip
+    """The training step as ONNX for engines that only infer, and what there is to say about it; builds no kernels.
+
+    Frozen weights are in the model (large ones in a data file called `location`), or inputs like those that learn.
+    Raises: as `compile_training`.
+    """
+    step = next(stage.made for stage in walk(model, settings, external=external) if stage.name == "training")
+    assert isinstance(step, TrainingGraph)
+    said = _recipe(model, settings, external)
+    return training_files(step, location, frozen, said), presentable(step.graph.warnings)
+
+
+def _recipe(model: bytes, settings: BuildSettings, external: External) -> dict[str, str]:
+    """What a training graph was made of, for its metadata."""
+    digest = model_digest(model, external)
+    return {"model": digest, "plan": settings.plan.canonical_json(), "spec": settings.spec.canonical_json()}
 
 
 def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> BinaryImage:
@@ -96,6 +119,6 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
 
 __all__ = [
     "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "Bundle", "TuningEntry", "TuningTable", "build_tuning",
-    "compile_report", "compile_training", "external_locations", "initial_checkpoint", "load_target", "make_image",
-    "text_after",
+    "compile_report", "compile_training", "export_training_graph", "external_locations", "initial_checkpoint",
+    "load_target", "make_image", "text_after",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from compiler.step.dropout import drop_at_random
 from compiler.step.loss import attach_loss
 from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
+from compiler.step.planning.reach import reached_by_loss
 from compiler.step.training import TrainingGraph
 
 
@@ -57,9 +58,10 @@ def walk(
     forward = run_passes(imported, FORWARD_PASSES, trace, "forward graph")
     yield Stage("forward", forward)
     clock.enter("differentiate", 0.08)
-    plan = resolve_plan(forward, settings.plan)
+    reach = reached_by_loss(attach_loss(forward, spec.loss))
+    plan = resolve_plan(forward, settings.plan, reach)
     yield Stage("plan", plan, forward.names)
-    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan))
+    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan, reach))
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
         training = stage.made

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from pockfarm.commands import farm, local, machine, tune
+from pockfarm.commands import farm, local, machine, training_graph, tune
 from pockfarm.errors import PockfarmError, Refused
 
 INTERRUPTED = 130
@@ -22,6 +22,7 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     local.add_build,
     local.add_exec,
     local.add_targets,
+    training_graph.add_export_training_graph,
     tune.add_tune,
     farm.add_compile,
     farm.add_run,

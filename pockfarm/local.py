@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from compiler import targets
 from compiler.cache_folder import cache_folder
@@ -128,6 +128,29 @@ def text_after(
             return api.text_after(files.model, _settings(plan, spec, target, progress, tuning), stage, files.mapped())
     except CompileError as problem:
         raise _translated(problem) from None
+
+
+def export_training_graph(
+    model: Path, plan: str | bytes, spec: str | bytes, out: Path, *, frozen: Literal["embedded", "inputs"] = "embedded"
+) -> tuple[tuple[Path, ...], tuple[CompileWarning, ...]]:
+    """Write the training step of a model as ONNX; the files, and the compiler's warnings.
+
+    Weights that do not learn are in the file (`embedded`), or inputs of it. Raises: as `build`.
+    """
+    from compiler import api
+
+    settings = _settings(plan, spec, "host", lambda stage, fraction: None, None)
+    try:
+        with files_of(model) as files:
+            made, said = api.export_training_graph(
+                files.model, settings, location=f"{out.name}.data", frozen=frozen, external=files.mapped()
+            )
+            written = made.save(out)
+    except CompileError as problem:
+        raise _translated(problem) from None
+    except OSError as problem:
+        raise UsageError(f"{out}: {problem.strerror}") from None
+    return written, tuple(warning_of(one.to_json()) for one in said)
 
 
 def _settings(

@@ -19,6 +19,7 @@ from service.dashboard import problem_pages
 from service.dashboard import routes as dashboard
 from service.datasets import endpoints as datasets
 from service.devices import endpoints as devices
+from service.documents import endpoints as documents
 from service.farm import Farm, open_farm
 from service.jobs import endpoints as jobs
 from service.keys import endpoints as keys
@@ -37,6 +38,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     datasets.router,
     runs.router,
     tunings.router,
+    documents.router,
     devices.router,
     keys.router,
     agents.router,

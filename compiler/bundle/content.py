@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -39,3 +41,15 @@ def chunks_of(content: Content) -> Iterator[Chunk]:
 def elements_of(array: Array) -> memoryview:
     """An array's bytes in order, where they lie if they lie so."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def write_file(path: Path, chunks: Iterable[Chunk]) -> None:
+    """A file that is there whole or not at all; what is read may be the one that is replaced. Raises: OSError."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

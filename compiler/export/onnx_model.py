@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,26 @@ from compiler.ops.record import OnnxAttribute, OnnxNode
 
 OPSET = 18
 IR_VERSION = 10
+BESIDE_BYTES = 1 << 10
+"""Smaller tensors stay in the model's file: engines read shapes and axes there."""
+ALIGNMENT = 64
+
+
+@dataclass(slots=True)
+class DataBeside:
+    """A data file beside a model, called `location`, that fills as the model is written: its large initializers."""
+
+    location: str
+    arrays: list[tuple[int, Array]] = field(default_factory=list)
+    """With the byte that each begins at."""
+    size_bytes: int = 0
+
+    def take(self, array: Array) -> int:
+        """Put an array behind the others; the byte that it begins at."""
+        begin = -(-self.size_bytes // ALIGNMENT) * ALIGNMENT
+        self.arrays.append((begin, array))
+        self.size_bytes = begin + array.nbytes
+        return begin
 
 
 def to_model_proto_bytes(
@@ -25,18 +46,23 @@ def to_model_proto_bytes(
     initializers: Mapping[str, Array],
     name: str,
     metadata: Mapping[str, str] | None = None,
+    beside: DataBeside | None = None,
 ) -> bytes:
     """Serialise a model (opset 18), checked by `onnx.checker`; the same arguments give the same bytes.
 
-    Nodes are in topological order; empty input names are left-out optional inputs.
+    Nodes are in topological order; empty input names are left-out optional inputs. Large initializers go into
+    `beside`, if there is one.
     Raises: InternalError if the checker refuses the model, naming what it refuses.
     """
+    elsewhere = {
+        label: array for label, array in initializers.items() if beside is not None and array.nbytes >= BESIDE_BYTES
+    }
     graph = helper.make_graph(
         [_node(node, index) for index, node in enumerate(nodes)],
         name,
         list(_values(inputs)),
         list(_values(outputs)),
-        [_tensor(array, label) for label, array in initializers.items()],
+        [_tensor(array, label) for label, array in initializers.items() if label not in elsewhere],
     )
     model = helper.make_model(
         graph,
@@ -45,11 +71,36 @@ def to_model_proto_bytes(
         ir_version=IR_VERSION,
     )
     helper.set_model_props(model, dict(sorted((metadata or {}).items())))
+    _check(model, name, elsewhere)
+    if beside is not None:
+        model.graph.initializer.extend(_reference(array, label, beside) for label, array in elsewhere.items())
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _check(model: Any, name: str, elsewhere: Mapping[str, Array]) -> None:
+    """Tensors of a data file that is not written yet are inputs to the checker, which would look for the file."""
+    checked = onnx.ModelProto()
+    checked.CopyFrom(model)
+    checked.graph.input.extend(
+        helper.make_tensor_value_info(label, helper.np_dtype_to_tensor_dtype(array.dtype), list(array.shape))
+        for label, array in elsewhere.items()
+    )
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(checked)
     except onnx.checker.ValidationError as problem:
         raise InternalError(f"the exported model is not valid ONNX: {problem}", where=name) from None
-    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _reference(array: Array, label: str, beside: DataBeside) -> Any:
+    """An initializer whose elements lie in the data file."""
+    tensor = onnx.TensorProto(
+        name=label, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape,
+        data_location=onnx.TensorProto.EXTERNAL,
+    )  # fmt: skip
+    place = {"location": beside.location, "offset": beside.take(array), "length": array.nbytes}
+    for key, value in place.items():
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
 
 
 def _tensor(array: Array, label: str) -> Any:

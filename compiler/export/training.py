@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+
 from compiler.errors import InternalError
 from compiler.export.names import OnnxNames
-from compiler.export.onnx_model import to_model_proto_bytes
-from compiler.graph import Graph, Node, Parameter, TensorType
+from compiler.export.onnx_model import DataBeside, to_model_proto_bytes
+from compiler.graph import Array, Graph, Node, Parameter, TensorType
 from compiler.ops import OPERATORS
 from compiler.ops.record import NamedNode, OnnxNode
 from compiler.step.training import TrainingGraph
@@ -27,13 +29,27 @@ def export_graph(graph: Graph, *, name: str, weights: Weights = "embedded") -> b
 
 
 def export_training(step: TrainingGraph, *, name: str = "training", weights: Weights = "inputs") -> bytes:
-    """One training step as ONNX: data, labels, state and hyper-parameters in; loss, logits and new state out.
+    """One training step as ONNX, as `training_model` writes it."""
+    return training_model(step, name=name, weights=weights)[0]
 
-    Parameters that learn and optimizer state are inputs, and their updated values outputs, so a loop that feeds the
-    outputs back trains. Frozen parameters are inputs too, or initializers if `weights` is "embedded". All are in
-    inside layout. The metadata says which name is which, since ours give way to the model's: `loss`, `logits`,
+
+def training_model(
+    step: TrainingGraph,
+    *,
+    name: str = "training",
+    weights: Weights = "inputs",
+    said: Mapping[str, str] | None = None,
+    beside: DataBeside | None = None,
+) -> tuple[bytes, dict[str, Array]]:
+    """One training step as ONNX, and its state before the first step, by the inputs that read it.
+
+    Data, labels, state and hyper-parameters in; loss, logits and new state out. Parameters that learn and optimizer
+    state are inputs, and their updated values outputs, so a loop that feeds the outputs back trains. Frozen parameters
+    are inputs too, or initializers if `weights` is "embedded": the large ones lie in `beside`, if there is one. All are
+    in inside layout. The metadata says which name is which, since ours give way to the model's: `loss`, `logits`,
     `labels` (of several, or of another array than `y`: array -> input); `hyper` (kind -> input), `state` (input ->
-    [kind, parameter]), `updates` (input -> output); and for each parameter how the file's layout maps to it.
+    [kind, parameter]), `updates` (input -> output); for each parameter how the file's layout maps to it; and what is
+    `said`.
     """
     graph, names = step.graph, OnnxNames(step.graph.names)
     frozen = [parameter for parameter in graph.parameters if parameter not in step.updates]
@@ -41,6 +57,7 @@ def export_training(step: TrainingGraph, *, name: str = "training", weights: Wei
     state = [*learning, *(frozen if weights == "inputs" else ())]
     inputs = [value for value in graph.inputs if value not in graph.parameters]
     metadata = {
+        **(said or {}),
         **_layouts(graph.parameters.values()),
         "loss": names.of(step.loss),
         "logits": names.of(step.logits),
@@ -51,7 +68,10 @@ def export_training(step: TrainingGraph, *, name: str = "training", weights: Wei
         ),
         "updates": json.dumps(names.mapped(step.updates)),
     }
-    return _export(graph, names, (*inputs, *state), state, name, metadata)
+    model = _export(graph, names, (*inputs, *state), state, name, metadata, beside)
+    held = {names.of(value): np.asarray(graph.arrays[value]) for value in state}
+    zeros = {names.of(value): _type(graph, value) for value in step.optimizer_state}
+    return model, {**held, **{own: np.zeros(tensor.shape, tensor.element.numpy) for own, tensor in zeros.items()}}
 
 
 def _label_inputs(step: TrainingGraph, names: OnnxNames) -> str:
@@ -67,6 +87,7 @@ def _export(
     without_array: Collection[Value],
     name: str,
     metadata: Mapping[str, str],
+    beside: DataBeside | None = None,
 ) -> bytes:
     ends = {value: names.of(value) for value in (*inputs, *graph.outputs)}
     return to_model_proto_bytes(
@@ -76,6 +97,7 @@ def _export(
         initializers={names.of(value): array for value, array in graph.arrays.items() if value not in without_array},
         name=name,
         metadata=metadata,
+        beside=beside,
     )
 
 

@@ -14,32 +14,35 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from compiler.errors import PlanError, SpecError
-from compiler.spec.forms import ByName, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Shape, Text
+from compiler.spec.forms import ByName, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Shape, Text, near_hint
 from compiler.spec.loss import LossForm, LossSpec, LossTerm
 from compiler.spec.optimizer import OptimizerSpec
 from compiler.spec.reading import read_mapping
 from compiler.spec.records import RecordOf, member, plain_record, read_record
-from compiler.spec.rules import UpdateRule
+from compiler.spec.rules import RuleForm, UpdateRule
+from compiler.spec.schemes import EVERY_PRESET, PRESETS, Scheme
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
-PRESETS = ("full", "bias-only", "last-layer", "frozen")
 
 
 @dataclass(frozen=True, slots=True)
 class SparsePlan:
-    """Which slices of which parameters learn: a preset, then rules, later ones overriding earlier ones.
+    """Which slices of which parameters learn: a preset, a scheme, then rules, later ones overriding earlier ones.
 
     Source: sparse back-propagation schemes of PockEngine (arXiv 2310.17752, section 3).
     """
 
     name: str = member(Text(), "what people call it; empty: the preset's name", default="", always=True)
-    preset: str = member(OneOf(PRESETS), "what learns before the rules", default="frozen", always=True)
+    preset: str = member(OneOf(EVERY_PRESET), "what learns before the rules", default="frozen", always=True)
     rules: tuple[UpdateRule, ...] = member(
-        ListOf(RecordOf(UpdateRule), "mappings"), "later rules override earlier ones", default=(), called="update",
+        ListOf(RuleForm(), "mappings"), "later rules override earlier ones", default=(), called="update",
         always=True,
     )  # fmt: skip
     frozen: tuple[str, ...] = member(
         Names(), "names or globs of what never learns, whatever the rules say; a model need not have them", default=()
+    )
+    scheme: Scheme | None = member(
+        Optional(RecordOf(Scheme)), "a published scheme with figures of one's own, after the preset", default=None
     )
 
     @classmethod
@@ -53,15 +56,16 @@ class SparsePlan:
 
         Raises: PlanError naming the field, what it holds and what it may hold.
         """
-        if isinstance(source, str) and source.strip() in PRESETS:
+        if isinstance(source, str) and source.strip() in EVERY_PRESET:
             source = {"name": source.strip(), "preset": source.strip()}
         elif isinstance(source, str) and _WORD.fullmatch(source.strip()):
-            raise PlanError(f"no preset is called {source.strip()!r}; there are: {', '.join(PRESETS)}", where="plan")
+            known, hint = ", ".join(EVERY_PRESET), near_hint(source.strip(), EVERY_PRESET)
+            raise PlanError(f"no preset is called {source.strip()!r}; there are: {known}", where="plan", hint=hint)
         given = dict(read_mapping(source, "plan", PlanError))
-        if not given.get("name"):
+        if given.get("name") in (None, ""):
             given["name"] = given.get("preset") or "frozen"
         plan = read_record(cls, given, Place("plan", PlanError))
-        if plan.preset == "frozen" and not any(rule.ratio > 0 for rule in plan.rules):
+        if plan.preset == "frozen" and plan.scheme is None and not any(rule.ratio > 0 for rule in plan.rules):
             raise PlanError(
                 "the plan trains nothing", where="plan.update", hint="add a rule under `update`, or set `preset: full`"
             )
@@ -150,4 +154,14 @@ def _digest(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-__all__ = ["PRESETS", "LossSpec", "LossTerm", "OptimizerSpec", "SparsePlan", "TrainingSpec", "UpdateRule"]
+__all__ = [
+    "EVERY_PRESET",
+    "PRESETS",
+    "LossSpec",
+    "LossTerm",
+    "OptimizerSpec",
+    "Scheme",
+    "SparsePlan",
+    "TrainingSpec",
+    "UpdateRule",
+]

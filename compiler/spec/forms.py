@@ -6,6 +6,7 @@ wrong is an error that names the field, what it holds and what it may hold.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,11 +35,11 @@ class Place:
         """An entry of the list that stands here."""
         return Place(f"{self.where}[{number}]", self.error)
 
-    def wrong(self, expected: str, value: object) -> CompileError:
+    def wrong(self, expected: str, value: object, hint: str = "") -> CompileError:
         """What to raise of a value that is not what was expected."""
         shown = repr(value)
         shown = shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."
-        return self.error(f"expected {expected}, got {shown}", where=self.where)
+        return self.error(f"expected {expected}, got {shown}", where=self.where, hint=hint)
 
     def refused(self, message: str, hint: str = "") -> CompileError:
         """What to raise of a value that is readable and not taken."""
@@ -86,7 +87,7 @@ class OneOf:
     def read(self, value: object, place: Place) -> str:
         """The word."""
         if not isinstance(value, str) or value not in self.choices:
-            raise place.wrong("one of " + ", ".join(self.choices), value)
+            raise place.wrong("one of " + ", ".join(self.choices), value, near_hint(value, self.choices))
         return value
 
     def plain(self, value: str) -> Json:
@@ -299,6 +300,12 @@ class Shape:
         """An array of integers."""
         extent = {"type": "integer", "minimum": 1, "maximum": (1 << 31) - 1}
         return {"type": "array", "items": extent, "minItems": 1, "maxItems": 8}
+
+
+def near_hint(given: object, known: Sequence[str]) -> str:
+    """The nearest of the names that there are; empty if none is near."""
+    near = difflib.get_close_matches(given[:MAX_TEXT], known, n=1) if isinstance(given, str) else []
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def as_mapping(value: object, place: Place) -> Mapping[str, object]:

@@ -6,11 +6,12 @@ A kind of loss is one word of `LossKind`; the fields of `LossTerm` say which kin
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from compiler.spec.forms import Integer, Json, ListOf, Number, OneOf, Optional, Place, Text, as_mapping
-from compiler.spec.records import RecordOf, member, plain_record, read_record, schema_of
+from compiler.spec.forms import Integer, Json, ListOf, Number, OneOf, Optional, Place, Text, as_mapping, near_hint
+from compiler.spec.records import RecordOf, member, members_of, plain_record, read_record, schema_of
 
 LossKind = Literal["cross_entropy", "mse", "l1", "huber", "bce_with_logits", "graph"]
 """As the functions of these names in `torch.nn.functional`, averaged. graph: the output is the loss itself."""
@@ -68,8 +69,9 @@ class LossForm:
     def read(self, value: object, place: Place) -> LossSpec:
         """The loss. Raises: SpecError."""
         given = as_mapping(value, place)
-        if not given.get("terms"):
+        if given.get("terms") is None:
             rest = {name: entry for name, entry in given.items() if name != "terms"}
+            _refuse_misspelt(rest, place)
             return read_record(LossSpec, rest, place, without=ALONE)
         other = next((name for name in given if name != "terms"), None)
         if other is not None:
@@ -78,6 +80,8 @@ class LossForm:
             )
         at = place.field("terms")
         terms = self.terms.read(given["terms"], at)
+        if not terms:
+            raise at.wrong("a list of terms", [])
         arrays = dict.fromkeys(term.labels for term in terms if term.has_labels)
         if len(arrays) > MAX_LABELS:
             raise at.refused(f"{len(arrays)} arrays of labels, the limit is {MAX_LABELS}")
@@ -97,3 +101,11 @@ class LossForm:
             "additionalProperties": False,
         }
         return {"oneOf": [*schema_of(LossTerm, without=ALONE)["oneOf"], body]}
+
+
+def _refuse_misspelt(given: Mapping[str, object], place: Place) -> None:
+    """Raises: SpecError for what is nearly `terms`, of which a loss alone knows nothing."""
+    known = [one.called for one in members_of(LossTerm)]
+    for name in given:
+        if name not in known and near_hint(name, (*known, "terms")) == near_hint("terms", ("terms",)):
+            raise place.field(name[:60]).refused("unknown field", "did you mean 'terms'?")

@@ -13,12 +13,11 @@ kinds take them and, where kinds differ, their defaults.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import Any, TypeVar
 
-from compiler.spec.forms import Form, Json, OneOf, Place, as_mapping
+from compiler.spec.forms import Form, Json, OneOf, Optional, Place, as_mapping, near_hint
 
 Record = TypeVar("Record")
 
@@ -152,11 +151,10 @@ def _check_names(members: Collection[Member], variant: str, given: Mapping[str, 
         if name in known:
             continue
         elsewhere = next((one for one in members if one.called == name), None)
-        near = difflib.get_close_matches(name, known, n=1)
         if elsewhere is not None:
             hint = f"kind: {variant} has none; it is for {', '.join(elsewhere.kinds)}"
         else:
-            hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(known)}"
+            hint = near_hint(name, known) or f"known fields: {', '.join(known)}"
         raise place.field(name[:60]).refused("unknown field", hint)
 
 
@@ -174,7 +172,9 @@ def _object(members: Collection[Member], variant: str, told: Member | None) -> d
         properties[one.called] = {**one.form.schema(), "description": one.words}
         if default is MISSING:
             required.append(one.called)
-        else:
-            properties[one.called]["default"] = None if default is None else one.form.plain(default)
+        elif default is None:
+            properties[one.called] |= {"default": None} if isinstance(one.form, Optional) else {}
+        elif default != ():
+            properties[one.called]["default"] = one.form.plain(default)
     body: dict[str, Json] = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**body, "required": required} if required else body

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec.documents import SparsePlan, UpdateRule
+from compiler.step.planning.layers import layers_of
+from compiler.step.planning.presets import preset_selections
+from compiler.step.planning.reach import Reach
+from compiler.step.planning.selection import selected_by, some_names
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 
@@ -35,34 +38,50 @@ UpdatePlan = Mapping[Value, UpdateSlice]
 WHOLE = UpdateSlice()
 
 
-def resolve_plan(graph: Graph, plan: SparsePlan) -> UpdatePlan:
-    """Apply the plan's preset and rules to the model's parameters.
+@dataclass(slots=True)
+class _Asked:
+    """What a plan asks for: by parameter the rule that decides."""
+
+    rules: dict[str, UpdateRule] = field(default_factory=dict)
+    """Of the parameters that learn."""
+    by_preset: dict[str, bool] = field(default_factory=dict)
+    """Whether it was the preset that let them."""
+    unlearnable: dict[str, str] = field(default_factory=dict)
+    """Where parameters that cannot learn are asked for."""
+    left_out: list[str] = field(default_factory=list)
+    """What the preset would let learn, and the loss does not reach."""
+    cannot: list[str] = field(default_factory=list)
+    """What the preset would let learn, and this file does not."""
+
+
+def resolve_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> UpdatePlan:
+    """Apply the plan's preset and rules to the model's parameters; `reach` is what the loss depends on, if known.
 
     Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing.
     """
-    ratios = _ratios(graph, plan)
+    rules = _asked(graph, plan, reach).rules
     learning = {
-        value: _slice(parameter, ratios[parameter.name])
+        value: _slice(parameter, rules[parameter.name])
         for value, parameter in graph.parameters.items()
-        if parameter.may_learn and ratios[parameter.name] > 0
+        if parameter.may_learn and parameter.name in rules
     }
     if not learning:
         raise PlanError(
             f"plan {plan.name!r} trains nothing in this model",
             where="plan",
-            hint=f"the model has {len(graph.named_parameters())} parameters, such as {_some(graph)}",
+            hint=f"the model has {len(graph.named_parameters())} parameters, such as {some_names(graph)}",
         )
     return learning
 
 
-def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
-    """Where a ratio below 1 still trains the whole parameter."""
-    known = graph.named_parameters()
-    parts = {name: ratio for name, ratio in _ratios(graph, plan).items() if 0 < ratio < 1}
-    whole = [known[name] for name, ratio in parts.items() if _slice(known[name], ratio).is_whole]
+def plan_warnings(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> tuple[CompileWarning, ...]:
+    """Where a ratio below 1 still trains the whole parameter, and what a preset leaves out."""
+    asked, known = _asked(graph, plan, reach), graph.named_parameters()
+    parts = {name: rule for name, rule in asked.rules.items() if rule.ratio < 1}
+    whole = [known[name] for name, rule in parts.items() if _slice(known[name], rule).is_whole]
     without = [parameter.name for parameter in whole if parameter.channel_axis is None]
     rounded = [parameter.name for parameter in whole if parameter.channel_axis is not None]
-    told = []
+    told = list(_left_out(graph, plan, asked))
     if without:
         message = (
             f"{len(without)} parameters have a ratio below 1 but no input channels of their own (biases, norms, "
@@ -78,21 +97,56 @@ def plan_warnings(graph: Graph, plan: SparsePlan) -> tuple[CompileWarning, ...]:
     return tuple(told)
 
 
-def _ratios(graph: Graph, plan: SparsePlan) -> dict[str, float]:
-    """Name of a parameter -> the share of it that the plan lets learn; 0: frozen. Raises: PlanError."""
-    ratios = {own.name: _preset_ratio(graph, own, plan.preset) for own in graph.named_parameters().values()}
-    wanted = {name: "plan.preset" for name in graph.unlearnable if _preset_wants(graph, name, plan.preset)}
+def _left_out(graph: Graph, plan: SparsePlan, asked: _Asked) -> Sequence[CompileWarning]:
+    told = []
+    if asked.left_out:
+        message = f"preset {plan.preset} leaves out what the loss does not depend on: {few_of(asked.left_out)}"
+        hint = "name an output that they feed in the spec's loss, if they are to learn"
+        told.append(CompileWarning("plan.left_out", "plan.preset", message, hint))
+    if asked.cannot:
+        first = graph.unlearnable[asked.cannot[0]]
+        message = f"preset {plan.preset} leaves out {few_of(asked.cannot)}, which cannot learn: {first.reason}"
+        told.append(CompileWarning("plan.cannot_learn", "plan.preset", message, first.remedy))
+    return told
+
+
+def _asked(graph: Graph, plan: SparsePlan, reach: Reach | None) -> _Asked:
+    """Raises: PlanError."""
+    asked, layers = _Asked(), layers_of(graph)
+    values = {parameter.name: value for value, parameter in graph.parameters.items()}
+    for rule, names in preset_selections(graph, plan, layers, reach):
+        for name in names:
+            _decide(asked, name, rule, "plan.preset" if name in graph.unlearnable else "", by_preset=True)
     for position, rule in enumerate(plan.rules):
         where = f"plan.update[{position}]"
-        for name in _matches(graph, rule, where):
-            if name in ratios:
-                ratios[name] = rule.ratio
-            if name in graph.unlearnable:
-                wanted[name] = where if rule.ratio > 0 else ""
+        for name in selected_by(graph, rule, layers, where):
+            _decide(asked, name, rule, where if name in graph.unlearnable else "", by_preset=False)
     for name in _frozen(graph, plan):
-        ratios[name], wanted[name] = 0.0, ""
-    _refuse_unlearnable(graph, wanted)
-    return {name: ratios[name] for name in graph.named_parameters()}
+        asked.rules.pop(name, None)
+        asked.unlearnable.pop(name, None)
+    asked.cannot = [name for name, where in asked.unlearnable.items() if where == "plan.preset"]
+    _refuse(graph, {name: where for name, where in asked.unlearnable.items() if where != "plan.preset"})
+    if not asked.rules:
+        _refuse(graph, asked.unlearnable)
+    asked.left_out = [
+        name for name in asked.rules if asked.by_preset[name] and reach is not None and values[name] not in reach
+    ]
+    if len(asked.left_out) == len(asked.rules):
+        asked.left_out = []  # differentiation says that nothing is reached
+    for name in asked.left_out:
+        del asked.rules[name]
+    return asked
+
+
+def _decide(asked: _Asked, name: str, rule: UpdateRule, unlearnable: str, *, by_preset: bool) -> None:
+    """A later rule takes the place of an earlier one; `unlearnable` says where it asks for what cannot learn."""
+    asked.rules.pop(name, None)
+    asked.unlearnable.pop(name, None)
+    if rule.ratio > 0 and unlearnable:
+        asked.unlearnable[name] = unlearnable
+    elif rule.ratio > 0:
+        asked.rules[name] = rule
+        asked.by_preset[name] = by_preset
 
 
 def _frozen(graph: Graph, plan: SparsePlan) -> list[str]:
@@ -103,86 +157,22 @@ def _frozen(graph: Graph, plan: SparsePlan) -> list[str]:
     return [name for name, own in every.items() if any(own == one or fnmatchcase(own, one) for one in patterns)]
 
 
-def _preset_ratio(graph: Graph, parameter: Parameter, preset: str) -> float:
-    if preset == "full":
-        return 1.0
-    if preset == "bias-only":
-        return 1.0 if parameter.kind == "bias" else 0.0
-    if preset == "last-layer":
-        return 1.0 if parameter.name in _last_layer(graph) else 0.0
-    return 0.0
-
-
-def _preset_wants(graph: Graph, name: str, preset: str) -> bool:
-    return preset == "full" or (preset == "bias-only" and _kind(graph, name) == "bias")
-
-
-def _kind(graph: Graph, name: str) -> str:
-    """Weight or bias; of a parameter that the file does not hold, only its name tells."""
-    known = graph.named_parameters().get(name)
-    return known.kind if known is not None else "bias" if name.endswith("bias") else "weight"
-
-
-def _refuse_unlearnable(graph: Graph, wanted: Mapping[str, str]) -> None:
-    """Raises: PlanError for parameters of the author's module that should learn, and cannot from this file."""
-    refused = [name for name, where in wanted.items() if where]
+def _refuse(graph: Graph, asked: Mapping[str, str]) -> None:
+    """Raises: PlanError for parameters that should learn, each by where the plan says so, and cannot from this file."""
+    refused = list(asked)
     if refused:
         first = graph.unlearnable[refused[0]]
         raise PlanError(
             f"{few_of(refused)} cannot learn: {first.reason}",
-            where=wanted[refused[0]],
+            where=asked[refused[0]],
             hint=f"{first.remedy}, or freeze them by a last rule with ratio 0",
         )
 
 
-def _last_layer(graph: Graph) -> frozenset[str]:
-    """The last contraction's weight and every parameter used after it."""
-    first_use: dict[Value, int] = {}
-    for position, node in enumerate(graph.nodes):
-        for value in node.inputs:
-            if value in graph.parameters and graph.parameters[value].may_learn:
-                first_use.setdefault(value, position)
-    contractions = [first_use[value] for value in first_use if graph.parameters[value].channel_axis is not None]
-    start = max(contractions, default=max(first_use.values(), default=0))
-    return frozenset(graph.parameters[value].name for value, position in first_use.items() if position >= start)
-
-
-def _matches(graph: Graph, rule: UpdateRule, where: str) -> list[str]:
-    found = []
-    for pattern in rule.parameters:
-        every = dict.fromkeys((*graph.named_parameters(), *graph.unlearnable))
-        names = [name for name in every if name == pattern or fnmatchcase(name, pattern)]
-        kept = [name for name in names if rule.kind in ("any", _kind(graph, name))]
-        if not kept:
-            raise PlanError(_no_match(graph, rule, pattern, names), where=where, hint=_near(graph, pattern))
-        found += kept
-    return found
-
-
-def _no_match(graph: Graph, rule: UpdateRule, pattern: str, names: list[str]) -> str:
-    if names:
-        return f"{pattern!r} matches {len(names)} parameters, none of kind {rule.kind}"
-    buffers = [name for name in graph.buffers() if name == pattern or fnmatchcase(name, pattern)]
-    if buffers:
-        return f"{buffers[0]!r} does not learn: every step updates it, as `batch_norm: train` says"
-    return f"no parameter is called {pattern!r}"
-
-
-def _near(graph: Graph, pattern: str) -> str:
-    near = difflib.get_close_matches(pattern, graph.named_parameters(), n=3, cutoff=0.5)
-    if near:
-        return "did you mean " + ", ".join(near) + "?"
-    return f"the model has {len(graph.named_parameters())} parameters, such as {_some(graph)}"
-
-
-def _some(graph: Graph) -> str:
-    return ", ".join(list(graph.named_parameters())[:4])
-
-
-def _slice(parameter: Parameter, ratio: float) -> UpdateSlice:
+def _slice(parameter: Parameter, rule: UpdateRule) -> UpdateSlice:
     axis = parameter.channel_axis
-    if axis is None or ratio >= 1:
+    if axis is None or rule.ratio >= 1:
         return WHOLE
     channels = parameter.shape[axis]
-    size = max(1, math.ceil(ratio * channels - 1e-9))
+    size = max(1, math.ceil(rule.ratio * channels - 1e-9))
     return WHOLE if size == channels else UpdateSlice(axis, 0, size)

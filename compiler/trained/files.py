@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
-from compiler.bundle.content import Chunk
+from compiler.bundle.content import write_file
 from compiler.errors import LimitExceeded
 from compiler.frontend.file.external_data import embedded, tensors_elsewhere
 from compiler.frontend.file.limits import DEFAULT_LIMITS
@@ -36,7 +35,7 @@ class Files:
     def save(self, path: Path) -> None:
         """Write the model, and its data files beside it under names that follow its own. Raises: OSError."""
         if not self.external:
-            _write(path, [self.model])
+            write_file(path, [self.model])
             return
         proto = onnx.ModelProto.FromString(self.model)
         names = _names(path.name, self.external)
@@ -44,8 +43,8 @@ class Files:
             location, begin = location_of(tensor)
             refer(tensor, names[location], begin)
         for location, file in self.external.items():
-            _write(path.with_name(names[location]), file.chunks())
-        _write(path, [proto.SerializeToString()])
+            write_file(path.with_name(names[location]), file.chunks())
+        write_file(path, [proto.SerializeToString()])
 
 
 def _names(model: str, locations: Iterable[str]) -> dict[str, str]:
@@ -53,15 +52,3 @@ def _names(model: str, locations: Iterable[str]) -> dict[str, str]:
     listed = list(locations)
     numbers = [""] if len(listed) == 1 else [f".{number}" for number in range(len(listed))]
     return {location: f"{model}{number}.data" for location, number in zip(listed, numbers, strict=True)}
-
-
-def _write(path: Path, chunks: Iterable[Chunk]) -> None:
-    """Beside the place first: what is read may be the file that is replaced."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

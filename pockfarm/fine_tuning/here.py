@@ -40,8 +40,8 @@ def fine_tune(
     `epochs` (1 by default) says how long. `output` names the module's output that the loss reads, if it has several.
     `progress` hears lines.
     `training` is any other setting of mode train by its name: `schedule` ("constant", "cosine", "linear"),
-    `warmup_steps`, `schedule_steps`, `final_ratio`; `validation` (share of the samples, the last of them), `eval_every`,
-    `patience`, `min_delta`, `save_best`; `explosion_factor`; `threads`.
+    `warmup_steps`, `schedule_steps`, `final_ratio`; `validation` (share of the samples, the last of them),
+    `eval_every`, `patience`, `min_delta`, `save_best`; `explosion_factor`; `threads`.
 
     The module itself stays as it is, also its modes and flags; parameters that do not require gradients do not learn.
 

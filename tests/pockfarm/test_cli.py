@@ -25,7 +25,10 @@ def farm(loopback: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFarm]:
         yield farm
 
 
-@pytest.mark.parametrize("command", ["", *(add.__name__.removeprefix("add_") for add in cli.COMMANDS)])
+WORDS = [add.__name__.removeprefix("add_").replace("_", "-") for add in cli.COMMANDS]
+
+
+@pytest.mark.parametrize("command", ["", *WORDS])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([*command.split(), "--help"])

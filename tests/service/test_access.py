@@ -15,7 +15,15 @@ from service.access import COOKIE
 from service.database.models import ApiKey, DashboardLink, DashboardSession
 from tests.service.farms import TestFarm
 
-OPEN_TO_ALL = {"/healthz", "/readyz", "/open/{token}", "/agent/enrol", "/agent/challenge", "/agent/renew"}
+OPEN_TO_ALL = {
+    "/healthz",
+    "/readyz",
+    "/open/{token}",
+    "/agent/enrol",
+    "/agent/challenge",
+    "/agent/renew",
+    "/schemas/{name}",
+}
 
 
 def test_everything_else_needs_a_key_or_a_credential(small_farm: TestFarm) -> None:

@@ -6,7 +6,7 @@ on them. The import is asked for one thing only, how a checkpoint's optimizer st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -279,7 +279,6 @@ def run_step(built: Built, optimizer: Optimizer, weights: State, state: State, t
         optimizer.step(rounded, rounded_state, gradients, t)[1] for gradients in single_precision(built, rounded, batch)
     ]
     losses, after = built.binary.train(start, 1, built.binary.write_data(feeds, labels), start=t - 1)
-    _, after_state = from_checkpoint(built, after)
     wide = {k: v.astype(np.float64) for k, v in rounded.items()}
     wide_state = {k: v.astype(np.float64) for k, v in rounded_state.items()}
     expected_weights, expected_state = optimizer.step(wide, wide_state, exact, t)
@@ -287,7 +286,7 @@ def run_step(built: Built, optimizer: Optimizer, weights: State, state: State, t
     return StepResult(
         loss=losses[0],
         exact_loss=exact_loss,
-        gradients={name: read(name, rounded_state, after_state) for name in built.plan},
+        gradients=gradients_of(built, optimizer, start, after),
         exact={name: optimizer.window(name, exact[name]) for name in built.plan},
         singles=[{name: read(name, rounded_state, single) for name in built.plan} for single in singles],
         before=start,
@@ -295,6 +294,27 @@ def run_step(built: Built, optimizer: Optimizer, weights: State, state: State, t
         expected=to_checkpoint(built, expected_weights, expected_state),
         batch=batch,
     )
+
+
+def gradients_of(built: Built, optimizer: Optimizer, before: State, after: State) -> State:
+    """What a step from one checkpoint to the next must have seen."""
+    states = (from_checkpoint(built, checkpoint)[1] for checkpoint in (before, after))
+    was, now = states
+    return {name: optimizer.gradient_from_state(name, was, now) for name in built.plan}
+
+
+def free_run(built: Built, batches: Sequence[Batch], real: torch.dtype) -> list[float]:
+    """PyTorch's losses over steps without correction."""
+    optimizer = Optimizer(built)
+    dtype = np.float64 if real == torch.float64 else np.float32
+    weights = {name: array.astype(dtype) for name, array in built.reference.initial().items()}
+    state = optimizer.fresh(weights)
+    losses = []
+    for t, (feeds, labels) in enumerate(batches, 1):
+        loss, gradients = built.reference.loss_and_gradients(weights, feeds, labels, real)
+        weights, state = optimizer.step(weights, state, gradients, t)
+        losses.append(loss)
+    return losses
 
 
 def problems(built: Built, result: StepResult) -> list[str]:

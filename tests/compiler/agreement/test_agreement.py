@@ -13,18 +13,21 @@ import torch
 from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.harness import (
     STEPS,
-    Batch,
     Built,
     Case,
     Optimizer,
+    State,
     StepResult,
     build,
+    free_run,
     problems,
     run_step,
     smooth_batch,
     to_checkpoint,
     vanishing,
 )
+from tests.compiler.agreement.onnx_checks import onnx_problems
+from tests.compiler.agreement.onnx_step import OnnxStep
 from tests.compiler.agreement.step_binary import native_target
 
 EMULATED = (
@@ -94,30 +97,44 @@ def test_a_left_out_update_is_noticed(built: Built, steps: list[StepResult]) -> 
         assert problems(built, tampered), f"nobody noticed that {name} was not updated"
 
 
-def test_free_run_stays_as_close_as_pytorch(built: Built, steps: list[StepResult]) -> None:
+@pytest.fixture(scope="module")
+def curves(built: Built, steps: list[StepResult]) -> dict[torch.dtype, np.ndarray]:
+    """Losses of twenty steps without correction, by PyTorch in both precisions."""
+    batches = [result.batch for result in steps]
+    return {real: np.array(free_run(built, batches, real)) for real in (torch.float64, torch.float32)}
+
+
+def test_free_run_stays_as_close_as_pytorch(
+    built: Built, steps: list[StepResult], curves: dict[torch.dtype, np.ndarray]
+) -> None:
     """Twenty steps without correction deviate from float64 at most three times as far as PyTorch float32 does."""
     batches = [result.batch for result in steps]
-    curves = {real: _free_run(built, batches, real) for real in (torch.float64, torch.float32)}
     feeds = {name: np.concatenate([batch[0][name] for batch in batches]) for name in batches[0][0]}
     labels = np.concatenate([batch[1] for batch in batches])
+    losses, _ = built.binary.train(_start(built), STEPS, built.binary.write_data(feeds, labels))
+    _is_as_close(losses, curves)
+
+
+def test_onnx_runtime_takes_ten_of_the_steps(
+    built: Built, steps: list[StepResult], curves: dict[torch.dtype, np.ndarray]
+) -> None:
+    """The bundle's training graph: each step from the reference's state, and ten fed back into one another."""
     optimizer = Optimizer(built)
+    wrong = {
+        t: found for t, result in enumerate(steps[:10], 1) if (found := onnx_problems(built, optimizer, result, t))
+    }
+    assert not wrong
+    own = OnnxStep.of(built.binary.folder)
+    losses, _ = own.train(_start(built), [result.batch for result in steps[:10]])
+    _is_as_close(losses, curves)
+
+
+def _start(built: Built) -> State:
     weights = built.reference.initial()
-    start = to_checkpoint(built, weights, optimizer.fresh(weights))
-    losses, _ = built.binary.train(start, STEPS, built.binary.write_data(feeds, labels))
-    exact = np.array(curves[torch.float64])
-    own = np.abs(np.array(curves[torch.float32]) - exact) / np.abs(exact)
-    mine = np.abs(np.array(losses) - exact) / np.abs(exact)
+    return to_checkpoint(built, weights, Optimizer(built).fresh(weights))
+
+
+def _is_as_close(losses: list[float], curves: dict[torch.dtype, np.ndarray]) -> None:
+    exact, single = (curves[real][: len(losses)] for real in (torch.float64, torch.float32))
+    own, mine = (np.abs(np.array(found) - exact) / np.abs(exact) for found in (single, losses))
     assert mine.max() <= 3 * own.max() + 1e-5
-
-
-def _free_run(built: Built, batches: list[Batch], real: torch.dtype) -> list[float]:
-    optimizer = Optimizer(built)
-    dtype = np.float64 if real == torch.float64 else np.float32
-    weights = {name: array.astype(dtype) for name, array in built.reference.initial().items()}
-    state = optimizer.fresh(weights)
-    losses = []
-    for t, (feeds, labels) in enumerate(batches, 1):
-        loss, gradients = built.reference.loss_and_gradients(weights, feeds, labels, real)
-        weights, state = optimizer.step(weights, state, gradients, t)
-        losses.append(loss)
-    return losses

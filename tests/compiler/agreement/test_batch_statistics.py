@@ -19,6 +19,7 @@ from compiler.api import BuildSettings, compile_training
 from compiler.errors import SpecError, UnsupportedOperator
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
+from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.models import export
@@ -147,7 +148,8 @@ def check_steps(made: Made, learns: set[str], *, cancelled: Sequence[str] = (), 
             module.load_state_dict({name: torch.from_numpy(array) for name, array in before.items()}, strict=False)
         loss = torch_step(exact, learns, x.double(), labels)
         torch_step(single, learns, x, labels)
-        losses, after = made.binary.train(before, 1, made.binary.write_data({"input": x.numpy()}, labels.numpy()))
+        data = made.binary.write_data({"input": x.numpy()}, labels.numpy())
+        losses, after = made.binary.train(before, 1, data)
         assert losses[0] == pytest.approx(loss, rel=1e-5)
         wanted, pytorch = changes(exact, before), changes(single, before)
         for name, change in wanted.items():
@@ -162,6 +164,7 @@ def check_steps(made: Made, learns: set[str], *, cancelled: Sequence[str] = (), 
             scale = np.abs(before[name]).max() * 2.0**-24 * np.sqrt(change.size)
             allowed = 3 * np.linalg.norm(pytorch[name] - change) + 2e-6 * np.linalg.norm(change) + scale
             assert np.linalg.norm(found - change) <= allowed, f"step {number}: {name}"
+    same_on_onnx_runtime(made.binary, data)
 
 
 def parameters_of(module: nn.Module) -> set[str]:

@@ -15,6 +15,7 @@ from compiler.errors import SpecError
 from compiler.spec.documents import LossSpec, TrainingSpec
 from compiler.step.loss import attach_loss
 from tests.compiler.agreement.losses import agree, compiled, found, wanted
+from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.models import export
@@ -95,6 +96,7 @@ def test_the_binary_trains_scores_and_infers_so(tmp_path: Path, kernel_cache: Pa
         moved = (before[name] - after[name]) / 0.5
         assert np.abs(moved - gradient).max() <= 1e-5 * np.abs(gradient).max() + 1e-6, name
     data = binary.write_data({"input": x}, y)
+    same_on_onnx_runtime(binary, data)
     (score,) = [event for event in binary.run("eval", "--weights", binary.weights, *data) if event["event"] == "eval"]
     with torch.no_grad():
         logits = module(torch.from_numpy(x))

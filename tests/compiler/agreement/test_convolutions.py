@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from compiler.spec.documents import SparsePlan
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
 from tests.compiler.agreement.module_reference import ModuleReference
+from tests.compiler.agreement.onnx_checks import ten_steps_on_onnx_runtime
 from tests.compiler.agreement.step_binary import native_target
 from tests.models import export, randomize_norms
 
@@ -185,3 +186,4 @@ def test_steps_agree_with_float64(name: str, tmp_path: Path, kernel_cache: Path)
         assert not problems(built, run_step(built, optimizer, weights, state, t, batch))
         _, exact = built.reference.loss_and_gradients(weights, *batch, torch.float64)
         weights, state = optimizer.step(weights, state, exact, t)
+    ten_steps_on_onnx_runtime(built)

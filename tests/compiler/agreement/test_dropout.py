@@ -16,6 +16,7 @@ from compiler.errors import ModelError
 from compiler.ops import OPERATORS
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
+from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
 from tests.models import export
@@ -63,7 +64,8 @@ def test_steps_agree_and_evaluation_drops_nothing(tmp_path: Path, kernel_cache: 
     start = {name: tensor.detach().numpy() for name, tensor in net.named_parameters()}
     rng = np.random.default_rng(2)
     x, labels = rng.normal(size=(4 * BATCH, 10)).astype(np.float32), rng.integers(0, 3, 4 * BATCH)
-    losses, after = binary.train(start, 4, binary.write_data({"input": x}, labels), batch_seed=9)
+    data = binary.write_data({"input": x}, labels)
+    losses, after = binary.train(start, 4, data, batch_seed=9)
     exact = Net().double()
     exact.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
     for step in range(4):
@@ -79,12 +81,12 @@ def test_steps_agree_and_evaluation_drops_nothing(tmp_path: Path, kernel_cache: 
     for name, parameter in exact.named_parameters():
         moved = parameter.detach().numpy() - start[name]
         assert np.linalg.norm(after[name] - start[name] - moved) <= 1e-4 * np.linalg.norm(moved), name
-    data = binary.write_data({"input": x}, labels)[:2]
-    binary.run("infer", "--weights", tmp_path / "after.safetensors", "--out", tmp_path / "y.npy", *data)
+    binary.run("infer", "--weights", tmp_path / "after.safetensors", "--out", tmp_path / "y.npy", *data[:2])
     exact.given = None
     with torch.no_grad():
         wanted = exact.eval()(torch.from_numpy(x).double()).numpy()
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), wanted, rtol=1e-4, atol=1e-5)
+    same_on_onnx_runtime(binary, data, seed=9)
     still = ("--steps", 1, "--learning-rate", 0, "--batch-seed", 9, "--validation", 0.25)
     events = binary.run(
         "train", "--weights", tmp_path / "after.safetensors", *data, "--labels", tmp_path / "labels.npy", *still

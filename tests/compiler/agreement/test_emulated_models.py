@@ -21,6 +21,8 @@ from compiler.targets import load
 from tests.compiler.agreement.cases import CASES, classes, images
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
 from tests.compiler.agreement.module_reference import ModuleReference
+from tests.compiler.agreement.onnx_checks import onnx_problems
+from tests.compiler.agreement.onnx_step import OnnxStep
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.models import InvertedResidualNet, export, randomize_norms, transformers_model
 
@@ -60,7 +62,9 @@ def test_a_convolutional_net_steps_as_in_float64(name: str, tmp_path: Path, kern
     optimizer = Optimizer(built)
     weights = {key: array.astype(np.float64) for key, array in built.reference.initial().items()}
     state = optimizer.fresh(weights)
-    assert not problems(built, run_step(built, optimizer, weights, state, 1, smooth_batch(built, weights, 1)))
+    result = run_step(built, optimizer, weights, state, 1, smooth_batch(built, weights, 1))
+    assert not problems(built, result)
+    assert not onnx_problems(built, optimizer, result, 1)
 
 
 def pytorch_losses(module: nn.Module, inputs: tuple[torch.Tensor, ...], labels: torch.Tensor) -> list[float]:
@@ -103,3 +107,6 @@ def test_a_transformer_learns_as_in_float64(name: str, tmp_path: Path, kernel_ca
     wanted = pytorch_losses(module, inputs, labels)
     assert abs(wanted[-1] - wanted[0]) > 1e-2, "the steps change the loss: the comparison sees gradients"
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    feeds = dict(zip(names, (t.numpy() for t in inputs), strict=True))
+    own, _ = OnnxStep.of(binary.folder).train(binary.checkpoint(), [(feeds, labels.numpy())] * STEPS)
+    np.testing.assert_allclose(own, wanted, rtol=1e-5)

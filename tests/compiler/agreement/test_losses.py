@@ -17,6 +17,7 @@ from compiler.errors import SpecError
 from compiler.spec.documents import TrainingSpec
 from compiler.step.loss import attach_loss
 from tests.compiler.agreement.losses import Wanted, agree, compiled, found, wanted
+from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.models import export
@@ -179,6 +180,7 @@ def test_the_binary_trains_and_scores_a_sum(tmp_path: Path, kernel_cache: Path) 
     labelled = [word for name in arrays for word in ("--labels", f"{name}={tmp_path / name}.npy")]
     before = load_file(binary.weights)
     losses, after = binary.train(before, 1, [*words, *labelled])
+    same_on_onnx_runtime(binary, [*words, *labelled])
     first = {name: array[:BATCH] for name, array in arrays.items()}
     exact, gradients = wanted(module, {"x": data["x"][:BATCH]}, first, summed)
     assert losses[0] == pytest.approx(exact, rel=1e-5)
@@ -214,6 +216,7 @@ def test_the_binary_minimises_the_graphs_own_loss(tmp_path: Path, kernel_cache: 
         words += ["--input", f"{name}={tmp_path / name}.npy"]
     before = load_file(binary.weights)
     losses, after = binary.train(before, 1, words)
+    same_on_onnx_runtime(binary, words)
     exact, gradients = wanted(module, feeds, {}, lambda loss, classes: loss)
     assert losses[0] == pytest.approx(exact, rel=1e-5)
     for name, gradient in gradients.items():

@@ -20,6 +20,7 @@ from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
 from compiler.step.plan import resolve_plan
 from compiler.targets import load
+from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
 from tests.compiler.named import by_value
@@ -68,7 +69,9 @@ def test_the_gradient_of_a_maximum_that_is_computed_twice(name: str, tmp_path: P
         model, BuildSettings(plan=FULL, spec=spec, target=load(native_target()), cache_dir=kernel_cache, jobs=1)
     )
     binary = StepBinary.unpack(bundle, tmp_path)
-    _, after = binary.train(load_file(binary.weights), 1, binary.write_data({"input": x}, labels))
+    data = binary.write_data({"input": x}, labels)
+    _, after = binary.train(load_file(binary.weights), 1, data)
+    same_on_onnx_runtime(binary, data)
     F.cross_entropy(module.double()(torch.from_numpy(x).double()), torch.from_numpy(labels)).backward()
     parameters = imported(model, batch=BATCH).named_parameters()
     for own, value in module.named_parameters():

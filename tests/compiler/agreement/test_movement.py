@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from compiler.spec.documents import SparsePlan
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
 from tests.compiler.agreement.module_reference import ModuleReference
+from tests.compiler.agreement.onnx_checks import ten_steps_on_onnx_runtime
 from tests.compiler.agreement.step_binary import native_target
 from tests.models import export
 
@@ -107,3 +108,4 @@ def test_a_net_that_moves_elements_trains_as_in_pytorch(name: str, tmp_path: Pat
         result = run_step(built, optimizer, weights, state, t, smooth_batch(built, weights, t))
         assert not problems(built, result)
         weights, state = optimizer.step(weights, state, result.exact, t)
+    ten_steps_on_onnx_runtime(built)

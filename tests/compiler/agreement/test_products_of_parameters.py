@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from compiler.spec.documents import TrainingSpec
 from tests.compiler.agreement.losses import compiled, wanted
+from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.models import export
 
@@ -43,7 +44,9 @@ def test_both_are_updated_from_what_they_were(momentum: float, tmp_path: Path, k
     spec = TrainingSpec.parse({"batch": BATCH, "optimizer": optimizer, "threads": 2})
     binary = StepBinary.unpack(compiled(model, spec, kernel_cache), tmp_path)
     before = load_file(binary.weights)
-    losses, after = binary.train(before, 1, binary.write_data({"input": x}, y))
+    data = binary.write_data({"input": x}, y)
+    losses, after = binary.train(before, 1, data)
+    same_on_onnx_runtime(binary, data)
     loss, gradients = wanted(module, {"input": x}, {"y": y}, F.cross_entropy)
     assert losses[0] == pytest.approx(loss, rel=1e-5)
     assert set(gradients) == {"a", "b", "s", "t", "head.weight", "head.bias"}

@@ -18,6 +18,7 @@ from compiler.ops import OPERATORS
 from compiler.slicing.cut import part_of
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
+from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import model_of, node
 from tests.models import export
@@ -107,6 +108,8 @@ def test_an_autoencoder_takes_the_steps_that_pytorch_takes_with_its_noise(tmp_pa
     wanted = torch_steps(exact, 7, 12)
     losses, after = run(binary, state_of(module), 0, 12, batch_seed=7)
     np.testing.assert_allclose(losses, wanted, rtol=1e-4)
+    x = np.concatenate([batch_of(number) for number in range(1, 13)])
+    same_on_onnx_runtime(binary, binary.write_data({"input": x}, x), seed=7)
     for name, array in state_of(exact).items():
         moved = np.linalg.norm(array - state_of(module)[name])
         assert np.linalg.norm(after[name] - array) <= 1e-3 * moved, name

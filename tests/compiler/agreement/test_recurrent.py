@@ -22,6 +22,7 @@ from compiler.step.plan import resolve_plan
 from tests.compiler.agreement.cases import classes, plan
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step
 from tests.compiler.agreement.module_reference import ModuleReference
+from tests.compiler.agreement.onnx_checks import ten_steps_on_onnx_runtime
 from tests.compiler.agreement.step_binary import native_target
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.compiler.named import by_value
@@ -149,3 +150,4 @@ def test_the_step_is_the_module(name: str, exporter: Exporter, tmp_path: Path, k
         assert not problems(built, result)
         _, exact = built.reference.loss_and_gradients(weights, *case.draw(t), torch.float64)
         weights, state = optimizer.step(weights, state, exact, t)
+    ten_steps_on_onnx_runtime(built)

@@ -25,6 +25,7 @@ from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
 from compiler.step.plan import resolve_plan
 from compiler.targets import load
+from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.compiler.named import by_value
@@ -140,7 +141,9 @@ def test_the_binary_is_the_module(kind: Kind, attention: str, opset: int, tmp_pa
         want.model, BuildSettings(plan=FULL, spec=spec, target=load(native_target()), cache_dir=kernel_cache, jobs=1)
     )
     binary = StepBinary.unpack(bundle, tmp_path)
-    losses, after = binary.train(load_file(binary.weights), 1, binary.write_data(want.feeds, want.labels))
+    data = binary.write_data(want.feeds, want.labels)
+    losses, after = binary.train(load_file(binary.weights), 1, data)
+    same_on_onnx_runtime(binary, data)
     assert losses[0] == pytest.approx(want.loss, rel=2e-6)
     parameters = imported(want.model, batch=BATCH).named_parameters()
     momentum = {name: after[f"optimizer.momentum.{name}"] for name in parameters}

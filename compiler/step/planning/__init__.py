@@ -1,0 +1,1 @@
+"""Plans: which parameters a rule, a preset or a scheme means in a model."""

@@ -1,0 +1,98 @@
+"""A model's layers as plans count them, in forward order: products and convolutions with a weight of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.graph import Graph, Node
+from compiler.values import Value
+
+CONTRACTIONS = frozenset(
+    {"matmul", "conv2d", "depthwise_conv2d", "conv2d_input_grad", "depthwise_input_grad", "recurrence"}
+)
+"""Operators that multiply data by weights; the gradients are transposed convolutions."""
+VIEWS = frozenset({"reshape", "transpose", "identity", "cut"})
+MOST_BEHIND = 64
+"""Of more parameters than that no weight is made."""
+_NO_VALUES: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer: its number from 0 in forward order, its node (and its place among the graph's), what it learns."""
+
+    number: int
+    position: int
+    node: Node
+    data: Value
+    """What it is fed."""
+    weights: tuple[Value, ...]
+    biases: tuple[Value, ...]
+    """What is added to its product."""
+
+    @property
+    def parameters(self) -> tuple[Value, ...]:
+        """All that is its own."""
+        return self.weights + self.biases
+
+
+def layers_of(graph: Graph) -> tuple[Layer, ...]:
+    """The layers, each at the first use of its weights."""
+    behind, readers = parameters_behind(graph), graph.consumers()
+    found: list[Layer] = []
+    seen: set[Value] = set()
+    for position, node in enumerate(graph.nodes):
+        operands = _operands(graph, node, behind)
+        if operands is None or seen.issuperset(operands[1]):
+            continue
+        data, weights = operands
+        seen.update(weights)
+        biases = tuple(value for value in _biases(graph, node, behind, readers) if value not in seen)
+        found.append(Layer(len(found), position, node, data, weights, biases))
+    return tuple(found)
+
+
+def parameters_behind(graph: Graph) -> Mapping[Value, tuple[Value, ...]]:
+    """Value that no data flows into -> the parameters that it is made of. Others are not in it."""
+    behind: dict[Value, tuple[Value, ...]] = {
+        value: (value,) if value in graph.parameters and graph.parameters[value].may_learn else _NO_VALUES
+        for value in graph.arrays
+    }
+    for node in graph.nodes:
+        if all(value in behind for value in node.inputs):
+            made_of = tuple(dict.fromkeys(one for value in node.inputs for one in behind[value]))
+            behind.update(dict.fromkeys(node.outputs, made_of[:MOST_BEHIND]))
+    return behind
+
+
+def _operands(
+    graph: Graph, node: Node, behind: Mapping[Value, tuple[Value, ...]]
+) -> tuple[Value, tuple[Value, ...]] | None:
+    """(data, weights) of a node that is a layer."""
+    if node.op not in CONTRACTIONS:
+        return None
+    data = [value for value in node.inputs if value not in behind]
+    weights = [one for value in node.inputs for one in behind.get(value, ()) if graph.parameters[one].kind == "weight"]
+    return (data[0], tuple(dict.fromkeys(weights))) if data and weights else None
+
+
+def _biases(
+    graph: Graph,
+    node: Node,
+    behind: Mapping[Value, tuple[Value, ...]],
+    readers: Mapping[Value, list[Node]],
+) -> tuple[Value, ...]:
+    """The biases that are added to what a layer makes, seen through views of it."""
+    value = node.outputs[0]
+    for _ in range(len(VIEWS)):
+        reading = readers.get(value, [])
+        for reader in reading:
+            added = [one for other in reader.inputs for one in behind.get(other, ()) if reader.op == "add"]
+            biases = tuple(one for one in added if graph.parameters[one].kind == "bias")
+            if biases:
+                return biases
+        if len(reading) != 1 or reading[0].op not in VIEWS:
+            return ()
+        value = reading[0].outputs[0]
+    return ()

@@ -1,0 +1,110 @@
+"""A training step in an engine that only infers: `python -m examples.training_graph`.
+
+`pockfarm export-training-graph` wrote the step as ONNX; ONNX Runtime runs it, and what comes out is fed back in. The
+class is all that a program of your own needs: NumPy, onnxruntime, and something that reads safetensors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from examples.digits import digits_npz
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class TrainingGraph:
+    """One training step, and the state that goes from step to step."""
+
+    def __init__(self, model: Path, state: Arrays | None = None, *, seed: int = 0) -> None:
+        """`state` stands for the file beside the model."""
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self.about: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
+        self.updates: Mapping[str, str] = json.loads(self.about["updates"])
+        beside = model.with_name(f"{model.stem}.state.safetensors")
+        self.state: Arrays = load_file(beside) if state is None else state
+        self.steps = 0
+        self.seed = seed
+
+    def step(self, inputs: Mapping[str, NDArray[Any]], labels: Mapping[str, NDArray[Any]] | NDArray[Any]) -> float:
+        """The loss of a batch; the state is the next one then. Several arrays of labels go by their names."""
+        self.steps += 1
+        given = {**inputs, **self.state, **self._labels(labels), **self._hyper()}
+        outputs = [self.about["loss"], *self.updates.values()]
+        loss, *new = self.session.run(outputs, {one.name: given[one.name] for one in self.session.get_inputs()})
+        self.state = dict(zip(self.updates, new, strict=True)) | {
+            name: array for name, array in self.state.items() if name not in self.updates
+        }
+        return float(loss)
+
+    def weights(self) -> Arrays:
+        """What learned, under the model's names and in its layout: what a `state_dict` or an ONNX file holds."""
+        kept = {name: json.loads(self.about[f"layout.{name}"]) for name in self.state if f"layout.{name}" in self.about}
+        return {
+            name: self.state[name].transpose(np.argsort(layout["perm"])).reshape(layout["file_shape"])
+            for name, layout in kept.items()
+        }
+
+    def _labels(self, labels: Mapping[str, NDArray[Any]] | NDArray[Any]) -> Arrays:
+        if not isinstance(labels, Mapping):
+            return {self.about["labels"]: labels}
+        names = json.loads(self.about["labels"])
+        return {names[array]: held for array, held in labels.items()}
+
+    def _hyper(self) -> Arrays:
+        """The numbers of this step, counted from 1."""
+        chosen, t = json.loads(self.about["spec"])["optimizer"], self.steps
+        formulas: Mapping[str, Callable[[], float]] = {
+            "learning_rate": lambda: chosen["learning_rate"],
+            "bias_correction_1": lambda: 1 - chosen["beta1"] ** t,
+            "bias_correction_2_sqrt": lambda: math.sqrt(1 - chosen["beta2"] ** t),
+            "random_seed": lambda: self.seed,
+            "random_step": lambda: t,
+        }
+        types = {one.name: np.int64 if "int64" in one.type else np.float32 for one in self.session.get_inputs()}
+        asked = json.loads(self.about["hyper"])
+        return {name: np.asarray(formulas[kind](), types[name]) for kind, name in asked.items() if name in types}
+
+
+def run(module: str, *arguments: object) -> None:
+    """A command of ours, as a shell runs it."""
+    subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=True)
+
+
+def main() -> None:
+    """Export a small net's training step, and train it on handwritten digits."""
+    parser = argparse.ArgumentParser(prog="python -m examples.training_graph", description=__doc__)
+    parser.add_argument("--steps", type=int, default=50, help="how long to train (default: 50)")
+    steps = parser.parse_args().steps
+    with tempfile.TemporaryDirectory() as name:
+        net, file = Path(name) / "net.onnx", Path(name) / "step.onnx"
+        spec = "batch: 16\noptimizer: {kind: adamw, learning_rate: 0.003}"
+        run("examples.models", "small_cnn", "--out", net)
+        run("pockfarm.cli", "export-training-graph", net, "--spec", spec, "--out", file)
+        graph, data = TrainingGraph(file), np.load(io.BytesIO(digits_npz()))
+    for number in range(steps):
+        rows = np.arange(16 * number, 16 * (number + 1)) % len(data["y"])
+        loss = graph.step({"input": data["x"][rows]}, data["y"][rows])
+        if number % 10 == 0 or number == steps - 1:
+            print(f"step {number + 1:3}  loss {loss:.4f}")
+    print(f"learned: {', '.join(graph.weights())}")
+
+
+if __name__ == "__main__":
+    main()

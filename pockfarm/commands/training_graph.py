@@ -1,0 +1,43 @@
+"""`pockfarm export-training-graph`: a training step as ONNX, for engines that only infer."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pockfarm.commands.local import add_recipe_options, load_local, plan_source, print_warnings, source
+from pockfarm.errors import UsageError
+
+
+def add_export_training_graph(subparsers: argparse._SubParsersAction[Any]) -> None:
+    text = "write a model's training step as ONNX, to run it in an engine that only infers"
+    command = subparsers.add_parser(
+        "export-training-graph",
+        help=text,
+        description=f"{text}. Beside the file comes the state that it begins with (safetensors). How to run it: "
+        "docs/training-graph.md.",
+    )
+    command.add_argument("model", type=Path, metavar="MODEL.onnx")
+    add_recipe_options(command)
+    command.add_argument("--out", type=Path, required=True, metavar="FILE.onnx", help="the training step")
+    command.add_argument(
+        "--frozen", choices=("embedded", "inputs"), default="embedded",
+        help="weights that do not learn: in the file, or inputs (default: embedded)",
+    )  # fmt: skip
+    command.set_defaults(run=_export)
+
+
+def _export(options: argparse.Namespace) -> int:
+    if options.out.suffix != ".onnx":
+        raise UsageError(f"--out {options.out}: the name ends in .onnx; state and data stand beside it")
+    if options.out.exists() and options.model.exists() and options.out.samefile(options.model):
+        raise UsageError(f"--out {options.out} is the model itself")
+    plan, spec = plan_source(options.plan), source(options.spec, "--spec")
+    written, warnings = load_local().export_training_graph(
+        options.model, plan, spec, options.out, frozen=options.frozen
+    )
+    print_warnings(warnings, f"`pockfarm build --stop-after training` of {options.model}")
+    for path in written:
+        print(f"{path}  {path.stat().st_size:,} bytes")
+    return 0

@@ -1,0 +1,1 @@
+"""What documents that users write may hold."""
