@@ -16,11 +16,11 @@ from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import attempts
 from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
-from compiler.program.program import Optimizer, Program, StateTensor
+from compiler.program.program import Optimizer, Program, Schedule, StateTensor
 from compiler.program.state import state_tensors
 from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings
-from compiler.spec.documents import OptimizerSpec, TrainingSpec
+from compiler.spec.documents import TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
@@ -92,7 +92,7 @@ def walk(
             memory=placed.memory,
             state=placed.state,
             kernels=kernels,
-            optimizer=_optimizer(spec.optimizer),
+            optimizer=_optimizer(spec),
             threads=settings.threads,
             stage_ms=clock.ms,
             choices=placed.choices,
@@ -179,5 +179,7 @@ def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, C
     return dict(built)
 
 
-def _optimizer(spec: OptimizerSpec) -> Optimizer:
-    return Optimizer(spec.kind, spec.learning_rate, spec.momentum, spec.beta1, spec.beta2)
+def _optimizer(spec: TrainingSpec) -> Optimizer:
+    kept, told = spec.optimizer, spec.schedule
+    schedule = Schedule(told.kind, told.warmup_steps, told.final_ratio)
+    return Optimizer(kept.kind, kept.learning_rate, kept.momentum, kept.beta1, kept.beta2, schedule)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.kernels.spec import signature
 from compiler.program.labels import label_of
-from compiler.program.program import KernelCall, Program
+from compiler.program.program import KernelCall, Program, Schedule
 from compiler.settings import BuildSettings
 from compiler.stages import CompiledStep
 from compiler.values import Value
@@ -34,6 +35,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         **_losses(step),
         "optimizer": step.optimizer.kind,
         "learning_rate": step.optimizer.learning_rate,
+        **_schedule(step.optimizer.schedule),
         "parameters": {"total": _total(step, trained=False), "trained": _total(step, trained=True)},
         "buffers": list(step.forward.buffers()),
         "memory": {
@@ -44,6 +46,11 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         },
         "kernels": [_kernel(call, step.choices) for call in train.calls],
     }
+
+
+def _schedule(schedule: Schedule) -> dict[str, object]:
+    """Nothing where the learning rate stays as it is."""
+    return {} if schedule == Schedule() else {"schedule": dataclasses.asdict(schedule)}
 
 
 def _labels(step: CompiledStep, train: Program) -> object:

@@ -157,6 +157,15 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """Learning rates of a run, unless it is told otherwise: up from 0, then down to a share of the learning rate."""
+
+    kind: Literal["constant", "cosine", "linear"] = "constant"
+    warmup_steps: int = 0
+    final_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Optimizer:
     """Optimizer settings that the binary needs at run time (defaults of its options).
 
@@ -169,6 +178,7 @@ class Optimizer:
     momentum: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
+    schedule: Schedule = Schedule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,4 +201,4 @@ class BinaryImage:
 
 
 __all__ = ["BinaryImage", "KernelCall", "MemoryPlan", "Optimizer", "Parameter", "Phase", "Placement", "Program",
-           "ProgramName", "Region", "StateTensor"]  # fmt: skip
+           "ProgramName", "Region", "Schedule", "StateTensor"]  # fmt: skip

@@ -27,6 +27,8 @@ static void put_kernels(const char *key, const pf_program *program) {
     pf_array_end();
 }
 
+static const char *const schedule_kinds[] = {"constant", "cosine", "linear"};
+
 static void put_optimizer(void) {
     const pf_image *image = &pf_image_data;
     pf_object("optimizer");
@@ -38,6 +40,11 @@ static void put_optimizer(void) {
         pf_number("beta1", image->beta1);
         pf_number("beta2", image->beta2);
     }
+    pf_object("schedule");
+    pf_text("kind", schedule_kinds[image->schedule.kind]);
+    pf_integer("warmup_steps", image->schedule.warmup_steps);
+    pf_number("final_ratio", image->schedule.final_ratio);
+    pf_object_end();
     pf_object_end();
 }
 

@@ -26,7 +26,7 @@ typedef struct {
 } training;
 
 static pf_schedule schedule_of(const pf_options *options, const pf_step *step) {
-    pf_schedule schedule = {.kind = PF_RATE_CONSTANT};
+    pf_schedule schedule = pf_image_data.schedule;
     if (options->schedule >= 0) schedule.kind = (pf_schedule_kind)options->schedule;
     if (options->warmup_steps >= 0) schedule.warmup_steps = options->warmup_steps;
     if (options->final_ratio >= 0) schedule.final_ratio = options->final_ratio;

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "pockfarm_step.h"
+#include "schedule.h"
 #include "tvm_abi.h"
 
 /* Of every operand's storage; the compiler's half is compiler/kernels/alignment.py. */
@@ -84,6 +85,7 @@ typedef struct {
     int32_t term_count;
     enum { PF_SGD, PF_ADAMW } optimizer_kind;
     double learning_rate, momentum, beta1, beta2;
+    pf_schedule schedule; /* but for `steps`, which are a run's */
     int32_t threads;
     pf_sizes sizes;
     uint64_t optimizer_offset, arena_offset, total_bytes;

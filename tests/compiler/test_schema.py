@@ -89,7 +89,7 @@ def test_what_is_misspelt_by_a_letter_is_refused_with_the_nearest_name(name: str
             assert re.search(rf"(did you mean|belongs to).*{re.escape(right)}|one of.*\b{re.escape(right)}\b",
                              str(refusal.value)), (document, wrong, str(refusal.value))  # fmt: skip
             tried.add(right)
-    assert tried >= {word for word in _words(SCHEMAS[name])} - {"frozen"}
+    assert tried >= set(_words(SCHEMAS[name])) - {"frozen"}
 
 
 @settings(max_examples=200, deadline=None)

@@ -15,7 +15,16 @@ from compiler.kernels.movement import ElementsSpec
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
-from compiler.program.program import BinaryImage, KernelCall, Placement, Program, ProgramName, Region, StateTensor
+from compiler.program.program import (
+    BinaryImage,
+    KernelCall,
+    Placement,
+    Program,
+    ProgramName,
+    Region,
+    Schedule,
+    StateTensor,
+)
 from compiler.step.training import Term
 from compiler.values import Value
 
@@ -300,6 +309,7 @@ class _Tables:
             "term_count": str(len(image.terms)),
             "optimizer_kind": f"PF_{image.optimizer.kind.upper()}",
             **{name: float(getattr(image.optimizer, name)).hex() for name in _OPTIMIZER_NUMBERS},
+            "schedule": _schedule(image.optimizer.schedule),
             "threads": str(image.threads),
             "sizes": f"{{{', '.join(map(str, sizes))}}}",
             "optimizer_offset": str(self._region_offset("optimizer")),
@@ -312,6 +322,13 @@ class _Tables:
 
 
 _HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt", "random_seed", "random_step")
+
+
+def _schedule(schedule: Schedule) -> str:
+    kind, ratio = f"PF_RATE_{schedule.kind.upper()}", schedule.final_ratio.hex()
+    return f"{{.kind = {kind}, .warmup_steps = {schedule.warmup_steps}, .final_ratio = {ratio}}}"
+
+
 _OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2")
 
 

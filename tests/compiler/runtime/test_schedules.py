@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from safetensors.numpy import load_file
 from torch.optim import lr_scheduler
 
+from compiler.program.program import Schedule
+from tests.compiler import tiny_images
 from tests.compiler.step_process import Data, classifier_state, run, table_data, table_state, write_weights
 from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES, ROWS
 from tests.vision import transformers
@@ -81,6 +84,20 @@ def test_rates_are_those_of_the_reference(binary: Path, weights: Path, data: Dat
     scheduler, options = REFERENCES[name]
     rates = rates_of(binary, weights, data, "--steps", STEPS, *options)
     np.testing.assert_allclose(rates, reference_rates(scheduler), rtol=1e-8, atol=1e-9 * RATE)
+
+
+def test_a_build_has_a_schedule_of_its_own(tmp_path: Path, weights: Path, data: Data) -> None:
+    image = tiny_images.classifier()
+    own = replace(image.optimizer, learning_rate=RATE, schedule=Schedule("cosine", 5, 0.4))
+    binary = tiny_images.build(replace(image, optimizer=own), tmp_path / "step")
+    told = ("--schedule", "linear", "--warmup-steps", 0, "--final-ratio", 0)
+    cosine = from_transformers("cosine_with_min_lr_schedule_with_warmup", 5, STEPS, min_lr_rate=0.4)
+    linear = from_transformers("linear_schedule_with_warmup", 0, STEPS)
+    for options, scheduler in ((), cosine), (told, linear):
+        rates = rates_of(binary, weights, data, "--steps", STEPS, *options)
+        np.testing.assert_allclose(rates, reference_rates(scheduler), rtol=1e-8, atol=1e-9 * RATE)
+    assert run(binary, "info").one("info")["optimizer"]["schedule"] == {
+        "kind": "cosine", "warmup_steps": 5, "final_ratio": 0.4}  # fmt: skip
 
 
 def test_past_its_end_a_schedule_keeps_its_final_rate(binary: Path, weights: Path, data: Data) -> None:
