@@ -114,6 +114,7 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
         optimizer=step.optimizer,
         threads=step.threads,
         identity={**digests, "target": target},
+        batch_axes=step.training.batch_axes,
     )
 
 

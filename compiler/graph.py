@@ -153,6 +153,8 @@ class Graph:
     """What the import and later stages had to say; every pass keeps them."""
     origins: Origins = field(default_factory=Origins)
     """How parameters relate to the tensors of the file; every pass keeps it."""
+    batch_axes: Mapping[Value, int | None] = field(default_factory=dict)
+    """Of inputs whose samples do not lie along the first axis: the axis, or None for the same in every sample."""
 
     def with_nodes(self, nodes: Iterable[Node], types: Mapping[Value, TensorType] | None = None) -> Graph:
         """The same graph with other nodes (and, if given, other types)."""
@@ -161,6 +163,15 @@ class Graph:
     def data_inputs(self) -> tuple[Value, ...]:
         """The inputs that hold data."""
         return tuple(value for value in self.inputs if value.role != "hyper")
+
+    def batch_axis(self, value: Value) -> int | None:
+        """The axis of an input that holds the samples; None if the input is the same for every sample."""
+        return self.batch_axes.get(value, 0 if self.types[value].shape else None)
+
+    def batch(self) -> int:
+        """Samples of a step; 1 if no input holds samples."""
+        axes = {value: self.batch_axis(value) for value in self.data_inputs()}
+        return next((self.types[value].shape[axis] for value, axis in axes.items() if axis is not None), 1)
 
     def producers(self) -> dict[Value, Node]:
         """Value -> the node that makes it."""

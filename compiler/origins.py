@@ -2,11 +2,13 @@
 
 A checkpoint holds the author's parameters under the author's names, with two exceptions: an exporter may store a
 parameter otherwise (transposed, once with an equal one, not at all), and a BatchNormalization may be folded into the
-layer before it. Both are said here, as data that travels in the bundle; `compiler/trained/` undoes them.
+layer before it. Adapters of a plan stand beside them. All of it is said here, as data that travels in the bundle;
+`compiler/trained/` undoes it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -104,22 +106,59 @@ class FoldedNorm:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """Tensors of the checkpoint that learned beside the author's tensor `weight`, of the module `module`.
+
+    The layer computes with W + s B A, where s is alpha / rank, or alpha / sqrt(rank) if `rslora`. Of a layer of `form`
+    linear `a` is A: [rank, inputs], `b` is B: [outputs, rank], and W has its outputs in axis `out_axis`; of a conv A
+    is [rank, C, KH, KW], B [K, rank, 1, 1]; of an embedding A is [rank, rows], B [width, rank], W [rows, width]. With a
+    `magnitude` m (else empty) each output's row is then scaled to that length. `export` is how the plan wants it back.
+    """
+
+    weight: str
+    module: str
+    form: str
+    rank: int
+    alpha: float
+    rslora: bool
+    out_axis: int
+    a: str
+    b: str
+    magnitude: str
+    export: str
+
+    @property
+    def scaling(self) -> float:
+        """What the product of B and A counts."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its tensors."""
+        return tuple(name for name in (self.a, self.b, self.magnitude) if name)
+
+
+@dataclass(frozen=True, slots=True)
 class Origins:
-    """Everything of one model. `parameters` are the checkpoint's tensors that may learn."""
+    """Everything of one model. `parameters` are the checkpoint's tensors that may learn, without adapters."""
 
     parameters: tuple[str, ...] = ()
     readings: tuple[Reading, ...] = ()
     norms: tuple[FoldedNorm, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {"schema": SCHEMA, **asdict(self)}
+        told = {"schema": SCHEMA, **asdict(self)}
+        return told if self.adapters else {name: entry for name, entry in told.items() if name != "adapters"}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Origins:
         """What `to_json` made."""
         readings = (Reading.from_json(one) for one in value["readings"])
-        return cls(tuple(value["parameters"]), tuple(readings), tuple(FoldedNorm(**one) for one in value["norms"]))
+        norms = (FoldedNorm(**one) for one in value["norms"])
+        adapters = (Adapter(**one) for one in value.get("adapters", ()))
+        return cls(tuple(value["parameters"]), tuple(readings), tuple(norms), tuple(adapters))
 
 
 def outputs_first(weight: NDArray[Any], transposed_groups: int) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings
 from compiler.spec.documents import TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
+from compiler.step.adapters import attach_adapters
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
@@ -59,9 +60,10 @@ def walk(
     yield Stage("forward", forward)
     clock.enter("differentiate", 0.08)
     reach = reached_by_loss(attach_loss(forward, spec.loss))
-    plan = resolve_plan(forward, settings.plan, reach)
+    told = plan_warnings(forward, settings.plan, reach)
+    adapted = attach_adapters(forward, resolve_plan(forward, settings.plan, reach), settings.plan.lora)
+    forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + told), adapted.plan
     yield Stage("plan", plan, forward.names)
-    forward = replace(forward, warnings=forward.warnings + plan_warnings(forward, settings.plan, reach))
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
         training = stage.made
@@ -76,7 +78,7 @@ def walk(
     yield Stage("schedule", programs)
     clock.enter("memory", 0.16)
     state = state_tensors(forward, training, programs)
-    placed = place_programs(programs, state, attempts(programs, _batch(training), target), settings, trace)
+    placed = place_programs(programs, state, attempts(programs, forward.batch(), target), settings, trace)
     yield Stage("place", placed.programs)
     yield Stage("memory", placed.memory, training.graph.names)
     clock.enter("kernels", 0.2)
@@ -134,6 +136,7 @@ def _imported(model: bytes, settings: BuildSettings, external: External) -> Grap
     return import_model(
         model,
         input_shapes=spec.input_shapes(),
+        batch_axes=spec.batch_axes(),
         batch=spec.batch,
         batch_norm=spec.batch_norm,
         dropout=spec.dropout,
@@ -158,12 +161,6 @@ def _run_on_each(
     programs: tuple[Program, ...], passes: Passes[Program], trace: Trace | None, *, at_end: bool = True
 ) -> tuple[Program, ...]:
     return tuple(run_call_passes(program, passes, trace, at_end=at_end) for program in programs)
-
-
-def _batch(training: TrainingGraph) -> int:
-    """Samples of a step: the first axis of the model's first input."""
-    shape = training.graph.types[training.data_inputs[0]].shape
-    return shape[0] if shape else 1
 
 
 def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, CompiledKernel]:

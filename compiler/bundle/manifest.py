@@ -12,6 +12,7 @@ from compiler.program.labels import label_of
 from compiler.program.program import KernelCall, Program, Schedule
 from compiler.settings import BuildSettings
 from compiler.stages import CompiledStep
+from compiler.step.training import Term
 from compiler.values import Value
 
 
@@ -29,9 +30,9 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "plan": plan.name,
         "batch": spec.batch,
         "threads": step.threads,
-        "inputs": [_tensor(train, value) for value in step.training.data_inputs],
+        "inputs": [_tensor(step, train, value) for value in step.training.data_inputs],
         "labels": _labels(step, train),
-        "outputs": [_tensor(step.programs["forward"], step.training.logits)],
+        "outputs": [_tensor(step, step.programs["forward"], step.training.logits)],
         **_losses(step),
         "optimizer": step.optimizer.kind,
         "learning_rate": step.optimizer.learning_rate,
@@ -56,8 +57,8 @@ def _schedule(schedule: Schedule) -> dict[str, object]:
 def _labels(step: CompiledStep, train: Program) -> object:
     """One tensor if there is one array and it is called as labels are, else a list by the arrays' names."""
     if step.training.plain_labels:
-        return _tensor(train, step.training.labels)
-    return [{**_tensor(train, value), "name": name} for value, name in step.training.label_arrays.items()]
+        return _tensor(step, train, step.training.labels)
+    return [{**_tensor(step, train, value), "name": name} for value, name in step.training.label_arrays.items()]
 
 
 def _losses(step: CompiledStep) -> dict[str, object]:
@@ -65,14 +66,21 @@ def _losses(step: CompiledStep) -> dict[str, object]:
     terms, arrays, name_of = step.training.terms, step.training.label_arrays, step.forward.name_of
     if len(terms) == 1:
         return {"loss": terms[0].kind}
-    listed = [{"kind": term.kind, "output": name_of(term.output), "weight": term.weight,
-               "labels": arrays[term.labels] if term.labels is not None else None} for term in terms]  # fmt: skip
+
+    def labels_of(term: Term) -> str | None:
+        """The data set's array, or the model's input."""
+        return None if term.labels is None else arrays.get(term.labels) or name_of(term.labels)
+
+    listed = [{"kind": term.kind, "output": name_of(term.output), "weight": term.weight, "labels": labels_of(term)}
+              for term in terms]  # fmt: skip
     return {"loss": "sum", "terms": listed}
 
 
-def _tensor(program: Program, value: Value) -> dict[str, object]:
-    tensor = program.types[value]
-    return {"name": program.name_of(value), "dtype": tensor.dtype, "shape": list(tensor.shape)}
+def _tensor(step: CompiledStep, program: Program, value: Value) -> dict[str, object]:
+    """Its samples lie along the first axis where no `batch_axis` says otherwise."""
+    tensor, axes = program.types[value], step.training.batch_axes
+    told: dict[str, object] = {"name": program.name_of(value), "dtype": tensor.dtype, "shape": list(tensor.shape)}
+    return {**told, "batch_axis": axes[value]} if value in axes else told
 
 
 def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object]:

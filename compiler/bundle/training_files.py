@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.bundle.checkpoint import Checkpoint, Stored
 from compiler.bundle.content import Chunk, elements_of, write_file
+from compiler.bundle.tensor_file import Checkpoint, Stored
 from compiler.export.onnx_model import DataBeside
 from compiler.export.training import Weights, training_model
 from compiler.graph import TensorType

@@ -36,6 +36,7 @@ from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
 from compiler.graph import Array, Graph, Unlearnable
 from compiler.origins import Origins, Reading
+from compiler.spec.inputs import BatchAxis
 from compiler.values import Value
 from compiler.warnings import few_of
 
@@ -53,6 +54,7 @@ def import_model(
     batch: int,
     batch_norm: BatchNormMode,
     dropout: DropoutMode = "ignore",
+    batch_axes: Mapping[str, BatchAxis] | None = None,
     tied: Sequence[Sequence[str]] = (),
     untied: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
@@ -60,7 +62,8 @@ def import_model(
 ) -> Graph:
     """Import an ONNX model (opsets 13 to 28, float32) as a graph with static shapes.
 
-    `input_shapes` binds dimensions that the model leaves open, by input name; an open first axis is the batch.
+    `input_shapes` binds dimensions that the model leaves open, by input name; an open first axis is the batch, unless
+    `batch_axes` or the model's own words say otherwise.
     The author's parameters become parameters (`tied` and `untied` overrule which of them are one); only what depends
     on none is folded.
 
@@ -74,7 +77,9 @@ def import_model(
     scope = _open_scope(source, limits, batch_norm)
     scope.dropout, scope.stored = dropout, source.initializers
     inputs: dict[str, Value] = {}
-    for name, tensor in bind_inputs(source.inputs, input_shapes, batch, limits).items():
+    bound = bind_inputs(source.inputs, input_shapes, batch, limits, batch_axes or {})
+    scope.warnings |= dict.fromkeys(bound.warnings)
+    for name, tensor in bound.types.items():
         value = scope.builder.fresh()
         scope.builder.types[value] = tensor
         scope.operands[name] = inputs[name] = value
@@ -83,7 +88,8 @@ def import_model(
     for name in source.outputs:
         refuse_selected(scope, [name], f"output {name!r}")
     remark(scope, source)
-    return _finish(scope, source, inputs, readings_of(stored, source, scope.own_names))
+    graph = _finish(scope, source, inputs, readings_of(stored, source, scope.own_names))
+    return replace(graph, batch_axes={inputs[name]: axis for name, axis in bound.axes.items() if axis != 0})
 
 
 def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:

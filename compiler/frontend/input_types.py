@@ -3,40 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from compiler.element_types import EMITTED, emitted_of_onnx
 from compiler.errors import LimitExceeded, ModelShapeError, UnsupportedOperator
 from compiler.frontend.file.limits import ModelLimits
 from compiler.frontend.file.source import SourceInput, type_label
+from compiler.frontend.input_axes import Axes, batch_axes
 from compiler.graph import TensorType
+from compiler.spec.inputs import BatchAxis
+from compiler.warnings import CompileWarning
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Of all inputs, in the model's order: static types, and where their samples lie (None: nowhere)."""
+
+    types: Mapping[str, TensorType]
+    axes: Axes
+    warnings: tuple[CompileWarning, ...]
 
 
 def bind_inputs(
-    inputs: Sequence[SourceInput], bound: Mapping[str, tuple[int, ...]], batch: int, limits: ModelLimits
-) -> dict[str, TensorType]:
-    """Static types of all inputs, in the model's order.
+    inputs: Sequence[SourceInput],
+    bound: Mapping[str, tuple[int, ...]],
+    batch: int,
+    limits: ModelLimits,
+    said: Mapping[str, BatchAxis],
+) -> Bound:
+    """What becomes of the inputs; `said` is where the spec says that samples lie.
 
-    An open first axis is `batch`. Another open axis takes its extent from `bound`, or from another input that uses
-    the same symbol. Raises: ModelShapeError naming the input and the axis.
+    An open axis of samples is `batch`. Another open axis takes its extent from `bound`, or from another input that
+    uses the same symbol. Raises: ModelShapeError naming the input and the axis.
     """
-    unknown = sorted(set(bound) - {value.name for value in inputs})
+    unknown = sorted({*bound, *said} - {value.name for value in inputs})
     if unknown:
         known = ", ".join(value.name for value in inputs)
         raise ModelShapeError("the model has no such input", where=f"input {unknown[0]!r}", hint=f"it has: {known}")
-    symbols = _symbols(inputs, bound, batch)
-    types = {value.name: _bind(value, bound.get(value.name), symbols, batch) for value in inputs}
+    axes, warnings = batch_axes(inputs, bound, batch, said)
+    symbols = _symbols(inputs, bound, batch, axes)
+    types = {
+        value.name: _bind(value, bound.get(value.name), symbols, _Samples(batch, axes[value.name])) for value in inputs
+    }
     for name, tensor in types.items():
         if prod(tensor.shape) > limits.tensor_elements:
             raise LimitExceeded(
                 f"{tensor} has {tensor.size:,} elements, the limit is {limits.tensor_elements:,}",
                 where=f"input {name!r}",
             )
-    return types
+    return Bound(types, axes, warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """How many there are, and along which axis of an input."""
+
+    batch: int
+    axis: int | None
 
 
 def _symbols(
-    inputs: Sequence[SourceInput], bound: Mapping[str, tuple[int, ...]], batch: int
+    inputs: Sequence[SourceInput], bound: Mapping[str, tuple[int, ...]], batch: int, axes: Axes
 ) -> dict[str, tuple[int, str]]:
     """Symbol -> (extent, the input and axis that says so)."""
     symbols: dict[str, tuple[int, str]] = {}
@@ -45,7 +73,8 @@ def _symbols(
         for axis, extent in enumerate(value.shape or ()):
             if not isinstance(extent, str):
                 continue
-            fixed = given[axis] if given is not None and axis < len(given) else batch if axis == 0 else None
+            fixed = given[axis] if given is not None and axis < len(given) else None
+            fixed = batch if fixed is None and axis == axes[value.name] else fixed
             place = f"input {value.name!r} axis {axis}"
             if fixed is None:
                 continue
@@ -56,7 +85,7 @@ def _symbols(
 
 
 def _bind(
-    value: SourceInput, given: tuple[int, ...] | None, symbols: Mapping[str, tuple[int, str]], batch: int
+    value: SourceInput, given: tuple[int, ...] | None, symbols: Mapping[str, tuple[int, str]], samples: _Samples
 ) -> TensorType:
     where = f"input {value.name!r}"
     element = emitted_of_onnx(value.element_type)
@@ -74,7 +103,7 @@ def _bind(
     if given is not None and len(given) != len(declared):
         raise ModelShapeError(f"has rank {len(declared)}, the bound shape {list(given)} has {len(given)}", where=where)
     shape = tuple(
-        _extent(extent, None if given is None else given[axis], axis, symbols, batch, where)
+        _extent(extent, None if given is None else given[axis], axis, symbols, samples, where)
         for axis, extent in enumerate(declared)
     )
     return TensorType(element.name, shape)
@@ -85,24 +114,25 @@ def _extent(
     given: int | None,
     axis: int,
     symbols: Mapping[str, tuple[int, str]],
-    batch: int,
+    samples: _Samples,
     where: str,
 ) -> int:
     place = f"{where} axis {axis}"
     if isinstance(declared, str) and declared in symbols:
         declared = symbols[declared][0]
     elif not isinstance(declared, int):
-        declared = given if given is not None else batch if axis == 0 else None
+        declared = given if given is not None else samples.batch if axis == samples.axis else None
     if declared is None:
         raise ModelShapeError("is open and nothing binds it", where=place, hint="give the input's shape in the spec")
     if declared < 1:
         raise ModelShapeError(f"is {declared}, must be at least 1", where=place)
     if given is not None and given != declared:
         raise ModelShapeError(f"is {declared} in the model and {given} in the spec", where=place)
-    if axis == 0 and declared != batch:
+    if axis == samples.axis and declared != samples.batch:
         raise ModelShapeError(
-            f"is {declared} in the model, the spec's batch is {batch}",
+            f"is {declared} in the model, the spec's batch is {samples.batch}",
             where=place,
-            hint=f"set batch: {declared}, or export with a dynamic batch axis",
+            hint=f"set batch: {declared}, or export with a dynamic batch axis; where samples lie elsewhere, or the "
+            "input is the same for all, say so by batch_axis under inputs",
         )
     return declared

@@ -198,6 +198,8 @@ class BinaryImage:
     """Default (and most) threads; split reductions are planned for this many."""
     identity: Mapping[str, str]
     """Digests and names that `info` prints: model, plan, spec, compiler, target."""
+    batch_axes: Mapping[Value, int | None] = field(default_factory=dict)
+    """Of inputs, labels and outputs whose samples do not lie along the first axis: where they do; None: nowhere."""
 
 
 __all__ = ["BinaryImage", "KernelCall", "MemoryPlan", "Optimizer", "Parameter", "Phase", "Placement", "Program",

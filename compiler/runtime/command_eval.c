@@ -34,8 +34,9 @@ static pf_status write_npy_header(pf_new_file *file, int64_t samples) {
     char header[512] = "\x93NUMPY\x01\x00";
     int used = 10 + snprintf(header + 10, sizeof header - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%" PRId64 ",",
                              samples);
-    for (int axis = 1; axis < logits->rank; axis++)
-        used += snprintf(header + used, sizeof header - (size_t)used, " %" PRId64 ",", logits->shape[axis]);
+    for (int axis = 0; axis < logits->rank; axis++)
+        if (axis != logits->batch_axis)
+            used += snprintf(header + used, sizeof header - (size_t)used, " %" PRId64 ",", logits->shape[axis]);
     used += snprintf(header + used, sizeof header - (size_t)used, "), }");
     while (used % 64 != 63) header[used++] = ' ';
     header[used++] = '\n';
@@ -44,14 +45,23 @@ static pf_status write_npy_header(pf_new_file *file, int64_t samples) {
     return pf_new_file_write(file, header, (size_t)used);
 }
 
+/* The batch's first samples, one after the other, wherever the model has them. */
+static pf_status write_samples(pf_new_file *file, const float *logits, int64_t samples) {
+    const pf_tensor *tensor = pf_logits_tensor();
+    int64_t count = pf_sample_count(tensor), run = pf_sample_run(tensor);
+    if (run == count) return pf_new_file_write(file, logits, (size_t)(samples * count) * sizeof(float));
+    for (int64_t sample = 0; sample < samples; sample++)
+        for (int64_t first = 0; first < count; first += run)
+            PF_TRY(pf_new_file_write(file, logits + pf_sample_place(tensor, sample, first), (size_t)run * sizeof(float)));
+    return PF_OK;
+}
+
 static pf_status write_logits(pf_new_file *file, pf_step *step, const pf_data *data, int64_t *batches) {
-    const pf_tensor *logits = pf_logits_tensor();
-    size_t sample_bytes = (size_t)(logits->count / logits->shape[0]) * sizeof(float);
     PF_TRY(write_npy_header(file, data->samples));
     for (int64_t position = 0; position < data->samples; position = pf_batch_end(data, position), ++*batches) {
         if (pf_stop_requested) return PF_OK;
         PF_TRY(pf_forward_batch(data, step, position));
-        PF_TRY(pf_new_file_write(file, pf_logits(step), (size_t)(pf_batch_end(data, position) - position) * sample_bytes));
+        PF_TRY(write_samples(file, pf_logits(step), pf_batch_end(data, position) - position));
     }
     return pf_new_file_commit(file);
 }

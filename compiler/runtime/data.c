@@ -7,16 +7,28 @@
 #include "failure.h"
 #include "shuffle.h"
 
-enum { IGNORED_LABEL = -100, SCORE_CHUNK = 512 };
+enum { CHUNK = 512 };
+
+/* A file's shape with its samples first, or what an input that is the same for every sample may have. */
+static bool fits(const pf_npy *file, const pf_tensor *tensor) {
+    int axis = tensor->batch_axis, first = file->rank - tensor->rank;
+    bool same = axis < 0 ? first == 0 || (first == 1 && file->shape[0] == 1) : first == 0;
+    for (int i = axis < 0 ? first : 1; same && i < file->rank; i++)
+        same = file->shape[i] == tensor->shape[axis < 0 ? i - first : i <= axis ? i - 1 : i];
+    return same;
+}
 
 static pf_status check_file(const pf_npy *file, const pf_tensor *tensor) {
     char have[160], want[160];
-    bool same = file->rank == tensor->rank;
-    for (int axis = 1; same && axis < file->rank; axis++) same = file->shape[axis] == tensor->shape[axis];
-    if (!same)
-        return pf_fail(PF_DATA, "data.shape", "%s: shape is %s; '%s' needs [samples, ...] with samples shaped %s", file->path,
+    int64_t sample[PF_MAX_RANK];
+    int rank = 0;
+    for (int axis = 0; axis < tensor->rank; axis++)
+        if (axis != tensor->batch_axis) sample[rank++] = tensor->shape[axis];
+    if (!fits(file, tensor))
+        return pf_fail(PF_DATA, "data.shape", "%s: shape is %s; '%s' needs %s shaped %s", file->path,
                        pf_shape_text(have, sizeof have, file->shape, file->rank), tensor->name,
-                       pf_shape_text(want, sizeof want, tensor->shape + 1, tensor->rank - 1));
+                       tensor->batch_axis < 0 ? "[1, ...], the same for every sample," : "[samples, ...] with samples",
+                       pf_shape_text(want, sizeof want, sample, rank));
     if (!pf_npy_converts(file, tensor->dtype))
         return pf_fail(PF_DATA, "data.dtype", "%s: elements are '%c%d'; '%s' needs %s", file->path, file->kind,
                        file->item_bytes, tensor->name, pf_dtype_name(tensor->dtype));
@@ -26,14 +38,18 @@ static pf_status check_file(const pf_npy *file, const pf_tensor *tensor) {
 static pf_status open_checked(pf_data *data, pf_npy *file, const char *path, const pf_tensor *tensor) {
     PF_TRY(pf_npy_open(file, path));
     PF_TRY(check_file(file, tensor));
-    if (data->samples == 0) data->samples = file->shape[0];
+    file->infinite = tensor->batch_axis < 0;
+    if (file->infinite) return PF_OK;
+    if (!data->counted) data->counted = file;
+    data->samples = data->counted->shape[0];
     if (data->samples == file->shape[0]) return PF_OK;
     return pf_fail(PF_DATA, "data.count", "%s: has %" PRId64 " samples, %s has %" PRId64 "; every file needs the same number", path,
-                   file->shape[0], data->inputs[0].path, data->samples);
+                   file->shape[0], data->counted->path, data->samples);
 }
 
 pf_status pf_data_open(pf_data *data, const char *const *input_paths, const char *const *label_paths) {
     data->samples = 0;
+    data->counted = NULL;
     for (int i = 0; i < PF_MAX_INPUTS; i++) data->inputs[i].descriptor = -1;
     for (int i = 0; i < PF_MAX_LABELS; i++) data->labels[i].descriptor = -1;
     data->synthetic = pf_input_count() > 0 && !input_paths[0];
@@ -70,12 +86,13 @@ int64_t pf_data_sample(const pf_data *data, int64_t position) {
     return data->first + index;
 }
 
-static pf_status check_indices(const char *path, const pf_tensor *tensor, int64_t sample, const void *values, int64_t count) {
+static pf_status check_indices(const char *path, const pf_tensor *tensor, int64_t sample, int64_t first, const void *values,
+                               int64_t count) {
     for (int64_t i = 0; tensor->index_limit > 0 && i < count; i++) {
         int64_t value = tensor->dtype == PF_I64 ? ((const int64_t *)values)[i] : ((const int32_t *)values)[i];
         if (value < -tensor->index_limit || value >= tensor->index_limit)
             return pf_fail(PF_DATA, "data.range", "%s: sample %" PRId64 ", element %" PRId64 " is %" PRId64 "; '%s' indexes a table "
-                           "of %" PRId64 " rows", path, sample, i, value, tensor->name, tensor->index_limit);
+                           "of %" PRId64 " rows", path, sample, first + i, value, tensor->name, tensor->index_limit);
     }
     return PF_OK;
 }
@@ -85,9 +102,9 @@ static pf_status check_labels(const char *path, const pf_tensor *tensor, int64_t
                               int64_t count) {
     int64_t classes = tensor->index_limit;
     for (int64_t i = 0; classes > 0 && i < count; i++)
-        if ((labels[i] < 0 || labels[i] >= classes) && labels[i] != IGNORED_LABEL)
+        if ((labels[i] < 0 || labels[i] >= classes) && labels[i] != tensor->ignored)
             return pf_fail(PF_DATA, "data.label", "%s: sample %" PRId64 ", label %" PRId64 " is %" PRId64 "; classes are 0 to %" PRId64
-                           " (-100 is ignored)", path, sample, first + i, labels[i], classes - 1);
+                           " (%" PRId64 " is ignored)", path, sample, first + i, labels[i], classes - 1, tensor->ignored);
     return PF_OK;
 }
 
@@ -117,28 +134,49 @@ static void fill_synthetic(const pf_data *data, pf_step *step, pf_program_kind p
     }
 }
 
-static pf_status fill_input(const pf_npy *file, const pf_tensor *tensor, char *buffer, int64_t slot, int64_t sample) {
-    int64_t count = tensor->count / tensor->shape[0];
-    void *place = buffer + (size_t)(slot * count) * pf_item_bytes(tensor->dtype);
-    PF_TRY(pf_npy_read(file, sample, 0, count, tensor->dtype, place));
-    return check_indices(file->path, tensor, sample, place, count);
+typedef struct {
+    const pf_npy *file;
+    const pf_tensor *tensor;
+    bool is_label;
+} source;
+
+/* Read some of a sample's elements and check them. */
+static pf_status read_checked(source from, int64_t sample, int64_t first, int64_t count, void *out) {
+    PF_TRY(pf_npy_read(from.file, sample, first, count, from.tensor->dtype, out));
+    if (from.is_label) return check_labels(from.file->path, from.tensor, sample, first, out, count);
+    return check_indices(from.file->path, from.tensor, sample, first, out, count);
 }
 
-static pf_status fill_label(const pf_npy *file, const pf_tensor *label, char *buffer, int64_t slot, int64_t sample) {
-    int64_t count = label->count / label->shape[0];
-    void *place = buffer + (size_t)(slot * count) * pf_item_bytes(label->dtype);
-    PF_TRY(pf_npy_read(file, sample, 0, count, label->dtype, place));
-    return check_labels(file->path, label, sample, 0, place, count);
+/* Put a sample into its slot of a batch: straight to its place where it lies together, run by run where it does not. */
+static pf_status fill(source from, char *buffer, int64_t slot, int64_t sample) {
+    const pf_tensor *tensor = from.tensor;
+    int64_t count = pf_sample_count(tensor), run = pf_sample_run(tensor), values[CHUNK];
+    size_t item_bytes = pf_item_bytes(tensor->dtype);
+    if (run == count) return read_checked(from, sample, 0, count, buffer + (size_t)(slot * count) * item_bytes);
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        int64_t now = count - first < CHUNK ? count - first : CHUNK;
+        PF_TRY(read_checked(from, sample, first, now, values));
+        for (int64_t i = 0, length; i < now; i += length) {
+            int64_t left = run - (first + i) % run;
+            length = left < now - i ? left : now - i;
+            memcpy(buffer + (size_t)pf_sample_place(tensor, slot, first + i) * item_bytes, (char *)values + (size_t)i * item_bytes,
+                   (size_t)length * item_bytes);
+        }
+    }
+    return PF_OK;
 }
 
+/* What is the same for every sample is read with the first of a batch. */
 static pf_status fill_slot(const pf_data *data, pf_step *step, pf_program_kind program, int64_t slot, int64_t sample) {
     for (int i = 0; i < pf_input_count(); i++) {
         void *buffer = pf_input_buffer(step, program, i);
-        if (buffer) PF_TRY(fill_input(&data->inputs[i], pf_input(i), buffer, slot, sample));
+        source from = {&data->inputs[i], pf_input(i), false};
+        bool is_same = from.tensor->batch_axis < 0;
+        if (buffer && (!is_same || slot == 0)) PF_TRY(fill(from, buffer, is_same ? 0 : slot, is_same ? 0 : sample));
     }
     for (int i = 0; program == PF_TRAIN && i < pf_label_count(); i++) {
         void *buffer = pf_label_buffer(step, i);
-        if (buffer) PF_TRY(fill_label(&data->labels[i], pf_label(i), buffer, slot, sample));
+        if (buffer) PF_TRY(fill((source){&data->labels[i], pf_label(i), true}, buffer, slot, sample));
     }
     return PF_OK;
 }
@@ -152,22 +190,23 @@ pf_status pf_data_fill(const pf_data *data, pf_step *step, pf_program_kind progr
     return PF_OK;
 }
 
-static pf_status score_term(const pf_data *data, const pf_step *step, int term, int64_t slot, int64_t sample, pf_score *score) {
-    int index = pf_image_data.terms[term].label;
-    const pf_npy *file = &data->labels[index];
-    const pf_tensor *label = pf_label(index);
-    int64_t count = label->count / label->shape[0], values[SCORE_CHUNK];
-    for (int64_t first = 0; first < count; first += SCORE_CHUNK) {
-        int64_t now = count - first < SCORE_CHUNK ? count - first : SCORE_CHUNK;
-        PF_TRY(pf_npy_read(file, sample, first, now, label->dtype, values));
-        PF_TRY(check_labels(file->path, label, sample, first, values, now));
-        pf_score_labels(step, term, slot, first, now, values, score);
+static pf_status score_term(const pf_data *data, const pf_step *step, int index, int64_t slot, int64_t sample, pf_score *score) {
+    const pf_term *term = &pf_image_data.terms[index];
+    bool is_own = term->own >= 0;
+    const pf_npy *file = is_own ? &data->inputs[term->own] : &data->labels[term->label];
+    pf_tensor labels = is_own ? *pf_input(term->own) : *pf_label(term->label);
+    int64_t count = pf_sample_count(&labels), values[CHUNK];
+    if (is_own) labels.dtype = PF_I64;
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        int64_t now = count - first < CHUNK ? count - first : CHUNK;
+        PF_TRY(read_checked((source){file, &labels, !is_own}, sample, first, now, values));
+        pf_score_labels(step, index, slot, first, now, values, score);
     }
     return PF_OK;
 }
 
 pf_status pf_data_score(const pf_data *data, const pf_step *step, int64_t slot, int64_t sample, pf_score *scores) {
     for (int term = 0; term < pf_term_count(); term++)
-        if (pf_image_data.terms[term].label >= 0) PF_TRY(score_term(data, step, term, slot, sample, &scores[term]));
+        if (pf_image_data.terms[term].kind != PF_GRAPH) PF_TRY(score_term(data, step, term, slot, sample, &scores[term]));
     return PF_OK;
 }

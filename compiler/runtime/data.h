@@ -9,11 +9,14 @@ typedef struct {
     bool synthetic, sequential;
     uint64_t seed;
     int64_t first, samples; /* of the files: which samples these are */
+    const pf_npy *counted; /* the file that says how many */
     pf_npy inputs[PF_MAX_INPUTS], labels[PF_MAX_LABELS];
 } pf_data;
 
 /* Open one file per model input (`input_paths[i]` may be NULL only if all are: then synthetic) and, if
- * `label_paths`, one per array of labels. Checks element types, shapes and that sample counts agree. */
+ * `label_paths`, one per array of labels. Checks element types, shapes and that sample counts agree.
+ *
+ * Files have their samples first, wherever the model has them; what is the same for every sample has one, [1, ...]. */
 pf_status pf_data_open(pf_data *data, const char *const *input_paths, const char *const *label_paths);
 void pf_data_close(pf_data *data);
 

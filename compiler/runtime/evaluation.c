@@ -23,7 +23,7 @@ pf_status pf_evaluated_samples(const pf_data *data, int64_t *samples) {
         if (pf_image_data.terms[i].kind == PF_GRAPH) *samples = data->samples - data->samples % pf_batch();
     if (*samples > 0) return PF_OK;
     return pf_fail(PF_DATA, "data.count", "%s: has %" PRId64 " samples; the model's own loss is of a whole batch, of %" PRId64,
-                   data->inputs[0].path, data->samples, pf_batch());
+                   data->counted->path, data->samples, pf_batch());
 }
 
 static pf_status score_batch(const pf_data *data, const pf_step *step, int64_t position, pf_score *scores) {
@@ -35,13 +35,11 @@ static pf_status score_batch(const pf_data *data, const pf_step *step, int64_t p
 }
 
 static void sum_up(const pf_score *scores, pf_evaluation *result) {
-    result->loss = 0.0;
+    result->loss = pf_score_loss(scores, result->samples);
     result->accuracy = NAN;
     result->finite = true;
     for (int i = pf_term_count() - 1; i >= 0; i--) {
-        const pf_term *term = &pf_image_data.terms[i];
-        result->loss += term->weight * (scores[i].loss_sum / (double)scores[i].terms); /* NaN if no label counts */
-        if (term->kind == PF_CROSS_ENTROPY) result->accuracy = (double)scores[i].correct / (double)scores[i].terms;
+        if (pf_image_data.terms[i].kind == PF_CROSS_ENTROPY) result->accuracy = (double)scores[i].correct / (double)scores[i].terms;
         if (!isfinite(scores[i].loss_sum)) result->finite = false;
     }
 }

@@ -59,12 +59,18 @@ typedef struct {
 
 /* One loss. Its output lies at `offset` after a forward run. */
 typedef struct {
-    enum { PF_CROSS_ENTROPY, PF_MSE, PF_L1, PF_HUBER, PF_BCE_WITH_LOGITS, PF_GRAPH } kind;
+    enum { PF_CROSS_ENTROPY, PF_MSE, PF_L1, PF_HUBER, PF_SMOOTH_L1, PF_BCE_WITH_LOGITS, PF_GRAPH } kind;
     pf_tensor output; /* PF_GRAPH: one number, the loss itself */
     uint64_t offset;
     int32_t label; /* which array of labels; -1: none */
+    int32_t own;   /* which input of the model its labels are; -1: none */
+    int32_t shift; /* 1: a position is measured against the label of the next one */
     int64_t classes, class_stride; /* of the output: how many, and how many elements apart */
-    double weight, delta;
+    int64_t label_stride;          /* the same within one sample */
+    int64_t ignored;
+    double weight, delta, smoothing;
+    bool is_sum;
+    const double *class_weights, *pos_weight; /* one for each class; NULL: all 1 */
 } pf_term;
 
 typedef struct {
@@ -94,6 +100,25 @@ typedef struct {
 } pf_image;
 
 extern const pf_image pf_image_data;
+
+/* Elements of a sample: all of a tensor that is the same for every sample. */
+static inline int64_t pf_sample_count(const pf_tensor *tensor) {
+    return tensor->batch_axis < 0 ? tensor->count : tensor->count / tensor->shape[tensor->batch_axis];
+}
+
+/* Elements of a sample that lie together. */
+static inline int64_t pf_sample_run(const pf_tensor *tensor) {
+    int64_t run = pf_sample_count(tensor);
+    for (int axis = 0; axis < tensor->batch_axis; axis++) run /= tensor->shape[axis];
+    return run;
+}
+
+/* Where element `element` of a sample, as it lies by itself, is in a batch. */
+static inline int64_t pf_sample_place(const pf_tensor *tensor, int64_t sample, int64_t element) {
+    if (tensor->batch_axis < 0) return element;
+    int64_t run = pf_sample_run(tensor), samples = tensor->shape[tensor->batch_axis];
+    return (element / run * samples + sample) * run + element % run;
+}
 
 static inline size_t pf_item_bytes(pf_dtype dtype) {
     static const uint8_t bytes[] = {4, 8, 4, 1};

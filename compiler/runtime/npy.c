@@ -120,6 +120,7 @@ pf_status pf_npy_open(pf_npy *file, const char *path) {
     uint64_t file_bytes;
     pf_status status;
     file->path = path;
+    file->infinite = false;
     PF_TRY(pf_open_file(PF_DATA, path, &file->descriptor, &file_bytes));
     status = parse_file(file, file_bytes);
     if (status != PF_OK) pf_npy_close(file);
@@ -161,7 +162,7 @@ static bool convert(const pf_npy *file, const unsigned char *item, pf_dtype to, 
     if (to == PF_F32) {
         float value = file->kind == 'f' ? (float)as_double(file, item) : (float)as_integer(file, item);
         memcpy(out, &value, sizeof value);
-        return isfinite(value);
+        return isfinite(value) || (file->infinite && !isnan(value));
     }
     int64_t value = as_integer(file, item);
     int32_t narrow = (int32_t)value;

@@ -13,6 +13,7 @@ typedef struct {
     int64_t shape[PF_MAX_RANK];
     int64_t sample_count; /* elements of one sample: everything but the first axis */
     uint64_t data_offset;
+    bool infinite; /* infinities are meant, as in a mask */
 } pf_npy;
 
 /* Open a file and check its header; samples are its first axis. */

@@ -41,26 +41,29 @@ typedef struct {
     int64_t step; /* `train.diverged`: the step that did, counted from the run's first; else 0 */
 } pf_error;
 
-/* A tensor of the model's interface. `shape[0]` of inputs and labels is the batch. */
+/* A tensor of the model's interface. */
 typedef struct {
     const char *name;
     pf_dtype dtype;
     int32_t rank;
     int64_t shape[PF_MAX_RANK];
+    int32_t batch_axis;  /* where its samples lie; -1: nowhere, it is the same for every sample */
     int64_t count;       /* elements */
     int64_t index_limit; /* integer inputs: valid values are -limit .. limit-1 (rows of a table), of labels 0 .. limit-1
-                          * and -100; 0: any */
+                          * and `ignored`; 0: any */
+    int64_t ignored;     /* of labels that are classes: what counts for nothing */
 } pf_tensor;
 
 typedef struct {
     uint64_t weights_bytes, optimizer_bytes, arena_bytes;
 } pf_sizes;
 
-/* Of one loss: the mean over what was scored so far is loss_sum / terms. */
+/* Of one loss: the mean over what was scored so far is loss_sum / counted. */
 typedef struct {
     double loss_sum;
     int64_t terms;   /* labels that count (cross-entropy), elements, or batches (a loss of the graph's own) */
     int64_t correct; /* cross-entropy: labels whose logit is the largest */
+    double counted;  /* what the mean divides by: `terms`, or the weights of the labels' classes */
 } pf_score;
 
 /* How one checkpoint fits this build. */
@@ -130,12 +133,16 @@ pf_status pf_forward(pf_step *step);
 const float *pf_logits(const pf_step *step);
 
 /* Add sample `sample` of the last `pf_forward` to `score` of loss `term`: `labels` are that sample's labels from position
- * `first` on, i64 (cross-entropy, -100 ignored) or f32. In double precision. */
+ * `first` on, i64 (cross-entropy) or f32. In double precision. */
 void pf_score_labels(const pf_step *step, int term, int64_t sample, int64_t first, int64_t count, const void *labels,
                      pf_score *score);
 
 /* Add the last `pf_forward`, all of its batch, to `score` of loss `term`, which the graph itself computes. */
 void pf_score_batch(const pf_step *step, int term, pf_score *score);
+
+/* The loss of all that was scored, `samples` samples, from the scores of each: the weighted sum of their means; of a loss
+ * that adds up, what a batch of the data has on average. NaN if no label counts. */
+double pf_score_loss(const pf_score *scores, int64_t samples);
 
 /* Steps done, those of the loaded checkpoint included. */
 int64_t pf_steps_done(const pf_step *step);

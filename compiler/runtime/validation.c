@@ -36,7 +36,7 @@ static pf_status check(const pf_evaluation *evaluation, const pf_validation *val
     }
     if (isfinite(evaluation->loss)) return PF_OK;
     return pf_fail(PF_DATA, "data.label", "%s: none of the %" PRId64 " validation samples has a label that counts",
-                   validation->data->inputs[0].path, evaluation->samples);
+                   validation->data->counted->path, evaluation->samples);
 }
 
 static pf_status take(pf_validation *validation, pf_step *step, double loss, int64_t done) {

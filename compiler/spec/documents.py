@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from compiler.errors import PlanError, SpecError
-from compiler.spec.forms import ByName, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Shape, Text, near_hint
+from compiler.spec.adapters import AdapterSpec
+from compiler.spec.forms import ByName, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Text, near_hint
+from compiler.spec.inputs import BatchAxis, InputForm, InputSpec
 from compiler.spec.loss import LossForm, LossSpec, LossTerm
 from compiler.spec.optimizer import OptimizerSpec
 from compiler.spec.reading import read_mapping
@@ -42,6 +44,9 @@ class SparsePlan:
     frozen: tuple[str, ...] = member(
         Names(), "names or globs of what never learns, whatever the rules say; a model need not have them", default=()
     )
+    lora: AdapterSpec | None = member(
+        Optional(RecordOf(AdapterSpec)), "low-rank adapters, which learn beside frozen weights", default=None
+    )
     scheme: Scheme | None = member(
         Optional(RecordOf(Scheme)), "a published scheme with figures of one's own, after the preset", default=None
     )
@@ -64,9 +69,10 @@ class SparsePlan:
             raise PlanError(f"no preset is called {source.strip()!r}; there are: {known}", where="plan", hint=hint)
         given = dict(read_mapping(source, "plan", PlanError))
         if given.get("name") in (None, ""):
-            given["name"] = given.get("preset") or "frozen"
+            given["name"] = given.get("preset") or ("lora" if given.get("lora") else "frozen")
         plan = read_record(cls, given, Place("plan", PlanError))
-        if plan.preset == "frozen" and plan.scheme is None and not any(rule.ratio > 0 for rule in plan.rules):
+        chooses = any(rule.ratio > 0 for rule in plan.rules) or plan.scheme is not None or plan.lora is not None
+        if plan.preset == "frozen" and not chooses:
             raise PlanError(
                 "the plan trains nothing", where="plan.update", hint="add a rule under `update`, or set `preset: full`"
             )
@@ -98,9 +104,10 @@ class TrainingSpec:
     schedule: ScheduleSpec = member(
         RecordOf(ScheduleSpec), "how the learning rate goes on; a run may be told otherwise", default=ScheduleSpec()
     )
-    inputs: tuple[tuple[str, tuple[int, ...]], ...] = member(
-        ByName(Shape()), "shapes of inputs whose dimensions the model leaves open", default=(), always=True
-    )
+    inputs: tuple[tuple[str, InputSpec], ...] = member(
+        ByName(InputForm()), "shapes of inputs whose dimensions the model leaves open, and where their samples lie",
+        default=(), always=True,
+    )  # fmt: skip
     batch_norm: BatchNormMode = member(
         OneOf(get_args(BatchNormMode)), "fold into the layer before; frozen statistics; train as in model.train()",
         default="fold", always=True,
@@ -138,7 +145,11 @@ class TrainingSpec:
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes bound by the user, by input name."""
-        return dict(self.inputs)
+        return {name: told.shape for name, told in self.inputs if told.shape is not None}
+
+    def batch_axes(self) -> dict[str, BatchAxis]:
+        """Where the user says that samples lie, by input name."""
+        return {name: told.batch_axis for name, told in self.inputs if told.batch_axis is not None}
 
     def canonical_json(self) -> str:
         """One text for one meaning."""

@@ -261,6 +261,35 @@ class ListOf:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """A finite number within [low, high], or a list of them."""
+
+    low: float
+    high: float
+    what: str
+
+    def read(self, value: object, place: Place) -> tuple[float, ...]:
+        """The numbers."""
+        if isinstance(value, list):
+            return self._several().read(value, place)
+        return (self._one().read(value, place),)
+
+    def plain(self, value: tuple[float, ...]) -> Json:
+        """The list."""
+        return list(value)
+
+    def schema(self) -> dict[str, Json]:
+        """A number, or an array of numbers."""
+        return {"anyOf": [self._one().schema(), self._several().schema()]}
+
+    def _one(self) -> Number:
+        return Number(self.low, self.high)
+
+    def _several(self) -> ListOf:
+        return ListOf(self._one(), self.what)
+
+
+@dataclass(frozen=True, slots=True)
 class ByName:
     """A mapping from names to values of one form, as pairs in the names' order."""
 

@@ -10,13 +10,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from compiler.spec.forms import Integer, Json, ListOf, Number, OneOf, Optional, Place, Text, as_mapping, near_hint
+from compiler.spec.forms import (
+    Integer,
+    Json,
+    ListOf,
+    Number,
+    Numbers,
+    OneOf,
+    Optional,
+    Place,
+    Text,
+    as_mapping,
+    near_hint,
+)
 from compiler.spec.records import RecordOf, member, members_of, plain_record, read_record, schema_of
 
-LossKind = Literal["cross_entropy", "mse", "l1", "huber", "bce_with_logits", "graph"]
-"""As the functions of these names in `torch.nn.functional`, averaged. graph: the output is the loss itself."""
+LossKind = Literal["cross_entropy", "next_token", "mse", "l1", "huber", "smooth_l1", "bce_with_logits", "graph"]
+"""As the functions of these names in `torch.nn.functional`. next_token: cross-entropy of each position with the label
+of the next one; smooth_l1: `smooth_l1_loss`; graph: the output is the loss itself."""
 MEASURED: tuple[LossKind, ...] = tuple(kind for kind in get_args(LossKind) if kind != "graph")
 """Those that are measured against labels."""
+CLASSIFYING: tuple[LossKind, ...] = ("cross_entropy", "next_token")
+"""Those whose labels are numbers of classes."""
 LABELS = "y"
 """The data set's array of labels, where the spec names none."""
 MAX_TERMS = 16
@@ -33,11 +48,38 @@ class LossTerm:
     )
     class_axis: int | None = member(
         Optional(Integer(-8, 7)), "the output's axis that holds the classes, from its end if negative; null: the last",
-        default=None, kinds=("cross_entropy",),
+        default=None, kinds=("cross_entropy", "bce_with_logits"),
     )  # fmt: skip
-    labels: str = member(Text(), "the data set's array that it is measured against", default=LABELS, kinds=MEASURED)
+    batch_axis: int | None = member(
+        Optional(Integer(0, 7)), "the output's axis that holds the samples; null: as the inputs and the graph tell",
+        default=None, kinds=MEASURED,
+    )  # fmt: skip
+    labels: str = member(
+        Text(), "the data set's array that it is measured against; next_token: or one of the model's inputs",
+        default=LABELS, kinds=MEASURED,
+    )  # fmt: skip
     weight: float = member(Number(0.0, 1e12), "what it is multiplied by in a sum", default=1.0)
+    reduction: Literal["mean", "sum"] = member(
+        OneOf(("mean", "sum")), "mean or sum of what is measured", default="mean", kinds=MEASURED
+    )
+    ignore_index: int = member(
+        Integer(-(1 << 31), (1 << 31) - 1), "a label that counts for nothing", default=-100, kinds=CLASSIFYING
+    )
+    label_smoothing: float = member(
+        Number(0.0, 1.0), "share of each label that is spread over all classes", default=0.0, kinds=CLASSIFYING
+    )
+    class_weights: tuple[float, ...] = member(
+        ListOf(Number(0.0, 1e12), "weights of classes"), "what each class counts; [] for all alike", default=(),
+        kinds=(*CLASSIFYING, "bce_with_logits"),
+    )  # fmt: skip
+    pos_weight: tuple[float, ...] = member(
+        Numbers(0.0, 1e12, "weights of classes"), "what a label of 1 counts: one number, or one for each class",
+        default=(), kinds=("bce_with_logits",),
+    )  # fmt: skip
     delta: float = member(Number(1e-12, math.inf), "where the parabola turns into lines", default=1.0, kinds=("huber",))
+    beta: float = member(
+        Number(0.0, math.inf), "where the parabola turns into lines; 0 for none", default=1.0, kinds=("smooth_l1",)
+    )
 
     @property
     def has_labels(self) -> bool:

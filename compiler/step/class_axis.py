@@ -24,7 +24,7 @@ Step = tuple[Value, int]
 
 def axis_source(graph: Graph, value: Value, axis: int) -> Source:
     """Where the extent of an axis comes from. A layer wins: what is added to its outputs does not change them."""
-    walk = _Walk(graph)
+    walk = Walk(graph)
     found: set[Source] = set()
     todo, seen = [(value, axis)], {(value, axis)}
     while todo:
@@ -33,17 +33,16 @@ def axis_source(graph: Graph, value: Value, axis: int) -> Source:
         if node is None:
             found.add("layer" if name in walk.learned else "data")
             continue
-        rule = RULES.get(node.op) if name == node.outputs[0] else None
-        for step in rule(walk, node, at) if rule is not None else ("unknown",):
+        for step in walk.steps(node, name, at):
             if isinstance(step, str):
-                found.add(step)  # type: ignore[arg-type]
+                found.add(step)
             elif step not in seen:
                 seen.add(step)
                 todo.append(step)
     return "layer" if "layer" in found else "unknown" if "unknown" in found else "data"
 
 
-class _Walk:
+class Walk:
     """A graph, who makes each value, and which values follow from inputs or from parameters."""
 
     def __init__(self, graph: Graph) -> None:
@@ -51,6 +50,11 @@ class _Walk:
         self.makers = graph.producers()
         self.data = _reached(graph, graph.inputs)
         self.learned = _reached(graph, graph.parameters)
+
+    def steps(self, node: Node, name: Value, axis: int) -> Iterable[Step | Source]:
+        """Where an axis of the output `name` comes from."""
+        rule = RULES.get(node.op) if name == node.outputs[0] else None
+        return rule(self, node, axis) if rule is not None else ("unknown",)
 
     def shape(self, name: Value) -> tuple[int, ...]:
         return self.graph.types[name].shape
@@ -67,15 +71,15 @@ def _reached(graph: Graph, start: Iterable[Value]) -> set[Value]:
     return reached
 
 
-Rule = Callable[[_Walk, Node, int], Iterator[Step | Source]]
+Rule = Callable[[Walk, Node, int], Iterator[Step | Source]]
 """Where an output's axis comes from: axes of operands, or an answer."""
 
 
-def _same(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _same(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     yield node.inputs[0], axis
 
 
-def _broadcast(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _broadcast(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     """The operands that have the whole extent there; weights only if no other has it."""
     shape = walk.shape(node.outputs[0])
     steps = []
@@ -90,11 +94,11 @@ def _broadcast(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
         yield "layer" if any(name in walk.learned for name, _ in steps) else "data"
 
 
-def _transpose(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _transpose(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     yield node.inputs[0], ints(node.attrs, "perm")[axis]
 
 
-def _reshape(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _reshape(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     """An axis that the reshape leaves whole: as many elements before it, and the same extent."""
     before, after = walk.shape(node.inputs[0]), walk.shape(node.outputs[0])
     starts = [1, *accumulate(after, mul)]
@@ -105,13 +109,13 @@ def _reshape(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     yield "unknown"
 
 
-def _concat(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _concat(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     of_data = [name for name in node.inputs if name in walk.data]
     chosen = of_data if axis == integer(node.attrs, "axis") else of_data[:1]
     yield from ((name, axis) for name in chosen)
 
 
-def _reduce(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _reduce(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     rank, axes = len(walk.shape(node.inputs[0])), ints(node.attrs, "axes")
     kept = list(range(rank)) if flag(node.attrs, "keepdims") else [at for at in range(rank) if at not in axes]
     if kept[axis] in axes:
@@ -120,7 +124,7 @@ def _reduce(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
         yield node.inputs[0], kept[axis]
 
 
-def _matmul(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _matmul(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     rank = len(walk.shape(node.outputs[0]))
     if axis < rank - 2:
         yield from _batch_axis(walk, node, axis)
@@ -133,7 +137,7 @@ def _matmul(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     yield name, len(walk.shape(name)) - (1 if is_column != transposed else 2)
 
 
-def _batch_axis(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _batch_axis(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     shape = walk.shape(node.outputs[0])
     for name in node.inputs:
         at = axis - (len(shape) - len(walk.shape(name)))
@@ -141,12 +145,12 @@ def _batch_axis(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
             yield name, at
 
 
-def _convolution(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _convolution(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     """NHWC: the last axis is what the weights compute."""
     yield "layer" if axis == len(walk.shape(node.outputs[0])) - 1 else "data"
 
 
-def _channelwise(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _channelwise(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     """NHWC: pooling and depth-wise convolutions leave the channels as they are."""
     if (
         axis == len(walk.shape(node.outputs[0])) - 1
@@ -157,7 +161,7 @@ def _channelwise(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
         yield "data"
 
 
-def _gather(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _gather(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     table, indices = node.inputs[:2]
     at, rank = int(str(node.attrs.get("axis", 0))), len(walk.shape(indices))
     if at <= axis < at + rank:
@@ -166,8 +170,13 @@ def _gather(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
         yield table, axis if axis < at else axis - rank + 1
 
 
-def _attention(walk: _Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+def _attention(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
     yield node.inputs[2 if axis == len(walk.shape(node.outputs[0])) - 1 else 0], axis
+
+
+def _recurrence(walk: Walk, node: Node, axis: int) -> Iterator[Step | Source]:
+    """Positions and samples are the input's, the state's width is the layer's."""
+    yield (node.inputs[0], axis) if axis < 2 else "layer"
 
 
 RULES: Mapping[str, Rule] = {
@@ -188,6 +197,7 @@ RULES: Mapping[str, Rule] = {
     "gather": _gather,
     "matmul": _matmul,
     "max_pool": _channelwise,
+    "recurrence": _recurrence,
     "reshape": _reshape,
     "transpose": _transpose,
 }

@@ -1,31 +1,27 @@
-"""The loss: what is measured of the model's outputs, against which labels.
-
-A kind of loss (`compiler.spec.loss`) is one row in `LOSSES`: how its mean is written.
-"""
+"""The loss: what is measured of the model's outputs, against which labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-
-import numpy as np
 
 from compiler.errors import SpecError
 from compiler.graph import Graph, TensorType
 from compiler.rewriting.builder import GraphBuilder
-from compiler.spec.loss import LossKind, LossSpec, LossTerm
-from compiler.step.classes import class_axis
+from compiler.spec.loss import CLASSIFYING, LossSpec, LossTerm
+from compiler.step.batch_axis import batch_axis, holds_samples
+from compiler.step.classes import class_axis, weighted_axis
+from compiler.step.loss_kinds import LOSSES
 from compiler.step.training import Term, TrainingGraph
 from compiler.values import Role, Value
 from compiler.warnings import CompileWarning, few_of
 
 
 def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
-    """Add the inputs for labels, and the mean loss or the weighted sum of several.
+    """Add the inputs for labels, and the loss or the weighted sum of several.
 
-    Shapes: logits [..., V]; labels i64 [...] for cross-entropy (negative ones are ignored), f32 [..., V] for the
-    others. The classes V are in the last axis, or in the one that the spec names. What is assumed of outputs is added
-    to the graph's warnings.
+    Shapes: logits [..., V]; labels i64 [...] for cross-entropy and the next token (negative ones are ignored), f32
+    [..., V] for the others. The classes V are in the last axis, or in the one that the spec names. What is assumed of
+    outputs is added to the graph's warnings.
     Raises: SpecError if a named output does not exist or does not fit its loss, or losses disagree about labels.
     """
     writer = _Writer(graph)
@@ -36,6 +32,7 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     terms = tuple(term for term, _ in made)
     logits = _answer(graph, terms)
     arrays = {value: name for name, value in writer.labels.items()}
+    axes = {value: axis for value, axis in {**writer.axes, logits: _axis_of(graph, logits, terms)}.items() if axis}
     whole = replace(
         writer.b.graph_of(graph),
         inputs=(*graph.inputs, *arrays),
@@ -44,7 +41,8 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     )
     data = graph.data_inputs()
     hyper = tuple(value for value in graph.inputs if value not in data)
-    step = TrainingGraph(whole, loss, logits, terms, arrays, data, hyper=hyper)
+    step = TrainingGraph(whole, loss, logits, terms, arrays, data, hyper=hyper,
+                         batch_axes={**graph.batch_axes, **axes})  # fmt: skip
     return step.with_graph(replace(whole, outputs=step.results))
 
 
@@ -55,39 +53,80 @@ class _Writer:
         self.graph, self.b = graph, GraphBuilder(graph)
         self.b.layer = "loss"
         self.labels: dict[str, Value] = {}
+        self.ignored: dict[Value, int] = {}
+        self.axes: dict[Value, int] = {}
+        """Of outputs and labels: where the samples lie."""
         self.warnings: list[CompileWarning] = []
 
     def term(self, spec: LossTerm, where: str, role: Role) -> tuple[Term, Value]:
-        """A loss and its mean, which is a value of `role`."""
+        """A loss and its value, which has `role`."""
         output = _output(self.graph, spec, where)
-        tensor, axis = self.graph.types[output], None
+        tensor = self.graph.types[output]
         self.warnings += _assumed_output(self.graph, spec, where)
-        wanted = tensor
         if tensor.dtype != "f32":
             raise SpecError(f"no loss reads {self.graph.name_of(output)}, which is {tensor}", where=f"{where}.output",
                             hint="name an output of type f32")  # fmt: skip
-        if spec.kind == "cross_entropy":
-            axis, said = class_axis(self.graph, output, spec, where)
-            self.warnings += said
-            wanted = TensorType("i64", (*tensor.shape[:axis], *tensor.shape[axis + 1 :]))
-        labels = self._labels(spec, where, wanted) if spec.has_labels else None
-        if labels is None:
+        if spec.has_labels:
+            term = self._measured(spec, where, output)
+        else:
             _check_one_number(self.graph, output, where)
-        term = Term(spec.kind, output, labels, spec.weight, axis, spec.delta)
+            term = Term(spec.kind, output, None, spec.weight)
         return term, LOSSES[spec.kind](self.b, term, role)
 
-    def _labels(self, spec: LossTerm, where: str, tensor: TensorType) -> Value:
+    def _measured(self, spec: LossTerm, where: str, output: Value) -> Term:
+        samples, said = batch_axis(self.graph, output, spec.batch_axis, where)
+        classes, wanted, at = None, self.graph.types[output], samples
+        if spec.kind in CLASSIFYING:
+            classes, more = class_axis(self.graph, output, spec, where, samples)
+            said += more
+            wanted = TensorType("i64", (*wanted.shape[:classes], *wanted.shape[classes + 1 :]))
+            at = samples - (classes < samples)
+        elif spec.class_weights or spec.pos_weight:
+            classes = weighted_axis(self.graph, output, spec, where)
+        self.warnings += said
+        labels = self._labels(spec, where, wanted, at)
+        if spec.kind in CLASSIFYING and self.ignored.setdefault(labels, spec.ignore_index) != spec.ignore_index:
+            raise SpecError(
+                f"another loss that reads {spec.labels!r} ignores {self.ignored[labels]}, this one {spec.ignore_index}",
+                where=f"{where}.ignore_index",
+                hint="say the same, or give each its own array, as in labels: boxes",
+            )
+        self.axes[output] = samples
+        return Term(
+            spec.kind, output, labels, spec.weight, classes, samples,
+            delta=spec.beta if spec.kind == "smooth_l1" else spec.delta,
+            is_sum=spec.reduction == "sum", ignored=spec.ignore_index, smoothing=spec.label_smoothing,
+            class_weights=spec.class_weights, pos_weight=spec.pos_weight,
+        )  # fmt: skip
+
+    def _labels(self, spec: LossTerm, where: str, tensor: TensorType, samples: int) -> Value:
+        if spec.kind == "next_token":
+            own = next((value for value in self.graph.data_inputs() if self.graph.name_of(value) == spec.labels), None)
+            if own is not None:
+                return self._own_input(own, where, tensor, samples)
         held = self.labels.get(spec.labels)
         if held is None:
             held = self.labels[spec.labels] = self.b.fresh("labels")
             self.b.types[held] = tensor
-        elif self.b.types[held] != tensor:
+            self.axes[held] = samples
+        elif self.b.types[held] != tensor or self.axes[held] != samples:
             raise SpecError(
                 f"this loss needs labels {tensor}, and {spec.labels!r} are {self.b.types[held]} for another",
                 where=f"{where}.labels",
                 hint="give each its own array, as in labels: boxes",
             )
         return held
+
+    def _own_input(self, own: Value, where: str, tensor: TensorType, samples: int) -> Value:
+        """One of the model's inputs, as labels."""
+        have = self.graph.types[own]
+        if have.shape != tensor.shape or have.dtype not in ("i64", "i32") or self.graph.batch_axis(own) != samples:
+            raise SpecError(
+                f"the next token needs labels {tensor}, and the input {self.graph.name_of(own)!r} is {have}",
+                where=f"{where}.labels",
+                hint="give an array of its own, as in labels: y",
+            )
+        return own
 
     def total(self, made: list[tuple[Term, Value]]) -> Value:
         """The weighted sum."""
@@ -105,13 +144,20 @@ def _answer(graph: Graph, terms: tuple[Term, ...]) -> Value:
     """What the model answers: what is measured first, or the first output that is no loss, or else the loss."""
     measured = [term.output for term in terms if term.labels is not None]
     losses = {term.output for term in terms if term.labels is None}
-    samples = graph.types[graph.inputs[0]].shape[:1] if graph.inputs else ()
     others = [
         value
         for value in graph.outputs
-        if value not in losses and graph.types[value].dtype == "f32" and graph.types[value].shape[:1] == samples != ()
+        if value not in losses and graph.types[value].dtype == "f32" and graph.inputs and holds_samples(graph, value)
     ]
     return next(iter((*measured, *others, *losses)))
+
+
+def _axis_of(graph: Graph, answer: Value, terms: tuple[Term, ...]) -> int:
+    """Where the samples of what the model answers lie; 0 for a loss, which has none."""
+    measured = {term.output: term.batch_axis for term in terms if term.labels is not None}
+    if answer in measured or any(term.output == answer for term in terms):
+        return measured.get(answer, 0)
+    return batch_axis(graph, answer, None, "outputs")[0]
 
 
 def _assumed_output(graph: Graph, spec: LossTerm, where: str) -> tuple[CompileWarning, ...]:
@@ -142,72 +188,3 @@ def _check_one_number(graph: Graph, output: Value, where: str) -> None:
             where=f"{where}.output",
             hint="let the model return its mean or sum, or choose the kind that it is to be measured by",
         )
-
-
-# ------------------------------------------------------------------------------------------------------------- kinds
-
-Write = Callable[[GraphBuilder, Term, Role], Value]
-"""Writes the mean of a loss, as a value of the given role."""
-
-
-def _labels_of(term: Term) -> Value:
-    assert term.labels is not None
-    return term.labels
-
-
-def _cross_entropy(b: GraphBuilder, term: Term, role: Role) -> Value:
-    labels = _labels_of(term)
-    rows = b.emit("cross_entropy", _classes_last(b, term), labels)
-    axes = tuple(range(len(b.shape(rows))))
-    zero = b.constant(np.asarray(0, np.int64))
-    counted = b.emit("cast", b.emit("less_equal", zero, labels), to="f32")
-    count = b.emit("maximum", b.emit("reduce_sum", counted, axes=axes, keepdims=False), b.constant(1.0))
-    total = b.emit("reduce_sum", rows, axes=axes, keepdims=False)
-    return b.emit("div", total, count, output=b.fresh(role))
-
-
-def _classes_last(b: GraphBuilder, term: Term) -> Value:
-    rank, axis = len(b.shape(term.output)), term.class_axis
-    if axis is None or axis == rank - 1:
-        return term.output
-    return b.emit("transpose", term.output, perm=(*range(axis), *range(axis + 1, rank), axis))
-
-
-def _mean(b: GraphBuilder, each: Value, role: Role) -> Value:
-    return b.emit("reduce_mean", each, axes=tuple(range(len(b.shape(each)))), keepdims=False, output=b.fresh(role))
-
-
-def _mean_squared_error(b: GraphBuilder, term: Term, role: Role) -> Value:
-    error = b.emit("sub", term.output, _labels_of(term))
-    return _mean(b, b.emit("mul", error, error), role)
-
-
-def _l1(b: GraphBuilder, term: Term, role: Role) -> Value:
-    """|error|, whose gradient is 0 where there is none, as in PyTorch."""
-    return _mean(b, b.emit("abs", b.emit("sub", term.output, _labels_of(term))), role)
-
-
-def _huber(b: GraphBuilder, term: Term, role: Role) -> Value:
-    """With a = |error| and c = min(a, delta): c (a - c / 2), which is a^2 / 2 up to delta, and a line from there on."""
-    size = b.emit("abs", b.emit("sub", term.output, _labels_of(term)))
-    capped = b.emit("minimum", size, b.constant(term.delta))
-    rest = b.emit("sub", size, b.emit("mul", capped, b.constant(0.5)))
-    return _mean(b, b.emit("mul", capped, rest), role)
-
-
-def _bce_with_logits(b: GraphBuilder, term: Term, role: Role) -> Value:
-    return _mean(b, b.emit("bce_with_logits", term.output, _labels_of(term)), role)
-
-
-def _own(b: GraphBuilder, term: Term, role: Role) -> Value:
-    return b.emit("reshape", term.output, shape=(), output=b.fresh(role))
-
-
-LOSSES: Mapping[LossKind, Write] = {
-    "cross_entropy": _cross_entropy,
-    "mse": _mean_squared_error,
-    "l1": _l1,
-    "huber": _huber,
-    "bce_with_logits": _bce_with_logits,
-    "graph": _own,
-}

@@ -65,7 +65,7 @@ def resolve_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> 
         for value, parameter in graph.parameters.items()
         if parameter.may_learn and parameter.name in rules
     }
-    if not learning:
+    if not learning and plan.lora is None:
         raise PlanError(
             f"plan {plan.name!r} trains nothing in this model",
             where="plan",

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from compiler.errors import InternalError
 from compiler.graph import Graph
-from compiler.spec.loss import LABELS, LossKind
+from compiler.spec.loss import CLASSIFYING, LABELS, LossKind
 from compiler.values import Value
+
+IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +20,32 @@ class Term:
     kind: LossKind
     output: Value
     labels: Value | None
+    """An input that takes labels; or, of the next token, one of the model's own."""
     weight: float = 1.0
     class_axis: int | None = None
     """Of the output; None where the loss has no classes."""
+    batch_axis: int = 0
+    """Of the output: where the samples lie."""
     delta: float = 1.0
+    """Where a parabola turns into lines, whatever the kind calls it."""
+    is_sum: bool = False
+    """Whether what is measured is added up, and not averaged."""
+    ignored: int = IGNORED
+    """A label that counts for nothing."""
+    smoothing: float = 0.0
+    class_weights: tuple[float, ...] = ()
+    pos_weight: tuple[float, ...] = ()
+    """What a label of 1 counts: nothing said, one number, or one for each class."""
+
+    @property
+    def classifies(self) -> bool:
+        """Whether its labels are numbers of classes."""
+        return self.kind in CLASSIFYING
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether a position is measured against the label of the next one."""
+        return self.kind == "next_token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +68,8 @@ class TrainingGraph:
     updates: Mapping[Value, Value] = field(default_factory=dict)
     optimizer_state: Mapping[Value, Value] = field(default_factory=dict)
     hyper: tuple[Value, ...] = ()
+    batch_axes: Mapping[Value, int | None] = field(default_factory=dict)
+    """Of inputs, labels and outputs whose samples do not lie along the first axis: as `Graph.batch_axes`."""
 
     @property
     def labels(self) -> Value:

@@ -6,19 +6,22 @@ import io
 import json
 import mmap
 import tarfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from compiler.bundle.archive import MANIFEST, ORIGINS, WEIGHTS
 from compiler.errors import ModelError
 from compiler.external import NO_EXTERNAL, External
 from compiler.graph import Array
-from compiler.origins import FoldedNorm, Origins
+from compiler.origins import Adapter, FoldedNorm, Origins
+from compiler.trained.adapters import KeptApart, kept_apart, merged
 from compiler.trained.checkpoints import Held, same_bits, tensors_of
 from compiler.trained.files import Files
 from compiler.trained.norms import unfold
 from compiler.trained.stored import StoredModel
+from compiler.warnings import few_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,8 @@ class Trained:
     `files` are the author's with other elements, `changed` the tensors that training changed, `parameters` every
     parameter and running statistic that the file holds; names and layouts are the author's. `calls` tells of each
     running mean that the steps updated how often a step calls its norm. `revived` are scales of norms that were 0 in a
-    channel that learned; `added` are initializers that the file did not have.
+    channel that learned; `added` are initializers that the file did not have. `apart` makes what `peft` loads of a plan
+    with adapters.
     """
 
     files: Files
@@ -37,6 +41,7 @@ class Trained:
     revived: tuple[str, ...]
     calls: Mapping[str, int]
     added: tuple[str, ...]
+    apart: Callable[[], KeptApart]
 
 
 def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External = NO_EXTERNAL) -> Trained:
@@ -67,12 +72,46 @@ def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External 
         changed |= moved
         revived += unfolded.revived
     whole = {name: after[name] for name in origins.parameters if name not in folded}
-    new = stored.with_tensors(changed, whole)
     behind = {name for norm in origins.norms for name in _behind(norm)}
-    parameters = {**whole, **{name: stored.tensor(name) for name in sorted(behind)}, **changed}
+    own = {**whole, **{name: stored.tensor(name) for name in sorted(behind)}}
+    apart = partial(kept_apart, origins.adapters, {**after, **own, **changed}, tuple(changed), tuple(own))
+    changed |= _merged(origins, before, {**after, **own, **changed})
+    new = stored.with_tensors(changed, whole)
+    parameters = {**own, **changed}
     calls = {name: stored.norms_of(name) for name in json.loads(bytes(members[MANIFEST])).get("buffers", ())}
     met = {name: count for name, count in calls.items() if count}
-    return Trained(new.files, changed, parameters, tuple(revived), met, new.added)
+    return Trained(new.files, changed, parameters, tuple(revived), met, new.added, apart)
+
+
+def _merged(origins: Origins, before: Mapping[str, Array], after: Mapping[str, Array]) -> dict[str, Array]:
+    """The weights whose adapters are to be merged and have learned something."""
+    learned = [
+        one
+        for one in origins.adapters
+        if one.export == "merged" and not all(same_bits(after[name], before[name]) for name in one.names)
+    ]
+    return {one.weight: merged(one, after) for one in learned}
+
+
+def adapter_of(bundle: Held, checkpoint: Held) -> KeptApart:
+    """What `peft` loads beside the base model, of a run of a bundle whose plan has adapters.
+
+    Raises: ModelError without adapters, and where a rule let something learn that `peft` has no place for.
+    """
+    members = _members(bundle)
+    origins = Origins.from_json(json.loads(bytes(members[ORIGINS])))
+    before, after = tensors_of(members[WEIGHTS], f"{WEIGHTS} of the bundle"), tensors_of(checkpoint)
+    changed = [name for name in origins.parameters if not same_bits(after[name], before[name])]
+    folded = {name for norm in origins.norms for name in (norm.weight, norm.bias)}
+    if not folded.isdisjoint(changed):
+        raise ModelError(f"{few_of(sorted(folded & set(changed)))} learned with a norm folded into it", where="adapter",
+                         hint="say batch_norm: frozen in the spec, or use fine_tune")  # fmt: skip
+    return kept_apart(origins.adapters, after, changed, [name for name in origins.parameters if name not in folded])
+
+
+def adapters_of(bundle: Held) -> tuple[Adapter, ...]:
+    """The adapters of a bundle's plan."""
+    return Origins.from_json(json.loads(bytes(_members(bundle)[ORIGINS]))).adapters
 
 
 def _behind(norm: FoldedNorm) -> tuple[str, ...]:

@@ -58,7 +58,8 @@ def split_npz(
     """Rewrite `archive` as one `.npy` file per model input and one per array of `labels`, in `folder`.
 
     The archive holds one array per model input, by its name (or `x` when there is one input), and each array of labels
-    by its own (`y` in most bundles); an input that is called as one of them is `input.y` (or `x`).
+    by its own (`y` in most bundles); an input that is called as one of them is `input.y` (or `x`). Samples are the
+    first axis; an array with one may be the same for all samples, which the binary knows.
     Raises: `BadData` (`data.format`, `data.missing`, `data.shape`, `data.type`, `data.size`).
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +112,7 @@ def _split(
         with npz.open(array.member) as source:
             _copy(source, file, array)
     found = dict(zip(labels, files[len(inputs) :], strict=True))
-    return DataFiles(dict(zip(inputs, files, strict=False)), found, arrays[0].samples)
+    return DataFiles(dict(zip(inputs, files, strict=False)), found, max(array.samples for array in arrays))
 
 
 def _check_room(arrays: Sequence[_Array], folder: Path, max_bytes: int) -> None:
@@ -123,7 +124,7 @@ def _check_room(arrays: Sequence[_Array], folder: Path, max_bytes: int) -> None:
                           "are left of the limit")  # fmt: skip
         left_bytes -= array.header_bytes + array.data_bytes
     samples = {array.member.filename.removesuffix(".npy"): array.samples for array in arrays}
-    if len(set(samples.values())) > 1:
+    if len(set(samples.values()) - {1}) > 1:
         raise BadData("data.shape", f"arrays have different numbers of samples (first axis): {samples}")
     free_bytes = shutil.disk_usage(folder).free
     if max_bytes - left_bytes > free_bytes:

@@ -12,7 +12,14 @@ from typing import Any
 
 from device_agents.wire import MODES
 from pockfarm.client import Farm
-from pockfarm.commands.local import add_recipe_options, compile_progress, plan_source, print_warnings, source
+from pockfarm.commands.local import (
+    add_recipe_options,
+    compile_progress,
+    load_adapters,
+    plan_source,
+    print_warnings,
+    source,
+)
 from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.state import StateFolder
@@ -61,7 +68,8 @@ def add_report(subparsers: argparse._SubParsersAction[Any]) -> None:
 def add_weights(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = _command(subparsers, "weights", "download the weights that a run trained (safetensors)", _weights)
     command.add_argument("run_id", metavar="RUN")
-    command.add_argument("--out", type=Path, required=True, metavar="F.safetensors")
+    command.add_argument("--out", type=Path, metavar="F.safetensors")
+    command.add_argument("--adapter", type=Path, metavar="DIR", help="what peft loads, of a plan with lora")
 
 
 def add_dataset(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -214,10 +222,17 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _weights(options: argparse.Namespace) -> int:
+    if options.out is None and options.adapter is None:
+        raise UsageError("say where to: --out F.safetensors, or --adapter DIR for what peft loads")
     with connect(options) as farm:
         data = farm.weights(options.run_id)
-    _write(options.out, data)
-    print(f"{options.out}  {len(data):,} bytes")
+        bundle = farm.bundle_bytes(farm.run(options.run_id).bundle_digest) if options.adapter is not None else b""
+    if options.out is not None:
+        _write(options.out, data)
+        print(f"{options.out}  {len(data):,} bytes")
+    if options.adapter is not None:
+        load_adapters().save_adapter_of(bundle, data, options.adapter)
+        print(options.adapter)
     return 0
 
 

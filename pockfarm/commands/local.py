@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,9 +53,15 @@ def add_exec(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("mode", choices=LOCAL_MODES)
     command.add_argument("--data", type=Path, metavar="F.npz", help="inputs by name (or x) and labels y")
     add_setting_options(command, LOCAL_MODES)
-    command.add_argument("--weights", type=Path, metavar="F", help="checkpoint to start from (default: the bundle's)")
+    command.add_argument(
+        "--weights",
+        type=Path,
+        metavar="F",
+        help="checkpoint to start from (default: the bundle's), or an adapter of peft's (its folder)",
+    )
     command.add_argument("--save", type=Path, metavar="F", help="write a checkpoint with the optimizer's state")
     command.add_argument("--export", type=Path, metavar="F", help="write the trained parameters alone")
+    command.add_argument("--adapter", type=Path, metavar="DIR", help="write what peft loads, of a plan with lora")
     command.add_argument("--out", type=Path, metavar="F.npy", help="where infer writes the logits")
     command.add_argument("--runner", metavar="PROGRAM", help="emulator, such as qemu-aarch64-static")
     command.add_argument("--class", dest="device_class", metavar="NAME", help="device class to emulate")
@@ -147,7 +155,15 @@ def _exec(options: argparse.Namespace) -> int:
     settings = RunSettings(options.mode, **given_settings(options, options.mode))
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
     chosen = local.ExecOptions(settings, **{name: getattr(options, name) for name in names})
-    report = local.execute(options.bundle, chosen, progress=lambda line: print(line, file=sys.stderr, flush=True))
+    with tempfile.TemporaryDirectory(prefix="pockfarm-exec-") as folder:
+        if options.weights is not None:
+            chosen = dataclasses.replace(chosen, weights=_start(options.weights, options.bundle, Path(folder)))
+        if options.adapter is not None:
+            chosen = dataclasses.replace(chosen, export=options.export or Path(folder) / "trained.safetensors")
+        report = local.execute(options.bundle, chosen, progress=lambda line: print(line, file=sys.stderr, flush=True))
+        if options.adapter is not None:
+            trained = local.read(chosen.export)
+            load_adapters().save_adapter_of(local.read(options.bundle), trained, options.adapter)
     print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
     return Failed.exit_code if is_diverged(report) else 0
 
@@ -157,6 +173,24 @@ def _targets(_: argparse.Namespace) -> int:
     print(text_table(("target", "what it is", "architecture", "cores", "vector bits"), local.target_rows()))
     print(f"\nhost is {local.resolve_target('host')} here")
     return 0
+
+
+def _start(weights: Path, bundle: Path, folder: Path) -> Path:
+    """The file of weights that a binary takes; an adapter of peft's becomes one."""
+    start = load_adapters().start_of(weights, bundle)
+    if start is None:
+        return weights
+    made = folder / "start.safetensors"
+    made.write_bytes(start)
+    return made
+
+
+def load_adapters() -> ModuleType:
+    """`pockfarm.fine_tuning.adapter_files`, which needs NumPy and onnx."""
+    try:
+        return importlib.import_module("pockfarm.fine_tuning.adapter_files")
+    except ModuleNotFoundError as problem:
+        raise UsageError(f"this needs NumPy and onnx ({problem}): pip install 'pockfarm[fine-tune]'") from None
 
 
 def load_local() -> ModuleType:

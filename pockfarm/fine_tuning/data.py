@@ -1,14 +1,16 @@
 """A data set as a caller gives it, as the arrays that a run reads: inputs by name, and labels `y`.
 
 Taken: a mapping of arrays, `(inputs, labels)`, the path of an npz, a PyTorch Dataset or DataLoader, or any iterable of
-`(x, y)`, where x is an array, a tuple of them or a mapping. Arrays are NumPy's or PyTorch's; the first axis is samples.
+`(x, y)`, where x is an array, a tuple of them or a mapping. Arrays are NumPy's or PyTorch's, as the model takes them:
+samples are the first axis, or the one that the step says. What is read has its samples first, as data sets have, and
+what is the same for every sample once. An npz is a data set: it has them first already.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from pockfarm.fine_tuning.model import Input
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
+Axes = Mapping[str, int | None]
+"""By array: where samples lie; None: the same for every sample."""
 LABELS = "y"
 _LABEL_NAMES = ("y", "labels", "label")
 _FORMS = "a mapping of arrays, (inputs, labels), an npz, a Dataset or DataLoader, or an iterable of (x, y)"
@@ -31,6 +35,13 @@ class Names:
 
     inputs: tuple[str, ...]
     labels: tuple[str, ...] = (LABELS,)
+    examples: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs that are the same for every sample: data need not hold them."""
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The inputs that data must hold."""
+        return tuple(name for name in self.inputs if name not in self.examples)
 
     def key(self, name: str) -> str:
         """What a data set calls an input: `input.y` if labels have its name, else its name."""
@@ -41,26 +52,29 @@ class Names:
         return {self.key(name): told for name, told in inputs.items()}
 
 
-def read_data(data: Any, names: Names, example: Mapping[str, Input]) -> Arrays:
+def read_data(
+    data: Any, names: Names, example: Mapping[str, Input], labels: Mapping[str, Input] | None = None
+) -> Arrays:
     """The whole data set: every input by its key and labels by their names, all with the same number of samples.
 
-    `example` says what a batch looks like, if that is known. Raises: UsageError.
+    `example` and `labels` say what a batch looks like, as far as that is known. Raises: UsageError.
     """
     example = names.keyed(example)
+    axes = {name: told.batch_axis for name, told in {**example, **(labels or {})}.items()}
     if data is None:
         raise UsageError(f"there is no data to train on: give data=(x, y), or {_FORMS}")
     if isinstance(data, list) and len(data) == 2 and all(hasattr(one, "shape") and one.ndim for one in data):
         data = tuple(data)
     if isinstance(data, str | os.PathLike):
-        data = _npz(Path(data))
+        return _checked(_given_once(_named(_npz(Path(data)), names), example), example)
     if isinstance(data, Mapping):
-        arrays = _named(data, names)
+        arrays = _samples_first(_named(data, names), axes)
     elif not names.labels and (hasattr(data, "shape") or isinstance(data, tuple)):
-        arrays = _inputs(data, names)
+        arrays = _samples_first(_inputs(data, names), axes)
     elif names.labels and isinstance(data, tuple) and len(data) == 2 and not _is_pair_of_samples(data, names):
-        arrays = {**_inputs(data[0], names), **_labels(data[1], names)}
+        arrays = _samples_first({**_inputs(data[0], names), **_labels(data[1], names)}, axes)
     elif isinstance(data, Iterable) or hasattr(data, "__getitem__"):
-        arrays = _gathered(data, names, example)
+        arrays = _gathered(data, names, example, axes)
     else:
         raise UsageError(f"data is {type(data).__name__}; expected {_FORMS}")
     return _checked(arrays, example)
@@ -72,9 +86,9 @@ def fitted(arrays: Arrays, wanted: Mapping[str, Input]) -> Arrays:
 
 
 def _as_read(name: str, array: Array, wanted: Input) -> Array:
-    if array.shape[1:] != wanted.shape[1:]:
+    if array.shape[1:] != wanted.sample_shape:
         raise UsageError(
-            f"{_what(name)} have shape {list(array.shape[1:])} per sample, the step reads {list(wanted.shape[1:])}"
+            f"{_what(name)} have shape {list(array.shape[1:])} per sample, the step reads {list(wanted.sample_shape)}"
             + _label_hint(array, wanted)
         )
     is_real = wanted.dtype.startswith("float")
@@ -121,14 +135,19 @@ def _inputs(x: Any, names: Names) -> Arrays:
         given = tuple(x) if isinstance(x, tuple | list) else (x,)
         if len(names.inputs) == 1 and isinstance(x, list) and not (len(x) == 1 and hasattr(x[0], "shape")):
             given = (_stacked(x, names.key(names.inputs[0])),)
-        if len(given) != len(names.inputs):
+        if len(given) not in (len(names.inputs), len(names.varying)):
             raise UsageError(
                 f"data has {len(given)} inputs, the model reads {len(names.inputs)}: {', '.join(names.inputs)}"
             )
-        return {names.key(name): _array(one, names.key(name)) for name, one in zip(names.inputs, given, strict=True)}
+        order = names.inputs if len(given) == len(names.inputs) else names.varying
+        x = {names.key(name): one for name, one in zip(order, given, strict=True)}
     arrays: Arrays = {}
-    for name in map(names.key, names.inputs):
-        own = name if name in x else "x" if len(names.inputs) == 1 and "x" in x else ""
+    for input_name in names.inputs:
+        name = names.key(input_name)
+        own = name if name in x else "x" if names.varying == (input_name,) and "x" in x else ""
+        if not own and input_name in names.examples:
+            arrays[name] = _array(names.examples[input_name], name)
+            continue
         if not own:
             raise UsageError(
                 f"data has no array for input {name!r}; the model reads: {', '.join(names.inputs)}; data holds: "
@@ -181,7 +200,7 @@ def _is_pair_of_samples(data: tuple[Any, Any], names: Names) -> bool:
     return pairs and len(names.labels) == 1 and not isinstance(data[1][0], int | float)
 
 
-def _gathered(data: Any, names: Names, example: Mapping[str, Input]) -> Arrays:
+def _gathered(data: Any, names: Names, example: Mapping[str, Input], axes: Axes) -> Arrays:
     """All items of an iterable in a row: batches or single samples."""
     single = _holds_samples(data)
     rows: dict[str, list[Array]] = {}
@@ -189,14 +208,42 @@ def _gathered(data: Any, names: Names, example: Mapping[str, Input]) -> Arrays:
         arrays = _item(item, names, position)
         if single is None:
             single = _is_sample(arrays, names, example)
-        for name, array in arrays.items():
+        for name, array in _samples_first(arrays, {} if single else axes).items():
             rows.setdefault(name, []).append(array[None] if single else array)
     if not rows:
         raise UsageError("data holds no samples")
     try:
-        return {name: np.concatenate(parts) for name, parts in rows.items()}
+        return {name: _in_a_row(name, parts, axes.get(name, 0)) for name, parts in rows.items()}
     except ValueError as problem:
         raise UsageError(f"data holds samples of different shapes: {problem}") from None
+
+
+def _in_a_row(name: str, parts: list[Array], axis: int | None) -> Array:
+    """All samples, or what is the same in all items."""
+    if axis is not None:
+        return np.concatenate(parts)
+    if not all(np.array_equal(parts[0], part) for part in parts[1:]):
+        raise UsageError(f"{_what(name)} differ, and the step takes one for all: it has batch_axis: null")
+    return parts[0]
+
+
+def _samples_first(arrays: Arrays, axes: Axes) -> Arrays:
+    """As data sets have them, from what the model takes; with a first axis of 1 what is the same for every sample."""
+    return {name: _moved(name, array, axes.get(name, 0)) for name, array in arrays.items()}
+
+
+def _moved(name: str, array: Array, axis: int | None) -> Array:
+    if axis is None:
+        return array[None]
+    if axis >= max(array.ndim, 1):
+        raise UsageError(f"{_what(name)} have shape {list(array.shape)}, and their samples are to be in axis {axis}")
+    return array if axis == 0 else np.moveaxis(array, axis, 0)
+
+
+def _given_once(arrays: Arrays, example: Mapping[str, Input]) -> Arrays:
+    """What is the same for every sample may stand in a data set as it is, or with a first axis of 1."""
+    once = [name for name, told in example.items() if told.batch_axis is None and name in arrays]
+    return {**arrays, **{name: arrays[name][None] for name in once if arrays[name].shape == example[name].shape}}
 
 
 def _items(data: Any) -> Iterator[Any]:
@@ -213,13 +260,15 @@ def _item(item: Any, names: Names, position: int) -> Arrays:
         return _inputs(item, names)
     if isinstance(item, tuple | list) and len(item) == 2:
         return {**_inputs(item[0], names), **_labels(item[1], names)}
-    if isinstance(item, tuple | list) and len(item) == len(names.inputs) + len(names.labels):
-        return {**_inputs(item[: len(names.inputs)], names), **_labels(_last(item, names), names)}
+    counts = (len(names.inputs), len(names.varying))
+    if isinstance(item, tuple | list) and len(item) - len(names.labels) in counts:
+        inputs = len(item) - len(names.labels)
+        return {**_inputs(item[:inputs], names), **_labels(_last(item[inputs:]), names)}
     raise UsageError(f"item {position} of data is {type(item).__name__}; expected (x, y), or a mapping")
 
 
-def _last(item: Sequence[Any], names: Names) -> Any:
-    labels = tuple(item[len(names.inputs) :])
+def _last(labels: Sequence[Any]) -> Any:
+    labels = tuple(labels)
     return labels[0] if len(labels) == 1 else labels
 
 
@@ -234,7 +283,7 @@ def _holds_samples(data: Any) -> bool | None:
 def _is_sample(arrays: Arrays, names: Names, example: Mapping[str, Input]) -> bool:
     """True if an item is one sample and no batch: a batch has the axes of the example."""
     for name, array in arrays.items():
-        if name in example:
+        if name in example and example[name].batch_axis is not None:
             return array.ndim < len(example[name].shape)
     return any(arrays[name].ndim == 0 for name in names.labels)
 
@@ -256,15 +305,16 @@ def _array(value: Any, name: str) -> Array:
 
 
 def _checked(arrays: Arrays, example: Mapping[str, Input]) -> Arrays:
-    samples = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
-    if 0 in samples.values():
+    once = {name for name, told in example.items() if told.batch_axis is None}
+    samples = {name: len(array) if array.ndim else 0 for name, array in arrays.items() if name not in once}
+    if 0 in samples.values() or not samples:
         raise UsageError(f"data holds no samples: {samples}")
     if len(set(samples.values())) > 1:
         raise UsageError(f"arrays have different numbers of samples (first axis): {samples}")
     for name, wanted in example.items():
-        if name in arrays and arrays[name].shape[1:] != wanted.shape[1:]:
+        if name in arrays and arrays[name].shape[1:] != wanted.sample_shape:
             raise UsageError(
                 f"{_what(name)} have shape {list(arrays[name].shape[1:])}, those of example_inputs "
-                f"{list(wanted.shape[1:])}"
+                f"{list(wanted.sample_shape)}"
             )
     return arrays

@@ -16,6 +16,7 @@ import numpy as np
 from compiler.errors import CompileError
 from compiler.external import mapped
 from compiler.spec.documents import TrainingSpec
+from compiler.spec.inputs import InputSpec
 from compiler.trained.bring_back import Trained, bring_back, manifest_of
 from compiler.warnings import few_of
 from device_agents.wire import RunSettings
@@ -75,9 +76,10 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     """All files are in `folder`; what comes back reads them where they are mapped, also when the folder is gone."""
     say, asked = task.say, task.asked
     brought, spec = _brought(task, folder, opened)
-    labels = tuple(dict.fromkeys(term.labels for term in spec.loss.each if term.has_labels))
-    names = Names(tuple(brought.inputs), labels)
-    if brought.inputs:
+    names = Names(tuple(brought.inputs), _label_names(spec, brought.inputs), _examples(brought.inputs))
+    # Where labels have their samples is known when the step is built.
+    is_plain = bool(brought.inputs) and all(one.batch_axis == 0 for one in brought.inputs.values())
+    if is_plain:
         arrays = fitted(read_data(task.data, names, brought.inputs), names.keyed(brought.inputs))
     plan = plan_of(asked.plan, brought.frozen)
     say("compiling")
@@ -85,11 +87,12 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     bundle = _held(step.bundle)
     manifest = manifest_of(bundle)
     inputs = {one["name"]: _input(one) for one in manifest["inputs"]}
-    if not brought.inputs:
-        names = replace(names, inputs=tuple(inputs))
-        arrays = read_data(task.data, names, inputs)
-    arrays = fitted(arrays, {**names.keyed(inputs), **_labels(manifest["labels"])})
-    settings = _settings(asked, len(next(iter(arrays.values()))), spec.batch)
+    labels = _labels(manifest["labels"])
+    if not is_plain:
+        names = replace(names, inputs=tuple(inputs), labels=tuple(labels))
+        arrays = read_data(task.data, names, inputs, labels)
+    arrays = fitted(arrays, {**names.keyed(inputs), **labels})
+    settings = _settings(asked, max(map(len, arrays.values())), spec.batch)
     say(f"training {settings.steps} steps")
     run = trainer.train(step, _written(arrays, folder), settings, folder, say)
     check_left(run)
@@ -103,6 +106,7 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
         warnings=(*brought.warnings, *_unread(task.data, names), *step.warnings, *_remarks(trained), *told_of(run)),
         checkpoint=checkpoint,
         bundle=bundle,
+        apart=trained.apart,
     )
 
 
@@ -110,9 +114,11 @@ def _brought(task: _Task, folder: Path, opened: ExitStack) -> tuple[Brought, Tra
     model, example, asked = task.model, task.example, task.asked
     if is_file(model):
         return brought_file(model, opened), spec_of(asked.spec, None)
-    from pockfarm.fine_tuning.torch_module import Wanted, batch_of, brought_module
+    from pockfarm.fine_tuning.torch_module import Wanted, axes_of, brought_module, same_for_all
 
-    spec = spec_of(asked.spec, batch_of(example))
+    said = spec_of(asked.spec, None).batch_axes()
+    axes, samples = axes_of(model, example, said)
+    spec = _with_axes(spec_of(asked.spec, samples), axes)
     task.say("exporting")
     output: Any = asked.output if asked.output is not None else spec.loss.output or None
     if spec.loss.terms:
@@ -120,7 +126,28 @@ def _brought(task: _Task, folder: Path, opened: ExitStack) -> tuple[Brought, Tra
     else:
         # The export has one output: the one that the loss reads.
         spec = replace(spec, loss=replace(spec.loss, output=""))
-    return brought_module(model, example, Wanted(spec.batch, output, spec.dropout == "train"), folder, opened), spec
+    wanted = Wanted(spec.batch, output, spec.dropout == "train", axes)
+    brought = brought_module(model, example, wanted, folder, opened)
+    return replace(brought, warnings=(*brought.warnings, *same_for_all(axes, said))), spec
+
+
+def _with_axes(spec: TrainingSpec, axes: Mapping[str, int | None]) -> TrainingSpec:
+    """The spec, told of inputs that are the same for every sample."""
+    told = dict(spec.inputs)
+    for name, axis in axes.items():
+        if axis is None:
+            told[name] = replace(told.get(name, InputSpec()), batch_axis="none")
+    return replace(spec, inputs=tuple(sorted(told.items())))
+
+
+def _label_names(spec: TrainingSpec, inputs: Mapping[str, Input]) -> tuple[str, ...]:
+    """The arrays of labels that a data set is to have: not what the model reads itself."""
+    terms = [term for term in spec.loss.each if term.has_labels]
+    return tuple(dict.fromkeys(term.labels for term in terms if term.kind != "next_token" or term.labels not in inputs))
+
+
+def _examples(inputs: Mapping[str, Input]) -> dict[str, Any]:
+    return {name: told.example for name, told in inputs.items() if told.batch_axis is None}
 
 
 def _held(path: Path) -> bytes | mmap.mmap:
@@ -130,7 +157,8 @@ def _held(path: Path) -> bytes | mmap.mmap:
 
 
 def _input(told: Mapping[str, Any]) -> Input:
-    return Input(tuple(told["shape"]), _NUMPY.get(told["dtype"], told["dtype"]))
+    dtype = _NUMPY.get(told["dtype"], told["dtype"])
+    return Input(tuple(told["shape"]), dtype, batch_axis=told.get("batch_axis", 0))
 
 
 def _labels(told: Any) -> dict[str, Input]:

@@ -24,6 +24,15 @@ class Input:
     shape: tuple[int, ...]
     dtype: str
     is_label: bool = False
+    batch_axis: int | None = 0
+    """Where the samples lie; None: it is the same for every sample."""
+    example: Any = None
+    """The tensor of the example, of an input that is the same for every sample."""
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(extent for axis, extent in enumerate(self.shape) if axis != self.batch_axis)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from compiler.errors import CompileError
+from compiler.trained.adapters import KeptApart
 from compiler.trained.checkpoints import Held
 from compiler.trained.files import Files
 from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.adapter_files import save_adapter
 from pockfarm.values import CompileWarning, optional_number, part, parts, text
 
 
@@ -23,8 +25,9 @@ class FineTuned(dict[str, Any]):
     every parameter (NumPy arrays) under the file's names. Beside it: `onnx` and `save_onnx`, the ONNX file with the
     trained elements (of a module: its export, in evaluation mode); `changed`, the names of what training changed;
     `report`, what the run said (`device_agents.wire.Report`), of which `outcome`, `losses`, `learning_rates`,
-    `validations` and `weights_step` are parts; `warnings`; `checkpoint`, the trained parameters as
-    safetensors, as the step knows them; `bundle`, what was built. Pickled or copied, it is the state alone.
+    `validations` and `weights_step` are parts; `warnings`; `checkpoint`, the trained parameters as safetensors, as the
+    step knows them; `bundle`, what was built. `save_adapter` is for plans with adapters. Pickled or copied, it is the
+    state alone.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class FineTuned(dict[str, Any]):
         warnings: tuple[CompileWarning, ...],
         checkpoint: Held,
         bundle: Held,
+        apart: Callable[[], KeptApart],
     ) -> None:
         super().__init__(state)
         # What `load_state_dict` looks for: the versions of the modules that wrote the state.
@@ -45,6 +49,7 @@ class FineTuned(dict[str, Any]):
         self.report = report
         self.warnings = warnings
         self._files, self._checkpoint, self._bundle = files, checkpoint, bundle
+        self._apart = apart
 
     @property
     def losses(self) -> list[float]:
@@ -87,6 +92,13 @@ class FineTuned(dict[str, Any]):
             self._files.save(Path(path))
         except OSError as problem:
             raise UsageError(f"{problem.filename or path}: {problem.strerror}") from None
+
+    def save_adapter(self, folder: str | os.PathLike[str]) -> None:
+        """Write what `peft.PeftModel.from_pretrained(module, folder)` loads beside the module as it was before.
+
+        Raises: UsageError without adapters, or where a rule let something learn that peft has no place for.
+        """
+        save_adapter(self._apart, Path(folder))
 
     @property
     def checkpoint(self) -> bytes:

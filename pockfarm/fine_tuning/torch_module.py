@@ -6,7 +6,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ Example = Any
 """A tensor, a tuple of tensors, or a mapping of them by `forward`'s argument names."""
 
 
+Axes = Mapping[str, int | None]
+"""By the names of `forward`'s arguments: where samples lie; None: the same for every sample."""
 Output = str | int | tuple[str, ...] | None
 """Which output a loss reads: its name or position; several names, which they have in the file too; or the only one."""
 LARGE_BYTES = 64 << 20
@@ -36,11 +38,15 @@ ROOM_FACTOR = 6
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be exported: samples of a step, what the loss reads, and whether dropouts drop."""
+    """What is to be exported: samples of a step, what the loss reads, and whether dropouts drop.
+
+    `axes` is where the samples of inputs lie, as `axes_of` tells.
+    """
 
     batch: int
     output: Output = None
     drops: bool = False
+    axes: Axes = field(default_factory=dict)
 
 
 def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, opened: ExitStack) -> Brought:
@@ -48,7 +54,7 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
     _require_float32(module)
     held_bytes = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
     _require_room(held_bytes, folder)
-    call = _call(example, wanted.batch, _device(module))
+    call = _call(module, example, wanted, _device(module))
     output = wanted.output
     with own_gradients() as functions:
         given = outputs_of(module, call)
@@ -64,21 +70,40 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
         told += (_own_gradients(functions),)
     return Brought(
         files=opened.enter_context(files_of(path)),
-        inputs={name: _input(tensor) for name, tensor in inputs_of(module, call).items()},
+        inputs={name: _input(tensor, wanted.axes.get(name, 0)) for name, tensor in inputs_of(module, call).items()},
         frozen=patterns(frozen, learning),
         state=lambda trained, steps: completed(module, trained, steps),
         warnings=told,
     )
 
 
-def batch_of(example: Example) -> int:
-    """Samples of the example: the first axis of its first tensor. Raises: UsageError."""
+def axes_of(module: Any, example: Example, said: Mapping[str, int | str]) -> tuple[Axes, int]:
+    """Where the samples of each input lie, and how many the example has.
+
+    Without a word in the spec (`said`), it is the first axis, or none if the first axis has another extent than the
+    first input's. Raises: UsageError.
+    """
     if example is None:
         raise UsageError("a module needs example_inputs: a batch of what it reads, such as x[:8]")
-    tensors = _tensors(_as_call(example))
-    if not tensors or not tensors[0].ndim or not len(tensors[0]):
-        raise UsageError("example_inputs holds no tensor with samples in its first axis")
-    return int(tensors[0].shape[0])
+    if not isinstance(module, torch.nn.Module):
+        return {}, 1  # it is refused when it is brought
+    tensors = inputs_of(module, _as_call(example))
+    told: dict[str, int | None] = {name: axis if isinstance(axis, int) else None for name, axis in said.items()}
+    first = next((name for name in tensors if told.get(name, 0) is not None), "")
+    axis = told.get(first, 0)
+    if not first or axis is None or tensors[first].ndim <= axis or not tensors[first].shape[axis]:
+        raise UsageError("example_inputs holds no tensor with samples in its first axis, or where the spec says")
+    samples = int(tensors[first].shape[axis])
+    unsaid = {name: 0 if one.ndim and one.shape[0] == samples else None for name, one in tensors.items()}
+    return {**unsaid, **told}, samples
+
+
+def same_for_all(axes: Axes, said: Mapping[str, int | str]) -> tuple[CompileWarning, ...]:
+    """What is to be said of inputs that were taken as the same for every sample."""
+    names = [name for name, axis in axes.items() if axis is None and name not in said]
+    message = f"{few_of(names)}: the first axis is not the batch of the example: taken as the same for every sample"
+    hint = f"say it, as in inputs: {{{names[0]}: {{batch_axis: null}}}}" if names else ""
+    return (CompileWarning("fine_tune.same_for_all_assumed", "example_inputs", message, hint),) if names else ()
 
 
 # --------------------------------------------------------------------------------------------------------- the example
@@ -97,26 +122,27 @@ def _as_tensor(value: Any) -> Any:
     return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
 
 
-def _call(example: Example, batch: int, device: Any) -> Call:
-    """The example with `batch` samples, on the module's device."""
-    given, samples = _as_call(example), batch_of(example)
-    rows = torch.arange(batch) % samples
+def _call(module: Any, example: Example, wanted: Wanted, device: Any) -> Call:
+    """The example with `wanted.batch` samples, on the module's device."""
+    given = _as_call(example)
+    tensors = inputs_of(module, given)
+    axes = {id(tensor): wanted.axes.get(name, 0) for name, tensor in tensors.items()}
+    samples = max((one.shape[axes[id(one)]] for one in tensors.values() if axes[id(one)] is not None), default=1)
+    rows = torch.arange(wanted.batch, device=device) % samples
 
     def fitted(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        value = value.detach().to(device)
-        return value[rows.to(device)].clone() if value.ndim and value.shape[0] == samples else value
+        axis, value = axes.get(id(value)), value.detach().to(device)
+        return value if axis is None else value.index_select(axis, rows)
 
     return Call(tuple(map(fitted, given.args)), {name: fitted(value) for name, value in given.kwargs.items()})
 
 
-def _tensors(call: Call) -> list[Any]:
-    return [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, torch.Tensor)]
-
-
-def _input(tensor: Any) -> Input:
-    return Input(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+def _input(tensor: Any, axis: int | None) -> Input:
+    """What a batch of an input looks like; one that is the same for every sample is kept."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Input(tuple(tensor.shape), dtype, batch_axis=axis, example=tensor if axis is None else None)
 
 
 def _device(module: Any) -> Any:

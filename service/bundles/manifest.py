@@ -12,11 +12,17 @@ LABELS = "y"
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One data input of the training binary. `shape`: the first extent is the batch."""
+    """One data input of the training binary; `batch_axis` holds the samples, and is None if it has none."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    batch_axis: int | None = 0
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(extent for axis, extent in enumerate(self.shape) if axis != self.batch_axis)
 
 
 def model_inputs(manifest: Mapping[str, Any]) -> tuple[InputSpec, ...]:
@@ -48,4 +54,6 @@ def trial_choices(manifest: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _spec(entry: Mapping[str, Any]) -> InputSpec:
-    return InputSpec(str(entry["name"]), str(entry["dtype"]), tuple(int(extent) for extent in entry["shape"]))
+    axis = entry.get("batch_axis", 0)
+    shape = tuple(int(extent) for extent in entry["shape"])
+    return InputSpec(str(entry["name"]), str(entry["dtype"]), shape, None if axis is None else int(axis))

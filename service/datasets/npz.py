@@ -1,7 +1,8 @@
 """Checks an npz without unpacking it whole or trusting a size it declares.
 
 Rules: plain zip entries `NAME.npy`, no pickles, numbers or booleans only, row-major, the same number of samples (first
-axis) in every array, at least one beside the labels `y`, all numbers finite. Headers come first: what all arrays
+axis) in every array, at least one beside the labels `y`, all numbers finite. An array with one sample beside others
+with more is the same for every sample, such as a mask: it may hold infinities. Headers come first: what all arrays
 declare must fit the limits, and the archive's directory must agree, before any array is inflated.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -64,9 +65,16 @@ def inspect_npz(file: BinaryIO, *, unpacked_limit_bytes: int) -> dict[str, Array
             raise BadData("data.invalid", f"the array needs {info.size_bytes:,} bytes and the archive's directory says "
                           f"{entry.size_bytes - header_bytes:,}", where=entry.name)  # fmt: skip
     _check_samples(arrays)
+    several = samples_of(arrays) > 1
     for entry in entries:
-        _check_content(entry, *heads[entry.name])
+        info, header_bytes = heads[entry.name]
+        _check_content(entry, info, header_bytes, is_same=several and info.shape[0] == 1)
     return arrays
+
+
+def samples_of(arrays: Mapping[str, ArrayInfo]) -> int:
+    """How many samples there are: what is the same for every sample has one."""
+    return max(info.shape[0] for info in arrays.values())
 
 
 def _head(entry: Entry) -> tuple[ArrayInfo, int]:
@@ -107,13 +115,13 @@ def _check_sizes(name: str, total_bytes: int, file_bytes: int, limit_bytes: int)
                       "or write it with numpy.savez (not compressed)")  # fmt: skip
 
 
-def _check_content(entry: Entry, info: ArrayInfo, header_bytes: int) -> None:
-    """Every number is finite; only arrays of floating point have to be cut into elements."""
+def _check_content(entry: Entry, info: ArrayInfo, header_bytes: int, *, is_same: bool) -> None:
+    """Every number is finite, or a number at all; only arrays of floating point have to be cut into elements."""
     dtype = np.dtype(info.dtype)
     first = 0
     for values in _elements(entry, header_bytes, dtype):
         if dtype.kind == "f":
-            _check_finite(entry.name, values, first, info.shape)
+            _check_finite(entry.name, values, first, info.shape, ~np.isnan(values) if is_same else np.isfinite(values))
         first += len(values)
 
 
@@ -127,8 +135,9 @@ def _elements(entry: Entry, header_bytes: int, dtype: np.dtype[Any]) -> Iterator
         rest = data[whole:]
 
 
-def _check_finite(name: str, values: np.ndarray[Any, Any], first: int, shape: tuple[int, ...]) -> None:
-    finite = np.isfinite(values)
+def _check_finite(
+    name: str, values: np.ndarray[Any, Any], first: int, shape: tuple[int, ...], finite: np.ndarray[Any, Any]
+) -> None:
     if finite.all():
         return
     at = int(np.argmin(finite))
@@ -141,6 +150,6 @@ def _check_samples(arrays: dict[str, ArrayInfo]) -> None:
         raise BadData("data.arrays", f"arrays {sorted(arrays)}: expected at least one input, and labels such as `y`",
                       hint="numpy.savez(file, x=inputs, y=labels), or inputs by their names in the model")  # fmt: skip
     counts = {name: info.shape[0] for name, info in arrays.items()}
-    if len(set(counts.values())) != 1:
+    if len(set(counts.values()) - {1}) > 1:
         raise BadData("data.samples", f"different numbers of samples: {counts}",
-                      hint="the first axis of every array is samples")  # fmt: skip
+                      hint="the first axis is samples; what is the same for all has 1 there: mask[None]")  # fmt: skip

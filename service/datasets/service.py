@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.bundles.manifest import LABELS, InputSpec, label_inputs, model_inputs
 from service.database.models import Bundle, Dataset
 from service.database.paging import newest_first
-from service.datasets.npz import ArrayInfo
+from service.datasets.npz import ArrayInfo, samples_of
 from service.problems import Invalid, NotFound
 from service.storage import StoredFile
 
@@ -28,7 +28,7 @@ def keep(session: Session, stored: StoredFile, arrays: Mapping[str, ArrayInfo], 
         digest=stored.digest,
         name=name,
         size_bytes=stored.size_bytes,
-        samples=next(iter(arrays.values())).shape[0],
+        samples=samples_of(arrays),
         arrays={key: info.to_json() for key, info in arrays.items()},
     )
     session.add(dataset)
@@ -55,7 +55,7 @@ def check_fit(dataset: Dataset, bundle: Bundle) -> None:
     taken = frozenset(spec.name for spec in labels)
     for spec in inputs:
         name, info = _array_of(dataset, spec, taken, is_only=len(inputs) == 1)
-        _check_shape(name, info, spec)
+        _check_shape(name, info, spec, dataset.samples)
         wanted = DTYPE_NAMES.get(spec.dtype, spec.dtype)
         if info.dtype != wanted:
             raise Invalid(
@@ -87,11 +87,21 @@ def _info(entry: Mapping[str, Any]) -> ArrayInfo:
     return ArrayInfo(str(entry["dtype"]), tuple(entry["shape"]))
 
 
-def _check_shape(name: str, info: ArrayInfo, spec: InputSpec) -> None:
-    if info.shape[1:] != spec.shape[1:]:
+def _check_shape(name: str, info: ArrayInfo, spec: InputSpec, samples: int) -> None:
+    where = f"dataset.{name}"
+    if spec.batch_axis is None:
+        if info.shape not in (spec.shape, (1, *spec.shape)):
+            raise Invalid("data.shape", f"array {name!r} has shape {list(info.shape)}, the bundle's {spec.name!r} "
+                          f"takes {[1, *spec.shape]}, the same for every sample", where=where,
+                          hint="give one of that shape, or compile for this one")  # fmt: skip
+        return
+    if info.shape[1:] != spec.sample_shape:
         raise Invalid("data.shape", f"array {name!r} has samples of shape {list(info.shape[1:])}, "
-                      f"the bundle's {spec.name!r} takes {list(spec.shape[1:])}", where=f"dataset.{name}",
-                      hint="give data of that shape, or compile for this one")  # fmt: skip
+                      f"the bundle's {spec.name!r} takes {list(spec.sample_shape)}", where=where,
+                      hint="give data of that shape, samples first, or compile for this one")  # fmt: skip
+    if info.shape[0] != samples:
+        raise Invalid("data.samples", f"array {name!r} has {info.shape[0]} samples, others have {samples}", where=where,
+                      hint="what is the same for every sample has batch_axis: null in the spec's inputs")  # fmt: skip
 
 
 def _check_labels(dataset: Dataset, spec: InputSpec) -> None:
@@ -100,7 +110,7 @@ def _check_labels(dataset: Dataset, spec: InputSpec) -> None:
         raise Invalid("data.arrays", f"no array for the labels {name!r}; there are {sorted(dataset.arrays)}",
                       where=where, hint=f"numpy.savez(file, x=inputs, {name}=labels)")  # fmt: skip
     info = _info(dataset.arrays[name])
-    _check_shape(name, info, spec)
+    _check_shape(name, info, spec, dataset.samples)
     is_class_index = spec.dtype in ("i64", "i32")
     allowed = LABEL_DTYPES if is_class_index else ("float32",)
     if info.dtype not in allowed:

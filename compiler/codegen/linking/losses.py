@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 from compiler.errors import InternalError
 from compiler.graph import TensorType
 from compiler.program.program import BinaryImage
-from compiler.step.training import Term
+from compiler.step.training import IGNORED, Term
 from compiler.values import Value
 
 MAX_LABELS, MAX_TERMS = 8, 16
@@ -24,8 +24,13 @@ def label_name(image: BinaryImage, value: Value) -> str:
 def classes_of(image: BinaryImage, value: Value, type_of: TypeOf) -> int:
     """Labels must be below this in every loss that reads them as classes; 0 if none does."""
     counts = [class_layout(type_of(term.output), term)[0] for term in image.terms
-              if term.labels == value and term.kind == "cross_entropy"]  # fmt: skip
+              if term.labels == value and term.classifies]  # fmt: skip
     return min(counts, default=0)
+
+
+def ignored_by(image: BinaryImage, value: Value) -> int:
+    """The label that counts for nothing; losses that read the same array agree about it."""
+    return next((term.ignored for term in image.terms if term.labels == value and term.classifies), IGNORED)
 
 
 def class_layout(output: TensorType, term: Term) -> tuple[int, int]:
@@ -36,18 +41,41 @@ def class_layout(output: TensorType, term: Term) -> tuple[int, int]:
 
 def term_fields(image: BinaryImage, term: Term, output: str, offset: str, type_of: TypeOf) -> dict[str, str]:
     """One loss as the runtime's `pf_term`; `output` is its tensor there."""
-    classes, stride = class_layout(type_of(term.output), term)
-    order = list(image.label_arrays)
+    tensor = type_of(term.output)
+    classes, stride = class_layout(tensor, term)
+    is_behind = term.labels is not None and term.class_axis is not None and term.batch_axis > term.class_axis
     return {
-        "kind": f"PF_{term.kind.upper()}",
+        "kind": f"PF_{_RUNTIME_KINDS.get(term.kind, term.kind).upper()}",
         "output": output,
         "offset": offset,
-        "label": "-1" if term.labels is None else str(order.index(term.labels)),
+        "label": _position(image.label_arrays, term.labels),
+        "own": _position(image.data_inputs, term.labels),
+        "shift": str(int(term.is_shifted)),
         "classes": str(classes),
         "class_stride": str(stride),
+        "label_stride": str(stride // tensor.shape[term.batch_axis] if is_behind else stride),
+        "ignored": str(term.ignored),
         "weight": float(term.weight).hex(),
         "delta": float(term.delta).hex(),
+        "smoothing": float(term.smoothing).hex(),
+        "is_sum": str(term.is_sum).lower(),
+        "class_weights": _numbers(term.class_weights, classes),
+        "pos_weight": _numbers(term.pos_weight, classes),
     }
+
+
+_RUNTIME_KINDS: Mapping[str, str] = {"next_token": "cross_entropy"}
+
+
+def _position(among: Iterable[Value], value: Value | None) -> str:
+    order = list(among)
+    return "-1" if value is None or value not in order else str(order.index(value))
+
+
+def _numbers(given: tuple[float, ...], classes: int) -> str:
+    """A number for each class, of which all may be one."""
+    each = given * classes if len(given) == 1 else given
+    return f"(const double[]){{{', '.join(float(number).hex() for number in each)}}}" if each else "NULL"
 
 
 def check_losses(image: BinaryImage, type_of: TypeOf, name_of: Callable[[Value], str]) -> None:
@@ -56,9 +84,9 @@ def check_losses(image: BinaryImage, type_of: TypeOf, name_of: Callable[[Value],
     for term in image.terms:
         wanted[term.output] = "f32"
         if term.labels is not None:
-            wanted[term.labels] = "i64" if term.kind == "cross_entropy" else "f32"
+            wanted[term.labels] = "i64" if term.classifies else "f32"
     for value, dtype in wanted.items():
-        if type_of(value).dtype != dtype:
+        if type_of(value).dtype != dtype and value not in image.data_inputs:
             raise InternalError(f"is {type_of(value)}, the runtime needs {dtype}", where=name_of(value))
     if type_of(image.loss).size != 1:
         raise InternalError(f"the loss is {type_of(image.loss)}, not one number", where="loss")

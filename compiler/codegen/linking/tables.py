@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.linking.losses import check_losses, classes_of, label_name, term_fields
+from compiler.codegen.linking.losses import check_losses, classes_of, ignored_by, label_name, term_fields
 from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
@@ -223,14 +223,18 @@ class _Tables:
         rows = [f"{{{_text(key)}, {_text(value)}}}" for key, value in sorted(self.image.identity.items())]
         return _array("pf_identity", "identity", rows)
 
+    def _batch_axis(self, value: Value) -> int | None:
+        return self.image.batch_axes.get(value, 0)
+
     def _batch(self) -> int:
         shapes = {self._name(value): self._type(value).shape for value in self.image.data_inputs}
-        batches = {shape[0] if shape else 0 for shape in shapes.values()}
+        axes = [(self._type(value).shape, self._batch_axis(value)) for value in self.image.data_inputs]
+        batches = {shape[axis] if axis < len(shape) else 0 for shape, axis in axes if axis is not None}
         if len(batches) != 1 or 0 in batches:
             raise SpecError(
-                f"the first axis of every input must be the batch, they are {shapes}",
+                f"the first axis of every input must be the batch, or the one that the spec names; they are {shapes}",
                 where="spec.inputs",
-                hint="fold inputs that do not vary per sample into the model as constants",
+                hint="say where, as in inputs: {x: {batch_axis: 1}}; null for the same in every sample",
             )
         return int(batches.pop())
 
@@ -253,7 +257,8 @@ class _Tables:
             if isinstance(call.spec, GatherSpec | ElementsSpec)
             and _same_bytes_as(program, call.inputs[_INDEX_OPERAND.get(call.spec.kind, 0)]) == value
         ]
-        return min(rows, default=0)
+        limits = [*rows, classes_of(self.image, value, self._type)]
+        return min((limit for limit in limits if limit), default=0)
 
     def _label(self, value: Value, batch: int) -> str:
         limit, name = classes_of(self.image, value, self._type), label_name(self.image, value)
@@ -273,14 +278,17 @@ class _Tables:
 
     def _tensor(self, value: Value, *, batch: int | None, index_limit: int = 0, name: str = "") -> str:
         tensor, name = self._type(value), name or self._name(value)
-        shape = () if batch is None else _with_batch(tensor.shape, batch, name)
+        axis = self._batch_axis(value)
+        shape = () if batch is None else tensor.shape if axis != 0 else _with_batch(tensor.shape, batch, name)
         fields = {
             "name": _text(name),
             "dtype": tensor.element.c_name,
             "rank": str(len(shape)),
             "shape": _list(shape, name),
+            "batch_axis": str(-1 if axis is None else axis),
             "count": str(tensor.size),
             "index_limit": str(index_limit),
+            "ignored": str(ignored_by(self.image, value)),
         }
         return _struct(fields)
 

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import save
 
 from compiler.bundle.archive import MANIFEST, Bundle, make_bundle, sha256_of
-from compiler.bundle.checkpoint import Checkpoint, Stored
 from compiler.bundle.content import Content, size_of
+from compiler.bundle.tensor_file import Checkpoint, Stored
 from compiler.errors import LimitExceeded, ModelError
 from compiler.graph import Array, Parameter, TensorType
 

@@ -13,6 +13,7 @@ from compiler.frontend.importer import import_model
 from compiler.frontend.scope import BatchNormMode, DropoutMode
 from compiler.graph import Array, Graph
 from compiler.passes import find_problem
+from compiler.spec.inputs import BatchAxis
 from tests.compiler.named import evaluate_named
 
 ELEMENT_TYPES = {"f32": 1, "i32": 6, "i64": 7, "bool": 9}
@@ -59,10 +60,13 @@ def imported(
     batch: int = 2,
     batch_norm: BatchNormMode = "fold",
     dropout: DropoutMode = "ignore",
+    axes: Mapping[str, BatchAxis] | None = None,
     **shapes: tuple[int, ...],
 ) -> Graph:
     """The imported graph, checked for being well formed."""
-    graph = import_model(model, input_shapes=shapes, batch=batch, batch_norm=batch_norm, dropout=dropout)
+    graph = import_model(
+        model, input_shapes=shapes, batch=batch, batch_norm=batch_norm, dropout=dropout, batch_axes=axes
+    )
     assert find_problem(graph) == ""
     return graph
 

@@ -1,0 +1,211 @@
+"""Which layers of a graph can take an adapter, and which of them a plan's targets mean."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import prod
+from typing import Literal
+
+from compiler.errors import PlanError
+from compiler.graph import Graph, Node, Parameter
+from compiler.ops.record import integer, ints
+from compiler.spec.adapters import ALL_LINEAR
+from compiler.values import Value
+from compiler.warnings import CompileWarning, few_of
+
+Form = Literal["linear", "conv", "embedding"]
+_CONV_ORDER = (2, 3, 1, 0)
+"""[K, C, KH, KW] inside."""
+_WILD = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A weight that an adapter can stand beside, and the nodes that compute with it, all alike."""
+
+    value: Value
+    parameter: Parameter
+    form: Form
+    nodes: tuple[Node, ...]
+
+    @property
+    def module(self) -> str:
+        """The path of the author's module: the weight's name without its last part."""
+        return module_of(self.parameter.name)
+
+    @property
+    def out_axis(self) -> int:
+        """The axis of the weight's outputs in the author's layout."""
+        if self.form == "conv":
+            return 0
+        return self.parameter.perm[0 if self.is_transposed else 1]
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether its matrix is [outputs, inputs] inside."""
+        return bool(self.nodes[0].attrs.get("transpose_b"))
+
+    @property
+    def outputs(self) -> int:
+        """How many."""
+        return self.parameter.file_shape[self.out_axis]
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers each output is a sum of; of an embedding its rows."""
+        return prod(self.parameter.file_shape) // max(self.outputs, 1)
+
+
+def module_of(name: str) -> str:
+    """The module that a parameter belongs to, as `peft` calls it; a name of another kind stands for itself."""
+    return name.removesuffix(".weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The layers that get adapters, in the model's order, and what is to be said of others that the targets match."""
+
+    layers: tuple[Layer, ...]
+    warnings: tuple[CompileWarning, ...] = ()
+
+
+def chosen_layers(graph: Graph, targets: Sequence[str], learning: Collection[str]) -> Chosen:
+    """The layers that `targets` mean; `learning` are parameters that the plan lets learn themselves.
+
+    A target without wildcards means every layer that it matches, one with some those that can take an adapter.
+    Raises: PlanError for a target that matches nothing, and naming a layer that is meant and cannot take one.
+    """
+    found = _layers(graph)
+    layers: dict[str, Layer] = {}
+    left_out: dict[str, str] = {}
+    for position, target in enumerate(targets):
+        where = f"plan.lora.targets[{position}]"
+        names = _all_linear(graph, found) if target == ALL_LINEAR else _matching(graph, found, target, where)
+        wild = target == ALL_LINEAR or not _WILD.isdisjoint(target)
+        for name in names:
+            layer = found[name]
+            if isinstance(layer, str) or name in learning:
+                reason = layer if isinstance(layer, str) else "a rule of the plan lets the weight itself learn"
+                if not wild:
+                    raise _refused(name, reason, where)
+                if name not in learning:
+                    left_out[name] = reason
+            else:
+                layers[name] = layer
+        if not any(name in layers for name in names):
+            raise _refused(names[0], left_out.get(names[0], "a rule of the plan lets the weight itself learn"), where)
+    kept = tuple(layers[name] for name in found if name in layers)
+    return Chosen(kept, _said({name: reason for name, reason in left_out.items() if name not in layers}))
+
+
+def _refused(name: str, reason: str, where: str) -> PlanError:
+    return PlanError(f"{name!r} cannot take an adapter: {reason}", where=where, hint="name other layers")
+
+
+def _said(left_out: Mapping[str, str]) -> tuple[CompileWarning, ...]:
+    if not left_out:
+        return ()
+    first = next(iter(left_out))
+    message = f"{len(left_out)} weights that the targets match take no adapter: {few_of(list(left_out))}"
+    hint = f"{first}: {left_out[first]}"
+    return (CompileWarning("plan.adapters_left_out", "plan.lora.targets", message, hint),)
+
+
+def _layers(graph: Graph) -> dict[str, Layer | str]:
+    """Weight -> its layer, or why it cannot take an adapter. Vectors are no weights of layers."""
+    readers = graph.consumers()
+    folded = {norm.weight for norm in graph.origins.norms}
+    found: dict[str, Layer | str] = {}
+    for value, parameter in graph.parameters.items():
+        if not parameter.may_learn or len(parameter.file_shape) < 2:
+            continue
+        if parameter.name in folded:
+            found[parameter.name] = "a norm is folded into it; say batch_norm: frozen in the spec"
+        else:
+            found[parameter.name] = _layer(graph, value, parameter, readers.get(value, []))
+    for name, problem in graph.unlearnable.items():
+        found[name] = f"{problem.reason}; {problem.remedy}"
+    return found
+
+
+def _layer(graph: Graph, value: Value, parameter: Parameter, nodes: Sequence[Node]) -> Layer | str:
+    uses = [_use(graph, value, node) for node in nodes]
+    if not uses:
+        return "nothing reads it"
+    form, reason = uses[0]
+    odd = next((reason for form, reason in uses if not form), "")
+    if odd or not form:
+        return odd or reason
+    if any(use != form for use, _ in uses):
+        return f"it is tied: {nodes[0].layer} and {nodes[-1].layer} use it in different ways"
+    if len({bool(node.attrs.get("transpose_b")) for node in nodes}) > 1:
+        return f"it is tied: {nodes[0].layer} and {nodes[-1].layer} read it the other way round"
+    plain = parameter.view_shape == parameter.file_shape
+    if not plain or (form == "conv" and parameter.perm != _CONV_ORDER):
+        return f"{nodes[0].layer} reads it in another shape than {list(parameter.file_shape)}"
+    return Layer(value, parameter, form, tuple(nodes))
+
+
+def _use(graph: Graph, value: Value, node: Node) -> tuple[Form | None, str]:
+    """What layer a node is with this weight, or why it is none that takes an adapter."""
+    shape, place = graph.types[value].shape, node.inputs.index(value)
+    alone = node.inputs.count(value) == 1
+    if node.op == "matmul" and len(shape) == 2 and alone:
+        return ("linear", "") if place == 1 else (None, f"{node.layer} multiplies with it from the left")
+    if node.op == "conv2d" and place == 1 and alone:
+        if graph.types[node.inputs[0]].shape[3] != shape[2]:
+            return None, f"{node.layer} is a convolution in groups, which peft cannot merge"
+        if ints(node.attrs, "dilations") != (1, 1):
+            return None, f"{node.layer} is a dilated convolution, whose adapters peft does not dilate"
+        return "conv", ""
+    if node.op.startswith("depthwise"):
+        return None, f"{node.layer} is a convolution in groups, which peft cannot merge"
+    looks_up = node.op == "embedding" or (node.op == "gather" and integer(node.attrs, "axis") == 0)
+    if looks_up and len(shape) == 2 and place == 0 and alone:
+        return "embedding", ""
+    if node.op in ("reshape", "slice", "transpose"):
+        return None, f"{node.layer} cuts or reshapes it first, as convolutions in groups and of rank 1 or 3 do"
+    return None, f"it is no weight of a linear layer, 2-D convolution or embedding: {node.op} ({node.layer}) reads it"
+
+
+def _all_linear(graph: Graph, found: Mapping[str, Layer | str]) -> list[str]:
+    """Every linear layer but the last one of the model."""
+    products = [node.inputs[1] for node in graph.nodes if node.op == "matmul" and node.inputs[1] in graph.parameters]
+    layers = [found.get(graph.parameters[value].name) for value in dict.fromkeys(products) if value != products[-1]]
+    names = [one.parameter.name for one in layers if isinstance(one, Layer) and one.form == "linear"]
+    if not names:
+        raise PlanError("the model has no linear layer before its last one", where="plan.lora.targets")
+    return names
+
+
+def _matching(graph: Graph, found: Mapping[str, Layer | str], target: str, where: str) -> list[str]:
+    names = [name for name in found if matches(name, target)]
+    if names:
+        return names
+    others = [name for name in graph.named_parameters() if matches(name, target) or matches(_parent(name), target)]
+    if others:
+        raise PlanError(
+            f"{target!r} matches {few_of(others)}, and no weight of a linear layer, 2-D convolution or embedding",
+            where=where,
+            hint="a rule under `update` lets such parameters learn themselves",
+        )
+    ends = dict.fromkeys(module_of(name).rpartition(".")[2] for name in found)
+    near = difflib.get_close_matches(target, [*map(module_of, found), *ends], n=3, cutoff=0.5)
+    some = f"the model's layers are such as {', '.join(list(map(module_of, found))[:4])}"
+    raise PlanError(
+        f"no layer is called {target!r}", where=where, hint=f"did you mean {', '.join(near)}?" if near else some
+    )
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def matches(name: str, target: str) -> bool:
+    """Whether a target means a parameter: its name, its module's path, or the end of either after a dot."""
+    return any(
+        one == target or fnmatchcase(one, target) or fnmatchcase(one, f"*.{target}") for one in (name, module_of(name))
+    )

@@ -1,0 +1,201 @@
+"""Low-rank adapters: parameters beside frozen weights, and the products that add what they learn.
+
+Rewrites (on the forward graph, where no pass looks for patterns any more): of each layer y = x W that the plan names
+    lora: y = x W + (s x A) B        x A once, and the scale on its `rank` numbers, so that no whole gradient is scaled
+    dora: y = m / n * (x W + (s x A) B), n = |W + s A B| along the inputs of each output, a constant in the gradient
+A convolution's A is a convolution with the layer's own kernel, its B one of 1x1; an embedding looks up rows of A.
+Requires: a graph after the forward passes. Ensures: W is read as before, so it is packed and stays as any frozen one.
+Why: no product of A and B is made; n^2 = |W|^2 + sum of B * (2 s A'W + s^2 (A'A) B), products of `rank` rows.
+Source: LoRA (arXiv 2106.09685), DoRA (arXiv 2402.09353, section 4.3), rank-stabilised scaling (arXiv 2312.03732).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import LimitExceeded, PlanError
+from compiler.graph import Array, Graph, Node, Parameter
+from compiler.origins import Adapter
+from compiler.rewriting.builder import GraphBuilder
+from compiler.spec.adapters import AdapterSpec
+from compiler.step.adapted_layers import Layer, chosen_layers
+from compiler.step.adapter_start import normal, row_lengths, uniform
+from compiler.step.plan import WHOLE, UpdatePlan
+from compiler.values import Value
+
+_TINY = float(np.finfo(np.float32).tiny)
+"""The least square of a length that something is divided by: a row of zeros gives zeros."""
+_SMALL = 1 << 20
+"""Elements that an adapter may have, however small the weight is."""
+_POINT: Mapping[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A forward graph with adapters, and everything that learns in it."""
+
+    graph: Graph
+    plan: UpdatePlan
+
+
+def attach_adapters(graph: Graph, plan: UpdatePlan, spec: AdapterSpec | None) -> Adapted:
+    """The graph with the adapters that a plan asks for; `plan` is what learns without them.
+
+    Raises: PlanError for targets that do not fit the model, LimitExceeded for a rank far above what its weights have.
+    """
+    if spec is None:
+        return Adapted(graph, plan)
+    chosen = chosen_layers(graph, spec.targets, {graph.parameters[value].name for value in plan})
+    b = GraphBuilder(graph, keep_nodes=False)
+    beside = {layer.value: _beside(b, layer, spec) for layer in chosen.layers}
+    own = {value: known for one in beside.values() for value, known in one.parameters.items()}
+    _refuse_taken(graph, own)
+    for node in graph.nodes:
+        adapter = next((beside[value] for value in node.inputs if value in beside), None)
+        b.stand_for(node)
+        if adapter is None:
+            b.nodes.append(node)
+        else:
+            _emit(b, node, adapter)
+    made = replace(
+        b.graph_of(graph),
+        parameters={**graph.parameters, **own},
+        names={**graph.names, **{value: known.name for value, known in own.items()}},
+        origins=replace(graph.origins, adapters=tuple(one.origin for one in beside.values())),
+        warnings=(*graph.warnings, *chosen.warnings),
+    )
+    return Adapted(made, {**plan, **dict.fromkeys(own, WHOLE)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """An adapter beside a layer: its values, and what is known of them."""
+
+    layer: Layer
+    origin: Adapter
+    parameters: Mapping[Value, Parameter]
+
+    def value(self, name: str) -> Value:
+        """The value of one of its tensors."""
+        return next(value for value, known in self.parameters.items() if known.name == name)
+
+
+def _beside(b: GraphBuilder, layer: Layer, spec: AdapterSpec) -> _Beside:
+    """An adapter with its first elements, which change nothing of what the layer computes."""
+    _refuse_unfit(layer, spec)
+    end = layer.module + (".lora_embedding_" if layer.form == "embedding" else ".lora_")
+    name_a, name_b = (f"{end}{letter}{'' if layer.form == 'embedding' else '.weight'}" for letter in "AB")
+    is_dora = spec.kind == "dora"
+    origin = Adapter(
+        weight=layer.parameter.name, module=layer.module, form=layer.form, rank=spec.rank, alpha=spec.alpha,
+        rslora=spec.rslora, out_axis=layer.out_axis, a=name_a, b=name_b,
+        magnitude=f"{layer.module}.lora_magnitude_vector.weight" if is_dora else "", export=spec.export,
+    )  # fmt: skip
+    shape_a, shape_b = _shapes(layer, spec.rank)
+    if layer.form == "embedding":
+        first_a, first_b = np.zeros(shape_a, np.float32), normal(spec.seed, name_b, shape_b)
+    else:
+        first_a, first_b = uniform(spec.seed, name_a, shape_a, layer.inputs), np.zeros(shape_b, np.float32)
+    turned = (2, 3, 1, 0) if layer.form == "conv" else (1, 0)
+    held = [_held(b, layer, name_a, first_a, turned), _held(b, layer, name_b, first_b, turned)]
+    if is_dora:
+        lengths = row_lengths(layer.parameter.to_file(b.arrays[layer.value]), layer.out_axis)
+        first_m = lengths.reshape(1, -1, 1, 1) if layer.form == "conv" else lengths
+        held.append(_held(b, layer, origin.magnitude, first_m, (0,)))
+    return _Beside(layer, origin, dict(held))
+
+
+def _shapes(layer: Layer, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of A and B in a file: those of `peft`."""
+    if layer.form == "conv":
+        return (rank, *layer.parameter.file_shape[1:]), (layer.outputs, rank, 1, 1)
+    return (rank, layer.inputs), (layer.outputs, rank)
+
+
+def _held(b: GraphBuilder, layer: Layer, name: str, array: Array, perm: tuple[int, ...]) -> tuple[Value, Parameter]:
+    view = array.shape if len(perm) == array.ndim else (array.size,)
+    known = Parameter(name, array.shape, view, perm, "weight", layer.nodes[0].layer)
+    return b.held(known.to_inside(array)), known
+
+
+def _refuse_unfit(layer: Layer, spec: AdapterSpec) -> None:
+    if spec.kind == "dora" and layer.form == "embedding":
+        raise PlanError(
+            f"{layer.module!r} is an embedding, which kind: dora does not take",
+            where="plan.lora.kind",
+            hint="say kind: lora, or name other layers",
+        )
+    elements, own = spec.rank * (layer.inputs + layer.outputs), layer.inputs * layer.outputs
+    if elements > max(_SMALL, 2 * own):
+        raise LimitExceeded(
+            f"the adapter of {layer.module!r} has {elements:,} elements at rank {spec.rank}, its weight {own:,}",
+            where="plan.lora.rank",
+            hint="give a lower rank",
+        )
+
+
+def _refuse_taken(graph: Graph, own: Mapping[Value, Parameter]) -> None:
+    """Raises: PlanError where the model has adapters, or what is called so, already."""
+    taken = {*graph.names.values(), *(known.name for known in graph.parameters.values())}
+    for known in own.values():
+        if known.name in taken:
+            raise PlanError(f"the model has a {known.name!r} of its own", where="plan.lora", hint=
+                            "merge its adapters before the export, or let them learn by a rule")  # fmt: skip
+
+
+def _emit(b: GraphBuilder, node: Node, adapter: _Beside) -> None:
+    """The node's layer with its adapter; what it gives keeps its identity."""
+    layer, origin = adapter.layer, adapter.origin
+    base, value_a, value_b = b.fresh(), adapter.value(origin.a), adapter.value(origin.b)
+    b.nodes.append(replace(node, outputs=(base,)))
+    b.types[base] = b.types[node.output]
+    few = _times(b, _through_a(b, node, layer, value_a), origin.scaling)
+    if layer.form == "conv":
+        many = b.emit("conv2d", few, value_b, **_POINT)
+    else:
+        many = b.emit("matmul", few, value_b, transpose_a=False, transpose_b=False)
+    if not origin.magnitude:
+        b.emit("add", base, many, output=node.output)
+        return
+    factor = _factor(b, adapter, value_a, value_b)
+    b.emit("mul", b.emit("add", base, many), factor, output=node.output)
+
+
+def _through_a(b: GraphBuilder, node: Node, layer: Layer, a: Value) -> Value:
+    attrs: dict[str, Any] = dict(node.attrs)
+    if layer.form == "embedding":
+        return b.emit(node.op, a, *node.inputs[1:], **attrs)
+    if layer.form == "linear":
+        attrs["transpose_b"] = False
+    return b.emit(node.op, node.inputs[0], a, **attrs)
+
+
+def _times(b: GraphBuilder, value: Value, factor: float) -> Value:
+    return value if factor == 1.0 else b.emit("mul", value, b.constant(factor))
+
+
+def _factor(b: GraphBuilder, adapter: _Beside, a: Value, value_b: Value) -> Value:
+    """Magnitude over length, for each output."""
+    scaling = adapter.origin.scaling
+    weight, transposed = _matrix(b, adapter.layer.value), adapter.layer.is_transposed
+    a, value_b = _matrix(b, a), _matrix(b, value_b)
+    own = b.emit("reduce_sum", b.emit("mul", weight, weight), axes=(int(transposed),), keepdims=False)
+    crossed = b.emit("matmul", a, weight, transpose_a=True, transpose_b=transposed)
+    inner = b.emit("matmul", a, a, transpose_a=True, transpose_b=False)
+    squared = b.emit("matmul", inner, value_b, transpose_a=False, transpose_b=False)
+    mixed = b.emit("add", _times(b, crossed, 2 * scaling), _times(b, squared, scaling * scaling))
+    added = b.emit("reduce_sum", b.emit("mul", value_b, mixed), axes=(0,), keepdims=False)
+    square = b.emit("maximum", b.emit("add", own, added), b.constant(_TINY))
+    length = b.emit("held", b.emit("sqrt", square))
+    return b.emit("div", adapter.value(adapter.origin.magnitude), length)
+
+
+def _matrix(b: GraphBuilder, value: Value) -> Value:
+    """A weight as [inputs, outputs], or as it is if it has two axes."""
+    shape = b.shape(value)
+    return value if len(shape) == 2 else b.emit("reshape", value, shape=(prod(shape[:-1]), shape[-1]))
