@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler.bundle.archive import (
+    ACCUMULATE,
     KERNELS,
     ORIGINS,
     REPORT,
@@ -73,6 +74,8 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
             step.programs["train"].calls, board, threads=step.threads, version=compiler_identity()
         ).to_json(),
     }
+    if step.training.accumulation is not None:
+        files[ACCUMULATE] = training_model(step.training.accumulation, said=_recipe(model, settings, external))[0]
     bundle = make_bundle(manifest_of(step, settings, digests), files)
     bundle = replace(bundle, warnings=presentable(step.warnings))
     settings.progress("done", 1.0)

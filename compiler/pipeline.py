@@ -16,12 +16,13 @@ from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import attempts
 from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
-from compiler.program.program import Optimizer, Program, Schedule, StateTensor
+from compiler.program.program import Optimizer, Program, ProgramName, Schedule, StateTensor
 from compiler.program.state import state_tensors
 from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings
 from compiler.spec.documents import TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
+from compiler.step.accumulation import accumulate, beside
 from compiler.step.adapters import attach_adapters
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
@@ -122,13 +123,18 @@ def make_programs(
 
 
 def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
-    """The train and forward programs, a call for every node."""
-    inputs = (*training.data_inputs, *training.label_arrays, *training.hyper)
+    """The train and forward programs, and that of the other micro-batches if a step has several: calls for nodes."""
     inference = without_dead(replace(forward, outputs=training.answers))
-    return (
-        lower(training.graph, "train", inputs=inputs, outputs=training.results),
+    first = (
+        _lower_step(training, "train"),
         lower(inference, "forward", inputs=inference.inputs, outputs=training.answers),
     )
+    return first if training.accumulation is None else (*first, _lower_step(training.accumulation, "accumulate"))
+
+
+def _lower_step(training: TrainingGraph, name: ProgramName) -> Program:
+    inputs = (*training.data_inputs, *training.label_arrays, *training.hyper)
+    return lower(training.graph, name, inputs=inputs, outputs=training.results)
 
 
 def _imported(model: bytes, settings: BuildSettings, external: External) -> Graph:
@@ -152,9 +158,14 @@ def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace
     yield Stage("loss", step)
     step = differentiate(step, plan)
     yield Stage("differentiate", step)
-    step = add_optimizer(step, spec.optimizer, plan)
+    step = add_optimizer(accumulate(step, spec.accumulate), spec.optimizer, plan)
     yield Stage("optimizer", step)
-    yield Stage("training", step.with_graph(run_passes(step.graph, TRAINING_PASSES, trace, "training graph")))
+    step = step.with_graph(run_passes(step.graph, TRAINING_PASSES, trace, "training graph"))
+    if step.accumulation is not None:
+        before = beside(step.accumulation, step.graph)
+        after = before.with_graph(run_passes(before.graph, TRAINING_PASSES, trace, "micro-batch graph"))
+        step = replace(step, accumulation=after)
+    yield Stage("training", step)
 
 
 def _run_on_each(
@@ -177,6 +188,8 @@ def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, C
 
 
 def _optimizer(spec: TrainingSpec) -> Optimizer:
-    kept, told = spec.optimizer, spec.schedule
+    own, told = spec.optimizer, spec.schedule
     schedule = Schedule(told.kind, told.warmup_steps, told.final_ratio)
-    return Optimizer(kept.kind, kept.learning_rate, kept.momentum, kept.beta1, kept.beta2, schedule)
+    return Optimizer(
+        own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate, schedule
+    )

@@ -23,8 +23,8 @@ packed: a frozen weight in the order in which products read it, `kind` says whic
 says which. term: what one part of the batch adds to a sum. again: made anew in the backward pass.
 """
 
-StateKind = Literal["momentum", "exp_avg", "exp_avg_sq"]
-"""What optimizers keep for a parameter."""
+StateKind = Literal["momentum", "exp_avg", "exp_avg_sq", "row_var", "col_var", "variance", "accumulated"]
+"""What optimizers keep for a parameter; accumulated: gradients of the micro-batches of one step."""
 FRESH: frozenset[Role] = frozenset({"plain", "loss", "labels", "hyper"})
 _ROLES: Mapping[str, Role] = {role: role for role in get_args(Role)}
 _ROOT = re.compile(r"%([0-9]+)")

@@ -36,21 +36,41 @@ class TrainingGraph:
         options.log_severity_level = 3
         self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self.about: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
-        self.updates: Mapping[str, str] = json.loads(self.about["updates"])
+        self.accumulators: Mapping[str, str] = json.loads(self.about.get("accumulators", "{}"))
+        self.micro_batches = json.loads(self.about["spec"]).get("accumulate", 1)
+        self.runs = [self.session]
+        if self.accumulators:  # every micro-batch but the last is a run of the file beside
+            before = model.with_name(f"{model.stem}.accumulate.onnx")
+            session = onnxruntime.InferenceSession(before, options, providers=["CPUExecutionProvider"])
+            self.runs = [session] * (self.micro_batches - 1) + self.runs
         beside = model.with_name(f"{model.stem}.state.safetensors")
         self.state: Arrays = load_file(beside) if state is None else state
         self.steps = 0
         self.seed = seed
 
     def step(self, inputs: Mapping[str, NDArray[Any]], labels: Mapping[str, NDArray[Any]] | NDArray[Any]) -> float:
-        """The loss of a batch; the state is the next one then. Several arrays of labels go by their names."""
+        """The loss of a batch (of all micro-batches); the state is the next one then.
+
+        Several arrays of labels go by their names.
+        """
         self.steps += 1
-        given = {**inputs, **self.state, **self._labels(labels), **self._hyper()}
-        outputs = [self.about["loss"], *self.updates.values()]
-        loss, *new = self.session.run(outputs, {one.name: given[one.name] for one in self.session.get_inputs()})
-        self.state = dict(zip(self.updates, new, strict=True)) | {
-            name: array for name, array in self.state.items() if name not in self.updates
-        }
+        shapes = {one.name: one.shape for one in self.session.get_inputs()}
+        self.state |= {name: np.zeros(shapes[name], np.float32) for name in self.accumulators}
+        fed = {**inputs, **self._labels(labels)}
+        losses = []
+        for number, session in enumerate(self.runs):
+            part = {name: np.split(array, len(self.runs))[number] for name, array in fed.items()}
+            losses.append(self._run(session, {**part, **self._hyper(number)}))
+        self.state = {name: array for name, array in self.state.items() if name not in self.accumulators}
+        return float(np.mean(losses))
+
+    def _run(self, session: onnxruntime.InferenceSession, fed: Arrays) -> float:
+        """One micro-batch; what it updates is in the state then."""
+        about, given = session.get_modelmeta().custom_metadata_map, {**fed, **self.state}
+        updates: Mapping[str, str] = json.loads(about["updates"])
+        asked = {one.name: given[one.name] for one in session.get_inputs()}
+        loss, *new = session.run([about["loss"], *updates.values()], asked)
+        self.state |= zip(updates, new, strict=True)
         return float(loss)
 
     def weights(self) -> Arrays:
@@ -67,15 +87,17 @@ class TrainingGraph:
         names = json.loads(self.about["labels"])
         return {names[array]: held for array, held in labels.items()}
 
-    def _hyper(self) -> Arrays:
+    def _hyper(self, micro_batch: int) -> Arrays:
         """The numbers of this step, counted from 1."""
         chosen, t = json.loads(self.about["spec"])["optimizer"], self.steps
         formulas: Mapping[str, Callable[[], float]] = {
             "learning_rate": lambda: chosen["learning_rate"],
             "bias_correction_1": lambda: 1 - chosen["beta1"] ** t,
             "bias_correction_2_sqrt": lambda: math.sqrt(1 - chosen["beta2"] ** t),
+            "fresh_share": lambda: t ** chosen["beta2_decay"],
+            "inverse_root_step": lambda: t**-0.5,
             "random_seed": lambda: self.seed,
-            "random_step": lambda: t,
+            "random_step": lambda: (t - 1) * len(self.runs) + micro_batch + 1,
         }
         types = {one.name: np.int64 if "int64" in one.type else np.float32 for one in self.session.get_inputs()}
         asked = json.loads(self.about["hyper"])

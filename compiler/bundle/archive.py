@@ -16,10 +16,11 @@ from compiler.warnings import CompileWarning
 
 SCHEMA = "pockfarm.bundle/1"
 REPORT_SCHEMA = "pockfarm.compile-report/1"
-STEP, WEIGHTS, TRAINING, ORIGINS, REPORT, KERNELS, MANIFEST = (
+STEP, WEIGHTS, TRAINING, ACCUMULATE, ORIGINS, REPORT, KERNELS, MANIFEST = (
     "bin/step",
     "weights.safetensors",
     "training.onnx",
+    "training.accumulate.onnx",
     "origins.json",
     "report.json",
     "kernels.json",

@@ -21,7 +21,7 @@ def initial_checkpoint(step: CompiledStep) -> Checkpoint:
     arrays = {**step.forward.arrays, **step.training.graph.arrays}
     tensors: dict[str, Stored] = {}
     for tensor in step.state:
-        if tensor.copy_of is not None or tensor.role == "optimizer":
+        if tensor.copy_of is not None or tensor.role in ("optimizer", "accumulator"):
             continue
         held = TensorType(tensor.type.dtype, tensor.file_shape)
         if tensor.role == "parameter":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from compiler.codegen.choice import DEFAULT, Choice
@@ -28,7 +29,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "device_class": target.device_class,
         "required_features": list(target.required_features),
         "plan": plan.name,
-        "batch": spec.batch,
+        "batch": spec.batch * step.optimizer.micro_batches,
         "threads": step.threads,
         "inputs": [_tensor(step, train, value) for value in step.training.data_inputs],
         "labels": _labels(step, train),
@@ -45,13 +46,27 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
             "optimizer_bytes": memory.optimizer_bytes,
             "peak_bytes": memory.arena_bytes + state_bytes,
         },
-        "kernels": [_kernel(call, step.choices) for call in train.calls],
+        "micro_batches": step.optimizer.micro_batches,
+        "kernels": [_kernel(call, step.choices) for call in calls_of_step(step)],
     }
 
 
 def _schedule(schedule: Schedule) -> dict[str, object]:
     """Nothing where the learning rate stays as it is."""
     return {} if schedule == Schedule() else {"schedule": dataclasses.asdict(schedule)}
+
+
+def calls_of_step(step: CompiledStep) -> Iterator[KernelCall]:
+    """The rows of a profile: calls of the train program, then those of the other micro-batches, each with its work."""
+    yield from step.programs["train"].calls
+    others = step.optimizer.micro_batches - 1
+    for call in step.programs["accumulate"].calls if others else ():
+        yield replace(
+            call,
+            flops=others * call.flops,
+            bytes_read=others * call.bytes_read,
+            bytes_written=others * call.bytes_written,
+        )
 
 
 def _labels(step: CompiledStep, train: Program) -> object:

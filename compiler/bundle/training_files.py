@@ -18,7 +18,7 @@ from compiler.step.training import TrainingGraph
 
 EMBEDDED_BYTES = 64 << 20
 """Frozen weights up to here lie in the ONNX file itself."""
-STATE = ".state.safetensors"
+STATE, ACCUMULATE = ".state.safetensors", ".accumulate.onnx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class TrainingFiles:
     model: bytes
     data: DataBeside | None
     state: Checkpoint
+    accumulate: bytes | None = None
+    """Of a step of several micro-batches: what those before the last one run."""
 
     def save(self, path: Path) -> tuple[Path, ...]:
         """Write the files; each is in place whole or not at all, the model last. Returns them. Raises: OSError."""
@@ -37,6 +39,9 @@ class TrainingFiles:
         if self.data is not None:
             written.insert(1, path.with_name(self.data.location))
             write_file(written[1], _chunks(self.data))
+        if self.accumulate is not None:
+            written.append(path.with_name(f"{path.stem}{ACCUMULATE}"))
+            write_file(written[-1], [self.accumulate])
         write_file(path, [self.model])
         return tuple(written)
 
@@ -49,8 +54,11 @@ def training_files(step: TrainingGraph, location: str, weights: Weights, said: M
     held = sum(array.nbytes for array in step.graph.arrays.values())
     beside = DataBeside(location) if weights == "embedded" and held > EMBEDDED_BYTES else None
     model, state = training_model(step, weights=weights, said=said, beside=beside)
+    before = None
+    if step.accumulation is not None:
+        before, _ = training_model(step.accumulation, weights=weights, said=said, beside=beside)
     stored = {name: Stored(TensorType("f32", array.shape), partial(np.asarray, array)) for name, array in state.items()}
-    return TrainingFiles(model, beside if beside and beside.arrays else None, Checkpoint(stored, {"step": "0"}))
+    return TrainingFiles(model, beside if beside and beside.arrays else None, Checkpoint(stored, {"step": "0"}), before)
 
 
 def _chunks(data: DataBeside) -> Iterator[Chunk]:

@@ -49,7 +49,8 @@ def training_model(
     in inside layout. The metadata says which name is which, since ours give way to the model's: `loss`, `logits`,
     `labels` (of several, or of another array than `y`: array -> input); `hyper` (kind -> input), `state` (input ->
     [kind, parameter]), `updates` (input -> output); for each parameter how the file's layout maps to it; and what is
-    `said`.
+    `said`. A step of several micro-batches is its last one: `accumulators` (input -> parameter) take the sums of the
+    others' gradients, which are the updates of `step.accumulation`.
     """
     graph, names = step.graph, OnnxNames(step.graph.names)
     frozen = [parameter for parameter in graph.parameters if parameter not in step.updates]
@@ -68,6 +69,9 @@ def training_model(
         ),
         "updates": json.dumps(names.mapped(step.updates)),
     }
+    if step.accumulators:
+        of_parameters = {names.of(value): names.of(of) for value, of in step.accumulators.items()}
+        metadata["accumulators"] = json.dumps(of_parameters, sort_keys=True)
     model = _export(graph, names, (*inputs, *state), state, name, metadata, beside)
     held = {names.of(value): np.asarray(graph.arrays[value]) for value in state}
     zeros = {names.of(value): _type(graph, value) for value in step.optimizer_state}

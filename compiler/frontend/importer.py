@@ -30,13 +30,13 @@ from compiler.frontend.file.prescan import prescan
 from compiler.frontend.file.source import AttributeValue, SourceModel, SourceNode, parse_model
 from compiler.frontend.file.torch_record import UNOPTIMIZED
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
+from compiler.frontend.input_axes import BatchAxis
 from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.remarks import remark
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
 from compiler.graph import Array, Graph, Unlearnable
 from compiler.origins import Origins, Reading
-from compiler.spec.inputs import BatchAxis
 from compiler.values import Value
 from compiler.warnings import few_of
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from compiler.errors import ModelShapeError
 from compiler.frontend.file.source import SourceInput
-from compiler.spec.inputs import BatchAxis
 from compiler.warnings import CompileWarning
 
+BatchAxis = int | Literal["none"]
+"""What a spec says; none: the input is the same for every sample."""
 Axes = Mapping[str, int | None]
 """By input; None: the same for every sample."""
 _WORD = "batch"

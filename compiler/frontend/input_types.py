@@ -10,9 +10,8 @@ from compiler.element_types import EMITTED, emitted_of_onnx
 from compiler.errors import LimitExceeded, ModelShapeError, UnsupportedOperator
 from compiler.frontend.file.limits import ModelLimits
 from compiler.frontend.file.source import SourceInput, type_label
-from compiler.frontend.input_axes import Axes, batch_axes
+from compiler.frontend.input_axes import Axes, BatchAxis, batch_axes
 from compiler.graph import TensorType
-from compiler.spec.inputs import BatchAxis
 from compiler.warnings import CompileWarning
 
 

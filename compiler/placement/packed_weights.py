@@ -92,7 +92,7 @@ def pack_weights(program: Program, *, packing: Packing) -> PassResult[Program]:
 
 
 def _never_changes(tensor: StateTensor) -> bool:
-    return tensor.role != "optimizer" and not tensor.trained and tensor.type.element.is_real
+    return tensor.role in ("parameter", "constant") and not tensor.trained and tensor.type.element.is_real
 
 
 def _order(program: Program, call: KernelCall, frozen: Mapping[Value, StateTensor]) -> Order | None:

@@ -44,7 +44,7 @@ def plan_memory(
     """
     programs = tuple(_reuse_in_place(program, state) for program in programs)
     weights, weights_bytes = _stack(state, ("parameter", "constant"))
-    optimizer, optimizer_bytes = _stack(state, ("optimizer",))
+    optimizer, optimizer_bytes = _stack(state, ("optimizer", "accumulator"))
     fixed = {name: Placement("weights", *place) for name, place in weights.items()}
     fixed |= {name: Placement("optimizer", *place) for name, place in optimizer.items()}
     placements: dict[tuple[ProgramName, Value], Placement] = {}

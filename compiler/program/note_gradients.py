@@ -17,7 +17,7 @@ def note_gradients(program: Program) -> PassResult[Program]:
     makers = {program.root(call.outputs[0]): i for i, call in enumerate(program.calls)}
     calls = list(program.calls)
     for call in program.calls:
-        if call.phase != "update":
+        if call.phase != "update" or len(call.inputs) < 2 or not call.parameter:
             continue
         maker = makers.get(program.root(call.inputs[1]))
         if maker is not None and calls[maker].phase == "backward":

@@ -9,13 +9,15 @@ from typing import Literal
 from compiler.graph import Parameter, Phase, TensorType
 from compiler.kernels.spec import KernelSpec
 from compiler.program.aliases import Aliases, root_of
+from compiler.spec.optimizer import OptimizerKind
 from compiler.step.training import Term
 from compiler.values import Names, Value, name_of
 
 Region = Literal["weights", "optimizer", "arena"]
 Space = Literal["ram"]
 """Memories that kernels reach by different addresses: one, on a CPU. Each has regions of its own."""
-ProgramName = Literal["train", "forward"]
+ProgramName = Literal["train", "forward", "accumulate"]
+"""accumulate: a micro-batch of a step before its last one, whose gradients are kept for that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,10 @@ class KernelCall:
     """Whether it makes anew in the backward pass what the forward pass has made: arithmetic that saves memory."""
 
 
+StateRole = Literal["parameter", "optimizer", "constant", "accumulator"]
+"""accumulator: gradients of the micro-batches of a step, which no checkpoint holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class StateTensor:
     """A tensor that outlives a step: a parameter, optimizer state, or a constant.
@@ -56,7 +62,7 @@ class StateTensor:
     name: str
     """In checkpoints, where no two tensors have the same (see `compiler.program.state`); a copy's is its original's."""
     type: TensorType
-    role: Literal["parameter", "optimizer", "constant"]
+    role: StateRole
     file_shape: tuple[int, ...]
     view_shape: tuple[int, ...]
     perm: tuple[int, ...]
@@ -81,7 +87,7 @@ class Program:
     inputs: tuple[Value, ...]
     """Data inputs in the model's order, then (train) the label input, then hyper-parameters."""
     outputs: tuple[Value, ...]
-    """train: the loss, then the logits; forward: the logits."""
+    """train, accumulate: the loss, then the logits; forward: the logits."""
     aliases: Aliases = field(default_factory=dict)
     updates: tuple[Value, ...] = ()
     """What parameters and optimizer state become, in the storage of what they replace."""
@@ -169,15 +175,18 @@ class Schedule:
 class Optimizer:
     """Optimizer settings that the binary needs at run time (defaults of its options).
 
-    Units: none. The hyper-parameter `learning_rate` is `learning_rate` or the command line's; for AdamW the runtime
-    fills `bias_correction_1 = 1 - beta1**t` and `bias_correction_2_sqrt = sqrt(1 - beta2**t)`, t from 1.
+    Units: none. The hyper-parameter `learning_rate` is `learning_rate` or the command line's; what the runtime fills
+    the others with at step t is in `compiler.codegen.linking.hyper`.
     """
 
-    kind: Literal["sgd", "adamw"]
+    kind: OptimizerKind
     learning_rate: float
     momentum: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
+    beta2_decay: float = -0.8
+    micro_batches: int = 1
+    """Of a step: all but the last are runs of the program `accumulate`."""
     schedule: Schedule = Schedule()
 
 

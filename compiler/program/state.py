@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from compiler.graph import Graph, TensorType
 from compiler.program.checkpoint_names import CheckpointNames
-from compiler.program.program import Program, StateTensor
+from compiler.program.program import Program, StateRole, StateTensor
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
 
@@ -22,8 +21,9 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
         )
         for value, own in forward.parameters.items()
     ]  # fmt: skip
-    arrays = {**forward.arrays, **training.graph.arrays}
-    types = {**forward.types, **training.graph.types}
+    graphs = [step.graph for step in (training, training.accumulation) if step is not None]
+    arrays = {value: array for graph in (forward, *graphs) for value, array in graph.arrays.items()}
+    types = {value: tensor for graph in (forward, *graphs) for value, tensor in graph.types.items()}
     read = {program.root(value) for program in programs for call in program.calls for value in call.inputs}
     for value in arrays:
         if value in read and value not in forward.parameters:
@@ -31,9 +31,12 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
     for value, parameter in training.optimizer_state.items():
         name = names.state(value.kind, forward.parameters[parameter].name)
         tensors.append(_plain_state(value, name, types[value], "optimizer"))
+    for value, parameter in training.accumulators.items():  # last: the runtime clears them together
+        name = names.state(value.kind, forward.parameters[parameter].name)
+        tensors.append(_plain_state(value, name, types[value], "accumulator"))
     return tuple(tensors)
 
 
-def _plain_state(value: Value, name: str, tensor: TensorType, role: Literal["constant", "optimizer"]) -> StateTensor:
+def _plain_state(value: Value, name: str, tensor: TensorType, role: StateRole) -> StateTensor:
     axes = tuple(range(len(tensor.shape)))
-    return StateTensor(value, name, tensor, role, tensor.shape, tensor.shape, axes, role == "optimizer")
+    return StateTensor(value, name, tensor, role, tensor.shape, tensor.shape, axes, role != "constant")

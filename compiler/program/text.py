@@ -15,16 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 from compiler.graph import TensorType
 from compiler.kernels.text import Reader, show, show_fields
 from compiler.program.aliases import Alias
-from compiler.program.program import KernelCall, Program
+from compiler.program.program import KernelCall, Program, ProgramName
 from compiler.rewriting.text import parse_lines, read_name, read_outputs, read_typed, read_value, typed
 from compiler.values import Value
 
-_HEADS = {"program train": "train", "program forward": "forward"}
+_HEADS = {f"program {name}": name for name in get_args(ProgramName)}
 
 
 def program_text(program: Program) -> str:

@@ -32,20 +32,16 @@ static const char *const schedule_kinds[] = {"constant", "cosine", "linear"};
 static void put_optimizer(void) {
     const pf_image *image = &pf_image_data;
     pf_object("optimizer");
-    pf_text("kind", image->optimizer_kind == PF_SGD ? "sgd" : "adamw");
+    pf_text("kind", image->optimizer);
     pf_number("learning_rate", image->learning_rate);
-    if (image->optimizer_kind == PF_SGD) {
-        pf_number("momentum", image->momentum);
-    } else {
-        pf_number("beta1", image->beta1);
-        pf_number("beta2", image->beta2);
-    }
+    for (uint32_t i = 0; i < image->setting_count; i++) pf_number(image->settings[i].name, image->settings[i].value);
     pf_object("schedule");
     pf_text("kind", schedule_kinds[image->schedule.kind]);
     pf_integer("warmup_steps", image->schedule.warmup_steps);
     pf_number("final_ratio", image->schedule.final_ratio);
     pf_object_end();
     pf_object_end();
+    pf_integer("micro_batches", image->micro_batches);
 }
 
 static const char *const loss_kinds[] = {"cross_entropy", "mse", "l1", "huber", "bce_with_logits", "graph"};
@@ -73,5 +69,6 @@ void pf_command_info(void) {
     pf_integer("mapped_bytes", (int64_t)image->total_bytes);
     put_kernels("kernels", &image->train);
     put_kernels("forward_kernels", &image->forward);
+    if (image->accumulate.call_count) put_kernels("accumulate_kernels", &image->accumulate);
     pf_event_end();
 }

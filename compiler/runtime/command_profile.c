@@ -11,6 +11,7 @@
 #include "run_events.h"
 #include "stop.h"
 #include "threads.h"
+#include "whole_step.h"
 
 /* Step times come first, without a timer between kernels; then some steps are timed kernel by kernel; then what starting
  * a kernel costs by itself. */
@@ -24,14 +25,11 @@ typedef struct {
 } step_totals;
 
 static pf_status run_steps(pf_step *step, const pf_data *data, int64_t *position, int64_t count, step_totals *totals) {
-    int64_t batch = pf_batch();
     if (totals) totals->before = pf_threads_counts();
-    for (int64_t i = 0; i < count && !pf_stop_requested; i++, *position += batch) {
+    for (int64_t i = 0; i < count && !pf_stop_requested; i++, *position += pf_step_samples()) {
         float loss = 0.0f;
-        PF_TRY(pf_data_fill(data, step, PF_TRAIN, *position, INT64_MAX));
-        double start = pf_now_us();
-        PF_TRY(pf_run_train(step, &loss));
-        double us = pf_now_us() - start;
+        double us = 0.0;
+        PF_TRY(pf_whole_step(data, step, *position, &loss, &us));
         if (!totals) continue;
         totals->us += us;
         totals->steps++;
@@ -59,37 +57,61 @@ static float median(float *values, int64_t count) {
  * given as the clock's unit. */
 static const double LEAST_US = 1e-3;
 
-static void put_kernel(uint32_t index, const pf_call *call, double us) {
+/* Of a step, which calls it `times` times. */
+static void put_kernel(uint32_t index, const pf_call *call, int64_t times, double us) {
     pf_event("kernel");
     pf_integer("index", index);
     pf_text("name", call->name);
     pf_text("phase", call->phase);
     pf_number("us", us > LEAST_US ? us : LEAST_US);
-    pf_integer("flops", (int64_t)call->flops);
-    pf_integer("bytes_read", (int64_t)call->bytes_read);
-    pf_integer("bytes_written", (int64_t)call->bytes_written);
+    pf_integer("flops", times * (int64_t)call->flops);
+    pf_integer("bytes_read", times * (int64_t)call->bytes_read);
+    pf_integer("bytes_written", times * (int64_t)call->bytes_written);
     pf_event_end();
 }
 
-/* times[call * MAX_KERNEL_STEPS + step] in microseconds. */
-static pf_status time_kernels(pf_step *step, const pf_data *data, int64_t *position, int64_t steps, float *times) {
-    const pf_program *train = &pf_image_data.train;
-    int64_t done = 0;
-    for (; done < steps && !pf_stop_requested; done++, *position += pf_batch()) {
-        PF_TRY(pf_data_fill(data, step, PF_TRAIN, *position, INT64_MAX));
-        pf_fill_hyper(step);
-        uint64_t mode = pf_denormals_flush();
-        for (uint32_t i = 0; i < train->call_count; i++) {
-            double start = pf_now_us();
-            PF_TRY(pf_run_call(step, train, i));
-            times[(int64_t)i * MAX_KERNEL_STEPS + done] = (float)(pf_now_us() - start);
-        }
-        pf_denormals_restore(mode);
-        step->steps_done++;
+static uint32_t first_row(const pf_program *program) {
+    return program == &pf_image_data.accumulate ? pf_image_data.train.call_count : 0;
+}
+
+/* One micro-batch; `times` of the step at hand. */
+static pf_status time_micro_batch(pf_step *step, float *times) {
+    const pf_program *program = pf_next_program(step);
+    pf_prepare(step);
+    uint64_t mode = pf_denormals_flush();
+    for (uint32_t i = 0; i < program->call_count; i++) {
+        double start = pf_now_us();
+        PF_TRY(pf_run_call(step, program, i));
+        times[(int64_t)(first_row(program) + i) * MAX_KERNEL_STEPS] += (float)(pf_now_us() - start);
     }
-    for (uint32_t i = 0; done > 0 && i < train->call_count; i++)
-        put_kernel(i, &train->calls[i], median(times + (int64_t)i * MAX_KERNEL_STEPS, done));
+    pf_denormals_restore(mode);
+    pf_advance(step);
     return PF_OK;
+}
+
+static void put_kernels(const pf_program *program, int64_t times_a_step, float *times, int64_t steps) {
+    for (uint32_t i = 0; i < program->call_count; i++) {
+        uint32_t row = first_row(program) + i;
+        put_kernel(row, &program->calls[i], times_a_step, median(times + (int64_t)row * MAX_KERNEL_STEPS, steps));
+    }
+}
+
+/* times[row * MAX_KERNEL_STEPS + step] in microseconds; rows are the calls of `train`, then those of `accumulate`. */
+static pf_status time_kernels(pf_step *step, const pf_data *data, int64_t *position, int64_t steps, float *times) {
+    int64_t done = 0, micro_batches = pf_image_data.micro_batches;
+    for (; done < steps && !pf_stop_requested; done++)
+        for (int64_t i = 0; i < micro_batches; i++, *position += pf_batch()) {
+            PF_TRY(pf_data_fill(data, step, PF_TRAIN, *position, INT64_MAX));
+            PF_TRY(time_micro_batch(step, times + done));
+        }
+    if (!done) return PF_OK;
+    put_kernels(&pf_image_data.train, 1, times, done);
+    put_kernels(&pf_image_data.accumulate, micro_batches - 1, times, done);
+    return PF_OK;
+}
+
+static int64_t calls_of_step(void) {
+    return pf_image_data.train.call_count + (pf_image_data.micro_batches - 1) * (int64_t)pf_image_data.accumulate.call_count;
 }
 
 static int nothing(int task, pf_parallel_env *env, void *closure) {
@@ -133,7 +155,7 @@ static double launch_us(void) {
  * `sleeps` counts threads that waited in vain and had to be woken. */
 static void put_overhead(pf_step *step, const step_totals *totals) {
     double steps = (double)totals->steps, call = call_us(step), launch = launch_us();
-    double calls = pf_image_data.train.call_count;
+    double calls = (double)calls_of_step();
     double launches = (double)(totals->after.launches - totals->before.launches) / steps;
     pf_event("overhead");
     pf_number("calls", calls);
@@ -149,7 +171,8 @@ pf_status pf_command_profile(const pf_options *options, pf_step *step, const pf_
     int64_t steps = options->steps ? options->steps : DEFAULT_STEPS, position = 0;
     int64_t warmup = options->warmup >= 0 ? options->warmup : DEFAULT_WARMUP;
     step_totals totals = {0};
-    float *times = calloc((size_t)pf_image_data.train.call_count * MAX_KERNEL_STEPS + 1, sizeof *times);
+    size_t rows = (size_t)pf_image_data.train.call_count + pf_image_data.accumulate.call_count;
+    float *times = calloc(rows * MAX_KERNEL_STEPS + 1, sizeof *times);
     if (!times) return pf_fail(PF_LIMITS, "limits.memory", "no memory for the table of kernel times");
     pf_event_start(step);
     pf_status status = run_steps(step, data, &position, warmup, NULL);

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "clock.h"
 #include "evaluation.h"
 #include "events.h"
 #include "explosion.h"
@@ -12,6 +11,7 @@
 #include "schedule.h"
 #include "stop.h"
 #include "validation.h"
+#include "whole_step.h"
 
 /* A run of `train`. `done` counts its steps; `rate` is that of the step at hand. */
 typedef struct {
@@ -48,7 +48,7 @@ static pf_status open_validation(training *run) {
     }
     PF_TRY(pf_evaluated_samples(&run->held_out, &scored));
     run->validation.data = &run->held_out;
-    run->validation.every = options->eval_every ? options->eval_every : (run->data.samples + pf_batch() - 1) / pf_batch();
+    run->validation.every = options->eval_every ? options->eval_every : (run->data.samples + pf_step_samples() - 1) / pf_step_samples();
     run->validation.patience = options->patience;
     run->validation.min_delta = options->min_delta;
     run->validation.save_best = options->save_best ? options->save : NULL;
@@ -81,12 +81,10 @@ static pf_status check_loss(training *run, double loss) {
 
 static pf_status train_step(training *run) {
     float loss = 0.0f;
+    double us = 0.0;
     run->rate = pf_scheduled_rate(&run->schedule, run->learning_rate, pf_steps_done(run->step));
     pf_set_learning_rate(run->step, run->rate);
-    PF_TRY(pf_data_fill(&run->data, run->step, PF_TRAIN, run->done * pf_batch(), INT64_MAX));
-    double start = pf_now_us();
-    PF_TRY(pf_run_train(run->step, &loss));
-    double us = pf_now_us() - start;
+    PF_TRY(pf_whole_step(&run->data, run->step, run->done * pf_step_samples(), &loss, &us));
     run->done++;
     put_step(run, (double)loss, us);
     return check_loss(run, (double)loss);

@@ -47,13 +47,21 @@ typedef struct {
     uint64_t offset;
 } pf_state;
 
+/* A number that a step is fed: what `kind` says of the learning rate, `base` and the step's number t, from 1. */
+typedef struct {
+    enum { PF_RATE, PF_REST, PF_REST_ROOT, PF_STEP_POWER } kind; /* rate, 1 - base^t, sqrt(1 - base^t), t^base */
+    double base;
+    uint64_t offset;
+} pf_hyper;
+
 typedef struct {
     const pf_call *calls;
     uint32_t call_count;
     const pf_operand *operands;
     uint64_t inputs[PF_MAX_INPUTS];
     uint64_t labels[PF_MAX_LABELS], loss, logits;
-    uint64_t learning_rate, bias_correction_1, bias_correction_2_sqrt;
+    const pf_hyper *hyper;
+    uint32_t hyper_count;
     uint64_t random_seed, random_step; /* i64: what random generators draw by */
 } pf_program;
 
@@ -78,7 +86,12 @@ typedef struct {
 } pf_identity;
 
 typedef struct {
-    pf_program train, forward;
+    const char *name;
+    double value;
+} pf_setting;
+
+typedef struct {
+    pf_program train, forward, accumulate; /* accumulate: no calls where a step has one micro-batch */
     const pf_state *states;
     uint32_t state_count;
     pf_tensor inputs[PF_MAX_INPUTS];
@@ -89,9 +102,13 @@ typedef struct {
     pf_tensor logits;
     pf_term terms[PF_MAX_TERMS];
     int32_t term_count;
-    enum { PF_SGD, PF_ADAMW } optimizer_kind;
-    double learning_rate, momentum, beta1, beta2;
+    const char *optimizer;
+    double learning_rate;
     pf_schedule schedule; /* but for `steps`, which are a run's */
+    const pf_setting *settings; /* of the optimizer, for `info` */
+    uint32_t setting_count;
+    int32_t micro_batches; /* of a step: the last is a run of `train`, the others of `accumulate` */
+    uint64_t accumulator_offset, accumulator_bytes; /* cleared before a step */
     int32_t threads;
     pf_sizes sizes;
     uint64_t optimizer_offset, arena_offset, total_bytes;

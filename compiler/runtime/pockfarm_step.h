@@ -107,10 +107,12 @@ int pf_label_count(void);
 const pf_tensor *pf_label(int index);
 const pf_tensor *pf_logits_tensor(void);
 int64_t pf_batch(void);
+int64_t pf_step_samples(void); /* of a whole step: those of all its micro-batches */
 int pf_term_count(void);
 pf_sizes pf_planned_sizes(void);
 
-/* Where a program reads an input: fill it before every run (a run reuses the bytes). NULL: the program ignores it. */
+/* Where a program reads an input in its next run: fill it before every run, asking again (a run reuses the bytes, and
+ * micro-batches may lie elsewhere). NULL: the program ignores it. */
 void *pf_input_buffer(pf_step *step, pf_program_kind program, int input);
 void *pf_label_buffer(pf_step *step, int label);
 
@@ -123,7 +125,8 @@ void pf_set_learning_rate(pf_step *step, double learning_rate);
 /* Of what the model's random generators draw (0 until set): the same seed, step and model give the same numbers. */
 void pf_set_seed(pf_step *step, uint64_t seed);
 
-/* Forward, backward and update of the bound batch. `train.diverged` if the loss is not finite. */
+/* Forward and backward of the bound batch, and the update. Of a build whose steps have several micro-batches (`accumulate` in
+ * its spec), a call takes one, and the last of a step updates: bind before each. `train.diverged` if the loss is not finite. */
 pf_status pf_train_step(pf_step *step, float *loss);
 
 /* Logits of the bound batch. */

@@ -18,8 +18,12 @@ enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 static pf_step the_step;
 
-const pf_program *pf_program_of(pf_program_kind kind) {
-    return kind == PF_TRAIN ? &pf_image_data.train : &pf_image_data.forward;
+const pf_program *pf_next_program(const pf_step *step) {
+    return step->micro_batch + 1 < pf_image_data.micro_batches ? &pf_image_data.accumulate : &pf_image_data.train;
+}
+
+static const pf_program *program_of(const pf_step *step, pf_program_kind kind) {
+    return kind == PF_TRAIN ? pf_next_program(step) : &pf_image_data.forward;
 }
 
 int pf_input_count(void) { return pf_image_data.input_count; }
@@ -27,6 +31,7 @@ const pf_tensor *pf_input(int index) { return &pf_image_data.inputs[index]; }
 int pf_label_count(void) { return pf_image_data.label_count; }
 const pf_tensor *pf_label(int index) { return &pf_image_data.labels[index]; }
 int64_t pf_batch(void) { return pf_image_data.batch; }
+int64_t pf_step_samples(void) { return pf_image_data.batch * pf_image_data.micro_batches; }
 int pf_term_count(void) { return pf_image_data.term_count; }
 const pf_tensor *pf_logits_tensor(void) { return &pf_image_data.logits; }
 pf_sizes pf_planned_sizes(void) { return pf_image_data.sizes; }
@@ -72,6 +77,7 @@ pf_status pf_create(pf_settings settings, pf_step **step) {
         return pf_fail(PF_USER, "user.threads", "this build runs with 1 to %d threads, not %d", image->threads, settings.threads);
     PF_TRY(check_program(&image->train));
     PF_TRY(check_program(&image->forward));
+    PF_TRY(check_program(&image->accumulate));
     the_step = (pf_step){.learning_rate = image->learning_rate};
     PF_TRY(pf_cores_choose(&the_step.placement, "/sys/devices/system/cpu", settings.pin ? settings.pin : "off", settings.threads,
                            image->threads, settings.spare_core != 0));
@@ -106,6 +112,7 @@ pf_status pf_load(pf_step *step, const char *const *paths, int count) {
     /* A new mapping is zero: writing zeros there would only take its page faults on one thread, before any work. */
     if (step->loaded) memset(step->memory + pf_image_data.optimizer_offset, 0, pf_image_data.sizes.optimizer_bytes);
     step->loaded = true;
+    step->micro_batch = 0;
     for (int i = 0; i < count && status == PF_OK; i++)
         status = pf_checkpoint_read(step->memory, paths[i], found, &step->steps_done, &step->matches[i]);
     if (status == PF_OK) status = check_found(found);
@@ -122,10 +129,10 @@ pf_status pf_save(pf_step *step, const char *path, pf_save_set what) {
 static void *at(const pf_step *step, uint64_t offset) { return offset == PF_NOWHERE ? NULL : step->memory + offset; }
 
 void *pf_input_buffer(pf_step *step, pf_program_kind program, int input) {
-    return at(step, pf_program_of(program)->inputs[input]);
+    return at(step, program_of(step, program)->inputs[input]);
 }
 
-void *pf_label_buffer(pf_step *step, int label) { return at(step, pf_image_data.train.labels[label]); }
+void *pf_label_buffer(pf_step *step, int label) { return at(step, pf_next_program(step)->labels[label]); }
 
 static pf_status bind(void *buffer, const pf_tensor *tensor, const void *data, size_t bytes) {
     size_t needed = (size_t)tensor->count * pf_item_bytes(tensor->dtype);
@@ -163,19 +170,37 @@ static void put_integer(pf_step *step, uint64_t offset, int64_t value) {
     if (offset != PF_NOWHERE) memcpy(step->memory + offset, &value, sizeof value);
 }
 
-/* Steps count from 1, over checkpoints too; 0 stands for a pass without one. */
+/* Micro-batches count from 1, over checkpoints too; 0 stands for a pass that trains nothing. */
 static void put_random(pf_step *step, const pf_program *program, int64_t number) {
     put_integer(step, program->random_seed, (int64_t)step->seed);
     put_integer(step, program->random_step, number);
 }
 
-void pf_fill_hyper(pf_step *step) {
-    const pf_program *train = &pf_image_data.train;
+static double hyper(const pf_step *step, const pf_hyper *hyper) {
     int64_t t = step->steps_done + 1;
-    put_random(step, train, t);
-    put_scalar(step, train->learning_rate, step->learning_rate);
-    put_scalar(step, train->bias_correction_1, 1.0 - power(pf_image_data.beta1, t));
-    put_scalar(step, train->bias_correction_2_sqrt, sqrt(1.0 - power(pf_image_data.beta2, t)));
+    switch (hyper->kind) {
+    case PF_RATE: return step->learning_rate;
+    case PF_REST: return 1.0 - power(hyper->base, t);
+    case PF_REST_ROOT: return sqrt(1.0 - power(hyper->base, t));
+    case PF_STEP_POWER: return pow((double)t, hyper->base);
+    }
+    return 0.0;
+}
+
+void pf_prepare(pf_step *step) {
+    const pf_image *image = &pf_image_data;
+    const pf_program *program = pf_next_program(step);
+    if (step->micro_batch == 0) memset(step->memory + image->accumulator_offset, 0, image->accumulator_bytes);
+    put_random(step, program, step->steps_done * image->micro_batches + step->micro_batch + 1);
+    for (uint32_t i = 0; i < program->hyper_count; i++)
+        put_scalar(step, program->hyper[i].offset, hyper(step, &program->hyper[i]));
+}
+
+void pf_advance(pf_step *step) {
+    step->micro_batch++;
+    if (step->micro_batch < pf_image_data.micro_batches) return;
+    step->micro_batch = 0;
+    step->steps_done++;
 }
 
 static void fill_tensor(pf_dl_tensor *tensor, const pf_step *step, const pf_operand *operand) {
@@ -211,10 +236,11 @@ static pf_status run(pf_step *step, const pf_program *program) {
 }
 
 pf_status pf_run_train(pf_step *step, float *loss) {
-    pf_fill_hyper(step);
-    PF_TRY(run(step, &pf_image_data.train));
-    memcpy(loss, step->memory + pf_image_data.train.loss, sizeof *loss);
-    step->steps_done++;
+    const pf_program *program = pf_next_program(step);
+    pf_prepare(step);
+    PF_TRY(run(step, program));
+    memcpy(loss, step->memory + program->loss, sizeof *loss);
+    pf_advance(step);
     return PF_OK;
 }
 
@@ -222,7 +248,7 @@ pf_status pf_train_step(pf_step *step, float *loss) {
     PF_TRY(pf_run_train(step, loss));
     if (isfinite(*loss)) return PF_OK;
     return pf_fail(PF_USER, "train.diverged", "the loss of step %" PRId64 " is %s; lower the learning rate (now %g) or check the data",
-                   step->steps_done, isnan(*loss) ? "NaN" : "infinite", step->learning_rate);
+                   step->steps_done + (step->micro_batch > 0), isnan(*loss) ? "NaN" : "infinite", step->learning_rate);
 }
 
 pf_status pf_forward(pf_step *step) {

@@ -12,15 +12,21 @@ struct pf_step {
     pf_placement placement; /* of the threads on cores */
     bool loaded; /* a checkpoint was, whose optimizer state the next one replaces */
     int64_t steps_done;
+    int64_t micro_batch; /* of the step at hand, from 0: all but the last add up gradients */
     double learning_rate;
     uint64_t seed; /* of random generators */
     pf_match matches[PF_MAX_WEIGHTS]; /* of the last load, by file */
 };
 
-const pf_program *pf_program_of(pf_program_kind kind);
+/* The program that trains on the next micro-batch. */
+const pf_program *pf_next_program(const pf_step *step);
 
-/* Write hyper-parameters of the step to come into the arena, and what its random generators draw by. */
-void pf_fill_hyper(pf_step *step);
+/* Before a run of `pf_next_program`: write into the arena the hyper-parameters of the step to come and what its random
+ * generators draw by, and clear what gradients are added to. */
+void pf_prepare(pf_step *step);
+
+/* After it: the next micro-batch's turn, or the next step's. */
+void pf_advance(pf_step *step);
 
 /* Run call `index` of a program on the bound memory. */
 pf_status pf_run_call(pf_step *step, const pf_program *program, uint32_t index);

@@ -104,6 +104,9 @@ class TrainingSpec:
     schedule: ScheduleSpec = member(
         RecordOf(ScheduleSpec), "how the learning rate goes on; a run may be told otherwise", default=ScheduleSpec()
     )
+    accumulate: int = member(
+        Integer(1, 4096), "micro-batches of a step, of `batch` samples each; their gradients are averaged", default=1
+    )
     inputs: tuple[tuple[str, InputSpec], ...] = member(
         ByName(InputForm()), "shapes of inputs whose dimensions the model leaves open, and where their samples lie",
         default=(), always=True,

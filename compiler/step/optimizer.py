@@ -3,63 +3,125 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from compiler.graph import TensorType
+from compiler.errors import SpecError
+from compiler.graph import AttrValue, TensorType
 from compiler.rewriting.builder import GraphBuilder
-from compiler.spec.documents import OptimizerSpec
-from compiler.step.plan import UpdatePlan
+from compiler.spec.optimizer import OptimizerKind, OptimizerSpec
+from compiler.step import adafactor
+from compiler.step.clipping import clip, clip_warnings
+from compiler.step.groups import Settings, group_warnings, settings_of
+from compiler.step.plan import UpdatePlan, UpdateSlice
 from compiler.step.training import TrainingGraph
 from compiler.values import StateKind, Value
 
-HYPER_KINDS: Mapping[str, tuple[str, ...]] = {
+_ADAM = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt")
+HYPER_KINDS: Mapping[OptimizerKind, tuple[str, ...]] = {
     "sgd": ("learning_rate",),
-    "adamw": ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt"),
+    "adamw": _ADAM,
+    "adam": _ADAM,
+    "adafactor": ("learning_rate", "fresh_share", "inverse_root_step"),
+    "lion": ("learning_rate",),
 }
-"""The numbers that an optimizer is fed at every step (see `compiler.ops.optimizer`)."""
+"""The numbers that an optimizer is fed at every step; `compiler.step.hyper` says what they are at step t."""
 
 
 def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, plan: UpdatePlan) -> TrainingGraph:
-    """Add one update node per gradient, and the optimizer state it needs.
+    """Add one update per gradient, and the optimizer state it needs.
 
-    State has the gradient's shape: that of the slice which learns.
+    State has the gradient's shape, that of the slice which learns, or that of means of it over an axis.
+    Raises: SpecError for a group that matches nothing, or a field that needs another.
     """
+    _check(spec)
+    settings = settings_of(step.graph, spec, step.gradients)
     b = GraphBuilder(step.graph)
     b.phase = "update"
     hyper = tuple(b.fresh("hyper", kind) for kind in HYPER_KINDS[spec.kind])
     b.types.update(dict.fromkeys(hyper, TensorType("f32", ())))
+    gradients, warnings = step.gradients, group_warnings(step.graph, spec, step.gradients)
+    if spec.clip_norm is not None:
+        b.layer = "clip_norm"
+        warnings += clip_warnings([b.types[gradient] for gradient in gradients.values()])
+        gradients = clip(b, gradients, spec.clip_norm)
+    rates = {factor: _rate(b, hyper[0], factor) for factor in dict.fromkeys(own.factor for own in settings.values())}
     states: dict[Value, Value] = {}
     updates: dict[Value, Value] = dict(step.updates)
-    for parameter, gradient in step.gradients.items():
+    for parameter, gradient in gradients.items():
         known = step.graph.parameters[parameter]
         b.layer, b.parameter = known.layer, known.name
-        own = [parameter.state(kind) for kind in _state_kinds(spec)]
-        b.types.update(dict.fromkeys(own, b.types[gradient]))
-        states.update(dict.fromkeys(own, parameter))
-        part = plan[parameter]
-        replaced = (parameter, *own)
-        updated = tuple(value.updated() for value in replaced)
-        operands = (parameter, gradient, *own, *hyper)
-        b.emit_many(
-            f"{spec.kind}_update", operands, outputs=updated, axis=part.axis, start=part.start, **_settings(spec)
-        )
-        updates.update(zip(replaced, updated, strict=True))
+        own = settings[parameter]
+        one = _Update(parameter, gradient, plan[parameter], own, (rates[own.factor], *hyper[1:]))
+        made = _adafactor(b, step, one, spec) if spec.kind == "adafactor" else _elementwise(b, one, spec)
+        updates.update(made)
+        states.update({value: parameter for value in made if value != parameter})
     graph = replace(
         b.graph_of(step.graph),
         inputs=(*step.graph.inputs, *hyper, *states),
         outputs=(*step.results, *updates.values()),
+        warnings=(*step.graph.warnings, *warnings),
     )
-    return replace(step, graph=graph, updates=updates, optimizer_state=states, hyper=(*step.hyper, *hyper))
+    return replace(
+        step,
+        graph=graph,
+        updates=updates,
+        optimizer_state={**step.optimizer_state, **states},
+        hyper=(*step.hyper, *hyper),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """Of one parameter: its gradient, what of it learns, and the numbers of the step, the learning rate first."""
+
+    parameter: Value
+    gradient: Value
+    part: UpdateSlice
+    settings: Settings
+    hyper: tuple[Value, ...]
+
+
+def _check(spec: OptimizerSpec) -> None:
+    if spec.nesterov and not spec.momentum:
+        hint = "set momentum, such as 0.9"
+        said = "Nesterov's is a kind of momentum, and there is none"
+        raise SpecError(said, where="spec.optimizer.nesterov", hint=hint)
+
+
+def _rate(b: GraphBuilder, rate: Value, factor: float) -> Value:
+    return rate if factor == 1 else b.emit("mul", rate, b.constant(factor))
+
+
+def _adafactor(b: GraphBuilder, step: TrainingGraph, one: _Update, spec: OptimizerSpec) -> Mapping[Value, Value]:
+    known, rates = step.graph.parameters[one.parameter], adafactor.Rates(*one.hyper)
+    decay = one.settings.weight_decay
+    return adafactor.update(b, one.parameter, known, one.gradient, one.part, rates, spec, decay)
+
+
+def _elementwise(b: GraphBuilder, one: _Update, spec: OptimizerSpec) -> Mapping[Value, Value]:
+    """One node, whose state has the gradient's shape."""
+    own = [one.parameter.state(kind) for kind in _state_kinds(spec)]
+    b.types.update(dict.fromkeys(own, b.types[one.gradient]))
+    replaced = (one.parameter, *own)
+    updated = tuple(value.updated() for value in replaced)
+    b.emit_many(
+        "nesterov_update" if spec.nesterov else f"{spec.kind}_update",
+        (one.parameter, one.gradient, *own, *one.hyper),
+        outputs=updated,
+        axis=one.part.axis,
+        start=one.part.start,
+        **_numbers(spec),
+        weight_decay=one.settings.weight_decay,
+    )
+    return dict(zip(replaced, updated, strict=True))
 
 
 def _state_kinds(spec: OptimizerSpec) -> tuple[StateKind, ...]:
-    if spec.kind == "adamw":
+    if spec.kind in ("adam", "adamw"):
         return ("exp_avg", "exp_avg_sq")
-    return ("momentum",) if spec.momentum else ()
+    return ("exp_avg",) if spec.kind == "lion" else ("momentum",) if spec.momentum else ()
 
 
-def _settings(spec: OptimizerSpec) -> dict[str, Any]:
-    if spec.kind == "adamw":
-        return {name: getattr(spec, name) for name in ("beta1", "beta2", "eps", "weight_decay")}
-    return {"momentum": spec.momentum, "weight_decay": spec.weight_decay}
+def _numbers(spec: OptimizerSpec) -> Mapping[str, AttrValue]:
+    names = {"sgd": ("momentum",), "lion": ("beta1", "beta2")}.get(spec.kind, ("beta1", "beta2", "eps"))
+    return {name: getattr(spec, name) for name in names}

@@ -68,6 +68,10 @@ class TrainingGraph:
     updates: Mapping[Value, Value] = field(default_factory=dict)
     optimizer_state: Mapping[Value, Value] = field(default_factory=dict)
     hyper: tuple[Value, ...] = ()
+    accumulators: Mapping[Value, Value] = field(default_factory=dict)
+    """Input that holds the sum of a gradient over the other micro-batches of the step -> its parameter."""
+    accumulation: TrainingGraph | None = None
+    """What a micro-batch does that is not the last of its step; None where a step has one."""
     batch_axes: Mapping[Value, int | None] = field(default_factory=dict)
     """Of inputs, labels and outputs whose samples do not lie along the first axis: as `Graph.batch_axes`."""
 

@@ -190,7 +190,8 @@ def load_adapters() -> ModuleType:
     try:
         return importlib.import_module("pockfarm.fine_tuning.adapter_files")
     except ModuleNotFoundError as problem:
-        raise UsageError(f"this needs NumPy and onnx ({problem}): pip install 'pockfarm[fine-tune]'") from None
+        advice = "in a checkout of the repository: python -m pip install -c constraints.txt '.[fine-tune]'"
+        raise UsageError(f"this needs NumPy and onnx ({problem}); {advice}") from None
 
 
 def load_local() -> ModuleType:

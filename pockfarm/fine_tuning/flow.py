@@ -92,7 +92,7 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
         names = replace(names, inputs=tuple(inputs), labels=tuple(labels))
         arrays = read_data(task.data, names, inputs, labels)
     arrays = fitted(arrays, {**names.keyed(inputs), **labels})
-    settings = _settings(asked, max(map(len, arrays.values())), spec.batch)
+    settings = _settings(asked, max(map(len, arrays.values())), spec.batch * spec.accumulate)
     say(f"training {settings.steps} steps")
     run = trainer.train(step, _written(arrays, folder), settings, folder, say)
     check_left(run)

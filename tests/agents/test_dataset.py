@@ -226,3 +226,16 @@ def test_not_a_zip(tmp_path: Path) -> None:
     with pytest.raises(BadData) as caught:
         split_npz(tmp_path / "d.npz", tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES)
     assert caught.value.code == "data.format"
+
+
+def test_an_array_with_one_sample_may_be_the_same_for_all(tmp_path: Path) -> None:
+    """Which the binary knows; any other number of samples is refused here."""
+    x, mask, y = numpy.zeros((6, 2)), numpy.zeros((1, 2, 2)), numpy.arange(6)
+    files = split_npz(
+        save(tmp_path / "a.npz", mask=mask, x=x, y=y), tmp_path / "a", ["mask", "x"], max_bytes=LIMIT_BYTES
+    )
+    assert files.samples == 6
+    with pytest.raises(BadData) as caught:
+        split_npz(save(tmp_path / "b.npz", mask=mask[[0, 0]], x=x, y=y), tmp_path / "b", ["mask", "x"],
+                  max_bytes=LIMIT_BYTES)  # fmt: skip
+    assert caught.value.code == "data.shape"

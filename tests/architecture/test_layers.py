@@ -51,7 +51,7 @@ LAYERS: dict[str, Layers] = {
     ),
     "compiler.frontend": (
         "file",  # what the file says
-        ("exporters", "scope"),  # what exporters did, undone; what an import knows
+        ("exporters", "scope", "input_axes"),  # what exporters did, undone; what an import knows; where samples lie
         "call",  # one node
         ("batch_norm", "expansion", "folds", "remarks", "input_types"),
         "pieces",  # what rows are written with

@@ -158,3 +158,56 @@ def test_what_is_no_data_set_is_refused(what: str) -> None:
     data, words = REFUSED[what]
     with pytest.raises(UsageError, match=words):
         read_data(data, Names(("input",)), ONE)
+
+
+SECOND = {"src": Input((3, 4, 5), "float32", batch_axis=1),
+          "mask": Input((3, 3), "float32", batch_axis=None, example=torch.ones(3, 3))}  # fmt: skip
+OTHERS = {"y": Input((3, 4), "int64", is_label=True, batch_axis=1)}
+
+
+def sequences() -> tuple[Tensor, Tensor, Tensor]:
+    return torch.arange(120.0).reshape(3, 8, 5), torch.arange(24).reshape(3, 8), torch.ones(3, 3)
+
+
+SEQUENCES: dict[str, Callable[..., Any]] = {
+    "as the model takes them": lambda x, y, mask: ((x, mask), y),
+    "without what is the same": lambda x, y, mask: (x, y),
+    "mapping": lambda x, y, mask: {"src": x, "mask": mask, "y": y},
+    "mapping without it": lambda x, y, mask: {"src": x, "labels": y},
+    "batches": lambda x, y, mask: [(x[:, :4], y[:, :4]), (x[:, 4:], y[:, 4:])],
+    "batches with it": lambda x, y, mask: [((x[:, :6], mask), y[:, :6]), ((x[:, 6:], mask), y[:, 6:])],
+    "batches of three": lambda x, y, mask: [(x[:, :6], mask, y[:, :6]), (x[:, 6:], mask, y[:, 6:])],
+    "samples": lambda x, y, mask: TensorDataset(x.transpose(0, 1), y.T),
+}
+
+
+@pytest.mark.parametrize("form", sorted(SEQUENCES))
+def test_samples_come_first_wherever_the_model_has_them(form: str) -> None:
+    x, y, mask = sequences()
+    names = Names(("src", "mask"), ("y",), {"mask": mask})
+    found = read_data(SEQUENCES[form](x, y, mask), names, SECOND, OTHERS)
+    assert np.array_equal(found["src"], x.transpose(0, 1).numpy())
+    assert np.array_equal(found["y"], y.T.numpy())
+    assert np.array_equal(found["mask"], mask[None].numpy())
+
+
+def test_an_npz_has_its_samples_first_already(tmp_path: Path) -> None:
+    x, y, mask = sequences()
+    np.savez(tmp_path / "data.npz", src=x.transpose(0, 1).numpy(), mask=mask.numpy(), y=y.T.numpy())
+    found = read_data(tmp_path / "data.npz", Names(("src", "mask")), SECOND, OTHERS)
+    assert {name: array.shape for name, array in found.items()} == {"src": (8, 3, 5), "mask": (1, 3, 3), "y": (8, 3)}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda x, y, mask: (x[..., :4], y), "have shape"),
+        (lambda x, y, mask: (x, y[:, :5]), "different numbers of samples"),
+        (lambda x, y, mask: [((x[:, :4], mask), y[:, :4]), ((x[:, 4:], 2 * mask), y[:, 4:])], "batch_axis: null"),
+    ],
+)
+def test_what_does_not_fit_the_axes_is_refused(change: Callable[..., Any], says: str) -> None:
+    x, y, mask = sequences()
+    with pytest.raises(UsageError) as caught:
+        read_data(change(x, y, mask), Names(("src", "mask"), ("y",), {"mask": mask}), SECOND, OTHERS)
+    assert says in str(caught.value)

@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from tests.compiler.agreement.adapters import SmallCnn, peft
 from tests.models import randomize_norms
 from tests.vision import transformers
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("adapters")]
 SPEC = {"optimizer": {"kind": "sgd", "learning_rate": 0.5, "momentum": 0.9}, "batch_norm": "frozen"}
 LORA = {"rank": 4, "alpha": 16}
+DORA = {"lora": {"targets": ["c_attn", "c_fc"], "kind": "dora", **LORA}}
 NAMES = ("lora_A", "lora_B", "lora_magnitude_vector")
 
 
@@ -51,6 +53,12 @@ def tune(module: nn.Module, x: Any, y: torch.Tensor, plan: Mapping[str, Any], **
     return pockfarm.fine_tune(module, x, (x, y), plan=plan, spec={**SPEC, **spec}, steps=4)
 
 
+@cache
+def tuned_gpt2() -> FineTuned:
+    """GPT-2 with `DORA`."""
+    return tune(*gpt2(), DORA)
+
+
 def logits(module: nn.Module, x: Any) -> torch.Tensor:
     with torch.no_grad():
         given = module(**x) if isinstance(x, Mapping) else module(*x)
@@ -61,19 +69,21 @@ def assert_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
     assert float((found - wanted).abs().max()) <= 2e-5 * float(wanted.abs().max())
 
 
+def tuned_cnn() -> FineTuned:
+    """Convolutions with adapters, and a classifier that learns whole."""
+    plan = {"lora": {"targets": ["stem", "body"], **LORA}, "update": [{"parameters": ["classifier.*"]}]}
+    return tune(*cnn(), plan)
+
+
 @pytest.mark.parametrize(
-    ("make", "targets", "kind", "whole"),
-    [(gpt2, ["c_attn", "c_fc"], "dora", ()), (cnn, ["stem", "body"], "lora", ("classifier",))],
+    ("make", "train", "targets", "whole"),
+    [(gpt2, tuned_gpt2, ["c_attn", "c_fc"], ()), (cnn, tuned_cnn, ["stem", "body"], ("classifier",))],
     ids=["gpt2-dora", "cnn-lora"],
 )
 def test_merged_weights_and_peft_compute_the_same(
-    make: Any, targets: list[str], kind: str, whole: tuple[str, ...], tmp_path: Path
+    make: Any, train: Any, targets: list[str], whole: tuple[str, ...], tmp_path: Path
 ) -> None:
-    module, x, y = make()
-    base = copy.deepcopy(module)
-    rules = [{"parameters": [f"{name}.*"]} for name in whole]
-    plan = {"lora": {"targets": targets, "kind": kind, **LORA}, "update": rules}
-    tuned = tune(module, x, y, plan)
+    (base, x, _), tuned = make(), train()
     weights = {name for name, _ in base.named_parameters() if name.removesuffix(".weight").endswith(tuple(targets))}
     also = {name for name, _ in base.named_parameters() if name.startswith(whole)} if whole else set()
     assert set(tuned.changed) == weights | also
@@ -128,11 +138,9 @@ def test_kept_apart_the_base_stays_and_the_adapter_is_a_start(
 
 def test_less_memory_trains_the_same_adapters() -> None:
     """Forward calls that are repeated to fit in a limit change no bit of what learns."""
-    module, x, y = gpt2()
-    plan = {"lora": {"targets": ["c_attn", "c_fc"], "kind": "dora", **LORA}}
-    free = tune(module, x, y, plan)
+    free = tuned_gpt2()
     limit = int(0.75 * _manifest(free)["memory"]["peak_bytes"])
-    tight = tune(module, x, y, plan, memory_limit_bytes=limit)
+    tight = tune(*gpt2(), DORA, memory_limit_bytes=limit)
     assert _manifest(tight)["memory"]["peak_bytes"] <= limit
     assert any(call["again"] for call in _manifest(tight)["kernels"])
     found, wanted = load_tensors(tight.checkpoint), load_tensors(free.checkpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_training_that_diverges_is_told_with_its_losses() -> None:
     assert (training["outcome"], training["steps"]) == ("diverged", len(losses))
     assert losses[0] < 2
     assert (told.value.state, told.value.code, told.value.exit_code) == ("succeeded", "train.diverged", 4)
-    settings = {"validation": 0.25, "eval_every": 1, "save_best": True}
+    settings: dict[str, Any] = {"validation": 0.25, "eval_every": 1, "save_best": True}
     kept = pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, steps=200, learning_rate=1e6, **settings)
     assert kept.outcome == "diverged"
     assert kept.weights_step == min(kept.validations, key=lambda one: one["loss"])["step"]
@@ -73,7 +74,7 @@ def test_training_that_diverges_is_told_with_its_losses() -> None:
         ({"validation": 1.5}, "validation: must be above 0, at most 0.9"),
     ],
 )
-def test_a_setting_that_cannot_be_is_told_before_anything_is_built(given: dict[str, object], said: str) -> None:
+def test_a_setting_that_cannot_be_is_told_before_anything_is_built(given: dict[str, Any], said: str) -> None:
     module, x, y = task()
     with pytest.raises(UsageError) as told:
         pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, **given)

@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.database.models import Bundle, Dataset
 from service.datasets.archive import BadData
 from service.datasets.inspection import InspectionLimits, inspect_confined
-from service.datasets.npz import ArrayInfo, inspect_npz
+from service.datasets.npz import ArrayInfo, inspect_npz, samples_of
+from service.datasets.service import check_fit
+from service.problems import Invalid
 from tests.service.farms import TestFarm
 
 X = np.arange(48, dtype=np.float32).reshape(4, 12)
@@ -263,3 +266,44 @@ def test_the_api_process_parses_no_archive(small_farm: TestFarm, monkeypatch: py
     monkeypatch.setattr(zipfile, "ZipFile", never)
     monkeypatch.setattr(zlib, "decompressobj", never)
     assert small_farm.http.post("/datasets", files={"file": ("d.npz", GOOD)}).status_code == 201
+
+
+def test_what_is_the_same_for_every_sample_has_one_and_may_be_infinite(tmp_path: Path) -> None:
+    """A mask is made of infinities; samples are not, and nothing is NaN."""
+    x, mask = np.zeros((4, 3), np.float32), np.full((1, 3, 3), -np.inf, np.float32)
+    found = inspect(write(tmp_path, npz(x=x, mask=mask)))
+    assert samples_of(found) == 4
+    for name, array in (("mask", mask * np.nan), ("x", x - np.inf)):
+        with pytest.raises(BadData) as caught:
+            inspect(write(tmp_path, npz(**{"x": x, "mask": mask, name: array})))
+        assert (caught.value.code, caught.value.where) == ("data.not-finite", name)
+    with pytest.raises(BadData) as caught:
+        inspect(write(tmp_path, npz(x=x, mask=mask[[0, 0]])))
+    assert "mask[None]" in caught.value.hint
+
+
+MASKED = {"inputs": [{"name": "src", "dtype": "f32", "shape": [3, 8, 5], "batch_axis": 1},
+                     {"name": "mask", "dtype": "f32", "shape": [3, 3], "batch_axis": None}],
+          "labels": {"name": "labels", "dtype": "i64", "shape": [3, 8], "batch_axis": 1}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({}, ""),
+        ({"mask": [1, 3, 4]}, "data.shape"),
+        ({"src": [3, 4, 5]}, "data.shape"),
+        ({"y": [4, 2]}, "data.shape"),
+        ({"y": [1, 3]}, "data.samples"),
+    ],
+)
+def test_a_data_set_has_its_samples_first_wherever_the_model_has_them(change: dict[str, Any], code: str) -> None:
+    shapes = {"src": [4, 3, 5], "mask": [1, 3, 3], "y": [4, 3], **change}
+    arrays = {name: {"dtype": "int64" if name == "y" else "float32", "shape": shape} for name, shape in shapes.items()}
+    dataset, bundle = Dataset(arrays=arrays, samples=4), Bundle(manifest=MASKED)
+    if not code:
+        check_fit(dataset, bundle)
+        return
+    with pytest.raises(Invalid) as caught:
+        check_fit(dataset, bundle)
+    assert caught.value.code == code

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from compiler.codegen.artefacts import CompiledKernel
+from compiler.codegen.linking.hyper import hyper_rows, setting_rows
 from compiler.codegen.linking.losses import check_losses, classes_of, ignored_by, label_name, term_fields
 from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
@@ -15,16 +17,7 @@ from compiler.kernels.movement import ElementsSpec
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
-from compiler.program.program import (
-    BinaryImage,
-    KernelCall,
-    Placement,
-    Program,
-    ProgramName,
-    Region,
-    Schedule,
-    StateTensor,
-)
+from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, Schedule, StateTensor
 from compiler.step.training import Term
 from compiler.values import Value
 
@@ -60,13 +53,14 @@ class _Tables:
             *(f"extern pf_kernel_fn __tvm_ffi_{symbol};\n" for symbol in symbols),
             *(self._program_tables(program) for program in self._programs()),
             self._states(),
+            _array("pf_setting", "settings", setting_rows(self.image.optimizer)),
             self._identity(),
             self._image(),
         ]
         return "".join(parts)
 
-    def _programs(self) -> tuple[Program, Program]:
-        return self.image.programs["train"], self.image.programs["forward"]
+    def _programs(self) -> tuple[Program, ...]:
+        return tuple(self.image.programs.values())
 
     def _kernel(self, call: KernelCall) -> CompiledKernel:
         try:
@@ -136,9 +130,14 @@ class _Tables:
                 f"{len(own)}, {call.flops}u, {call.bytes_read}u, {call.bytes_written}u}}"
             )
             operands += own
-        return _array("pf_operand", f"{program.name}_operands", operands) + _array(
-            "pf_call", f"{program.name}_calls", calls
+        return (
+            _array("pf_operand", f"{program.name}_operands", operands)
+            + _array("pf_call", f"{program.name}_calls", calls)
+            + _array("pf_hyper", f"{program.name}_hyper", self._hyper(program))
         )
+
+    def _hyper(self, program: Program) -> list[str]:
+        return hyper_rows(self.image.optimizer, program.inputs, partial(self._place_or_nowhere, program))
 
     def _operands(self, program: Program, index: int, call: KernelCall) -> list[str]:
         rows = [
@@ -156,10 +155,12 @@ class _Tables:
 
     def _program(self, program: Program) -> str:
         inputs = ", ".join(self._place_or_nowhere(program, name) for name in self.image.data_inputs)
-        is_train = program.name == "train"
+        is_train = program.name != "forward"
         labels = self.image.label_arrays if is_train else ()
-        hyper = {
-            value.kind: self._place_or_nowhere(program, value) for value in program.inputs if value.role == "hyper"
+        random = {
+            value.kind: self._place_or_nowhere(program, value)
+            for value in program.inputs
+            if value.role == "hyper" and value.kind in _RANDOM
         }
         fields = {
             "calls": f"{program.name}_calls",
@@ -169,8 +170,10 @@ class _Tables:
             "labels": f"{{{', '.join(self._place_or_nowhere(program, name) for name in labels) or NOWHERE}}}",
             "loss": str(self._place(program, self.image.loss)) if is_train else NOWHERE,
             "logits": NOWHERE if is_train else str(self._place(program, self.image.logits)),
-            **dict.fromkeys(_HYPER, NOWHERE),
-            **hyper,
+            "hyper": f"{program.name}_hyper",
+            "hyper_count": str(len(self._hyper(program))),
+            **dict.fromkeys(_RANDOM, NOWHERE),
+            **random,
         }
         return _struct(fields)
 
@@ -178,8 +181,21 @@ class _Tables:
 
     def _states(self) -> str:
         """Widest elements first, so that each tensor of a checkpoint is aligned to its element; else in model order."""
-        order = sorted(self.image.state, key=lambda state: -state.type.element.item_bytes)
+        order = sorted(self._kept_state(), key=lambda state: -state.type.element.item_bytes)
         return _array("pf_state", "states", [self._state(state) for state in order])
+
+    def _kept_state(self) -> list[StateTensor]:
+        """What outlives a step: no checkpoint knows the accumulators."""
+        return [state for state in self.image.state if state.role != "accumulator"]
+
+    def _accumulators(self) -> tuple[int, int]:
+        """Where the first accumulator is, and how many bytes lie from there to the end of the region."""
+        places = [self._state_offset(state) for state in self.image.state if state.role == "accumulator"]
+        end = self._region_offset("optimizer") + self.image.plan.optimizer_bytes
+        start = min(places, default=end)
+        if any(self._state_offset(state) >= start for state in self._kept_state()):
+            raise InternalError("accumulators are not the end of the optimizer's region", where="memory")
+        return start, end - start
 
     def _state(self, state: StateTensor) -> str:
         shape = tuple(state.view_shape[axis] for axis in state.perm)
@@ -206,10 +222,9 @@ class _Tables:
         return _struct(fields)
 
     def _state_offset(self, state: StateTensor) -> int:
-        names: tuple[ProgramName, ...] = ("train", "forward")
         places = {
             self.image.plan.placements[name, state.value]
-            for name in names
+            for name in self.image.programs
             if (name, state.value) in self.image.plan.placements
         }
         if len(places) != 1:
@@ -242,8 +257,7 @@ class _Tables:
         return self.image.programs["train"].name_of(value)
 
     def _type(self, value: Value) -> TensorType:
-        train, forward = self._programs()
-        found = train.types.get(value) or forward.types.get(value)
+        found = next((program.types[value] for program in self._programs() if value in program.types), None)
         if found is None:
             raise InternalError("has no type", where=self._name(value))
         return found
@@ -300,13 +314,13 @@ class _Tables:
         if image.threads < 1:
             raise InternalError(f"threads is {image.threads}, it must be 1 or more", where="threads")
         tensors = [self._tensor(own, batch=batch, index_limit=self._index_limit(own)) for own in image.data_inputs]
-        train, forward = self._programs()
+        accumulators, accumulator_bytes = self._accumulators()
         sizes = (image.plan.weights_bytes, image.plan.optimizer_bytes, image.plan.arena_bytes)
+        programs: dict[str, str] = {program.name: self._program(program) for program in self._programs()}
         fields = {
-            "train": self._program(train),
-            "forward": self._program(forward),
+            **programs,
             "states": "states",
-            "state_count": str(len(image.state)),
+            "state_count": str(len(self._kept_state())),
             "inputs": f"{{{', '.join(tensors)}}}",
             "input_count": str(len(tensors)),
             "batch": str(batch),
@@ -315,9 +329,14 @@ class _Tables:
             "logits": self._answer(image.logits, batch),
             "terms": f"{{{', '.join(self._term(term, batch) for term in image.terms)}}}",
             "term_count": str(len(image.terms)),
-            "optimizer_kind": f"PF_{image.optimizer.kind.upper()}",
-            **{name: float(getattr(image.optimizer, name)).hex() for name in _OPTIMIZER_NUMBERS},
+            "optimizer": _text(image.optimizer.kind),
+            "learning_rate": image.optimizer.learning_rate.hex(),
+            "settings": "settings",
+            "setting_count": str(len(setting_rows(image.optimizer))),
             "schedule": _schedule(image.optimizer.schedule),
+            "micro_batches": str(image.optimizer.micro_batches),
+            "accumulator_offset": str(accumulators),
+            "accumulator_bytes": str(accumulator_bytes),
             "threads": str(image.threads),
             "sizes": f"{{{', '.join(map(str, sizes))}}}",
             "optimizer_offset": str(self._region_offset("optimizer")),
@@ -329,15 +348,12 @@ class _Tables:
         return f"const pf_image pf_image_data = {_struct(fields)};\n"
 
 
-_HYPER = ("learning_rate", "bias_correction_1", "bias_correction_2_sqrt", "random_seed", "random_step")
-
-
 def _schedule(schedule: Schedule) -> str:
     kind, ratio = f"PF_RATE_{schedule.kind.upper()}", schedule.final_ratio.hex()
     return f"{{.kind = {kind}, .warmup_steps = {schedule.warmup_steps}, .final_ratio = {ratio}}}"
 
 
-_OPTIMIZER_NUMBERS = ("learning_rate", "momentum", "beta1", "beta2")
+_RANDOM = ("random_seed", "random_step")
 
 
 def _is_read(program: Program, value: Value) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ class OnnxStep:
     """Input that reads optimizer state -> (kind, parameter)."""
 
     @classmethod
+    @lru_cache(maxsize=1)
     def of(cls, folder: Path) -> OnnxStep:
-        """That of a bundle unpacked in `folder`."""
+        """That of a bundle unpacked in `folder`; a session takes longer to make than a step."""
         graph = TrainingGraph(folder / "training.onnx", state={})
         about = graph.about
         layouts = {name[7:]: json.loads(text) for name, text in about.items() if name.startswith("layout.")}
@@ -49,7 +51,7 @@ class OnnxStep:
 
     def _inside(self, name: str, checkpoint: Mapping[str, np.ndarray]) -> np.ndarray:
         layout = self.layouts[name]
-        return np.ascontiguousarray(checkpoint[name].reshape(layout["view_shape"]).transpose(layout["perm"]))
+        return np.array(checkpoint[name].reshape(layout["view_shape"]).transpose(layout["perm"]), order="C")
 
     def _moment(self, name: str, checkpoint: Mapping[str, np.ndarray]) -> np.ndarray:
         kind, of = self.state[name]

@@ -81,8 +81,22 @@ def _run(model: bytes, feeds: Mapping[str, Array]) -> dict[str, Array]:
     return dict(zip(names, found, strict=True))
 
 
-@pytest.mark.parametrize("optimizer", [SGD, {"kind": "adamw"}], ids=["sgd", "adamw"])
-@pytest.mark.parametrize("name", SMALL)
+NO_DECAY = {"kind": "vector", "weight_decay": 0.0, "learning_rate_factor": 2.0}
+OTHERS: Mapping[str, Mapping[str, object]] = {
+    "nesterov": {**SGD, "nesterov": True},
+    "adam": {"kind": "adam", "weight_decay": 0.1},
+    "lion": {"kind": "lion", "weight_decay": 0.1, "groups": [NO_DECAY]},
+    "adafactor": {"kind": "adafactor", "weight_decay": 0.1, "clip_norm": 0.1, "groups": [NO_DECAY]},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [
+        *((name, optimizer) for name in SMALL for optimizer in (SGD, {"kind": "adamw"})),
+        *(("small_cnn", optimizer) for optimizer in OTHERS.values()),
+    ],
+)
 def test_a_full_step_agrees(name: str, optimizer: Mapping[str, object]) -> None:
     step = _step(name, optimizer=optimizer)
     feeds = _feeds(step.graph)

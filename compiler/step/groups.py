@@ -1,0 +1,86 @@
+"""Which settings of the optimizer each parameter has: the optimizer's own, or those of the last group that names it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from compiler.errors import SpecError
+from compiler.graph import Graph, Parameter
+from compiler.spec.groups import GroupKind, ParameterGroup
+from compiler.spec.optimizer import OptimizerSpec
+from compiler.values import Value
+from compiler.warnings import CompileWarning, few_of
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What may differ between parameters."""
+
+    weight_decay: float
+    factor: float = 1.0
+    """Of the learning rate."""
+
+
+def settings_of(graph: Graph, spec: OptimizerSpec, learning: Collection[Value]) -> Mapping[Value, Settings]:
+    """The settings of every parameter that learns.
+
+    Raises: SpecError for a group, or one of its names, that matches no parameter of the model (with near names).
+    """
+    found = dict.fromkeys(learning, Settings(spec.weight_decay))
+    names = {graph.parameters[value].name: value for value in learning}
+    for position, group in enumerate(spec.groups):
+        for name in _members(graph, group, f"spec.optimizer.groups[{position}]"):
+            if name in names:
+                found[names[name]] = _with(found[names[name]], group)
+    return found
+
+
+def group_warnings(graph: Graph, spec: OptimizerSpec, learning: Collection[Value]) -> tuple[CompileWarning, ...]:
+    """Groups of parameters that all stay as they are."""
+    names = {graph.parameters[value].name for value in learning}
+    told = []
+    for position, group in enumerate(spec.groups):
+        where = f"spec.optimizer.groups[{position}]"
+        members = list(_members(graph, group, where))
+        if names.isdisjoint(members):
+            message = f"none of its {len(members)} parameters learns: {few_of(members)}"
+            hint = "the plan freezes them; leave the group out, or let them learn"
+            told.append(CompileWarning("optimizer.group_frozen", where, message, hint))
+    return tuple(told)
+
+
+def _with(before: Settings, group: ParameterGroup) -> Settings:
+    decay, factor = group.weight_decay, group.learning_rate_factor
+    return Settings(before.weight_decay if decay is None else decay, before.factor if factor is None else factor)
+
+
+def _members(graph: Graph, group: ParameterGroup, where: str) -> Iterator[str]:
+    known = graph.named_parameters()
+    for pattern in group.parameters:
+        matched = [name for name in known if name == pattern or fnmatchcase(name, pattern)]
+        kept = [name for name in matched if _is(known[name], group.kind)]
+        if not kept:
+            raise SpecError(_no_match(pattern, group, len(matched)), where=where, hint=_near(known, pattern))
+        yield from kept
+
+
+def _is(parameter: Parameter, kind: GroupKind) -> bool:
+    if kind == "vector":
+        return len(parameter.file_shape) <= 1
+    return kind in ("any", parameter.kind)
+
+
+def _no_match(pattern: str, group: ParameterGroup, matched: int) -> str:
+    if matched:
+        return f"{pattern!r} matches {matched} parameters, none of kind {group.kind}"
+    return f"no parameter is called {pattern!r}"
+
+
+def _near(known: Mapping[str, Parameter], pattern: str) -> str:
+    near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
+    if near:
+        return "did you mean " + ", ".join(near) + "?"
+    return f"the model has {len(known)} parameters, such as {', '.join(list(known)[:4])}"
