@@ -13,6 +13,8 @@ import pytest
 from device_agents import wire as p
 from device_agents.execute import run_bundle
 from device_agents.job.sandbox import Sandbox
+from device_agents.job.step_events import Done, Failed, StepDone, Validated, read_event
+from device_agents.job.training import TrainingFindings
 from device_agents.wire import RunSettings
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
@@ -140,24 +142,46 @@ LIES: dict[str, list[dict[str, object]]] = {
 }
 
 
+def findings() -> TrainingFindings:
+    """Of a run of mode train after four steps with a validation; what comes next is the binary's to say."""
+    settings = RunSettings("train", steps=5, learning_rate=0.1, validation=0.25, eval_every=2)
+    found = TrainingFindings(settings, samples=8, batch=4)
+    for step in range(1, 5):
+        found.take_step(StepDone(step, 0.5, 1.0, 0.1))
+        if step == 2:
+            found.take_validation(Validated(2, 2, 0.25))
+    return found
+
+
+def hear(found: TrainingFindings, event: object) -> None:
+    {StepDone: found.take_step, Validated: found.take_validation, Done: found.take_end, Failed: found.take_error}[
+        type(event)
+    ](event)  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("kind", sorted(LIES))
-def test_training_that_cannot_be_ends_the_run_with_its_cause(tmp_path: Path, kind: str) -> None:
-    """After 3 steps with a validation; the run is to have 4, and the best is the first."""
+def test_training_that_cannot_be_is_refused_and_leaves_a_report_that_can(kind: str) -> None:
+    found = findings()
+    *before, last = [json.dumps(line).encode() for line in LIES[kind]]
+    for line in before:
+        hear(found, read_event(line))
+    with pytest.raises(p.ProtocolError):
+        hear(found, read_event(last))
+    said = found.report(has_weights=False)
+    assert p.from_json(p.Training, p.to_json(said)) == said
+    assert said.steps == 4
+    assert said.outcome != "diverged"
+
+
+def test_training_that_cannot_be_ends_the_run_with_its_cause(tmp_path: Path) -> None:
     path, data = tmp_path / "b.pfb", tmp_path / "d.npz"
     data.write_bytes(npz())
-    said = "\n".join(map(json.dumps, LIES[kind]))
-    fourth = 'command == "train" and [say("step", step=4, loss=0.5, us=1.0, learning_rate=0.1)]'
-    then = f"{fourth} and print({said!r}, flush=True)"
-    step = script(then=then).replace(b"while done < steps and", b"while done < steps - 1 and")
-    path.write_bytes(bundle(step=step))
-    settings = RunSettings("train", steps=5 if "step" in said.split('"event": ')[-1][:7] else 4, learning_rate=0.1,
-                           validation=0.25, eval_every=2)  # fmt: skip
-    report = run_bundle(path, settings, data=data).report
-    assert (report.outcome.state, report.outcome.cause, report.outcome.code) == ("failed", "compiler", "step.output"), (
-        kind
-    )
+    lie = json.dumps({**VALIDATION, "samples": 3})
+    path.write_bytes(bundle(step=script(then=f"command == 'train' and print({lie!r}, flush=True)")))
+    report = run_bundle(path, RunSettings("train", steps=4, validation=0.25, eval_every=3), data=data).report
+    assert (report.outcome.cause, report.outcome.code) == ("compiler", "step.output")
     assert report.training is not None
-    assert report.training.outcome in ("stopped", "completed")
+    assert (report.training.outcome, report.training.steps) == ("stopped", 4)
     assert report.training.weights_step is None
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import pockfarm
+from compiler.trained.bring_back import manifest_of
 from pockfarm.errors import Diverged, UsageError
 
 SPEC = {"batch": 8, "optimizer": {"kind": "sgd", "learning_rate": 0.2}}
@@ -48,6 +49,16 @@ def test_the_best_validated_state_comes_back() -> None:
     module.load_state_dict(tuned)
     with torch.no_grad():
         assert F.cross_entropy(module.double()(x[48:].double()), y[48:]).item() == pytest.approx(min(losses), rel=1e-5)
+
+
+def test_a_schedule_of_the_spec_is_what_a_run_takes_unless_told() -> None:
+    module, x, y = task()
+    spec = {**SPEC, "schedule": {"kind": "linear", "warmup_steps": 2, "final_ratio": 0.5}}
+    tuned = pockfarm.fine_tune(module, x[:8], (x, y), spec=spec, steps=6)
+    assert tuned.learning_rates == pytest.approx([0.0, 0.1, 0.2, 0.175, 0.15, 0.125])
+    assert manifest_of(tuned.bundle)["schedule"] == spec["schedule"]
+    told = pockfarm.fine_tune(module, x[:8], (x, y), spec=spec, steps=2, schedule="constant", warmup_steps=0)
+    assert told.learning_rates == pytest.approx([0.2, 0.2])
 
 
 def test_training_that_diverges_is_told_with_its_losses() -> None:

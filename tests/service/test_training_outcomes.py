@@ -87,7 +87,7 @@ def test_an_older_agents_failure_is_the_same_outcome(farm: TestFarm) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"steps": 4}, {"best_step": 2}, {"weights_step": 3}, {"learning_rates": [0.1]}, {"outcome": "perfect"}],
+    [{"steps": 4}, {"outcome": "perfect"}],
 )
 def test_a_report_of_training_that_cannot_be_is_refused(farm: TestFarm, change: dict[str, Any]) -> None:
     farm.run(bundle=farm.bundle(), mode="train", dataset=farm.dataset(), steps=9, **VALIDATED)
