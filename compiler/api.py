@@ -26,6 +26,7 @@ from compiler.bundle.report import MAX_STEP_BYTES, compile_report
 from compiler.bundle.training_files import TrainingFiles, training_files
 from compiler.bundle.tuning import build_tuning
 from compiler.codegen.linking.link import link_binary
+from compiler.explain import explain_plan
 from compiler.export.training import Weights, training_model
 from compiler.external import NO_EXTERNAL, External, model_digest
 from compiler.frontend.file.prescan import external_locations
@@ -123,6 +124,6 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
 
 __all__ = [
     "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "Bundle", "TuningEntry", "TuningTable", "build_tuning",
-    "compile_report", "compile_training", "export_training_graph", "external_locations", "initial_checkpoint",
-    "load_target", "make_image", "text_after",
+    "compile_report", "compile_training", "explain_plan", "export_training_graph", "external_locations",
+    "initial_checkpoint", "load_target", "make_image", "text_after",
 ]  # fmt: skip

@@ -98,6 +98,7 @@ def walk(
             optimizer=_optimizer(spec),
             threads=settings.threads,
             stage_ms=clock.ms,
+            ways=placed.ways,
             choices=placed.choices,
             trace=trace,
             warnings=tuple(dict.fromkeys(training.graph.warnings)),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from pockfarm.commands import farm, local, machine, training_graph, tune
+from pockfarm.commands import deltas, farm, local, machine, plans, training_graph, tune
 from pockfarm.errors import PockfarmError, Refused
 
 INTERRUPTED = 130
@@ -24,6 +24,9 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     local.add_targets,
     training_graph.add_export_training_graph,
     tune.add_tune,
+    deltas.add_delta,
+    plans.add_plan,
+    plans.add_schema,
     farm.add_compile,
     farm.add_run,
     farm.add_jobs,

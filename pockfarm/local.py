@@ -130,6 +130,25 @@ def text_after(
         raise _translated(problem) from None
 
 
+def explain(model: Path, plan: str | bytes, spec: str | bytes, target: str) -> Mapping[str, Any]:
+    """What a plan means for a model (`compiler.explain`), as plain data; no kernel is built. Otherwise as `build`."""
+    from compiler import api
+
+    try:
+        with files_of(model) as files:
+            settings = _settings(plan, spec, target, lambda stage, fraction: None, None)
+            return api.explain_plan(files.model, settings, files.mapped())
+    except CompileError as problem:
+        raise _translated(problem) from None
+
+
+def schema_text(document: str) -> str:
+    """The JSON Schema of plans or specs."""
+    from compiler.spec import schema
+
+    return schema.schema_text(document)
+
+
 def export_training_graph(
     model: Path, plan: str | bytes, spec: str | bytes, out: Path, *, frozen: Literal["embedded", "inputs"] = "embedded"
 ) -> tuple[tuple[Path, ...], tuple[CompileWarning, ...]]:

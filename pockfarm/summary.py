@@ -96,6 +96,14 @@ def kernel_table(report: Json) -> str:
     return text_table(("kernel", "phase", "us", "share", "GFLOP/s", "GB/s"), rows) + note
 
 
+def memory_text(memory: Json) -> str:
+    """What a step takes in memory, by a manifest: the arena beside the bound below which no packing gets."""
+    arena, bound = optional_number(memory, "arena_bytes") or 0.0, optional_number(memory, "bound_bytes") or 0.0
+    gap = f" (bound {mib(bound)}, gap {arena / bound - 1:.2%})" if bound else ""
+    state = (f"{name} {mib(optional_number(memory, f'{name}_bytes'))}" for name in ("weights", "optimizer"))
+    return f"memory {mib(optional_number(memory, 'peak_bytes'))} MiB: arena {mib(arena)}{gap}, {', '.join(state)}"
+
+
 def evaluation_text(report: Json, name: str) -> str:
     """`evaluation_before` or `evaluation_after` in words; empty if there was none."""
     evaluation = part(report, name)

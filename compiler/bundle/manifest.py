@@ -42,6 +42,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "buffers": list(step.forward.buffers()),
         "memory": {
             "arena_bytes": memory.arena_bytes,
+            "bound_bytes": memory.bound_bytes,
             "weights_bytes": memory.weights_bytes,
             "optimizer_bytes": memory.optimizer_bytes,
             "peak_bytes": memory.arena_bytes + state_bytes,

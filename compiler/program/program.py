@@ -155,6 +155,13 @@ class MemoryPlan:
     weights_bytes: int
     optimizer_bytes: int
     arena_bytes: int
+    bound_bytes: int
+    """The most bytes of the arena alive at one call, in the chosen order of calls: no packing of them is smaller."""
+
+    @property
+    def gap(self) -> float:
+        """By how much of the bound the arena is larger than it."""
+        return self.arena_bytes / self.bound_bytes - 1 if self.bound_bytes else 0.0
 
     @property
     def needed_bytes(self) -> int:

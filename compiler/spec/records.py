@@ -13,7 +13,7 @@ kinds take them and, where kinds differ, their defaults.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import Any, TypeVar
 
@@ -105,6 +105,29 @@ def plain_record(record: Any) -> dict[str, Json]:
         if one.is_for(variant) and (one.always or value != one.default_for(variant)):
             told[one.called] = one.form.plain(value)
     return told
+
+
+def every_field(record: Any, where: str = "") -> Iterator[tuple[str, Json, bool]]:
+    """(place, value, whether it is the default) of every field that a record has, those of records in it too."""
+    variant = str(getattr(record, "kind", ""))
+    for one in members_of(type(record)):
+        if not one.is_for(variant):
+            continue
+        value, place = getattr(record, one.name), f"{where}{one.called}"
+        inner = list(enumerate(value)) if isinstance(value, tuple) else []
+        if members_of_value(value):
+            yield from every_field(value, f"{place}.")
+        elif inner and all(members_of_value(entry) for _, entry in inner):
+            for number, entry in inner:
+                yield from every_field(entry, f"{place}[{number}].")
+        else:
+            plain = None if value is None else one.form.plain(value)
+            yield place, plain, value == one.default_for(variant)
+
+
+def members_of_value(value: object) -> bool:
+    """Whether a value is a record."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and bool(members_of(type(value)))
 
 
 def schema_of(kind: type[Any], *, without: Collection[str] = ()) -> dict[str, Json]:

@@ -31,6 +31,11 @@ class UpdateSlice:
         """True if every element learns."""
         return self.axis < 0
 
+    def elements(self, shape: tuple[int, ...]) -> int:
+        """How many elements of a parameter of this inside shape learn."""
+        whole = math.prod(shape)
+        return whole if self.is_whole else whole // shape[self.axis] * self.size
+
 
 UpdatePlan = Mapping[Value, UpdateSlice]
 """Parameter -> what learns of it, in the model's order; parameters that do not appear are frozen."""

@@ -42,6 +42,10 @@ class Trained:
     calls: Mapping[str, int]
     added: tuple[str, ...]
     apart: Callable[[], KeptApart]
+    base: Mapping[str, Array]
+    """What changed, as it was in the file."""
+    model: str
+    """The model's digest, as the bundle knows it."""
 
 
 def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External = NO_EXTERNAL) -> Trained:
@@ -78,9 +82,12 @@ def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External 
     changed |= _merged(origins, before, {**after, **own, **changed})
     new = stored.with_tensors(changed, whole)
     parameters = {**own, **changed}
-    calls = {name: stored.norms_of(name) for name in json.loads(bytes(members[MANIFEST])).get("buffers", ())}
+    manifest = json.loads(bytes(members[MANIFEST]))
+    calls = {name: stored.norms_of(name) for name in manifest.get("buffers", ())}
     met = {name: count for name, count in calls.items() if count}
-    return Trained(new.files, changed, parameters, tuple(revived), met, new.added, apart)
+    held = {name: stored.tensor(name) if name in behind else before[name] for name in changed}
+    digest = str(manifest.get("digests", {}).get("model", ""))
+    return Trained(new.files, changed, parameters, tuple(revived), met, new.added, apart, held, digest)
 
 
 def _merged(origins: Origins, before: Mapping[str, Array], after: Mapping[str, Array]) -> dict[str, Array]:
@@ -118,6 +125,11 @@ def _behind(norm: FoldedNorm) -> tuple[str, ...]:
     """The author's tensors that a folded norm stands for."""
     names = (norm.scale, norm.shift, norm.mean, norm.variance, norm.own_bias, "" if norm.alone else norm.weight)
     return tuple(name for name in names if name)
+
+
+def weights_of(bundle: Held) -> Mapping[str, Array]:
+    """The tensors that a bundle's training begins with. Raises: ModelError."""
+    return tensors_of(_members(bundle)[WEIGHTS], f"{WEIGHTS} of the bundle")
 
 
 def manifest_of(bundle: Held) -> Mapping[str, Any]:

@@ -29,8 +29,18 @@ def tensors_of(checkpoint: Held, where: str = "checkpoint") -> dict[str, Array]:
             for name, entry in header.items()
             if name != "__metadata__"
         }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as problem:
         raise ModelError(f"not a safetensors file of ours: {problem!r:.200}", where=where) from None
+
+
+def metadata_of(checkpoint: Held, where: str = "checkpoint") -> dict[str, str]:
+    """The texts that a file says beside its tensors. Raises: ModelError for what is no safetensors file."""
+    data = memoryview(checkpoint)
+    try:
+        header = json.loads(bytes(data[_LENGTH_BYTES : _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")]))
+        return {str(name): str(text) for name, text in dict(header.get("__metadata__", {})).items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as problem:
+        raise ModelError(f"not a safetensors file: {problem!r:.200}", where=where) from None
 
 
 def _tensor(data: memoryview, dtype: np.dtype[np.generic], shape: tuple[int, ...], begin: int, end: int) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 
 from device_agents.wire import MODES
 from pockfarm.client import Farm
+from pockfarm.commands.deltas import load_deltas
 from pockfarm.commands.local import (
     add_recipe_options,
     compile_progress,
@@ -70,6 +71,7 @@ def add_weights(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("run_id", metavar="RUN")
     command.add_argument("--out", type=Path, metavar="F.safetensors")
     command.add_argument("--adapter", type=Path, metavar="DIR", help="what peft loads, of a plan with lora")
+    command.add_argument("--delta", action="store_true", help="only what the run changed of the bundle's weights")
 
 
 def add_dataset(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -224,12 +226,16 @@ def _report(options: argparse.Namespace) -> int:
 def _weights(options: argparse.Namespace) -> int:
     if options.out is None and options.adapter is None:
         raise UsageError("say where to: --out F.safetensors, or --adapter DIR for what peft loads")
+    if options.delta and options.out is None:
+        raise UsageError("--delta writes a file: say which with --out F.safetensors")
     with connect(options) as farm:
         data = farm.weights(options.run_id)
-        bundle = farm.bundle_bytes(farm.run(options.run_id).bundle_digest) if options.adapter is not None else b""
+        needs_bundle = options.adapter is not None or options.delta
+        bundle = farm.bundle_bytes(farm.run(options.run_id).bundle_digest) if needs_bundle else b""
     if options.out is not None:
-        _write(options.out, data)
-        print(f"{options.out}  {len(data):,} bytes")
+        written = load_deltas().delta_of(bundle, data) if options.delta else data
+        _write(options.out, written)
+        print(f"{options.out}  {len(written):,} bytes")
     if options.adapter is not None:
         load_adapters().save_adapter_of(bundle, data, options.adapter)
         print(options.adapter)

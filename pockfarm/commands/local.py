@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import re
 import sys
 import tempfile
 import time
@@ -17,7 +18,7 @@ from typing import Any
 from device_agents.wire import LOCAL_MODES, RunSettings
 from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import Failed, UsageError
-from pockfarm.summary import is_diverged, report_text
+from pockfarm.summary import is_diverged, memory_text, report_text
 from pockfarm.table import seconds, text_table
 from pockfarm.values import CompileWarning
 
@@ -78,13 +79,16 @@ def add_targets(subparsers: argparse._SubParsersAction[Any]) -> None:
 def add_recipe_options(command: argparse.ArgumentParser) -> None:
     """`--plan` and `--spec`, the same for a local build and a farm's compile."""
     presets = ", ".join(PRESETS)
-    command.add_argument("--plan", default="full", help=f"file (JSON or YAML), or a preset: {presets} (default: full)")
+    command.add_argument(
+        "--plan", default="full", help=f"file (JSON or YAML), or a preset: {presets}, … (default: full)"
+    )
     command.add_argument("--spec", default="", help="file (JSON or YAML) or inline YAML (default: batch 8, SGD)")
 
 
 def plan_source(option: str) -> str:
-    """The text of a plan: a preset's name as it is, else the file's content."""
-    return option if option in PRESETS else source(option, "--plan")
+    """The text of a plan: a word as it is (a preset's name, if it is one), else the file's content."""
+    is_word = re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", option) and not Path(option).is_file()
+    return option if is_word else source(option, "--plan")
 
 
 def source(option: str, name: str) -> str:
@@ -147,6 +151,7 @@ def _build(options: argparse.Namespace) -> int:
     built.write(options.out)
     print_warnings(built.warnings, f"report.json in {options.out}")
     print(f"{options.out}  {built.size_bytes:,} bytes  {built.digest}  ({seconds(time.monotonic() - started_s)})")
+    print(memory_text(built.bundle.manifest["memory"]))
     return 0
 
 

@@ -23,6 +23,7 @@ from device_agents.wire import RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
 from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data, unread_names
+from pockfarm.fine_tuning.deltas import changes_of
 from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.run import check_left, check_settings, settings_of_run, steps_kept, told_of
@@ -98,8 +99,11 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     check_left(run)
     checkpoint = _held(run.checkpoint)
     trained = _brought_back(brought, bundle, checkpoint)
+    state = brought.state(trained, steps_kept(run, settings.steps))
     return FineTuned(
-        brought.state(trained, steps_kept(run, settings.steps)),
+        state,
+        changes=changes_of(brought.base(trained), state),
+        model=trained.model,
         files=trained.files,
         changed=tuple(sorted(trained.changed)),
         report=run.report,

@@ -40,20 +40,26 @@ class Brought:
     """An ONNX model, its files open, and where it comes from.
 
     `inputs` is what the example says of the inputs (empty without one). `frozen` are parameters that the model itself
-    says do not learn (globs). `state` makes the complete state of what came back and the number of steps done.
+    says do not learn (globs). `state` makes the complete state of what came back and the number of steps done;
+    `base` says what those parts of it were that changed.
     """
 
     files: ModelFiles
     inputs: Mapping[str, Input]
     frozen: tuple[str, ...]
     state: Callable[[Trained, int], Mapping[str, Any]]
+    base: Callable[[Trained], Mapping[str, Any]]
     warnings: tuple[CompileWarning, ...] = ()
 
 
 def brought_file(model: File, opened: ExitStack) -> Brought:
     """An ONNX file; its state are its parameters. Its data files stay open as long as `opened`. Raises: UsageError."""
     files = opened.enter_context(files_of(_as_path(model)))
-    return Brought(files, {}, (), lambda trained, _: {name: one.copy() for name, one in trained.parameters.items()})
+    return Brought(files, {}, (), _parameters, lambda trained: trained.base)
+
+
+def _parameters(trained: Trained, steps: int) -> Mapping[str, Any]:
+    return {name: one.copy() for name, one in trained.parameters.items()}
 
 
 def is_file(model: object) -> bool:

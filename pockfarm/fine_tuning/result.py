@@ -12,9 +12,11 @@ from typing import Any
 from compiler.errors import CompileError
 from compiler.trained.adapters import KeptApart
 from compiler.trained.checkpoints import Held
+from compiler.trained.delta import Change
 from compiler.trained.files import Files
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.adapter_files import save_adapter
+from pockfarm.fine_tuning.deltas import write_delta
 from pockfarm.values import CompileWarning, optional_number, part, parts, text
 
 
@@ -35,6 +37,8 @@ class FineTuned(dict[str, Any]):
         state: Mapping[str, Any],
         *,
         files: Files,
+        changes: Mapping[str, Change],
+        model: str,
         changed: tuple[str, ...],
         report: Mapping[str, Any],
         warnings: tuple[CompileWarning, ...],
@@ -50,6 +54,7 @@ class FineTuned(dict[str, Any]):
         self.warnings = warnings
         self._files, self._checkpoint, self._bundle = files, checkpoint, bundle
         self._apart = apart
+        self._changes, self._model = changes, model
 
     @property
     def losses(self) -> list[float]:
@@ -99,6 +104,10 @@ class FineTuned(dict[str, Any]):
         Raises: UsageError without adapters, or where a rule let something learn that peft has no place for.
         """
         save_adapter(self._apart, Path(folder))
+
+    def save_delta(self, path: str | os.PathLike[str]) -> None:
+        """Write what training changed of the state, and nothing else (`pockfarm.apply_delta`). Raises: UsageError."""
+        write_delta(Path(path), self._changes, self, self._model)
 
     @property
     def checkpoint(self) -> bytes:

@@ -73,6 +73,7 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
         inputs={name: _input(tensor, wanted.axes.get(name, 0)) for name, tensor in inputs_of(module, call).items()},
         frozen=patterns(frozen, learning),
         state=lambda trained, steps: completed(module, trained, steps),
+        base=lambda trained: changing(module, trained),
         warnings=told,
     )
 
@@ -270,3 +271,13 @@ def completed(module: Any, trained: Trained, steps: int) -> Mapping[str, Any]:
         if name.endswith("running_mean") and count in state:
             state[count] += steps * calls
     return state
+
+
+def changing(module: Any, trained: Trained) -> dict[str, Any]:
+    """What those of the module's tensors hold that a training changed (arrays), under all of their names."""
+    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    changed = {id(own[name]) for name in trained.changed if name in own}
+    counts = {f"{name.rpartition('running_mean')[0]}num_batches_tracked" for name in trained.calls}
+    state = module.state_dict()
+    concerned = (name for name in state if name in own and (id(own[name]) in changed or name in counts))
+    return {name: state[name].detach().cpu().numpy() for name in concerned}

@@ -46,7 +46,7 @@ LAYERS: dict[str, Layers] = {
         "bundle",  # what leaves
         "trained",  # what comes back
         "pipeline",
-        "stage_text",  # any stage as text
+        ("explain", "stage_text"),  # a plan's meaning; any stage as text
         "api",
     ),
     "compiler.frontend": (

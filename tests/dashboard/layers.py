@@ -125,3 +125,27 @@ def _placed(live: list[tuple[str, int, int, int]]) -> tuple[list[dict[str, Any]]
             offset = max(offset, -(-(other["offset_bytes"] + other["size_bytes"]) // 64) * 64)
         placed.append({"name": name, "offset_bytes": offset, "size_bytes": size, "first": first, "last": last})
     return placed, max(entry["offset_bytes"] + entry["size_bytes"] for entry in placed)
+
+
+def plan_section(layers: list[Layer], trained: set[str]) -> dict[str, Any]:
+    """What a compile report says of a plan: a row for each layer, and their sum."""
+    rows = [
+        {
+            "name": layer.name,
+            "number": number,
+            "operator": "conv2d",
+            "learns": ["weight", "bias"] if layer.name in trained else [],
+            "elements": layer.weight_bytes // 4 if layer.name in trained else 0,
+            "all_elements": layer.weight_bytes // 4,
+            "weight_bytes": layer.weight_bytes if layer.name in trained else 0,
+            "gradient_bytes": 0,
+            "optimizer_bytes": layer.weight_bytes if layer.name in trained else 0,
+            "kept_bytes": layer.output_bytes if layer.name in trained else 0,
+            "forward_flops": layer.flops,
+            "backward_flops": 2 * layer.flops if layer.name in trained else 0,
+        }
+        for number, layer in enumerate(layers)
+    ]
+    sums = [name for name in rows[0] if isinstance(rows[0][name], int) and name != "number"]
+    totals = {name: sum(int(row[name]) for row in rows) for name in sums}  # type: ignore[call-overload]
+    return {"rows": rows, "rows_left_out": 0, "totals": totals, "frozen": [], "cannot_learn": []}

@@ -19,7 +19,7 @@ from service.database.models import (
     Result,
     Run,
 )
-from tests.dashboard.layers import Layer, training_step
+from tests.dashboard.layers import Layer, plan_section, training_step
 from tests.dashboard.reports import sample_report
 
 HOUR_S = 3600.0
@@ -106,12 +106,23 @@ class Seeder:
         report = {
             "schema": "pockfarm.compile-report/1",
             "arena": step.arena,
+            "memory_curve": [
+                {
+                    "name": f"{count} forward kernels repeated",
+                    "needed_bytes": int(step.memory["peak_bytes"] * share),
+                    "flops": 100,
+                    "flops_ratio": ratio,
+                    "taken": not count,
+                }
+                for count, share, ratio in ((0, 1.0, 1.0), (6, 0.7, 1.06), (20, 0.5, 1.1))
+            ],
             "graph": {
                 "imported_nodes": len(layers) * 3,
                 "training_nodes": len(step.kernels) * 4,
                 "after_passes": len(step.kernels) * 2,
                 "kernels": len(step.kernels),
             },
+            "plan": plan_section(layers, trained),
             "notes": [
                 "52 BatchNormalization nodes folded into convolutions",
                 "gradients stop at blocks.10.expand: nothing below learns",

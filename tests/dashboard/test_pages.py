@@ -297,3 +297,14 @@ def test_the_run_list_can_be_narrowed_to_every_mode_there_is(browser: TestClient
     [choices] = re.findall(r'<select[^>]*name="mode".*?</select>', page, re.DOTALL)
     assert re.findall(r'<option value="(\w+)"', choices) == list(MODES)
     assert browser.get("/dashboard/runs?mode=tune").status_code == 200
+
+
+def test_a_jobs_page_says_what_learns_and_its_file_has_every_layer(seeded: SeededFarm, browser: TestClient) -> None:
+    address = f"/dashboard/jobs/{seeded.ids.done_job}"
+    grids = check_page(browser.get(address).text).tables
+    shown = next(grid for grid in grids if "What learns" in grid.rows[0])
+    rows = browser.get(f"{address}/plan.json").json()["rows"]
+    learning = [row for row in rows if row["learns"]]
+    assert 0 < len(learning) < len(rows) - 1
+    assert len(shown.rows) == 1 + len(learning) + 1
+    assert sum(row["weight_bytes"] for row in learning) == rows[-1]["weight_bytes"] > 0

@@ -275,7 +275,8 @@ def test_what_is_the_same_for_every_sample_has_one_and_may_be_infinite(tmp_path:
     assert samples_of(found) == 4
     for name, array in (("mask", mask * np.nan), ("x", x - np.inf)):
         with pytest.raises(BadData) as caught:
-            inspect(write(tmp_path, npz(**{"x": x, "mask": mask, name: array})))
+            given: dict[str, Any] = {"x": x, "mask": mask, name: array}
+            inspect(write(tmp_path, npz(**given)))
         assert (caught.value.code, caught.value.where) == ("data.not-finite", name)
     with pytest.raises(BadData) as caught:
         inspect(write(tmp_path, npz(x=x, mask=mask[[0, 0]])))

@@ -40,17 +40,25 @@ class Layer:
 def layers_of(graph: Graph) -> tuple[Layer, ...]:
     """The layers, each at the first use of its weights."""
     behind, readers = parameters_behind(graph), graph.consumers()
+    beside = adapter_names(graph)
     found: list[Layer] = []
     seen: set[Value] = set()
     for position, node in enumerate(graph.nodes):
         operands = _operands(graph, node, behind)
         if operands is None or seen.issuperset(operands[1]):
             continue
+        if any(graph.parameters[value].name in beside for value in operands[1]):
+            continue
         data, weights = operands
         seen.update(weights)
         biases = tuple(value for value in _biases(graph, node, behind, readers) if value not in seen)
         found.append(Layer(len(found), position, node, data, weights, biases))
     return tuple(found)
+
+
+def adapter_names(graph: Graph) -> frozenset[str]:
+    """The parameters that stand beside another one: their products are no layers of their own."""
+    return frozenset(name for one in graph.origins.adapters for name in one.names)
 
 
 def parameters_behind(graph: Graph) -> Mapping[Value, tuple[Value, ...]]:

@@ -7,10 +7,11 @@ from types import MappingProxyType
 
 from compiler.errors import PlanError
 from compiler.graph import Graph
+from compiler.spec.documents import SparsePlan
 from compiler.spec.rules import UpdateRule
-from compiler.spec.schemes import Scheme, SchemeKind
+from compiler.spec.schemes import NAMED, Scheme, SchemeKind
 from compiler.step.planning.blocks import Block, bottlenecks, path_of, transformer_blocks
-from compiler.step.planning.layers import Layer
+from compiler.step.planning.layers import Layer, layers_of
 from compiler.values import Value
 
 Selection = tuple[UpdateRule, list[str]]
@@ -34,6 +35,16 @@ def scheme_selections(
         yield UpdateRule(ratio=ratio), list(weights)
     if scheme.head:
         yield UpdateRule(), list(head)
+
+
+def blocks_of_plan(graph: Graph, plan: SparsePlan) -> tuple[str, list[Block]]:
+    """(what a block is, the blocks) that a plan's scheme has found; none without a scheme."""
+    named = NAMED.get(plan.preset, {}).get("scheme", {})
+    kind = plan.scheme.kind if plan.scheme is not None else named.get("kind")
+    if kind is None:
+        return "", []
+    what, find = BLOCKS[kind]
+    return what, find(graph, layers_of(graph))
 
 
 def _blocks(graph: Graph, scheme: Scheme, layers: Sequence[Layer], where: str) -> list[Block]:

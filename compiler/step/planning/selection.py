@@ -87,8 +87,7 @@ def _layers(
         span = range(first, last + 1) if first >= 0 else [first]
         found += [name for number in span for name in _of_kind(graph, layers[number].parameters, rule.kind)]
     if not found:
-        raise PlanError(f"none of these layers has a parameter of kind {rule.kind}", where=where,
-                        hint="`create_biases: true` gives a bias to layers without one")  # fmt: skip
+        raise PlanError(f"none of these layers has a parameter of kind {rule.kind}", where=where)
     return found
 
 
@@ -97,8 +96,7 @@ def _last_biases(graph: Graph, rule: UpdateRule, count: int, layers: Sequence[La
         raise PlanError(f"there are no {count} last layers: the model has {len(layers)}", where=where)
     found = [name for layer in layers[-count:] for name in _of_kind(graph, layer.biases, rule.kind)]
     if not found:
-        raise PlanError(f"none of the last {count} layers has a bias", where=where,
-                        hint="`create_biases: true` gives a bias to layers without one")  # fmt: skip
+        raise PlanError(f"none of the last {count} layers has a bias", where=where)
     return found
 
 

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
 from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
-from service.dashboard.pages.memory import memory_figure, memory_table
+from service.dashboard.pages.learning import learning_table, shown_rows
+from service.dashboard.pages.memory import memory_figure, memory_table, ways_figure
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Filter, KeyFigure, Listing, choices, state_chip
 from service.dashboard.tables import Column, Row, Table, table
@@ -98,6 +99,8 @@ class JobPage:
     facts: tuple[Fact, ...]
     figures: tuple[KeyFigure, ...]
     memory: Figure | None
+    learning: Table | None
+    ways: Figure | None
     graph: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
     warnings: tuple[Mapping[str, object], ...]
@@ -124,6 +127,8 @@ def job_page(session: Session, job_id: str) -> JobPage | None:
         facts=_facts(found) + (_bundle_facts(built) if built else ()),
         figures=_figures(found, built) if built else (),
         memory=memory_figure(built, f"{addresses.job(found.id)}/memory") if built else None,
+        learning=_learning(built) if built else None,
+        ways=ways_figure(built) if built else None,
         graph=memory_plan.graph_counts(built) if built else (),
         notes=memory_plan.notes(built) if built else (),
         warnings=memory_plan.warnings(built) if built else (),
@@ -135,13 +140,20 @@ def job_page(session: Session, job_id: str) -> JobPage | None:
 
 
 def job_data(session: Session, job_id: str, name: str) -> Table | None:
-    """A job's `memory` table with all of its rows; None when there is no such job or table."""
+    """A job's `memory` or `plan` table with all of its rows; None when there is no such job or table."""
     found = queries.job(session, job_id)
     if found is None or found.bundle_digest is None:
         return None
-    built = queries.bundle(session, found.bundle_digest) if name == "memory" else None
+    built = queries.bundle(session, found.bundle_digest) if name in ("memory", "plan") else None
+    if built is not None and name == "plan":
+        return learning_table(built)
     plan = memory_plan.arena_plan(built) if built else None
     return memory_table(plan) if plan else None
+
+
+def _learning(built: BundleFacts) -> Table | None:
+    found = learning_table(built)
+    return None if found is None else shown_rows(found)
 
 
 def _runs_of(session: Session, found: JobFacts) -> list[RunFacts]:
@@ -181,7 +193,7 @@ def _bundle_facts(built: BundleFacts) -> tuple[Fact, ...]:
 def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:
     kernels = built.manifest.get("kernels")
     named = (
-        ("Arena", memory_plan.planned_bytes(built, "arena_bytes"), "one training step"),
+        ("Arena", memory_plan.planned_bytes(built, "arena_bytes"), _above_bound(built)),
         ("Weights", memory_plan.planned_bytes(built, "weights_bytes"), "in memory"),
         ("Optimizer state", memory_plan.planned_bytes(built, "optimizer_bytes"), "in memory"),
         ("Bundle", built.size_bytes, "download"),
@@ -193,6 +205,11 @@ def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:
         *sizes,
         KeyFigure("Kernel calls", fmt.number(count), under="per step"),
     )
+
+
+def _above_bound(built: BundleFacts) -> str:
+    arena, bound = (memory_plan.planned_bytes(built, name) for name in ("arena_bytes", "bound_bytes"))
+    return f"{fmt.percent(arena / bound - 1)} above its bound" if arena and bound else "one training step"
 
 
 def pretty(text: str) -> str:

@@ -1,0 +1,41 @@
+"""`pockfarm delta`: what a training changed and nothing else, and that applied to what it began with."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pockfarm.errors import UsageError
+
+
+def add_delta(subparsers: argparse._SubParsersAction[Any]) -> None:
+    text = "what a training changed of its base, as a small file; or that applied to the base"
+    command = subparsers.add_parser("delta", help=text, description=text)
+    command.add_argument("--base", type=Path, required=True, metavar="W", help="safetensors, or a bundle")
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("--trained", type=Path, metavar="C.safetensors", help="write what it has changed")
+    which.add_argument("--apply", type=Path, metavar="DELTA", help="write the base with what a delta changes")
+    command.add_argument("--out", type=Path, required=True, metavar="F.safetensors")
+    command.set_defaults(run=_delta)
+
+
+def load_deltas() -> ModuleType:
+    """`pockfarm.fine_tuning.deltas`, which needs NumPy. Raises: UsageError without."""
+    try:
+        return importlib.import_module("pockfarm.fine_tuning.deltas")
+    except ModuleNotFoundError as problem:
+        raise UsageError(f"this needs the extra `fine-tune` ({problem})") from None
+
+
+def _delta(options: argparse.Namespace) -> int:
+    deltas = load_deltas()
+    if options.trained is not None:
+        written = deltas.write_chunks(options.out, [deltas.delta_of(options.base, options.trained)])
+    else:
+        whole = deltas.apply_delta(options.base, options.apply)
+        written = deltas.write_chunks(options.out, deltas.tensors_file(whole))
+    print(f"{options.out}  {written:,} bytes")
+    return 0

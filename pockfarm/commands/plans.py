@@ -1,0 +1,46 @@
+"""`pockfarm plan explain | schema`: what a plan means for a model, and what plans and specs may hold."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pockfarm.commands.local import add_recipe_options, load_local, plan_source, source
+from pockfarm.plan_text import explanation_text
+
+DOCUMENTS = ("plan", "spec")
+
+
+def add_plan(subparsers: argparse._SubParsersAction[Any]) -> None:
+    text = "what a plan means for a model"
+    command = subparsers.add_parser("plan", help=text, description=text)
+    verbs = command.add_subparsers(metavar="VERB", required=True)
+    text = "layer by layer: what learns, its bytes and FLOPs; nothing is built"
+    explain = verbs.add_parser("explain", help=text, description=text)
+    explain.add_argument("model", type=Path, metavar="MODEL.onnx")
+    add_recipe_options(explain)
+    explain.add_argument("--target", default="host", help="see `pockfarm targets` (default: host, this machine)")
+    explain.add_argument("--json", action="store_true", help="print the whole explanation as JSON")
+    explain.set_defaults(run=_explain)
+
+
+def add_schema(subparsers: argparse._SubParsersAction[Any]) -> None:
+    text = "print the JSON Schema of plans or specs"
+    command = subparsers.add_parser("schema", help=text, description=text)
+    command.add_argument("document", choices=DOCUMENTS)
+    command.set_defaults(run=_schema)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    recipe = (options.model, plan_source(options.plan), source(options.spec, "--spec"), options.target)
+    told = load_local().explain(*recipe)
+    print(json.dumps(told, indent=2) if options.json else explanation_text(told))
+    return 0
+
+
+def _schema(options: argparse.Namespace) -> int:
+    sys.stdout.write(load_local().schema_text(options.document))
+    return 0

@@ -1,0 +1,115 @@
+"""What a training changed, as a small file, and that file applied to what the training began with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import CompileError
+from compiler.trained.bring_back import manifest_of, weights_of
+from compiler.trained.checkpoints import tensors_of
+from compiler.trained.delta import (
+    Change,
+    change_between,
+    changed_tensors,
+    delta_between,
+    delta_file,
+    read_delta,
+    tensors_file,
+)
+from pockfarm.errors import UsageError
+
+Array = Any
+"""One of NumPy's."""
+Source = str | os.PathLike[str] | bytes
+"""A file, or its bytes."""
+
+
+def apply_delta(base: Mapping[str, Any] | Source, delta: Source) -> dict[str, Any]:
+    """The base with what a training changed: a `state_dict`, arrays by name, or a file (safetensors, or a bundle).
+
+    Tensors that did not change are the base's own. Of a file, all are arrays.
+    Raises: UsageError for a base that the delta was not made of, and for what is no delta.
+    """
+    try:
+        given = dict(base) if isinstance(base, Mapping) else dict(tensors_in(_read(base)))
+        known = read_delta(_read(delta))
+        concerned = {name: as_array(given[name]) for name in known.changes if name in given}
+        changed = changed_tensors(concerned, known)
+    except CompileError as problem:
+        raise UsageError(f"{problem} [{problem.code}]") from None
+    return {name: _like(given[name], changed[name]) if name in changed else value for name, value in given.items()}
+
+
+def changes_of(base: Mapping[str, Array], state: Mapping[str, Any]) -> dict[str, Change]:
+    """Where the entries of a state differ from those of the same names before."""
+    found = {name: change_between(array, as_array(state[name])) for name, array in base.items()}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def write_delta(path: Path, changes: Mapping[str, Change], state: Mapping[str, Any], model: str) -> None:
+    """Raises: UsageError when it cannot be written there."""
+    trained = {name: as_array(state[name]) for name in changes}
+    write_chunks(path, delta_file(changes, trained, model))
+
+
+def write_chunks(path: Path, chunks: Iterable[Any]) -> int:
+    """Write a file; how many bytes it has. Raises: UsageError."""
+    try:
+        with path.open("wb") as stream:
+            return sum(stream.write(chunk) for chunk in chunks)
+    except OSError as problem:
+        raise UsageError(f"{path}: {problem.strerror}") from None
+
+
+def delta_of(base: Source, trained: Source) -> bytes:
+    """What a checkpoint has that its base (safetensors, or a bundle) has not. Raises: UsageError."""
+    try:
+        held = _read(base)
+        model = str(manifest_of(held).get("digests", {}).get("model", "")) if _is_bundle(held) else ""
+        return b"".join(delta_between(_known(tensors_in(held)), _known(tensors_of(_read(trained))), model))
+    except CompileError as problem:
+        raise UsageError(f"{problem} [{problem.code}]") from None
+
+
+def tensors_in(held: bytes) -> Mapping[str, Array]:
+    """The tensors of a safetensors file, or those that a bundle's training begins with. Raises: CompileError."""
+    return weights_of(held) if _is_bundle(held) else tensors_of(held, "base")
+
+
+def as_array(value: Any) -> Array:
+    """A tensor of PyTorch or NumPy as an array."""
+    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+
+
+def _known(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """Without what a step keeps for itself: constants and the optimizer's state."""
+    return {name: array for name, array in tensors.items() if not name.startswith(("constant.", "optimizer."))}
+
+
+def _like(own: Any, array: Array) -> Any:
+    if not hasattr(own, "detach"):
+        return array
+    from pockfarm.fine_tuning.torch_tensors import like
+
+    return like(own, array)
+
+
+def _is_bundle(held: bytes) -> bool:
+    return held[257:262] == b"ustar"
+
+
+def _read(source: Source) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    try:
+        return Path(source).read_bytes()
+    except OSError as problem:
+        raise UsageError(f"{source}: {problem.strerror}") from None
+
+
+__all__ = ["apply_delta", "changes_of", "delta_of", "tensors_file", "write_chunks", "write_delta"]

@@ -1,0 +1,58 @@
+"""What learns, layer by layer, on a job's page: out of the compile report, whose texts come from a model's author."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from service.dashboard.facts import BundleFacts
+from service.dashboard.tables import Column, Row, Table, Value, table
+
+COLUMNS: tuple[Column, ...] = (
+    Column("number", "#", "number", hint="As `layers` of a plan counts"),
+    Column("name", "Layer", primary=True),
+    Column("learns", "What learns", wrap=True),
+    Column("elements", "Learn", "number", hint="Elements that learn"),
+    Column("all_elements", "Of", "number", hint="All elements of the layer's parameters"),
+    Column("weight_bytes", "Weights", "number", "B", hint="Of what learns"),
+    Column("gradient_bytes", "Gradient", "number", "B", hint="Of gradients that are stored before they are applied"),
+    Column("optimizer_bytes", "Optimizer", "number", "B"),
+    Column("kept_bytes", "Kept", "number", "B", hint="Kept by the forward pass for this layer's backward pass"),
+    Column("forward_flops", "Forward", "number", "FLOP"),
+    Column("backward_flops", "Backward", "number", "FLOP"),
+)
+SHOWN_ROWS = 200
+_COUNTS = tuple(column.key for column in COLUMNS if column.key not in ("name", "learns"))
+
+
+def learning_table(bundle: BundleFacts) -> Table | None:
+    """Every layer, and their sum; None of a bundle that tells none (built by another compiler version)."""
+    told = bundle.compile_report.get("plan")
+    rows = told.get("rows") if isinstance(told, Mapping) else None
+    if not isinstance(told, Mapping) or not isinstance(rows, list) or not rows:
+        return None
+    totals = told.get("totals")
+    every = [*rows, {"name": "all", **totals}] if isinstance(totals, Mapping) else rows
+    return table(
+        "plan", "What learns, layer by layer", COLUMNS, [_row(row) for row in every if isinstance(row, Mapping)]
+    )
+
+
+def shown_rows(found: Table) -> Table:
+    """What the page shows: the layers that learn, the first of very many; the files have all."""
+    learning = [row for row in found.rows if row.values["learns"] or row.values["name"] == "all"]
+    kept = learning if len(learning) <= SHOWN_ROWS else [*learning[: SHOWN_ROWS - 1], learning[-1]]
+    more = len(found.rows) - len(kept)
+    caption = f"{found.caption} ({more:,} others are in the CSV and JSON files)" if more else found.caption
+    return table(found.name, caption, found.columns, kept)
+
+
+def _row(told: Mapping[object, object]) -> Row:
+    learns = told.get("learns")
+    values: dict[str, Value] = {name: _count(told.get(name)) for name in _COUNTS}
+    values["name"] = str(told.get("name", ""))[:200]
+    values["learns"] = ", ".join(map(str, learns))[:500] if isinstance(learns, list) else ""
+    return Row(values)
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

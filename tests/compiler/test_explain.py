@@ -1,0 +1,102 @@
+"""`pockfarm plan explain`: rows that add up to what the plan and the programs say; no kernel is built."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import pipeline
+from compiler.bundle.plan_table import MAX_NAME
+from compiler.explain import explain_plan
+from compiler.program.program import MemoryPlan, Program
+from compiler.settings import BuildSettings
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.stages import STAGES
+from compiler.targets import load
+from examples.models import MODELS
+from pockfarm.cli import main
+from tests.compiler.frontend.onnx_graphs import model_of, node
+
+
+def settings_of(plan: str, spec: str) -> BuildSettings:
+    return BuildSettings(SparsePlan.parse(plan), TrainingSpec.parse(spec), load("x86-64-v3"))
+
+
+def row(told: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [one for one in told["rows"] if one["name"] == name]
+    return dict(found)
+
+
+def test_rows_add_up_to_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "build_kernels", lambda *_, **__: pytest.fail("a kernel was built"))
+    settings = settings_of("pockengine-mobilenetv2", "{batch: 1, optimizer: {momentum: 0.9}}")
+    model = MODELS["mobilenet_v2"](resolution=32)
+    told = explain_plan(model, settings)
+    stages = itertools.islice(pipeline.walk(model, settings), STAGES.index("kernels"))
+    made = {stage.name: stage.made for stage in stages}
+    train = next(one for one in made["place"] if isinstance(one, Program) and one.name == "train")  # type: ignore[union-attr]
+    memory = made["memory"]
+    assert isinstance(memory, MemoryPlan)
+    totals = told["totals"]
+    assert totals["forward_flops"] == sum(call.flops for call in train.calls if call.phase == "forward")
+    assert totals["backward_flops"] == sum(call.flops for call in train.calls if call.phase != "forward")
+    assert 0 < totals["optimizer_bytes"] == totals["weight_bytes"] <= memory.optimizer_bytes
+    assert told["memory"]["arena_bytes"] == memory.arena_bytes
+    assert totals["kept_bytes"] > 0
+    first = row(told, "blocks.10.expand")
+    assert (first["number"], first["learns"]) == (30, ["weight", "bias"])
+    assert first["elements"] * 4 == first["weight_bytes"] == first["optimizer_bytes"]
+    assert row(told, "blocks.9.expand")["learns"] == []
+    assert row(told, "blocks.9.expand")["backward_flops"] == 0
+    assert told["frozen"][0]["first"] == "stem.weight"
+    assert told["frozen"][0]["last"].startswith("blocks.9.project")
+    assert len(told["blocks"]["found"]) == 16
+
+
+def test_a_part_of_the_channels_is_told_and_counted() -> None:
+    plan = "update: [{parameters: 'fc1.weight', ratio: 0.25}]"
+    (learning,) = [one for one in explain_plan(MODELS["mlp"](), settings_of(plan, "batch: 2"))["rows"] if one["learns"]]
+    assert learning["learns"] == ["weight 16 of 64 channels"]
+    assert (learning["elements"], learning["all_elements"]) == (16 * 128, 64 * 128 + 128)
+
+
+def test_every_field_of_both_documents_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(MODELS["mlp"]())
+    arguments = ["plan", "explain", str(tmp_path / "net.onnx"), "--spec", "{batch: 2, optimizer: {kind: adamw}}"]
+    assert main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {one["field"]: one["value"] for one in told["spec"]}["optimizer.kind"] == "adamw"
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    for document in ("plan", "spec"):
+        for one in told[document]:
+            assert f"{' ' if one['default'] else '*'} {one['field']}: " in text
+    for schema, document in ((SparsePlan, "plan"), (TrainingSpec, "spec")):
+        known = {one["field"].split(".")[0].split("[")[0] for one in told[document]}
+        assert known == {one.called for one in members(schema)}
+
+
+def members(record: type[Any]) -> tuple[Any, ...]:
+    from compiler.spec.records import members_of
+
+    return members_of(record)
+
+
+def test_a_hostile_name_is_printable_and_short() -> None:
+    name = "w\x1b[2J" + "x" * 900
+    weight = {name: np.ones((3, 4), np.float32)}
+    model = model_of([node("MatMul", ["x", name], ["y"])], {"x": ("f32", (2, 3))}, initializers=weight)
+    told = json.dumps(explain_plan(model, settings_of("full", "{batch: 2, loss: {kind: mse}}")))
+    assert "\\u001b" not in told
+    assert "x" * (MAX_NAME + 1) not in told
+
+
+def test_an_unknown_preset_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(MODELS["mlp"]())
+    assert main(["plan", "explain", str(tmp_path / "net.onnx"), "--plan", "bias-onli"]) == 2
+    assert "did you mean 'bias-only'?" in capsys.readouterr().err
