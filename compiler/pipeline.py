@@ -24,6 +24,7 @@ from compiler.spec.documents import TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.accumulation import accumulate, beside
 from compiler.step.adapters import attach_adapters
+from compiler.step.arranged import with_ranges
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
@@ -65,6 +66,7 @@ def walk(
     adapted = attach_adapters(forward, resolve_plan(forward, settings.plan, reach), settings.plan.lora)
     forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + told), adapted.plan
     yield Stage("plan", plan, forward.names)
+    forward, plan = with_ranges(forward, plan, trace)
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
         training = stage.made

@@ -51,11 +51,21 @@ StateRole = Literal["parameter", "optimizer", "constant", "accumulator"]
 
 
 @dataclass(frozen=True, slots=True)
+class ViewOrder:
+    """Along `count` view axes from `axis` on, taken as one, place i holds the file's channel `channels[i]`."""
+
+    axis: int
+    count: int
+    channels: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StateTensor:
     """A tensor that outlives a step: a parameter, optimizer state, or a constant.
 
-    Its inside layout is `file.reshape(view_shape).transpose(perm)`; see `Parameter`. Optimizer state is kept and
-    written in inside layout (perm is the identity), since its shape may be a channel slice.
+    Its inside layout is `file.reshape(view_shape).transpose(perm)`, with channels in the order that `orders` says; see
+    `Parameter`. Optimizer state is kept and written in inside layout (perm is the identity), since its shape may be a
+    channel slice; in files its channels ascend by their number in the file's parameter.
     """
 
     value: Value
@@ -70,6 +80,7 @@ class StateTensor:
     """True for a parameter that the step updates (wholly or in part) and for all optimizer state."""
     packed: bool = False
     """True if the inside layout is the one in which matrix products read panels."""
+    orders: tuple[ViewOrder, ...] = ()
     copy_of: Value | None = None
     """The tensor that this one repeats in another layout: loaded from the same tensor of a file, never written."""
 
