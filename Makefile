@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: old-and-new large recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
+.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -39,6 +39,9 @@ golden: set-up       ## renew the kept descriptions (openapi.json, schemas, what
 
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks
+
+memory: set-up-test  ## what steps need in memory, planned and measured, what less of it costs, and the ancestor's plan for MCUNet
+	$(BIN)/python -m benchmarks.memory
 
 inner-loops: set-up-test  ## what inner loops can reach on the boards' cores, by llvm-mca (apt-get install llvm-19)
 	@for target in raspberry-pi-4 raspberry-pi-5; do $(BIN)/python -m benchmarks.inner_loops --target $$target; done

@@ -85,6 +85,7 @@ class Parameter:
     The file (ONNX, safetensors) holds `file_shape`; the compiler holds
     `file.reshape(view_shape).transpose(perm)`. `view_shape` only ever splits or drops unit axes, so both hold the
     same elements. Example: a 1x1 conv weight [O, I, 1, 1] is viewed as [O, I] and stored [I, O] (perm (1, 0)).
+    Where channels were put in another order, `orders` says along each inside axis which of the file's stands where.
     """
 
     name: str
@@ -98,6 +99,10 @@ class Parameter:
     """Axis of the *inside* shape along which a plan's channel ratio slices (input channels); None: whole only."""
     created: bool = False
     """True for a zero bias that the exporter dropped and we created."""
+    orders: tuple[tuple[int, ...], ...] = ()
+    """For each inside axis, the file's channel at each place; empty for an axis, or for all, in the file's order."""
+    parted: int | None = None
+    """An inside axis that is one with the next where no channels are chosen; optimizer state is kept so in files."""
 
     @property
     def may_learn(self) -> bool:
@@ -110,11 +115,16 @@ class Parameter:
         return tuple(self.view_shape[axis] for axis in self.perm)
 
     def to_inside(self, array: Array) -> Array:
-        """File layout -> inside layout: a view, whose elements may lie in another order."""
-        return np.asarray(array.reshape(self.view_shape).transpose(self.perm))
+        """File layout -> inside layout: a view where it can be, whose elements may lie in another order."""
+        array = array.reshape(self.view_shape).transpose(self.perm)
+        for axis, order in enumerate(self.orders):
+            array = array.take(order, axis=axis) if order else array
+        return np.asarray(array)
 
     def to_file(self, array: Array) -> Array:
         """Inside layout -> file layout, contiguous: a view of what lies so."""
+        for axis, order in enumerate(self.orders):
+            array = array.take(np.argsort(order), axis=axis) if order else array
         inverse = np.argsort(np.asarray(self.perm))
         return np.ascontiguousarray(array.transpose(inverse)).reshape(self.file_shape)
 

@@ -16,7 +16,7 @@ from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import attempts
 from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
-from compiler.program.program import Optimizer, Program, ProgramName, StateTensor
+from compiler.program.program import Optimizer, Program, ProgramName, Schedule, StateTensor
 from compiler.program.state import state_tensors
 from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings
@@ -24,6 +24,7 @@ from compiler.spec.documents import TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.accumulation import accumulate, beside
 from compiler.step.adapters import attach_adapters
+from compiler.step.arranged import with_ranges
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
@@ -65,6 +66,7 @@ def walk(
     adapted = attach_adapters(forward, resolve_plan(forward, settings.plan, reach), settings.plan.lora)
     forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + told), adapted.plan
     yield Stage("plan", plan, forward.names)
+    forward, plan = with_ranges(forward, plan, trace)
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
         training = stage.made
@@ -98,6 +100,7 @@ def walk(
             optimizer=_optimizer(spec),
             threads=settings.threads,
             stage_ms=clock.ms,
+            ways=placed.ways,
             choices=placed.choices,
             trace=trace,
             warnings=tuple(dict.fromkeys(training.graph.warnings)),
@@ -188,5 +191,8 @@ def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, C
 
 
 def _optimizer(spec: TrainingSpec) -> Optimizer:
-    own = spec.optimizer
-    return Optimizer(own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate)
+    own, told = spec.optimizer, spec.schedule
+    schedule = Schedule(told.kind, told.warmup_steps, told.final_ratio)
+    return Optimizer(
+        own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate, schedule
+    )

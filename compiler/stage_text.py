@@ -56,7 +56,8 @@ def _named(value: Value, names: Names) -> str:
 
 
 def _memory_lines(plan: MemoryPlan, names: Names) -> Iterator[str]:
-    yield f"arena {plan.arena_bytes} bytes, weights {plan.weights_bytes}, optimizer {plan.optimizer_bytes}"
+    bound = f"(bound {plan.bound_bytes}, gap {plan.gap:.2%})"
+    yield f"arena {plan.arena_bytes} bytes {bound}, weights {plan.weights_bytes}, optimizer {plan.optimizer_bytes}"
     for (program, value), place in sorted(plan.placements.items()):
         first, last = plan.live.get((program, value), (None, None))
         life = "" if first is None else f", calls {max(first, 0)} to {last}"

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import Choice
 from compiler.graph import Graph
+from compiler.placement.place import Way
 from compiler.program.program import MemoryPlan, Optimizer, Program, ProgramName, StateTensor
 from compiler.rewriting.passes import Trace
 from compiler.settings import Progress
@@ -39,6 +40,8 @@ class CompiledStep:
     optimizer: Optimizer
     threads: int
     stage_ms: Mapping[str, float] = field(default_factory=dict)
+    ways: tuple[Way, ...] = ()
+    """Ways to run the step that were looked at, by falling memory: one of them is taken."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
     """Kernels (by signature) that are not scheduled by default."""
     trace: Trace = field(default_factory=Trace)

@@ -77,7 +77,9 @@ class TrainingGraph:
         """What learned, under the model's names and in its layout: what a `state_dict` or an ONNX file holds."""
         kept = {name: json.loads(self.about[f"layout.{name}"]) for name in self.state if f"layout.{name}" in self.about}
         return {
-            name: self.state[name].transpose(np.argsort(layout["perm"])).reshape(layout["file_shape"])
+            name: _in_order(self.state[name], layout)
+            .transpose(np.argsort(layout["perm"]))
+            .reshape(layout["file_shape"])
             for name, layout in kept.items()
         }
 
@@ -130,3 +132,10 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def _in_order(array: NDArray[Any], layout: Mapping[str, Any]) -> NDArray[Any]:
+    """The elements where the author has them along axes whose channels the step keeps in another order."""
+    for axis, order in enumerate(layout.get("orders", ())):
+        array = array.take(np.argsort(order), axis=axis) if order else array
+    return array

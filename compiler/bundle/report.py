@@ -7,6 +7,7 @@ from typing import Any
 
 from compiler.bundle.archive import REPORT_SCHEMA
 from compiler.bundle.plan_table import Planned, plan_table
+from compiler.placement.place import Way
 from compiler.program.labels import label_of
 from compiler.program.program import Program, ProgramName
 from compiler.rewriting.passes import Declined, Trace
@@ -21,7 +22,12 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
     train = step.programs["train"]
     return {
         "schema": REPORT_SCHEMA,
-        "arena": {"arena_bytes": step.memory.arena_bytes, "values": _arena_values(step, "train")},
+        "arena": {
+            "arena_bytes": step.memory.arena_bytes,
+            "bound_bytes": step.memory.bound_bytes,
+            "values": _arena_values(step, "train"),
+        },
+        "memory_curve": [_point(way, taken=way.memory is step.memory) for way in step.ways],
         "graph": {
             "forward nodes": len(step.forward.nodes),
             "training nodes": len(step.training.graph.nodes),
@@ -35,6 +41,17 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
         "plan": plan_table(Planned(step.forward, step.training, step.plan, train)),
         "warnings": [warning.to_json() for warning in presentable(step.warnings)],
         "declined": _declined(step.trace),
+    }
+
+
+def _point(way: Way, *, taken: bool) -> dict[str, object]:
+    """A way to run the step: the bytes that it needs in all, and its arithmetic by that without repeated kernels."""
+    return {
+        "name": way.name,
+        "needed_bytes": way.memory.needed_bytes,
+        "flops": way.flops,
+        "flops_ratio": round(way.flops_ratio, 4),
+        "taken": taken,
     }
 
 

@@ -129,10 +129,10 @@ def _type(graph: Graph, value: Value) -> TensorType:
 
 
 def _layouts(parameters: Collection[Parameter]) -> dict[str, str]:
-    """Metadata: inside = file.reshape(view_shape).transpose(perm)."""
-    return {
-        f"layout.{parameter.name}": json.dumps(
-            {"file_shape": parameter.file_shape, "view_shape": parameter.view_shape, "perm": parameter.perm}
-        )
-        for parameter in parameters
-    }
+    """Metadata: inside = file.reshape(view_shape).transpose(perm), then take(orders[axis], axis) where one is given."""
+    return {f"layout.{parameter.name}": json.dumps(_layout(parameter)) for parameter in parameters}
+
+
+def _layout(own: Parameter) -> dict[str, object]:
+    told: dict[str, object] = {"file_shape": own.file_shape, "view_shape": own.view_shape, "perm": own.perm}
+    return {**told, "orders": own.orders} if own.orders else told

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "floor", "sign",
          "sin", "cos", "atan", "not", "to_f32", "to_i64", "to_i32", "to_bool", "is_nan")  # fmt: skip
 BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "lt", "le", "eq", "and", "or", "mod", "fmod",
-          "bit_and", "bit_or", "bit_xor", "philox", "philox0", "philox1")  # fmt: skip
+          "bit_and", "bit_or", "bit_xor", "shift_left", "philox", "philox0", "philox1")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

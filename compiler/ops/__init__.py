@@ -16,6 +16,7 @@ from compiler.ops.dropout import DROPOUT
 from compiler.ops.elements import ELEMENT_MOVEMENT
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.lookup import LOOKUPS
+from compiler.ops.masks import MASKS
 from compiler.ops.matmul import MATMUL
 from compiler.ops.movement import MOVEMENT
 from compiler.ops.normalization import NORMALIZATION
@@ -48,6 +49,7 @@ FAMILIES = (
     ATTENTION,
     RANDOM,
     DROPOUT,
+    MASKS,
     RECURRENCE,
     OPTIMIZERS,
 )

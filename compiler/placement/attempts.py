@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, takewhile
 
 from compiler.program.cost import Machine
-from compiler.program.program import Program
+from compiler.program.program import Program, ProgramName
 from compiler.recomputation.choose import Repeat, lowering_peak, rank_repeats
 from compiler.recomputation.rewrite import repeat_calls, repeat_forward
 from compiler.rewriting.passes import Passes
 from compiler.slicing.choose import choose_groups
+from compiler.slicing.flow import Group
 from compiler.slicing.rewrite import slice_batch
 from compiler.targets import Target
 
+Positions = Mapping[ProgramName, tuple[int, ...]]
+Groups = Mapping[ProgramName, tuple[Group, ...]]
 FINER = (1, 4, 16)
 """How much smaller than it is the cache is taken to be: the smaller, the more calls run in more parts."""
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -26,17 +29,19 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 class Attempt:
     """A way to run the programs: passes whose results compute the same as all other attempts' do.
 
-    `name` says what is special about it, for a message.
+    `name` says what is special about it, for a message. `finer` are attempts that differ in finer slices alone.
     """
 
     name: str
     passes: Passes[Program]
+    finer: Callable[[], Iterator[Attempt]] = lambda: iter(())
 
 
 def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterator[Attempt]:
     """The fastest way for `target`, then ever more repeated calls and finer slices of the batch."""
     machine = Machine.of(target)
     ranked = [rank_repeats(program, machine) for program in programs]
+    tried: list[Positions] = []
     for share in (0.0, *SHARES):
         chosen = [
             lowering_peak(program, _taken(repeats, share)) for program, repeats in zip(programs, ranked, strict=True)
@@ -45,18 +50,33 @@ def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterato
             program.name: tuple(repeat.position for repeat in repeats)
             for program, repeats in zip(programs, chosen, strict=True)
         }
-        repeated = [repeat_calls(program, positions[program.name]) for program in programs]
+        if positions not in tried:
+            tried.append(positions)
+            yield from _sliced(programs, positions, batch, machine)
+
+
+def _sliced(programs: Sequence[Program], positions: Positions, batch: int, machine: Machine) -> Iterator[Attempt]:
+    """The attempt with those calls repeated, which knows of the same with finer slices."""
+    repeated = [repeat_calls(program, positions[program.name]) for program in programs]
+    count = sum(map(len, positions.values()))
+
+    def made() -> Iterator[Attempt]:
+        seen: list[Groups] = []
         for finer in FINER:
-            finer_machine = machine.with_cache_over(finer)
-            groups = {program.name: choose_groups(program, batch, finer_machine) for program in repeated}
-            count, runs = sum(map(len, positions.values())), sum(map(len, groups.values()))
-            yield Attempt(
-                f"{count} forward kernels repeated in the backward pass, {runs} runs cut by the batch",
-                (
-                    partial(repeat_forward, positions=positions),  # whole calls, so that repeats are cut too
-                    partial(slice_batch, groups=groups),
-                ),
-            )
+            groups = {own.name: choose_groups(own, batch, machine.with_cache_over(finer)) for own in repeated}
+            if groups not in seen:
+                seen.append(groups)
+                runs = sum(map(len, groups.values()))
+                yield Attempt(
+                    f"{count} forward kernels repeated in the backward pass, {runs} runs cut by the batch",
+                    (
+                        partial(repeat_forward, positions=positions),  # whole calls, so that repeats are cut too
+                        partial(slice_batch, groups=groups),
+                    ),
+                )
+
+    ways = made()
+    yield replace(next(ways), finer=lambda: ways)
 
 
 def _taken(repeats: Sequence[Repeat], share: float) -> Sequence[Repeat]:

@@ -20,7 +20,7 @@ from math import prod
 from compiler.graph import TensorType
 from compiler.kernels.spec import MatmulSpec
 from compiler.program.aliases import storage_of
-from compiler.program.program import KernelCall, Program, StateTensor
+from compiler.program.program import KernelCall, Program, StateTensor, ViewOrder
 from compiler.rewriting.passes import Declined, PassResult, Reason
 from compiler.values import Value
 
@@ -137,8 +137,15 @@ def packed_state(tensor: StateTensor, spec: MatmulSpec, transposed: bool, width:
     view[last : last + 1] = [view[last] // width, width]
     panels, steps = ([axis + (axis > last) for axis in axes] for axes in (columns, rows))
     perm = (*panels, *steps, last + 1)
-    shape = tuple(view[axis] for axis in perm)
-    return replace(tensor, type=TensorType(tensor.type.dtype, shape), view_shape=tuple(view), perm=perm, packed=True)
+    kind = TensorType(tensor.type.dtype, tuple(view[axis] for axis in perm))
+    orders = tuple(_order_inside(order, tensor.view_shape, last) for order in tensor.orders)
+    return replace(tensor, type=kind, view_shape=tuple(view), perm=perm, orders=orders, packed=True)
+
+
+def _order_inside(order: ViewOrder, view_shape: tuple[int, ...], cut: int) -> ViewOrder:
+    """The order where axes of extent 1 are left out and axis `cut` of the others is two."""
+    axis = sum(extent > 1 for extent in view_shape[: order.axis])
+    return replace(order, axis=axis + (axis > cut), count=order.count + (axis == cut))
 
 
 def _stored(

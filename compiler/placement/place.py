@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 from compiler.call_passes import run_call_passes
 from compiler.codegen.api import workspace_bytes
@@ -15,13 +16,31 @@ from compiler.identity import compiler_identity
 from compiler.kernels.spec import signature
 from compiler.placement.attempts import Attempt
 from compiler.placement.packed_weights import pack_weights, plan_packing
-from compiler.program.memory import check_budget, plan_memory
+from compiler.program.memory import check_budget, check_limit, plan_memory
 from compiler.program.program import KernelCall, MemoryPlan, Program, StateTensor
 from compiler.program.verify import find_problem
 from compiler.rewriting.passes import VERIFY, Trace
 from compiler.settings import BuildSettings
 from compiler.targets import Target
 from compiler.tuning.table import TuningTable
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One point of the curve of bytes against arithmetic: a way to run the programs, and what it takes."""
+
+    name: str
+    memory: MemoryPlan
+    flops: int
+    """Of the training program, repeated calls counted."""
+    again_flops: int
+    """Of repeated calls alone."""
+
+    @property
+    def flops_ratio(self) -> float:
+        """Arithmetic, by that of the same way without the repeated calls."""
+        once = self.flops - self.again_flops
+        return self.flops / once if once else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +52,13 @@ class Placed:
     state: tuple[StateTensor, ...]
     memory: MemoryPlan
     choices: Mapping[str, Choice]
+    ways: tuple[Way, ...] = ()
+    """All that were tried, the last of them this one; then those that would take less memory, without finer slices."""
+
+    @property
+    def taken(self) -> int:
+        """The number of this way among all."""
+        return next(number for number, way in enumerate(self.ways) if way.memory is self.memory)
 
 
 def place_programs(
@@ -49,34 +75,71 @@ def place_programs(
 
     Raises: DoesNotFit, of the attempt that needs least, if none fits; TuningError as `measured_choices`.
     """
-    target, threads, limit_bytes = settings.target, settings.threads, settings.spec.memory_limit_bytes
+    ways: list[Way] = []
     refusals: list[tuple[DoesNotFit, str]] = []
-    panel_width = partial(stored_panel_width, target=target, threads=threads)
-    for attempt in attempts:
-        tried = [run_call_passes(program, attempt.passes, trace, at_end=False) for program in programs]
-        packing = plan_packing(tried, state, panel_width, may_copy=limit_bytes is None)
-        pack = (partial(pack_weights, packing=packing),)  # last: what a product reads in parts, it reads packed in each
-        packed = [run_call_passes(program, pack, trace, at_end=False) for program in tried]
-        choices = measured_choices(packed, settings.tuning, target, threads)
-
-        def scratch_bytes(call: KernelCall, choices: Mapping[str, Choice] = choices) -> int:
-            choice = choices.get(signature(call.spec), DEFAULT) if choices else DEFAULT  # a signature takes its time
-            return workspace_bytes(call.spec, target, threads, choice)
-
-        try:
-            placed, memory = plan_memory(packed, packing.state, scratch_bytes, limit_bytes)
-        except DoesNotFit as refusal:
-            refusals.append((refusal, attempt.name))
-        else:
-            if limit_bytes is None:
-                check_budget(memory, target)
-            _check(placed)
-            return Placed(attempt.name, placed, packing.state, memory, choices)
+    found: Placed | None = None
+    for first in attempts:
+        for attempt in chain((first,), first.finer()):
+            if found is not None and attempt is not first:
+                break
+            placed = _placed(programs, state, attempt, settings, trace if found is None else None)
+            ways.append(_way(placed))
+            refusal = _refusal(placed.memory, settings) if found is None else None
+            if refusal is not None:
+                refusals.append((refusal, attempt.name))
+            else:
+                found = found or placed
+    if found is not None:
+        _check(found.programs)
+        return replace(found, ways=tuple(ways))
     if not refusals:
         raise InternalError("there are no programs to place", where="memory")
     least, how = min(refusals, key=lambda refused: refused[0].needed_bytes)
     advice = f"{least.hint} ({len(refusals)} ways were tried; this is the smallest, with {how})"
     raise DoesNotFit(least.needed_bytes, least.limit_bytes, advice)
+
+
+def _refusal(memory: MemoryPlan, settings: BuildSettings) -> DoesNotFit | None:
+    """Why a way is not taken. Raises: DoesNotFit, if no other would be."""
+    limit_bytes = settings.spec.memory_limit_bytes
+    if limit_bytes is None:
+        check_budget(memory, settings.target)
+        return None
+    try:
+        check_limit(memory, limit_bytes)
+    except DoesNotFit as refusal:
+        return refusal
+    return None
+
+
+def _placed(
+    programs: Sequence[Program],
+    state: Sequence[StateTensor],
+    attempt: Attempt,
+    settings: BuildSettings,
+    trace: Trace | None,
+) -> Placed:
+    """The programs run one way, whatever memory that takes."""
+    target, threads, may_copy = settings.target, settings.threads, settings.spec.memory_limit_bytes is None
+    panel_width = partial(stored_panel_width, target=target, threads=threads)
+    tried = [run_call_passes(program, attempt.passes, trace, at_end=False) for program in programs]
+    packing = plan_packing(tried, state, panel_width, may_copy=may_copy)
+    pack = (partial(pack_weights, packing=packing),)  # last: what a product reads in parts, it reads packed in each
+    packed = [run_call_passes(program, pack, trace, at_end=False) for program in tried]
+    choices = measured_choices(packed, settings.tuning, target, threads)
+
+    def scratch_bytes(call: KernelCall) -> int:
+        choice = choices.get(signature(call.spec), DEFAULT) if choices else DEFAULT  # a signature takes its time
+        return workspace_bytes(call.spec, target, threads, choice)
+
+    placed, memory = plan_memory(packed, packing.state, scratch_bytes, None)
+    return Placed(attempt.name, placed, packing.state, memory, choices)
+
+
+def _way(placed: Placed) -> Way:
+    calls = [call for program in placed.programs if program.name == "train" for call in program.calls]
+    again_flops = sum(call.flops for call in calls if call.again)
+    return Way(placed.attempt, placed.memory, sum(call.flops for call in calls), again_flops)
 
 
 def _check(programs: Iterable[Program]) -> None:

@@ -2,34 +2,23 @@
 
 A value lives from the call that makes it to the last call that reads it; values whose lives overlap get disjoint
 ranges. A map may write over an operand that dies in it and is read at the same point.
-The packing tries several orders of a first-fit and keeps the smallest; `peak_bytes` of live values is the bound.
+What packing (`compiler.program.packing`) makes of it is told beside the bound that the order of the calls sets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import replace
 
 from compiler.errors import DoesNotFit
 from compiler.kernels.affine import is_identity
 from compiler.kernels.alignment import aligned
 from compiler.kernels.spec import MapSpec
 from compiler.program.aliases import Alias, storage_of
+from compiler.program.packing import Block, pack
 from compiler.program.program import KernelCall, MemoryPlan, Placement, Program, ProgramName, StateTensor
 from compiler.targets import Target
 from compiler.values import Value
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Something that needs arena bytes over a range of calls (both ends included)."""
-
-    key: tuple[ProgramName, Value | int]
-    size_bytes: int
-    first: int
-    last: int
 
 
 def plan_memory(
@@ -50,12 +39,12 @@ def plan_memory(
     placements: dict[tuple[ProgramName, Value], Placement] = {}
     workspaces: dict[tuple[ProgramName, int], Placement] = {}
     live: dict[tuple[ProgramName, Value], tuple[int, int]] = {}
-    arena_bytes = 0
+    arena_bytes = bound_bytes = 0
     for program in programs:
         blocks = _blocks(program, fixed, workspace_bytes)
-        offsets, used = pack(blocks)
-        arena_bytes = max(arena_bytes, used)
-        for block, offset in zip(blocks, offsets, strict=True):
+        packed = pack(blocks)
+        arena_bytes, bound_bytes = max(arena_bytes, packed.used_bytes), max(bound_bytes, packed.bound_bytes)
+        for block, offset in zip(blocks, packed.offsets, strict=True):
             place = Placement("arena", offset, block.size_bytes)
             name, key = block.key
             if isinstance(key, int):
@@ -64,60 +53,9 @@ def plan_memory(
                 placements[name, key] = place
                 live[name, key] = (block.first, block.last)
         _place_aliases(program, fixed, placements)
-    plan = MemoryPlan(placements, workspaces, live, weights_bytes, optimizer_bytes, arena_bytes)
-    _check_limit(plan, limit_bytes)
+    plan = MemoryPlan(placements, workspaces, live, weights_bytes, optimizer_bytes, arena_bytes, bound_bytes)
+    check_limit(plan, limit_bytes)
     return programs, plan
-
-
-def peak_bytes(blocks: Sequence[Block]) -> int:
-    """Most bytes alive at one time: no packing can be smaller."""
-    events = sorted([(block.first, 1, block.size_bytes) for block in blocks] + [
-        (block.last + 1, 0, -block.size_bytes) for block in blocks
-    ])  # fmt: skip
-    peak = now = 0
-    for _, _, change in events:
-        now += change
-        peak = max(peak, now)
-    return peak
-
-
-def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
-    """Offsets (of aligned blocks: aligned) such that blocks alive together do not overlap, and the bytes used."""
-    orders: tuple[Callable[[int], tuple[int, ...]], ...] = (
-        lambda i: (-blocks[i].size_bytes, blocks[i].first),
-        lambda i: (-blocks[i].size_bytes * (blocks[i].last - blocks[i].first + 1), blocks[i].first),
-        lambda i: (blocks[i].first - blocks[i].last, -blocks[i].size_bytes),
-        lambda i: (blocks[i].first, -blocks[i].size_bytes),
-    )
-    bound = peak_bytes(blocks)
-    best: tuple[list[int], int] | None = None
-    for order in orders:
-        found = _first_fit(blocks, sorted(range(len(blocks)), key=order))
-        if best is None or found[1] < best[1]:
-            best = found
-        if best[1] == bound:
-            break
-    return best if best is not None else ([], 0)
-
-
-def _first_fit(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int], int]:
-    """Each block in turn at the lowest offset that is free while it lives; a few operations on vectors for each."""
-    offsets = [0] * len(blocks)
-    placed = np.zeros((4, len(blocks)), np.int64)  # offset, end, first and last call; by offset
-    used = 0
-    for count, i in enumerate(order):
-        block = blocks[i]
-        starts, ends, firsts, lasts = placed[:, :count]
-        meets = np.flatnonzero((firsts <= block.last) & (lasts >= block.first))
-        free = np.zeros(len(meets) + 1, np.int64)  # below each of those that it meets, and above them all
-        np.maximum.accumulate(ends[meets], out=free[1:])
-        fits = np.flatnonzero(starts[meets] - free[:-1] >= block.size_bytes)
-        offsets[i] = spot = int(free[fits[0] if len(fits) else -1])
-        at = int(np.searchsorted(starts, spot, "right"))
-        placed[:, at + 1 : count + 1] = placed[:, at:count]
-        placed[:, at] = spot, spot + block.size_bytes, block.first, block.last
-        used = max(used, spot + block.size_bytes)
-    return offsets, used
 
 
 def _stored_bytes(size_bytes: int) -> int:
@@ -174,7 +112,8 @@ def _place_aliases(
             placements[program.name, name] = Placement(owner.region, start, program.types[name].size_bytes)
 
 
-def _check_limit(plan: MemoryPlan, limit_bytes: int | None) -> None:
+def check_limit(plan: MemoryPlan, limit_bytes: int | None) -> None:
+    """Refuses a step that needs more than the user's limit. Raises: DoesNotFit."""
     if limit_bytes is not None and plan.needed_bytes > limit_bytes:
         advice = f"{_parts(plan)}: lower the batch, or train fewer or later layers"
         raise DoesNotFit(plan.needed_bytes, limit_bytes, advice)

@@ -51,11 +51,21 @@ StateRole = Literal["parameter", "optimizer", "constant", "accumulator"]
 
 
 @dataclass(frozen=True, slots=True)
+class ViewOrder:
+    """Along `count` view axes from `axis` on, taken as one, place i holds the file's channel `channels[i]`."""
+
+    axis: int
+    count: int
+    channels: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StateTensor:
     """A tensor that outlives a step: a parameter, optimizer state, or a constant.
 
-    Its inside layout is `file.reshape(view_shape).transpose(perm)`; see `Parameter`. Optimizer state is kept and
-    written in inside layout (perm is the identity), since its shape may be a channel slice.
+    Its inside layout is `file.reshape(view_shape).transpose(perm)`, with channels in the order that `orders` says; see
+    `Parameter`. Optimizer state is kept and written in inside layout (perm is the identity), since its shape may be a
+    channel slice; in files its channels ascend by their number in the file's parameter.
     """
 
     value: Value
@@ -70,6 +80,7 @@ class StateTensor:
     """True for a parameter that the step updates (wholly or in part) and for all optimizer state."""
     packed: bool = False
     """True if the inside layout is the one in which matrix products read panels."""
+    orders: tuple[ViewOrder, ...] = ()
     copy_of: Value | None = None
     """The tensor that this one repeats in another layout: loaded from the same tensor of a file, never written."""
 
@@ -155,11 +166,27 @@ class MemoryPlan:
     weights_bytes: int
     optimizer_bytes: int
     arena_bytes: int
+    bound_bytes: int
+    """The most bytes of the arena alive at one call, in the chosen order of calls: no packing of them is smaller."""
+
+    @property
+    def gap(self) -> float:
+        """By how much of the bound the arena is larger than it."""
+        return self.arena_bytes / self.bound_bytes - 1 if self.bound_bytes else 0.0
 
     @property
     def needed_bytes(self) -> int:
         """All memory that a step takes, apart from its code."""
         return self.arena_bytes + self.weights_bytes + self.optimizer_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Learning rates of a run, unless it is told otherwise: up from 0, then down to a share of the learning rate."""
+
+    kind: Literal["constant", "cosine", "linear"] = "constant"
+    warmup_steps: int = 0
+    final_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +205,7 @@ class Optimizer:
     beta2_decay: float = -0.8
     micro_batches: int = 1
     """Of a step: all but the last are runs of the program `accumulate`."""
+    schedule: Schedule = Schedule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,4 +230,4 @@ class BinaryImage:
 
 
 __all__ = ["BinaryImage", "KernelCall", "MemoryPlan", "Optimizer", "Parameter", "Phase", "Placement", "Program",
-           "ProgramName", "Region", "StateTensor"]  # fmt: skip
+           "ProgramName", "Region", "Schedule", "StateTensor"]  # fmt: skip

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from compiler.graph import Graph, TensorType
+from compiler.graph import Graph, Parameter, TensorType
+from compiler.ops.record import integer
 from compiler.program.checkpoint_names import CheckpointNames
-from compiler.program.program import Program, StateRole, StateTensor
+from compiler.program.program import Program, StateRole, StateTensor, ViewOrder
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
 
 
 def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Program]) -> tuple[StateTensor, ...]:
     """Every parameter of the model, optimizer state, and the constants that some call reads."""
+    windows = _windows(training)
     names = CheckpointNames([parameter.name for parameter in forward.parameters.values()])
     tensors = [
         StateTensor(
             value, own.name, forward.types[value], "parameter", own.file_shape, own.view_shape, own.perm,
-            value in training.updates,
+            value in training.updates, orders=_orders_of(own),
         )
         for value, own in forward.parameters.items()
     ]  # fmt: skip
@@ -29,12 +32,47 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
         if value in read and value not in forward.parameters:
             tensors.append(_plain_state(value, names.constant(arrays[value]), types[value], "constant"))
     for value, parameter in training.optimizer_state.items():
-        name = names.state(value.kind, forward.parameters[parameter].name)
-        tensors.append(_plain_state(value, name, types[value], "optimizer"))
+        own = forward.parameters[parameter]
+        state = _plain_state(value, names.state(value.kind, own.name), types[value], "optimizer")
+        orders = _orders_of_slice(own, types[value], windows.get(parameter, {}))
+        tensors.append(replace(state, file_shape=_joined(own, types[value].shape), orders=orders))
     for value, parameter in training.accumulators.items():  # last: the runtime clears them together
         name = names.state(value.kind, forward.parameters[parameter].name)
         tensors.append(_plain_state(value, name, types[value], "accumulator"))
     return tuple(tensors)
+
+
+def _orders_of(own: Parameter) -> tuple[ViewOrder, ...]:
+    return tuple(ViewOrder(own.perm[axis], 1, order) for axis, order in enumerate(own.orders) if order)
+
+
+def _orders_of_slice(own: Parameter, tensor: TensorType, starts: Mapping[int, int]) -> tuple[ViewOrder, ...]:
+    """Where the channels of a slice stand, if those of the file are counted without the others."""
+    found: list[ViewOrder] = []
+    for axis, order in enumerate(own.orders if len(tensor.shape) == len(own.shape) else ()):
+        start = starts.get(axis, 0)
+        kept = order[start : start + tensor.shape[axis]]
+        rank = {channel: number for number, channel in enumerate(sorted(kept))}
+        if tensor.shape[axis] > 1 and list(kept) != sorted(kept):
+            found.append(ViewOrder(axis, 1, tuple(rank[channel] for channel in kept)))
+    return tuple(found)
+
+
+def _joined(own: Parameter, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape with the axes as one that were parted for a slice."""
+    if own.parted is None or len(shape) != len(own.shape):
+        return shape
+    first, second = shape[own.parted : own.parted + 2]
+    return (*shape[: own.parted], first * second, *shape[own.parted + 2 :])
+
+
+def _windows(training: TrainingGraph) -> dict[Value, dict[int, int]]:
+    """Parameter -> the axis and start of what an update writes of it."""
+    return {
+        node.inputs[0]: {integer(node.attrs, "axis"): integer(node.attrs, "start")}
+        for node in training.graph.nodes
+        if node.phase == "update" and "start" in node.attrs
+    }
 
 
 def _plain_state(value: Value, name: str, tensor: TensorType, role: StateRole) -> StateTensor:

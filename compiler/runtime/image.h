@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "pockfarm_step.h"
+#include "schedule.h"
 #include "tvm_abi.h"
 
 /* Of every operand's storage; the compiler's half is compiler/kernels/alignment.py. */
@@ -31,7 +32,14 @@ typedef struct {
     uint64_t flops, bytes_read, bytes_written;
 } pf_call;
 
-/* The file holds `file_shape`; memory holds file.reshape(view_shape).transpose(perm). */
+/* An axis of the file, and how far apart in memory, in elements, what lies along it is: `offsets[i]` from its first, or
+ * `stride` from one to the next. */
+typedef struct {
+    int64_t extent, stride;
+    const int64_t *offsets;
+} pf_axis;
+
+/* The file holds `file_shape`; memory holds file.reshape(view_shape).transpose(perm), unless `axes` says how it lies. */
 typedef struct {
     const char *file_name;
     enum { PF_PARAMETER, PF_OPTIMIZER, PF_CONSTANT } role;
@@ -42,6 +50,8 @@ typedef struct {
     int32_t file_rank, view_rank;
     int64_t file_shape[PF_MAX_RANK], view_shape[PF_MAX_RANK];
     int32_t perm[PF_MAX_RANK];
+    const pf_axis *axes; /* where channels are kept in another order than the file's */
+    int32_t axis_count;
     int64_t count;
     uint64_t offset;
 } pf_state;
@@ -103,6 +113,7 @@ typedef struct {
     int32_t term_count;
     const char *optimizer;
     double learning_rate;
+    pf_schedule schedule; /* but for `steps`, which are a run's */
     const pf_setting *settings; /* of the optimizer, for `info` */
     uint32_t setting_count;
     int32_t micro_batches; /* of a step: the last is a run of `train`, the others of `accumulate` */

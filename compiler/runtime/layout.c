@@ -2,9 +2,27 @@
 
 #include <string.h>
 
+static int64_t offset_at(const pf_walk *walk, int axis, int64_t index) {
+    return walk->offsets[axis] ? walk->offsets[axis][index] : index * walk->strides[axis];
+}
+
+static void start_at_axes(pf_walk *walk, const pf_state *state) {
+    walk->rank = state->axis_count;
+    for (int axis = 0; axis < walk->rank; axis++) {
+        walk->extents[axis] = state->axes[axis].extent;
+        walk->strides[axis] = state->axes[axis].stride;
+        walk->offsets[axis] = state->axes[axis].offsets;
+        walk->offset += offset_at(walk, axis, 0);
+    }
+}
+
 void pf_walk_start(pf_walk *walk, const pf_state *state) {
     int64_t stride = 1;
     memset(walk, 0, sizeof *walk);
+    if (state->axes) {
+        start_at_axes(walk, state);
+        return;
+    }
     walk->rank = state->view_rank;
     for (int axis = state->view_rank - 1; axis >= 0; axis--) {
         int view_axis = state->perm[axis];
@@ -16,10 +34,20 @@ void pf_walk_start(pf_walk *walk, const pf_state *state) {
 
 static void advance(pf_walk *walk) {
     for (int axis = walk->rank - 1; axis >= 0; axis--) {
-        walk->offset += walk->strides[axis];
-        if (++walk->index[axis] < walk->extents[axis]) return;
-        walk->offset -= walk->strides[axis] * walk->extents[axis];
-        walk->index[axis] = 0;
+        walk->offset -= offset_at(walk, axis, walk->index[axis]);
+        if (++walk->index[axis] == walk->extents[axis]) walk->index[axis] = 0;
+        walk->offset += offset_at(walk, axis, walk->index[axis]);
+        if (walk->index[axis]) return;
+    }
+}
+
+/* Go on to element `first` of the file. */
+static void seek(pf_walk *walk, int64_t first) {
+    for (int axis = walk->rank - 1; axis >= 0; axis--) {
+        walk->offset -= offset_at(walk, axis, walk->index[axis]);
+        walk->index[axis] = first % walk->extents[axis];
+        first /= walk->extents[axis];
+        walk->offset += offset_at(walk, axis, walk->index[axis]);
     }
 }
 
@@ -46,6 +74,7 @@ static int axis_within(const pf_state *state, int64_t most, int64_t *step) {
 int64_t pf_box_elements(const pf_state *state, int64_t first, int64_t most) {
     int64_t step, left;
     if (state->view_rank == 0) return 1;
+    if (state->axes) return most < state->count - first ? most : state->count - first;
     int axis = axis_within(state, most, &step);
     left = state->view_shape[axis] - first / step % state->view_shape[axis];
     return (most / step < left ? most / step : left) * step;
@@ -94,11 +123,24 @@ static void copy_run(const char *file, int64_t stride, char *memory, int64_t cou
         memcpy(memory + (size_t)i * item_bytes, file + (size_t)(i * stride) * item_bytes, item_bytes);
 }
 
+static void scatter_along(const pf_state *state, int64_t first, int64_t count, const char *file, char *memory) {
+    size_t item_bytes = pf_item_bytes(state->dtype);
+    pf_walk walk;
+    pf_walk_start(&walk, state);
+    seek(&walk, first);
+    for (int64_t i = 0; i < count; i++, advance(&walk))
+        memcpy(memory + (size_t)walk.offset * item_bytes, file + (size_t)i * item_bytes, item_bytes);
+}
+
 void pf_box_scatter(const pf_state *state, int64_t first, int64_t count, const void *file, void *memory) {
     size_t item_bytes = pf_item_bytes(state->dtype);
     box part;
     if (state->view_rank == 0) {
         memcpy(memory, file, item_bytes);
+        return;
+    }
+    if (state->axes) {
+        scatter_along(state, first, count, file, memory);
         return;
     }
     box_of(&part, state, first, count);

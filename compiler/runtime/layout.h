@@ -7,10 +7,11 @@
 typedef struct {
     int rank;
     int64_t extents[PF_MAX_RANK], strides[PF_MAX_RANK], index[PF_MAX_RANK];
+    const int64_t *offsets[PF_MAX_RANK]; /* in place of strides, or NULL */
     int64_t offset; /* of the current element, in elements */
 } pf_walk;
 
-/* Start at the first element: file = view order; memory = view.transpose(perm), row-major. */
+/* Start at the first element: file = view order; memory = view.transpose(perm), row-major, or as `axes` says. */
 void pf_walk_start(pf_walk *walk, const pf_state *state);
 
 /* Copy the next `count` elements, in file order, from memory to `file`. */

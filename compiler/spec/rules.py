@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from compiler.spec.forms import Integer, Json, Names, Number, OneOf, Place, as_mapping
+from compiler.spec.channels import Channels, ChannelsForm
+from compiler.spec.forms import Integer, Json, Names, Number, OneOf, Optional, Place, as_mapping
 from compiler.spec.records import member, plain_record, read_record, schema_of
 
 RuleKind = Literal["any", "weight", "bias"]
@@ -77,6 +78,10 @@ class UpdateRule:
     ratio: float = member(
         Number(0.0, 1.0), "share of the input channels that learns, the first ones; 0 freezes", default=1.0, always=True
     )
+    channels: Channels | None = member(
+        Optional(ChannelsForm()), "which channels learn, where not the first input channels; instead of ratio",
+        default=None,
+    )  # fmt: skip
 
 
 SELECTORS = ("parameters", "modules", "layers", "last_biases")
@@ -93,6 +98,9 @@ class RuleForm:
         if len(given) != 1:
             told = f"{' and '.join(given)} stand in one rule" if given else "nothing is selected"
             raise place.refused(told, f"a rule has one of {', '.join(SELECTORS)}")
+        if rule.channels is not None and rule.ratio != 1.0:
+            told = "stands beside ratio, which says the same of the first input channels"
+            raise place.field("channels").refused(told, "leave one of them out")
         return rule
 
     def plain(self, value: UpdateRule) -> Json:

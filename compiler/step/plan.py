@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from compiler.channels.orders import is_run
 from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec.documents import SparsePlan, UpdateRule
+from compiler.step.planning.chosen import chosen_by
 from compiler.step.planning.layers import layers_of
 from compiler.step.planning.presets import preset_selections
 from compiler.step.planning.reach import Reach
@@ -20,11 +22,16 @@ from compiler.warnings import CompileWarning, few_of
 
 @dataclass(frozen=True, slots=True)
 class UpdateSlice:
-    """The part of one parameter that learns: `size` channels from `start` along inside axis `axis`; -1 means all."""
+    """The part of one parameter that learns: `size` channels from `start` along inside axis `axis`; -1 means all.
+
+    Where these do not follow one another yet, `channels` names them in the file's order, and `compiler.step.arranged`
+    makes a range of them.
+    """
 
     axis: int = -1
     start: int = 0
     size: int = 0
+    channels: tuple[int, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -65,8 +72,9 @@ def resolve_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> 
     Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing.
     """
     rules = _asked(graph, plan, reach).rules
+    chosen = _chosen(graph, plan, rules)
     learning = {
-        value: _slice(parameter, rules[parameter.name])
+        value: chosen.get(value) or _slice(parameter, rules[parameter.name])
         for value, parameter in graph.parameters.items()
         if parameter.may_learn and parameter.name in rules
     }
@@ -86,6 +94,9 @@ def plan_warnings(graph: Graph, plan: SparsePlan, reach: Reach | None = None) ->
     whole = [known[name] for name, rule in parts.items() if _slice(known[name], rule).is_whole]
     without = [parameter.name for parameter in whole if parameter.channel_axis is None]
     rounded = [parameter.name for parameter in whole if parameter.channel_axis is not None]
+    chosen = {graph.parameters[value].name: part for value, part in _chosen(graph, plan, asked.rules).items()}
+    rounded += [name for name, part in chosen.items() if part.is_whole]
+    lacking = [name for name, rule in asked.rules.items() if rule.channels is not None and name not in chosen]
     told = list(_left_out(graph, plan, asked))
     if without:
         message = (
@@ -94,10 +105,13 @@ def plan_warnings(graph: Graph, plan: SparsePlan, reach: Reach | None = None) ->
         )
         hint = "a kind: weight in the rule leaves biases out; ratio: 0 freezes a parameter"
         told.append(CompileWarning("plan.ratio_without_channels", "plan.update", message, hint))
+    if lacking:
+        which = few_of(lacking)
+        message = f"{len(lacking)} parameters have no axis of the channels chosen, so all of each learns: {which}"
+        hint = "a kind: weight in the rule leaves biases out; a later rule with ratio: 0 freezes a parameter"
+        told.append(CompileWarning("plan.channels_without_axis", "plan.update", message, hint))
     if rounded:
-        message = (
-            f"{len(rounded)} parameters have so few input channels that the ratio rounds up to all: {few_of(rounded)}"
-        )
+        message = f"{len(rounded)} parameters have so few channels that the ratio rounds up to all: {few_of(rounded)}"
         told.append(CompileWarning("plan.ratio_rounded", "plan.update", message, "give a smaller ratio"))
     return tuple(told)
 
@@ -172,6 +186,22 @@ def _refuse(graph: Graph, asked: Mapping[str, str]) -> None:
             where=asked[refused[0]],
             hint=f"{first.remedy}, or freeze them by a last rule with ratio 0",
         )
+
+
+def _chosen(graph: Graph, plan: SparsePlan, rules: Mapping[str, UpdateRule]) -> dict[Value, UpdateSlice]:
+    """What the rules with `channels` let learn. Raises: PlanError."""
+    return {
+        value: _part(graph.parameters[value].shape[axis], axis, channels)
+        for value, (axis, channels) in chosen_by(graph, plan.rules, rules).items()
+    }
+
+
+def _part(extent: int, axis: int, channels: tuple[int, ...]) -> UpdateSlice:
+    if len(channels) == extent:
+        return WHOLE
+    if is_run(channels):
+        return UpdateSlice(axis, channels[0], len(channels))
+    return UpdateSlice(axis, 0, len(channels), channels)
 
 
 def _slice(parameter: Parameter, rule: UpdateRule) -> UpdateSlice:

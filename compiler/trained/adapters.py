@@ -7,6 +7,7 @@ in float64, rounded once. Source: peft 0.21, for the form of its files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +95,7 @@ def kept_apart(
         "r": first.rank, "lora_alpha": _plain(first.alpha), "lora_dropout": 0.0, "bias": "none",
         "use_rslora": first.rslora, "use_dora": bool(first.magnitude), "init_lora_weights": True,
         "fan_in_fan_out": any(one.form == "linear" and one.out_axis == 1 for one in adapters),
-        "target_modules": [one.module for one in adapters], "modules_to_save": list(modules) or None,
+        "target_modules": _targets([one.module for one in adapters], names), "modules_to_save": list(modules) or None,
     }  # fmt: skip
     return KeptApart(config, {f"{PREFIX}{_theirs(name)}": array for name, array in kept.items()})
 
@@ -114,14 +115,34 @@ def _module(name: str) -> str:
 def _modules(changed: Collection[str], adapted: Collection[str]) -> tuple[str, ...]:
     """The modules of which something learned. Raises: ModelError where `peft` cannot keep one beside an adapter."""
     modules = dict.fromkeys(map(_module, changed))
-    odd = [name for name in changed if any(f"{one}.".startswith(f"{_module(name)}.") for one in adapted)]
-    odd += [name for name in changed if not _module(name)]
+    odd = [name for name in changed if any(_holds(_module(name), one) for one in adapted)]
     if odd:
         raise ModelError(
-            f"{few_of(odd)} learned by a rule in a module that holds adapters, which peft cannot keep beside them",
+            f"{few_of(odd)} learned by a rule in a module that holds adapters, or whose name ends that of one: peft "
+            "cannot keep it beside them",
             where="adapter", hint="take the merged weights, or freeze it",
         )  # fmt: skip
     return tuple(modules)
+
+
+def _targets(modules: list[str], names: Collection[str]) -> list[str] | str:
+    """What finds these modules alone: their paths, or a pattern where one is the end of another layer's path."""
+    known = set(modules)
+    others = {_module(name) for name in names} - known
+    clash = any(ending in known for other in others for ending in _endings(other))
+    return f"({'|'.join(map(re.escape, modules))})" if clash else modules
+
+
+def _endings(path: str) -> Iterator[str]:
+    """What follows each dot."""
+    while "." in path:
+        path = path.partition(".")[2]
+        yield path
+
+
+def _holds(module: str, adapted: str) -> bool:
+    """Whether `peft` would wrap an adapted module as a part of `module`, or as one that ends with its path."""
+    return f"{adapted}.".startswith(f"{module}.") or adapted.endswith(module)
 
 
 def as_start(tensors: Mapping[str, Array], adapters: Collection[Adapter], config: Mapping[str, Any]) -> KeptApart:

@@ -20,4 +20,5 @@ class BundleView(View):
     spec_digest: str
     created_at: Timestamp
     summary: dict[str, Any]
-    """memory {arena_bytes, weights_bytes, optimizer_bytes, peak_bytes}, inputs, outputs, kernels, required_features."""
+    """memory {arena_bytes, bound_bytes, weights_bytes, optimizer_bytes, peak_bytes}, inputs, outputs, kernels,
+    required_features."""

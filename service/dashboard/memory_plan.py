@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from service.dashboard.charts.arena import ArenaPlan, ArenaValue
+from service.dashboard.charts.ways import WayPoint
 from service.dashboard.facts import BundleFacts
 
 
@@ -38,6 +39,22 @@ def planned_bytes(bundle: BundleFacts, name: str) -> int | None:
     """One figure of the manifest's memory summary: `arena_bytes`, `weights_bytes`, `optimizer_bytes`, `peak_bytes`."""
     memory = bundle.manifest.get("memory")
     return _count(memory.get(name)) if isinstance(memory, Mapping) else None
+
+
+def ways(bundle: BundleFacts) -> tuple[WayPoint, ...]:
+    """The ways to run the step that the compiler looked at, by falling memory."""
+    entries = bundle.compile_report.get("memory_curve")
+    found = tuple(filter(None, map(_way, entries))) if isinstance(entries, list) else ()
+    return tuple(sorted(found, key=lambda way: (-way.needed_bytes, way.flops_ratio)))
+
+
+def _way(entry: object) -> WayPoint | None:
+    if not isinstance(entry, Mapping):
+        return None
+    needed, ratio = _count(entry.get("needed_bytes")), entry.get("flops_ratio")
+    if needed is None or isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 1 <= ratio < 1000:
+        return None
+    return WayPoint(str(entry.get("name", "")), needed, float(ratio), entry.get("taken") is True)
 
 
 def learning(bundle: BundleFacts) -> tuple[int, int] | None:

@@ -34,6 +34,7 @@ LAYERS: dict[str, Layers] = {
         "ops",
         "rewriting",  # writing, checking and running passes
         ("frontend", "passes", "spec"),  # from the file, on the graph, from the user
+        "channels",  # which of them learn, side by side
         "step",  # plan, loss, gradients, optimizer
         "program",  # calls in order, and their memory
         ("codegen", "export", "fusion", "recomputation"),

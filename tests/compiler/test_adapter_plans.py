@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -223,5 +225,16 @@ def test_what_peft_has_no_place_for_is_refused() -> None:
         kept_apart((), {}, (), ())
     with pytest.raises(ModelError, match=r"m\.scale learned by a rule in a module that holds adapters"):
         kept_apart((_adapter(),), tensors, ("m.scale",), ())
+    with pytest.raises(ModelError, match="or whose name ends that of one"):
+        kept_apart((_adapter(module="pre_head", weight="pre_head.weight"),), tensors, ("head.bias",), ())
     with pytest.raises(ModelError, match="not the weight of a module of its own"):
         kept_apart((_adapter(weight="w", module="w"),), tensors, (), ())
+
+
+def test_peft_finds_the_adapted_modules_alone() -> None:
+    """`peft` takes a path for the end of others; a pattern it takes whole."""
+    tensors = {name: np.zeros((1, 1), np.float32) for name in ("m.fc.lora_A.weight", "m.fc.lora_B.weight")}
+    assert kept_apart((_adapter(),), tensors, (), ("m.fc.weight", "n.fc.weight")).config["target_modules"] == ["m.fc"]
+    found = kept_apart((_adapter(),), tensors, (), ("m.fc.weight", "deep.m.fc.weight")).config["target_modules"]
+    assert isinstance(found, str)
+    assert [one for one in ("m.fc", "deep.m.fc", "mxfc") if re.fullmatch(found, one)] == ["m.fc"]

@@ -16,7 +16,8 @@ from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
-from compiler.program.memory import Block, pack, peak_bytes, plan_memory
+from compiler.program.memory import plan_memory
+from compiler.program.packing import Block, pack, peak_bytes
 from compiler.program.program import ProgramName
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
@@ -133,8 +134,10 @@ def test_no_two_live_values_overlap(case: str) -> None:
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 30), st.integers(0, 12)), min_size=1, max_size=30))
 def test_packing_is_valid_and_at_least_the_peak(sizes: list[tuple[int, int, int]]) -> None:
     blocks = [Block(("train", i), 64 * size, first, first + span) for i, (size, first, span) in enumerate(sizes)]
-    offsets, used = pack(blocks)
-    assert used >= peak_bytes(blocks)
+    packed = pack(blocks)
+    offsets = packed.offsets
+    assert packed.used_bytes >= packed.bound_bytes == peak_bytes(blocks)
+    assert packed.used_bytes == max(offset + block.size_bytes for offset, block in zip(offsets, blocks, strict=True))
     for i, j in combinations(range(len(blocks)), 2):
         a, b = blocks[i], blocks[j]
         if a.first <= b.last and b.first <= a.last:

@@ -184,7 +184,7 @@ def classifier(*, threads: int = 2, arena_padding_bytes: int = 0, spare_elements
     plan = MemoryPlan(
         {**both, **{("train", own): place for own, place in optimizer.items()}},  # type: ignore[dict-item]
         {("train", 2): arena[value("workspace")]}, {},
-        total(weights), total(optimizer), total(arena) + arena_padding_bytes,
+        total(weights), total(optimizer), total(arena) + arena_padding_bytes, total(arena),
     )  # fmt: skip
     states = (
         state("w", "parameter", (CLASSES, FEATURES), (1, 0), types[value("w")]),
@@ -248,7 +248,7 @@ def table() -> BinaryImage:
     both = {(name, own): place for name in ("train", "forward") for own, place in {**weights, **arena}.items()}
     plan = MemoryPlan(
         {**both, **{("train", own): place for own, place in optimizer.items()}},  # type: ignore[dict-item]
-        {}, {}, total(weights), total(optimizer), total(arena),
+        {}, {}, total(weights), total(optimizer), total(arena), total(arena),
     )  # fmt: skip
     shape, order = (ROWS, FEATURES), (0, 1)
     states = (

@@ -106,6 +106,16 @@ class Seeder:
         report = {
             "schema": "pockfarm.compile-report/1",
             "arena": step.arena,
+            "memory_curve": [
+                {
+                    "name": f"{count} forward kernels repeated",
+                    "needed_bytes": int(step.memory["peak_bytes"] * share),
+                    "flops": 100,
+                    "flops_ratio": ratio,
+                    "taken": not count,
+                }
+                for count, share, ratio in ((0, 1.0, 1.0), (6, 0.7, 1.06), (20, 0.5, 1.1))
+            ],
             "graph": {
                 "imported_nodes": len(layers) * 3,
                 "training_nodes": len(step.kernels) * 4,
@@ -238,6 +248,7 @@ class Seeder:
         )
         run.arena_bytes, run.peak_rss_bytes = made.memory.arena_bytes, made.memory.peak_rss_bytes
         run.energy_per_step_mj = made.energy.per_step_mj if made.energy else None
+        run.training_outcome = made.training.outcome if made.training else None
         if made.losses:
             run.loss_first, run.loss_last = made.losses[0], made.losses[-1]
         if made.evaluation_before and made.evaluation_after:

@@ -18,6 +18,7 @@ from service.dashboard.charts.kernels import KernelBar, kernel_bars, phase_bar, 
 from service.dashboard.charts.pareto import TradeoffPoint, tradeoff_plot
 from service.dashboard.charts.scale import Scale, nice_scale, tick_labels
 from service.dashboard.charts.steps import MAX_POINTS, StepSeries, outliers_above, step_plot
+from service.dashboard.charts.ways import WayPoint, ways_plot
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -188,3 +189,15 @@ def test_nothing_is_drawn_outside_the_picture(width: float) -> None:
             x, across = figures(element, "x", "width")
             assert x >= -0.01
             assert x + across <= width + 0.01
+
+
+def test_less_memory_is_further_left_and_costs_more() -> None:
+    ways = [WayPoint("whole", 4 << 20, 1.0, True), WayPoint("some again", 3 << 20, 1.1, False),
+            WayPoint("<all> again", 2 << 20, 1.3, False)]  # fmt: skip
+    picture = ways_plot(ways, 600)
+    assert len(drawn(picture, "circle", "best")) == 1
+    marks = [*drawn(picture, "circle", "best"), *drawn(picture, "circle", "dominated")]
+    (x1, y1), (x2, y2), (x3, y3) = (figures(mark, "cx", "cy") for mark in marks)
+    assert x1 > x2 > x3
+    assert y1 > y2 > y3
+    assert "<all>" not in picture

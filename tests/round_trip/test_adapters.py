@@ -112,8 +112,12 @@ def _as_held(name: str) -> str:
 def test_kept_apart_the_base_stays_and_the_adapter_is_a_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`export: peft`: the state is the base's to the bit; `peft`'s folder is what a run of the binary begins with."""
+    """`export: peft`: the state is the base's to the bit; `peft`'s folder is what a run of the binary begins with.
+
+    A module that says of all its parameters that they do not learn is as it should be.
+    """
     module, x, y = gpt2()
+    module.requires_grad_(False)
     lora = {"targets": ["c_attn"], "export": "peft", **LORA}
     tuned = tune(module, x, y, {"lora": lora})
     assert tuned.changed == ()

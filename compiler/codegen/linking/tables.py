@@ -9,6 +9,7 @@ from functools import partial
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.linking.hyper import hyper_rows, setting_rows
 from compiler.codegen.linking.losses import check_losses, classes_of, ignored_by, label_name, term_fields
+from compiler.codegen.linking.orders import OrderTables
 from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
@@ -17,7 +18,7 @@ from compiler.kernels.movement import ElementsSpec
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
-from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, StateTensor
+from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, Schedule, StateTensor
 from compiler.step.training import Term
 from compiler.values import Value
 
@@ -182,7 +183,8 @@ class _Tables:
     def _states(self) -> str:
         """Widest elements first, so that each tensor of a checkpoint is aligned to its element; else in model order."""
         order = sorted(self._kept_state(), key=lambda state: -state.type.element.item_bytes)
-        return _array("pf_state", "states", [self._state(state) for state in order])
+        tables = OrderTables(order)
+        return "".join(tables.lines) + _array("pf_state", "states", [self._state(state, tables) for state in order])
 
     def _kept_state(self) -> list[StateTensor]:
         """What outlives a step: no checkpoint knows the accumulators."""
@@ -197,7 +199,7 @@ class _Tables:
             raise InternalError("accumulators are not the end of the optimizer's region", where="memory")
         return start, end - start
 
-    def _state(self, state: StateTensor) -> str:
+    def _state(self, state: StateTensor, tables: OrderTables) -> str:
         shape = tuple(state.view_shape[axis] for axis in state.perm)
         if sorted(state.perm) != list(range(len(state.view_shape))) or shape != state.type.shape:
             raise InternalError(f"perm {state.perm} of {state.view_shape} is not {state.type}", where=state.name)
@@ -209,13 +211,14 @@ class _Tables:
             "role": f"PF_{state.role.upper()}",
             "dtype": state.type.element.c_name,
             "trained": str(state.trained).lower(),
-            "permuted": str(moved != sorted(moved)).lower(),
+            "permuted": str(bool(state.orders) or moved != sorted(moved)).lower(),
             "copy": str(state.copy_of is not None).lower(),
             "file_rank": str(len(state.file_shape)),
             "view_rank": str(len(state.view_shape)),
             "file_shape": _list(state.file_shape, state.name),
             "view_shape": _list(state.view_shape, state.name),
             "perm": _list(state.perm, state.name),
+            **tables.fields(state),
             "count": str(state.type.size),
             "offset": str(self._state_offset(state)),
         }
@@ -333,6 +336,7 @@ class _Tables:
             "learning_rate": image.optimizer.learning_rate.hex(),
             "settings": "settings",
             "setting_count": str(len(setting_rows(image.optimizer))),
+            "schedule": _schedule(image.optimizer.schedule),
             "micro_batches": str(image.optimizer.micro_batches),
             "accumulator_offset": str(accumulators),
             "accumulator_bytes": str(accumulator_bytes),
@@ -345,6 +349,11 @@ class _Tables:
             "identity_count": str(len(image.identity)),
         }
         return f"const pf_image pf_image_data = {_struct(fields)};\n"
+
+
+def _schedule(schedule: Schedule) -> str:
+    kind, ratio = f"PF_RATE_{schedule.kind.upper()}", schedule.final_ratio.hex()
+    return f"{{.kind = {kind}, .warmup_steps = {schedule.warmup_steps}, .final_ratio = {ratio}}}"
 
 
 _RANDOM = ("random_seed", "random_step")

@@ -76,5 +76,6 @@ REMAINDERS: Mapping[str, Callable[[Block, Value, Value], Value]] = {
     "bit_and": lambda block, x, y: tirx.bitwise_and(x, y),
     "bit_or": lambda block, x, y: tirx.bitwise_or(x, y),
     "bit_xor": lambda block, x, y: tirx.bitwise_xor(x, y),
+    "shift_left": lambda block, x, y: tirx.shift_left(x, y),
 }
 """(block, x, y) -> value, both of one type: f32 or integers (bits: integers alone)."""

@@ -12,7 +12,7 @@ from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
 from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
 from service.dashboard.pages.learning import learning_table, shown_rows
-from service.dashboard.pages.memory import memory_figure, memory_table
+from service.dashboard.pages.memory import memory_figure, memory_table, ways_figure
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Filter, KeyFigure, Listing, choices, state_chip
 from service.dashboard.tables import Column, Row, Table, table
@@ -100,6 +100,7 @@ class JobPage:
     figures: tuple[KeyFigure, ...]
     memory: Figure | None
     learning: Table | None
+    ways: Figure | None
     graph: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
     warnings: tuple[Mapping[str, object], ...]
@@ -127,6 +128,7 @@ def job_page(session: Session, job_id: str) -> JobPage | None:
         figures=_figures(found, built) if built else (),
         memory=memory_figure(built, f"{addresses.job(found.id)}/memory") if built else None,
         learning=_learning(built) if built else None,
+        ways=ways_figure(built) if built else None,
         graph=memory_plan.graph_counts(built) if built else (),
         notes=memory_plan.notes(built) if built else (),
         warnings=memory_plan.warnings(built) if built else (),
@@ -191,7 +193,7 @@ def _bundle_facts(built: BundleFacts) -> tuple[Fact, ...]:
 def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:
     kernels = built.manifest.get("kernels")
     named = (
-        ("Arena", memory_plan.planned_bytes(built, "arena_bytes"), "one training step"),
+        ("Arena", memory_plan.planned_bytes(built, "arena_bytes"), _above_bound(built)),
         ("Weights", memory_plan.planned_bytes(built, "weights_bytes"), "in memory"),
         ("Optimizer state", memory_plan.planned_bytes(built, "optimizer_bytes"), "in memory"),
         ("Bundle", built.size_bytes, "download"),
@@ -203,6 +205,11 @@ def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:
         *sizes,
         KeyFigure("Kernel calls", fmt.number(count), under="per step"),
     )
+
+
+def _above_bound(built: BundleFacts) -> str:
+    arena, bound = (memory_plan.planned_bytes(built, name) for name in ("arena_bytes", "bound_bytes"))
+    return f"{fmt.percent(arena / bound - 1)} above its bound" if arena and bound else "one training step"
 
 
 def pretty(text: str) -> str:

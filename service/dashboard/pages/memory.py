@@ -6,6 +6,7 @@ from service.dashboard import format as fmt
 from service.dashboard import memory_plan
 from service.dashboard.charts import FULL_WIDTH, for_screens
 from service.dashboard.charts.arena import ArenaPlan, arena_picture, live_bytes
+from service.dashboard.charts.ways import ways_plot
 from service.dashboard.facts import BundleFacts
 from service.dashboard.parts import Figure
 from service.dashboard.tables import Column, Row, Table, table
@@ -16,6 +17,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("size_bytes", "Size", "number", "B"),
     Column("first_call", "First call", "number"),
     Column("last_call", "Last call", "number"),
+)
+WAY_COLUMNS: tuple[Column, ...] = (
+    Column("way", "Way to run the step", primary=True),
+    Column("needed_bytes", "Memory in all", "number", "B"),
+    Column("flops_ratio", "FLOPs", "number", "x", 3),
+    Column("taken", "Taken"),
 )
 SHOWN_ROWS = 200
 
@@ -65,3 +72,23 @@ def _largest(full: Table) -> Table:
     kept = sorted(full.rows, key=lambda row: -int(row.values["size_bytes"] or 0))[:SHOWN_ROWS]
     caption = f"The {SHOWN_ROWS} largest of {len(full.rows):,} values of the arena (the CSV and JSON files have all)"
     return table(full.name, caption, full.columns, kept)
+
+
+def ways_figure(bundle: BundleFacts) -> Figure | None:
+    """What less memory would cost; None where there is no choice."""
+    ways = memory_plan.ways(bundle)
+    if len({way.needed_bytes for way in ways}) < 2:
+        return None
+    least = min(ways, key=lambda way: way.needed_bytes)
+    rows = [
+        Row({"way": w.name, "needed_bytes": w.needed_bytes, "flops_ratio": w.flops_ratio, "taken": w.taken or None})
+        for w in ways
+    ]
+    return Figure(
+        id="memory-curve",
+        title="Memory against arithmetic",
+        note=f"A memory_limit_bytes in the spec makes the compiler repeat forward kernels instead of keeping what they "
+        f"make: down to {fmt.size(least.needed_bytes)} at {least.flops_ratio:.2f} times the FLOPs.",
+        drawing=for_screens(lambda width: ways_plot(ways, width), FULL_WIDTH),
+        table=table("ways", "Ways to run the step", WAY_COLUMNS, rows),
+    )

@@ -85,6 +85,8 @@ class Built:
     plan: Mapping[str, Window]
     layouts: Mapping[str, Parameter]
     binary: StepBinary
+    memory: Mapping[str, int]
+    """As the manifest tells it."""
 
     @property
     def reference(self) -> Reference:
@@ -99,7 +101,8 @@ def build(case: Case, target: str, folder: Path, cache: Path, runner: tuple[str,
         case.model, BuildSettings(plan=case.plan, spec=case.spec, target=load(target), cache_dir=cache, jobs=1)
     )
     binary = StepBinary.unpack(bundle, folder, runner)
-    built = Built(case, what_learns(case.plan, case.reference, case.last_layer), graph.named_parameters(), binary)
+    learns = what_learns(case.plan, case.reference, case.last_layer)
+    built = Built(case, learns, graph.named_parameters(), binary, bundle.manifest["memory"])
     wrong = start_problems(case.reference.initial(), binary.checkpoint())
     assert not wrong, wrong
     return built

@@ -51,7 +51,10 @@ class OnnxStep:
 
     def _inside(self, name: str, checkpoint: Mapping[str, np.ndarray]) -> np.ndarray:
         layout = self.layouts[name]
-        return np.array(checkpoint[name].reshape(layout["view_shape"]).transpose(layout["perm"]), order="C")
+        array = checkpoint[name].reshape(layout["view_shape"]).transpose(layout["perm"])
+        for axis, order in enumerate(layout.get("orders", ())):
+            array = array.take(order, axis=axis) if order else array
+        return np.array(array, order="C")
 
     def _moment(self, name: str, checkpoint: Mapping[str, np.ndarray]) -> np.ndarray:
         kind, of = self.state[name]

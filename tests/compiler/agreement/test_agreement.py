@@ -82,6 +82,13 @@ def steps(built: Built) -> list[StepResult]:
     return results
 
 
+def test_the_arena_is_hardly_larger_than_what_lives_in_it(built: Built) -> None:
+    """No packing is smaller than the most bytes alive at one call: 2% above that where the arena has a megabyte."""
+    arena_bytes, bound_bytes = built.memory["arena_bytes"], built.memory["bound_bytes"]
+    assert 0 < bound_bytes <= arena_bytes
+    assert arena_bytes <= bound_bytes * (1.02 if arena_bytes >= 1_000_000 else 1.05)
+
+
 def test_every_step_agrees_with_float64(built: Built, steps: list[StepResult]) -> None:
     wrong = {t: found for t, result in enumerate(steps, 1) if (found := problems(built, result))}
     assert not wrong

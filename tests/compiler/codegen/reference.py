@@ -64,6 +64,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "philox": philox.bits_of, "philox0": lambda x, y: philox.top_bits(x, y, 0),
     "philox1": lambda x, y: philox.top_bits(x, y, 1),
     "mod": np.mod, "fmod": np.fmod, "bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor,
+    "shift_left": np.left_shift,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from compiler.codegen.linking.link import RUNTIME
 from compiler.graph import TensorType
-from compiler.program.program import BinaryImage, Placement, StateTensor
+from compiler.program.program import BinaryImage, Placement, StateTensor, ViewOrder
 from compiler.values import Value
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
@@ -178,7 +178,28 @@ LAYOUTS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "long rows": ((3, 2, 90_000), (2, 1, 0)),
     "whole": ((500, 400), (0, 1)),
     "one element": ((1, 1), (1, 0)),
+    "dense, chosen": ((700, 300), (1, 0)),
+    "convolution, chosen": ((37, 21, 3, 3), (2, 3, 1, 0)),
+    "long rows, chosen": ((3, 2, 90_000), (2, 1, 0)),
 }
+
+
+ORDERS: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "dense": ((0, 1),),
+    "convolution": ((1, 1), (3, 1)),
+    "long rows": ((0, 2),),
+}
+"""View axes that are kept in another order: the first of them, and how many are one axis."""
+
+
+def ordered(state: StateTensor) -> StateTensor:
+    """The same tensor with channels in a random order along some of its axes."""
+    random = np.random.default_rng(7)
+    extents = {axis: int(np.prod(state.view_shape[axis : axis + count])) for axis, count in ORDERS[state.name]}
+    orders = (
+        ViewOrder(axis, count, tuple(map(int, random.permutation(extents[axis])))) for axis, count in ORDERS[state.name]
+    )
+    return replace(state, name=f"{state.name}, chosen", orders=tuple(orders))
 
 
 def with_parameters(layouts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> BinaryImage:
@@ -188,7 +209,8 @@ def with_parameters(layouts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]
     states, places, end = list(image.state), dict(plan.placements), plan.weights_bytes
     for number, (name, (shape, perm)) in enumerate(layouts.items(), start=200):
         inside = TensorType("f32", tuple(shape[axis] for axis in perm))
-        states.append(StateTensor(Value(number), name, inside, "parameter", shape, shape, perm))
+        plain = StateTensor(Value(number), name.removesuffix(", chosen"), inside, "parameter", shape, shape, perm)
+        states.append(ordered(plain) if name.endswith(", chosen") else plain)
         size_bytes = -(-inside.size_bytes // 64) * 64
         places["train", Value(number)] = places["forward", Value(number)] = Placement("weights", end, size_bytes)
         end += size_bytes

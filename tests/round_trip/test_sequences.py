@@ -1,14 +1,20 @@
-"""Modules whose samples are not first, and losses that read the model's own input, by `fine_tune`."""
+"""`pockfarm.fine_tune` of modules that take positions first, and of language models."""
 
 from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import pockfarm
-from tests.round_trip.test_fine_tune import SPEC
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+SPEC = {"optimizer": {"kind": "sgd", "learning_rate": 0.1}}
 
 
 class Encoder(nn.Module):

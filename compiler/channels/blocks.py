@@ -1,0 +1,118 @@
+"""Attention heads and feed-forward blocks as they show in a graph: which axes of parameters run over their units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from compiler.channels.atoms import Atom, factors
+from compiler.channels.coupling import Coupling
+from compiler.channels.layers import output_axis
+from compiler.errors import PlanError
+from compiler.values import Value
+from compiler.warnings import few_of
+
+Row = tuple[Value, int, int, int, object]
+"""(parameter, inside axis, units, channels of a unit, what the units belong to)."""
+Product = tuple[Atom, ...]
+
+
+def heads_of(coupling: Coupling, values: Sequence[Value], told: int | None, where: str) -> list[Row]:
+    """The axes that run over heads. Key and value heads count where several query heads share them.
+
+    Raises: PlanError where there is none, or another number of heads than was told.
+    """
+    known = _attentions(coupling)
+    found: list[Row] = []
+    odd: set[int] = set()
+    for value in values:
+        rows = [row for row in _rows_of(coupling, value) if row[2] in known or (not known and row[2][0].extent == told)]
+        for _, axis, product, inner in rows[:1]:
+            units = _extent(product)
+            odd |= {units} if told not in (None, units) else set()
+            found.append((value, axis, units, inner, product))
+    if odd:
+        raise PlanError(f"the model shows {min(odd)} heads here, not {told}", where=f"{where}.channels.heads",
+                        hint="heads that share a key and value count as one; leave `heads` out")  # fmt: skip
+    if not found:
+        raise _none(coupling, values, "attention heads", where,
+                    "tell `heads` if there is an attention, or choose along: output and along: input")  # fmt: skip
+    return found
+
+
+def feed_forward_of(coupling: Coupling, values: Sequence[Value], where: str) -> list[Row]:
+    """The axes that run over hidden units: outputs of one layer or several, and inputs of exactly one other.
+
+    Raises: PlanError where there is no such block, or a parameter is in two.
+    """
+    blocks = _blocks(coupling)
+    here = {product: ends & set(values) for product, ends in blocks.items() if ends & set(values)}
+    whole = {product for product in here if blocks[product] <= set(values)}
+    found: list[Row] = []
+    for value in values:
+        own = [(axis, product) for axis, product in _whole_axes(coupling, value) if product in here]
+        kept = [entry for entry in own if entry[1] in whole] or own
+        if len(kept) > 1:
+            raise PlanError(
+                f"{coupling.graph.name_of(value)!r} is in two feed-forward blocks", where=where,
+                hint="give each block a rule of its own, with its first and second layer",
+            )  # fmt: skip
+        found += [(value, axis, _extent(product), 1, product) for axis, product in kept]
+    if not found:
+        raise _none(coupling, values, "hidden units of a feed-forward block", where,
+                    "name its first and second layer; or choose along: output and along: input")  # fmt: skip
+    return found
+
+
+def _none(coupling: Coupling, values: Sequence[Value], what: str, where: str, hint: str) -> PlanError:
+    names = [coupling.graph.name_of(value) for value in values]
+    return PlanError(f"no axis of {few_of(names)} runs over {what}", where=where, hint=hint)
+
+
+def _attentions(coupling: Coupling) -> set[Product]:
+    """What runs over the key and value heads of each attention."""
+    nodes = [node for node in coupling.graph.nodes if node.op == "attention"]
+    return {product for node in nodes if (product := tuple(coupling.factors(node.inputs[1], 2)))}
+
+
+def _rows_of(coupling: Coupling, value: Value) -> Iterator[tuple[Value, int, Product, int]]:
+    """(parameter, axis, factors, product of those inside) for every run of factors of every axis; outputs first."""
+    axes = range(len(coupling.axes(value)))
+    for axis in reversed(axes):
+        own = coupling.factors(value, axis)
+        for begin in range(len(own)):
+            for end in range(begin + 1, len(own) + 1):
+                yield value, axis, tuple(own[begin:end]), _extent(own[end:])
+
+
+def _blocks(coupling: Coupling) -> dict[Product, set[Value]]:
+    """Hidden units -> the layers on both sides of them: all that make them, and the only one that reads them."""
+    graph = coupling.graph
+    first_use: dict[Value, int] = {}
+    for position, node in enumerate(graph.nodes):
+        for value in node.inputs:
+            first_use.setdefault(value, position)
+    made: dict[Product, set[Value]] = {}
+    read: dict[Product, set[Value]] = {}
+    for value, own in graph.parameters.items():
+        output = output_axis(graph, value) if own.channel_axis is not None else None
+        if own.channel_axis is None or output is None or output == own.channel_axis:
+            continue
+        made.setdefault(tuple(coupling.factors(value, output)), set()).add(value)
+        read.setdefault(tuple(coupling.factors(value, own.channel_axis)), set()).add(value)
+    found = {}
+    for product in made.keys() & read.keys():
+        (second, *others), firsts = sorted(read[product]), made[product]
+        if not others and all(first_use[one] < first_use.get(second, -1) for one in firsts):
+            found[product] = {second, *firsts}
+    return found
+
+
+def _whole_axes(coupling: Coupling, value: Value) -> list[tuple[int, Product]]:
+    return [(axis, tuple(coupling.factors(value, axis))) for axis in range(len(coupling.axes(value)))]
+
+
+def _extent(product: Sequence[Atom]) -> int:
+    count = 1
+    for atom in factors(product):
+        count *= atom.extent
+    return count
