@@ -8,7 +8,7 @@ from functools import partial
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.linking.c_text import c_array, c_list, c_string, c_struct
-from compiler.codegen.linking.hyper import hyper_rows, setting_rows
+from compiler.codegen.linking.hyper import hyper_rows, schedule_fields, setting_rows
 from compiler.codegen.linking.losses import check_losses, classes_of, ignored_by, label_name, term_fields
 from compiler.codegen.linking.orders import OrderTables
 from compiler.element_types import SCRATCH
@@ -19,7 +19,7 @@ from compiler.kernels.movement import ElementsSpec
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
-from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, Schedule, StateTensor
+from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, StateTensor
 from compiler.step.training import Term
 from compiler.values import Value
 
@@ -336,7 +336,7 @@ class _Tables:
             "learning_rate": image.optimizer.learning_rate.hex(),
             "settings": "settings",
             "setting_count": str(len(setting_rows(image.optimizer))),
-            "schedule": _schedule(image.optimizer.schedule),
+            "schedule": schedule_fields(image.optimizer.schedule),
             "micro_batches": str(image.optimizer.micro_batches),
             "accumulator_offset": str(accumulators),
             "accumulator_bytes": str(accumulator_bytes),
@@ -349,11 +349,6 @@ class _Tables:
             "identity_count": str(len(image.identity)),
         }
         return f"const pf_image pf_image_data = {c_struct(fields)};\n"
-
-
-def _schedule(schedule: Schedule) -> str:
-    kind, ratio = f"PF_RATE_{schedule.kind.upper()}", schedule.final_ratio.hex()
-    return f"{{.kind = {kind}, .warmup_steps = {schedule.warmup_steps}, .final_ratio = {ratio}}}"
 
 
 _RANDOM = ("random_seed", "random_step")
