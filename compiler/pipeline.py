@@ -16,7 +16,7 @@ from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import attempts
 from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
-from compiler.program.program import Optimizer, Program, ProgramName, StateTensor
+from compiler.program.program import Optimizer, Program, ProgramName, Schedule, StateTensor
 from compiler.program.state import state_tensors
 from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings
@@ -191,5 +191,8 @@ def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, C
 
 
 def _optimizer(spec: TrainingSpec) -> Optimizer:
-    own = spec.optimizer
-    return Optimizer(own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate)
+    own, told = spec.optimizer, spec.schedule
+    schedule = Schedule(told.kind, told.warmup_steps, told.final_ratio)
+    return Optimizer(
+        own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate, schedule
+    )

@@ -24,9 +24,10 @@ from device_agents.farm.heartbeat import Heartbeat
 from device_agents.farm.spool import Spool, SpooledResult
 from device_agents.farm.state import seal
 from device_agents.farm.trust import verify_assignment
+from device_agents.job.asked import Job
 from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
 from device_agents.job.dataset import DataFiles, split_npz
-from device_agents.job.execution import Execution, Job
+from device_agents.job.execution import Execution
 from device_agents.job.findings import Findings
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.scratch import empty

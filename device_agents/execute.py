@@ -11,6 +11,7 @@ from pathlib import Path
 
 from device_agents.devices.describe import describe_device
 from device_agents.errors import AttemptError, BadData
+from device_agents.job.asked import Job
 from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
 from device_agents.job.dataset import DataFiles, split_npz
 from device_agents.job.execution import (
@@ -18,7 +19,6 @@ from device_agents.job.execution import (
     LOGITS,
     TRAINED,
     Execution,
-    Job,
     Notify,
     StopCheck,
 )
@@ -60,7 +60,8 @@ def run_bundle(
     agent. `notify(kind, **fields)` gets progress as in `wire.Event`. The sandbox is as strong as this machine
     allows.
 
-    Never raises for a run that fails: the report's outcome is typed. Raises: `EnrolmentError` (unknown runner or
+    Never raises for a run that fails: the report's outcome is typed. Training that diverged leaves no files, unless the
+    best was kept (`report.training`). Raises: `EnrolmentError` (unknown runner or
     class), `OSError` (the bundle cannot be read, or a result not written where it was asked for).
     """
     started_at, limits, settings = time.time(), limits or Limits(), settings.fitted()
@@ -129,6 +130,9 @@ def _local_weights(weights: Path | None, folder: Path) -> Path | None:
 def _hand_over(execution: Execution, wanted: Sequence[tuple[str, Path | None]]) -> None:
     """Copy what the caller asked for, if the mode makes it. Raises: `BadOutput`, `OSError` (the caller's path)."""
     made = {"train": (TRAINED, EXPORTED), "infer": (LOGITS,)}.get(execution.job.settings.mode, ())
+    training = execution.findings.training
+    if training is not None and training.saved_step is None:
+        made = ()  # it diverged, and nothing of it was kept
     kept: dict[str, KeptOutput] = {}
     for name, to in wanted:
         if to is not None and name in made:

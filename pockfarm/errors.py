@@ -6,11 +6,15 @@ PockfarmError               (base; the message is for a person, `exit_code` for 
 |   |-- Unauthorized        no API key, or a wrong one
 |   `-- NotFound            no such job, run, bundle...
 |-- Failed                  a job or run ended without success; carries its cause -> the cause says, exit 4
+|   `-- Diverged            training did, and left no weights; carries the report -> lower the learning rate, exit 4
 |-- Unreachable             no farm answers at the address                        -> operator, exit 5
 `-- FarmDown                a part of the local farm does not start               -> operator, exit 5
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class PockfarmError(Exception):
@@ -56,6 +60,14 @@ class Failed(PockfarmError):
         self.state = state
         self.cause = cause
         self.code = code
+
+
+class Diverged(Failed):
+    """Training diverged. `report` holds the losses until then (`training` in it says at which step)."""
+
+    def __init__(self, message: str, report: Mapping[str, Any]) -> None:
+        super().__init__(message, state="succeeded", cause="user", code="train.diverged")
+        self.report = report
 
 
 class Unreachable(PockfarmError):

@@ -114,6 +114,35 @@ def evaluation_text(report: Json, name: str) -> str:
     return words if accuracy is None else f"{words}, accuracy {accuracy:.1%}"
 
 
+def training_text(report: Json) -> str:
+    """How training ended, and of which step the weights are; empty for other modes."""
+    training = part(report, "training")
+    if not training:
+        return ""
+    outcome, steps = text(training, "outcome"), optional_number(training, "steps")
+    words = f"{outcome.replace('_', ' ')} {'at' if outcome == 'diverged' else 'after'} step {figure(steps, 0)}"
+    if text(training, "reason"):
+        words += f": {text(training, 'reason')}"
+    left = optional_number(training, "weights_step")
+    return f"{words}; weights of step {figure(left, 0)}" if left is not None else f"{words}; no weights are left"
+
+
+def validation_text(report: Json) -> str:
+    """First, best and last loss of the validations; empty without one."""
+    found = parts(part(report, "training"), "validations")
+    losses = [optional_number(one, "loss") or 0.0 for one in found]
+    if not losses:
+        return ""
+    best = losses.index(min(losses))
+    at = figure(optional_number(found[best], "step"), 0)
+    return f"{losses[0]:.4f} -> {losses[-1]:.4f}, best {losses[best]:.4f} after step {at}  {curve_text(losses)}"
+
+
+def is_diverged(report: Json) -> bool:
+    """Whether the run trained, and its training diverged."""
+    return text(part(report, "training"), "outcome") == "diverged"
+
+
 def _facts(report: Json) -> list[tuple[str, str]]:
     measurement, memory, verdict = (part(report, name) for name in ("measurement", "memory", "verdict"))
     energy, outcome = part(report, "energy"), part(report, "outcome")
@@ -136,6 +165,7 @@ def _facts(report: Json) -> list[tuple[str, str]]:
         ("outcome", ending),
         ("class", text(report, "measurement_class")),
         ("step", step if measurement else ""),
+        ("training", training_text(report)),
         ("verdict", f"{text(verdict, 'kind')}: {text(verdict, 'rule')}" if verdict else ""),
         ("memory", planned if memory else ""),
         (
@@ -143,6 +173,7 @@ def _facts(report: Json) -> list[tuple[str, str]]:
             f"{figure(optional_number(energy, 'per_step_mj'), 1)} mJ per step" if energy else f"{NONE} (no sensor)",
         ),
         ("loss", f"{losses[0]:.4f} -> {losses[-1]:.4f}  {curve_text(losses)}" if losses else ""),
+        ("validation", validation_text(report)),
         ("before", evaluation_text(report, "evaluation_before")),
         ("after", evaluation_text(report, "evaluation_after")),
     ]

@@ -97,7 +97,7 @@ class Run:
     device_id: str | None
     attempts: int
     trained_weights_digest: str | None
-    """The weights that it left, if any."""
+    """The weights that it left, if any. A run of mode train may succeed without: its training diverged."""
     ending: Ending | None
     raw: Json = field(repr=False, default_factory=dict)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.kernels.spec import signature
 from compiler.program.labels import label_of
-from compiler.program.program import KernelCall, Program
+from compiler.program.program import KernelCall, Program, Schedule
 from compiler.settings import BuildSettings
 from compiler.stages import CompiledStep
 from compiler.step.training import Term
@@ -36,6 +37,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         **_losses(step),
         "optimizer": step.optimizer.kind,
         "learning_rate": step.optimizer.learning_rate,
+        **_schedule(step.optimizer.schedule),
         "parameters": {"total": _total(step, trained=False), "trained": _total(step, trained=True)},
         "buffers": list(step.forward.buffers()),
         "memory": {
@@ -48,6 +50,11 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "micro_batches": step.optimizer.micro_batches,
         "kernels": [_kernel(call, step.choices) for call in calls_of_step(step)],
     }
+
+
+def _schedule(schedule: Schedule) -> dict[str, object]:
+    """Nothing where the learning rate stays as it is."""
+    return {} if schedule == Schedule() else {"schedule": dataclasses.asdict(schedule)}
 
 
 def calls_of_step(step: CompiledStep) -> Iterator[KernelCall]:

@@ -181,6 +181,15 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """Learning rates of a run, unless it is told otherwise: up from 0, then down to a share of the learning rate."""
+
+    kind: Literal["constant", "cosine", "linear"] = "constant"
+    warmup_steps: int = 0
+    final_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Optimizer:
     """Optimizer settings that the binary needs at run time (defaults of its options).
 
@@ -196,6 +205,7 @@ class Optimizer:
     beta2_decay: float = -0.8
     micro_batches: int = 1
     """Of a step: all but the last are runs of the program `accumulate`."""
+    schedule: Schedule = Schedule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,4 +230,4 @@ class BinaryImage:
 
 
 __all__ = ["BinaryImage", "KernelCall", "MemoryPlan", "Optimizer", "Parameter", "Phase", "Placement", "Program",
-           "ProgramName", "Region", "StateTensor"]  # fmt: skip
+           "ProgramName", "Region", "Schedule", "StateTensor"]  # fmt: skip

@@ -1,70 +1,30 @@
 /* command_eval.c: forward passes over a whole data set, in file order: scores (eval) or logits (infer). */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "commands.h"
+#include "evaluation.h"
 #include "events.h"
 #include "failure.h"
 #include "files.h"
 #include "run_events.h"
 #include "stop.h"
 
-/* The loss, and the accuracy of the first cross-entropy. */
-static void put_score(int64_t samples, const pf_score *scores) {
-    double accuracy = NAN;
-    for (int i = pf_term_count() - 1; i >= 0; i--)
-        if (pf_image_data.terms[i].kind == PF_CROSS_ENTROPY) accuracy = (double)scores[i].correct / (double)scores[i].terms;
-    pf_event("eval");
-    pf_integer("samples", samples);
-    pf_number("loss", pf_score_loss(scores, samples));
-    pf_number("accuracy", accuracy);
-    pf_event_end();
-}
-
-static int64_t batch_end(const pf_data *data, int64_t position) {
-    int64_t end = position + pf_batch();
-    return end < data->samples ? end : data->samples;
-}
-
-static pf_status forward_batch(const pf_data *data, pf_step *step, int64_t position) {
-    PF_TRY(pf_data_fill(data, step, PF_FORWARD, position, data->samples));
-    return pf_forward(step);
-}
-
-/* A loss that the graph itself computes is of a whole batch: what is left at the end of the data is not scored. */
-static pf_status scored_end(const pf_data *data, int64_t *end) {
-    *end = data->samples;
-    for (int i = 0; i < pf_term_count(); i++)
-        if (pf_image_data.terms[i].kind == PF_GRAPH) *end = data->samples - data->samples % pf_batch();
-    if (*end > 0) return PF_OK;
-    return pf_fail(PF_DATA, "data.count", "%s: has %" PRId64 " samples; the model's own loss is of a whole batch, of %" PRId64,
-                   data->counted->path, data->samples, pf_batch());
-}
-
-static pf_status score_batch(const pf_data *data, const pf_step *step, int64_t position, pf_score *scores) {
-    for (int64_t sample = position; sample < batch_end(data, position); sample++)
-        PF_TRY(pf_data_score(data, step, sample - position, sample, scores));
-    for (int i = 0; i < pf_term_count(); i++)
-        if (pf_image_data.terms[i].kind == PF_GRAPH) pf_score_batch(step, i, &scores[i]);
-    return PF_OK;
-}
-
 pf_status pf_command_eval(pf_step *step, const pf_data *data) {
-    pf_score scores[PF_MAX_TERMS] = {0};
-    int64_t position = 0, batches = 0, end = 0;
-    PF_TRY(scored_end(data, &end));
+    pf_evaluation evaluation;
+    int64_t samples = 0;
+    PF_TRY(pf_evaluated_samples(data, &samples));
     pf_event_start(step);
-    for (; position < end && !pf_stop_requested; position = batch_end(data, position), batches++) {
-        PF_TRY(forward_batch(data, step, position));
-        PF_TRY(score_batch(data, step, position, scores));
+    PF_TRY(pf_evaluate(step, data, &evaluation));
+    if (!evaluation.finite)
+        return pf_fail(PF_WEIGHTS, "weights.diverged", "the logits are NaN or infinite; these weights cannot be evaluated");
+    if (!pf_stop_requested) {
+        pf_event("eval");
+        pf_put_evaluation(&evaluation);
+        pf_event_end();
     }
-    for (int i = 0; i < pf_term_count(); i++)
-        if (!isfinite(scores[i].loss_sum))
-            return pf_fail(PF_WEIGHTS, "weights.diverged", "the logits are NaN or infinite; these weights cannot be evaluated");
-    if (!pf_stop_requested) put_score(position, scores);
-    pf_event_finish(batches);
+    pf_event_finish(evaluation.batches);
     return PF_OK;
 }
 
@@ -98,10 +58,10 @@ static pf_status write_samples(pf_new_file *file, const float *logits, int64_t s
 
 static pf_status write_logits(pf_new_file *file, pf_step *step, const pf_data *data, int64_t *batches) {
     PF_TRY(write_npy_header(file, data->samples));
-    for (int64_t position = 0; position < data->samples; position = batch_end(data, position), ++*batches) {
+    for (int64_t position = 0; position < data->samples; position = pf_batch_end(data, position), ++*batches) {
         if (pf_stop_requested) return PF_OK;
-        PF_TRY(forward_batch(data, step, position));
-        PF_TRY(write_samples(file, pf_logits(step), batch_end(data, position) - position));
+        PF_TRY(pf_forward_batch(data, step, position));
+        PF_TRY(write_samples(file, pf_logits(step), pf_batch_end(data, position) - position));
     }
     return pf_new_file_commit(file);
 }

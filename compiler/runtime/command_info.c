@@ -27,12 +27,19 @@ static void put_kernels(const char *key, const pf_program *program) {
     pf_array_end();
 }
 
+static const char *const schedule_kinds[] = {"constant", "cosine", "linear"};
+
 static void put_optimizer(void) {
     const pf_image *image = &pf_image_data;
     pf_object("optimizer");
     pf_text("kind", image->optimizer);
     pf_number("learning_rate", image->learning_rate);
     for (uint32_t i = 0; i < image->setting_count; i++) pf_number(image->settings[i].name, image->settings[i].value);
+    pf_object("schedule");
+    pf_text("kind", schedule_kinds[image->schedule.kind]);
+    pf_integer("warmup_steps", image->schedule.warmup_steps);
+    pf_number("final_ratio", image->schedule.final_ratio);
+    pf_object_end();
     pf_object_end();
     pf_integer("micro_batches", image->micro_batches);
 }

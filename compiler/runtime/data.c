@@ -1,6 +1,7 @@
 #include "data.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "failure.h"
@@ -65,10 +66,24 @@ void pf_data_close(pf_data *data) {
     for (int i = 0; i < PF_MAX_LABELS; i++) pf_npy_close(&data->labels[i]);
 }
 
+pf_status pf_data_part(pf_data *data, double fraction, pf_data *last) {
+    int64_t before = data->samples - (int64_t)floor((double)data->samples * fraction + 0.5);
+    if (before < 1 || before >= data->samples)
+        return pf_fail(PF_DATA, "data.count", "%" PRId64 " samples cannot be parted: a share of %g for validation leaves %" PRId64
+                       " to learn from", data->samples, fraction, before);
+    *last = *data;
+    last->first = before;
+    last->samples = data->samples - before;
+    last->sequential = true;
+    data->samples = before;
+    return PF_OK;
+}
+
 int64_t pf_data_sample(const pf_data *data, int64_t position) {
     if (data->synthetic) return position;
     int64_t index = position % data->samples;
-    return data->sequential ? index : pf_shuffled(data->seed, position / data->samples, index, data->samples);
+    if (!data->sequential) index = pf_shuffled(data->seed, position / data->samples, index, data->samples);
+    return data->first + index;
 }
 
 static pf_status check_indices(const char *path, const pf_tensor *tensor, int64_t sample, int64_t first, const void *values,

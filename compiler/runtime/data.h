@@ -8,7 +8,7 @@
 typedef struct {
     bool synthetic, sequential;
     uint64_t seed;
-    int64_t samples;
+    int64_t first, samples; /* of the files: which samples these are */
     const pf_npy *counted; /* the file that says how many */
     pf_npy inputs[PF_MAX_INPUTS], labels[PF_MAX_LABELS];
 } pf_data;
@@ -19,6 +19,10 @@ typedef struct {
  * Files have their samples first, wherever the model has them; what is the same for every sample has one, [1, ...]. */
 pf_status pf_data_open(pf_data *data, const char *const *input_paths, const char *const *label_paths);
 void pf_data_close(pf_data *data);
+
+/* Part the samples: the last `fraction` of them (to the nearest whole number) are `last`, in file order, those before `data`. Both share the
+ * open files. Refuses a part without a sample. */
+pf_status pf_data_part(pf_data *data, double fraction, pf_data *last);
 
 /* The sample at a place of the endless sequence of epochs: file order, or a seeded permutation per epoch. */
 int64_t pf_data_sample(const pf_data *data, int64_t position);

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "pockfarm_step.h"
+#include "schedule.h"
 #include "tvm_abi.h"
 
 /* Of every operand's storage; the compiler's half is compiler/kernels/alignment.py. */
@@ -112,6 +113,7 @@ typedef struct {
     int32_t term_count;
     const char *optimizer;
     double learning_rate;
+    pf_schedule schedule; /* but for `steps`, which are a run's */
     const pf_setting *settings; /* of the optimizer, for `info` */
     uint32_t setting_count;
     int32_t micro_batches; /* of a step: the last is a run of `train`, the others of `accumulate` */

@@ -2,22 +2,7 @@
 #ifndef POCKFARM_OPTIONS_H
 #define POCKFARM_OPTIONS_H
 
-#include "image.h"
-
-typedef enum { PF_INFO, PF_PROFILE, PF_TRAIN_COMMAND, PF_EVAL, PF_INFER, PF_EXPORT } pf_command;
-
-typedef struct {
-    pf_command command;
-    const char *weights[PF_MAX_WEIGHTS];
-    int weights_count;
-    const char *inputs[PF_MAX_INPUTS]; /* by model input; NULL: not given */
-    const char *labels[PF_MAX_LABELS]; /* by array of labels */
-    const char *save, *out, *pin;
-    int64_t steps, warmup, threads; /* 0, -1, 0: not given */
-    uint64_t seed;
-    bool sequential, spare_core;
-    double learning_rate; /* negative: the build's */
-} pf_options;
+#include "option.h"
 
 /* Fill `options` from the arguments; PF_USER with code `user.usage` if they make no sense. */
 pf_status pf_options_parse(pf_options *options, int count, char **arguments);

@@ -38,6 +38,7 @@ typedef struct {
     pf_status status;
     const char *code; /* stable and dotted: "data.shape" */
     char message[768];
+    int64_t step; /* `train.diverged`: the step that did, counted from the run's first; else 0 */
 } pf_error;
 
 /* A tensor of the model's interface. */

@@ -34,11 +34,15 @@ void pf_event_start(const pf_step *step) {
     pf_event_end();
 }
 
-void pf_event_finish(int64_t steps) {
+void pf_event_finish_open(int64_t steps) {
     pf_event(pf_stop_requested ? "stopped" : "done");
     pf_integer("peak_rss_bytes", bytes_of("/proc/self/status", "VmHWM:"));
     pf_integer("huge_page_bytes", bytes_of("/proc/self/smaps_rollup", "AnonHugePages:"));
     pf_integer("steps", steps);
+}
+
+void pf_event_finish(int64_t steps) {
+    pf_event_finish_open(steps);
     pf_event_end();
 }
 
@@ -71,6 +75,7 @@ int pf_report_failure(void) {
     pf_text("cause", causes[error->status]);
     pf_text("code", error->code);
     pf_text("message", error->message);
+    if (error->step) pf_integer("step", error->step);
     pf_event_end();
     fprintf(stderr, "step: %s\n", error->message);
     return exit_codes[error->status];

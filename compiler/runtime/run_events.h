@@ -6,6 +6,7 @@
 
 void pf_event_start(const pf_step *step);
 void pf_event_finish(int64_t steps); /* `done`, or `stopped` if asked to stop */
+void pf_event_finish_open(int64_t steps); /* the same, to be ended by who has more to say of it */
 
 /* An event and a line for a checkpoint that fits in part; nothing for one that fits. */
 void pf_tell_match(const char *path, const pf_match *match);

@@ -22,6 +22,7 @@ from compiler.spec.optimizer import OptimizerSpec
 from compiler.spec.reading import read_mapping
 from compiler.spec.records import RecordOf, member, plain_record, read_record
 from compiler.spec.rules import RuleForm, UpdateRule
+from compiler.spec.schedule import ScheduleSpec
 from compiler.spec.schemes import EVERY_PRESET, PRESETS, Scheme
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
@@ -99,6 +100,9 @@ class TrainingSpec:
     loss: LossSpec = member(LossForm(), "what is minimised", default=LossSpec(), always=True)
     optimizer: OptimizerSpec = member(
         RecordOf(OptimizerSpec), "how it is minimised", default=OptimizerSpec(), always=True
+    )
+    schedule: ScheduleSpec = member(
+        RecordOf(ScheduleSpec), "how the learning rate goes on; a run may be told otherwise", default=ScheduleSpec()
     )
     accumulate: int = member(
         Integer(1, 4096), "micro-batches of a step, of `batch` samples each; their gradients are averaged", default=1

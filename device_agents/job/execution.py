@@ -6,29 +6,37 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
 from device_agents.devices.describe import Device
-from device_agents.errors import AttemptError, BadBundle, BadData, Stopped
+from device_agents.errors import AttemptError, BadData, Stopped
 from device_agents.job import cgroup
-from device_agents.job.bundle import UnpackedBundle
-from device_agents.job.dataset import DataFiles
+from device_agents.job.asked import Job, check_fits
 from device_agents.job.findings import Findings
 from device_agents.job.output import KeptOutput, keep_output
 from device_agents.job.sandbox import Sandbox, job_rlimits
 from device_agents.job.step import Ending, Process, check, run_process
-from device_agents.job.step_events import Done, Evaluated, Kernel, Start, StepDone, StepEvent, Variant
+from device_agents.job.step_events import (
+    Done,
+    Evaluated,
+    Failed,
+    Kernel,
+    Start,
+    StepDone,
+    StepEvent,
+    Validated,
+    Variant,
+)
+from device_agents.job.training import TrainingFindings, scored_samples, training_words
 from device_agents.measure.sampler import Sampler
 from device_agents.wire import (
     EMULATION_TIME_FACTOR,
     Block,
     Evaluation,
     KernelTime,
-    Limits,
     ProtocolError,
-    RunSettings,
     VariantTime,
 )
 from device_agents.wire.plausibility import check_kernel, check_memory
@@ -50,21 +58,6 @@ MAX_NAME_CHARACTERS = 200
 CLOCK_SLACK = 1.05
 CLOCK_SLACK_US = 10_000.0
 """The binary's stop-watch and ours differ by no more: its steps cannot take longer than its process has run."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to run. All paths but `keep` lie under `folder`, the working directory of the binary."""
-
-    folder: Path
-    keep: Path
-    """A folder of the agent's own, out of the job's reach, for what the job has made."""
-    bundle: UnpackedBundle
-    settings: RunSettings
-    data: DataFiles | None = None
-    weights: Path | None = None
-    """Starting weights; tensors it lacks (constants) come from the bundle's own."""
-    limits: Limits = field(default_factory=Limits)
 
 
 class Execution:
@@ -120,15 +113,21 @@ class Execution:
             self._block("profile", [*self._weights(), *self._data(), *arguments], done_before, steps, sum(counts))
 
     def _train(self) -> None:
-        settings = self.job.settings
+        settings, data = self.job.settings, self.job.data
         self.findings.evaluation_before = self._evaluate("before", self._weights())
+        training = TrainingFindings(settings, data.samples if data else 0, self.job.bundle.batch)
+        self.findings.training = training
         arguments = ["--steps", str(settings.steps), "--batch-seed", str(settings.seed), "--save", TRAINED]
-        if settings.learning_rate is not None:
-            arguments += ["--learning-rate", repr(settings.learning_rate)]
-        self._block("train", [*self._weights(), *self._data(), *arguments], 0, settings.steps, settings.steps)
-        if self.findings.losses and self.findings.losses[-1] is None:
-            hint = "lower the learning rate, or look for extreme values in the data"
-            raise BadData("train.diverged", "the loss is not a finite number any more", hint=hint)
+        arguments = [*self._weights(), *self._data(), *arguments, *training_words(settings)]
+        try:
+            self._block("train", arguments, 0, settings.steps, settings.steps)
+        except BadData:
+            if training.outcome != "diverged":
+                raise
+        if self.findings.losses and self.findings.losses[-1] is None and training.outcome != "diverged":
+            training.diverge("the loss is not a finite number any more")
+        if training.saved_step is None:
+            return
         weights = ["--weights", TRAINED]
         self.findings.evaluation_after = self._evaluate("after", weights)
         self._run("export", [*weights, "--out", EXPORTED], lambda _: None)
@@ -183,13 +182,14 @@ class Execution:
 
     def _evaluation(self, event: Evaluated) -> Evaluation:
         wanted = self.job.data.samples if self.job.data else 0
-        if event.samples != wanted:
+        if event.samples not in scored_samples(wanted, self.job.bundle.batch):
             raise ProtocolError("eval.samples", f"{event.samples:,}, the data set has {wanted:,}")
         return Evaluation(event.samples, event.loss, event.accuracy)
 
     def _block(self, command: str, arguments: Sequence[str], done_before: int, steps: int, total: int) -> None:
         """One process that times steps; its findings are kept even when it fails."""
         step_us: list[float] = []
+        training = self.findings.training
         ending: Ending | None = None
         started_s, sum_us = time.monotonic(), 0.0
 
@@ -204,6 +204,8 @@ class Execution:
             elif isinstance(event, Kernel):
                 self._sampler.end()
                 self._take_kernel(event)
+            elif training is not None:
+                self._take_training(event, training)
 
         self._notify("phase", message=command)
         is_cold = not self.findings.blocks
@@ -212,19 +214,31 @@ class Execution:
         finally:
             self._sampler.end()
             self.findings.blocks.append(Block(tuple(step_us), _load_us(ending), is_cold))
-        if len(step_us) < steps:
+        if len(step_us) < steps and not (training and training.outcome == "stopped_early"):
             message = f"the binary said that it is done after {len(step_us):,} of {steps:,} steps"
             raise AttemptError("step.incomplete", message, cause="compiler")
 
     def _take_step(self, event: StepDone, step_us: list[float], done_before: int, total: int) -> None:
         self._sampler.begin()
         step_us.append(event.us)
+        if self.findings.training:
+            self.findings.training.take_step(event)
         if not self.findings.blocks:
             # Each block starts from the same weights: a second curve would only be stuck to the first.
             self.findings.losses.append(event.loss)
         number = done_before + len(step_us)
         self._notify("step", step=number, loss=event.loss, step_us=event.us)
         self._notify("progress", fraction=min(1.0, number / max(1, total)))
+
+    def _take_training(self, event: StepEvent, training: TrainingFindings) -> None:
+        if isinstance(event, Validated):
+            found = training.take_validation(event)
+            self._notify("eval", message="validation", step=found.step, loss=found.loss, accuracy=found.accuracy,
+                         samples=found.samples)  # fmt: skip
+        elif isinstance(event, Done):
+            training.take_end(event)
+        elif isinstance(event, Failed):
+            training.take_error(event)
 
     def _take_kernel(self, event: Kernel) -> None:
         row = KernelTime(
@@ -341,25 +355,6 @@ class Execution:
         finally:
             if self._group:
                 self._group.remove()
-
-
-def check_fits(job: Job, device: Device) -> None:
-    """That this device may run this bundle in this mode. Raises: `BadBundle`, `BadData`."""
-    description, mode = device.description, job.settings.mode
-    if job.bundle.target not in description.targets:
-        known = ", ".join(description.targets) or "none"
-        raise BadBundle("bundle.target", f"built for {job.bundle.target}; this device runs {known}", cause="user")
-    missing = sorted(set(job.bundle.required_features) - set(description.features))
-    if missing:
-        message = f"the binary needs CPU features that this device lacks: {', '.join(missing)}"
-        raise BadBundle("bundle.features", message, cause="user")
-    if (job.bundle.trials is not None) != (mode == "tune"):
-        kind = "trains" if job.bundle.trials is None else "measures schedules"
-        raise BadBundle("bundle.kind", f"mode {mode} does not go with a bundle that {kind}", cause="user")
-    if job.data is None and job.settings.needs_data:
-        raise BadData("data.missing", f"mode {mode} needs a data set")
-    if mode in ("profile", "train") and job.settings.steps < 1:
-        raise BadData("steps.missing", f"mode {mode} needs at least one step")
 
 
 def block_steps(steps: int, *, emulated: bool) -> tuple[int, ...]:

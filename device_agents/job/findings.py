@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from device_agents.job.output import KeptOutput
+from device_agents.job.training import TrainingFindings
 from device_agents.measure.measurement import judge, measure
 from device_agents.measure.sampler import EnergyUse
 from device_agents.measure.tuning import Trial, tuned
@@ -47,6 +48,7 @@ class Findings:
     run_s: float = 0.0
     variants: dict[tuple[int, int], VariantTime] = field(default_factory=dict)
     """By (trial, variant), as numbered in the bundle."""
+    training: TrainingFindings | None = None
     exported: KeptOutput | None = None
     """Parameters only: what is uploaded."""
 
@@ -128,6 +130,7 @@ class Findings:
             device_states=self.states,
             verdict=self.verdict(),
             tuning=self.tuning(trials),
+            training=self.training.report(has_weights=self.exported is not None) if self.training else None,
             isolation_level=isolation_level,
             environment=environment,
         )

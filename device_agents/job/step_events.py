@@ -10,6 +10,7 @@ from typing import Any, Optional, Union
 from device_agents.wire.codec import ProtocolError, check, from_json, parse
 from device_agents.wire.report import check_count, check_time, check_times
 from device_agents.wire.settings import MAX_STEPS, MAX_THREADS
+from device_agents.wire.training_report import TrainingOutcome
 
 MAX_LINE_BYTES = 1 << 16
 """Of an event; the longest that a binary of ours writes, the text of an error, has some kilobytes."""
@@ -46,10 +47,12 @@ class StepDone:
     step: int
     loss: Optional[float]
     us: float
+    learning_rate: Optional[float] = None
 
     def __post_init__(self) -> None:
         check(1 <= self.step <= MAX_STEPS, "step", f"1 to {MAX_STEPS:,}")
         check_time("us", self.us)
+        check(self.learning_rate is None or self.learning_rate >= 0, "learning_rate", "at least 0")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,16 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Validated:
+    """The scores of what is held out, between training steps; `training_report.Validation` has the limits."""
+
+    step: int
+    samples: int
+    loss: float
+    accuracy: Optional[float] = None
+
+
+@dataclass(frozen=True)
 class Variant:
     """Quartiles of a kernel's times in one schedule, and of their ratios to the default's."""
 
@@ -106,9 +119,14 @@ class Done:
     """The command is done."""
 
     peak_rss_bytes: Optional[int] = None
+    outcome: Optional[TrainingOutcome] = None
+    """Of `train`, with the steps of the best validation and of what was saved."""
+    best_step: Optional[int] = None
+    saved_step: Optional[int] = None
 
     def __post_init__(self) -> None:
         check_count("peak_rss_bytes", self.peak_rss_bytes)
+        check(self.outcome != "diverged", "outcome", "completed, stopped_early or stopped: to diverge is an error")
 
 
 @dataclass(frozen=True)
@@ -123,9 +141,11 @@ class Failed:
     cause: str
     code: str
     message: str
+    step: Optional[int] = None
+    """Of `train.diverged`."""
 
 
-StepEvent = Union[Start, WeightsTaken, StepDone, Kernel, Overhead, Evaluated, Variant, Done, Halted, Failed]
+StepEvent = Union[Start, WeightsTaken, StepDone, Kernel, Overhead, Evaluated, Validated, Variant, Done, Halted, Failed]
 
 EVENTS: Mapping[str, Any] = {
     "start": Start,
@@ -134,6 +154,7 @@ EVENTS: Mapping[str, Any] = {
     "kernel": Kernel,
     "overhead": Overhead,
     "eval": Evaluated,
+    "validation": Validated,
     "variant": Variant,
     "done": Done,
     "stopped": Halted,

@@ -10,6 +10,7 @@ from typing import Literal, Optional
 
 from device_agents.wire.codec import check
 from device_agents.wire.settings import MAX_STEPS, MAX_THREADS, Mode
+from device_agents.wire.training_report import Training
 from device_agents.wire.tuning_report import Tuning
 
 MeasurementClass = Literal["hardware", "host", "emulated", "simulated"]
@@ -264,6 +265,8 @@ class Report:
     schema: str = "pockfarm.report/1"
     tuning: Optional[Tuning] = None
     """Mode tune only."""
+    training: Optional[Training] = None
+    """Mode train only, from the first step on."""
 
     def __post_init__(self) -> None:
         check(self.attempt >= 1, "attempt", "at least 1")
@@ -272,4 +275,7 @@ class Report:
         for name in ("transfer_s", "run_s"):
             check(0 <= getattr(self, name) <= MAX_US * 1e-6, name, f"0 to {MAX_US * 1e-6:,.0f}")
         check(len(self.losses) <= MAX_STEPS, "losses", f"at most {MAX_STEPS:,}")
+        if self.training is not None:
+            check(self.mode == "train", "training", "absent but of mode train")
+            check(self.training.steps == len(self.losses), "training.steps", f"{len(self.losses):,}, as many as losses")
         check(0 <= self.isolation_level <= 4, "isolation_level", "0 to 4")

@@ -17,6 +17,9 @@ Mode = Literal["profile", "train", "eval", "tune"]
 """What a run of the farm does."""
 LocalMode = Literal[Mode, "infer"]
 """What a bundle does on the machine at hand; `infer` writes the logits to a file."""
+Schedule = Literal["constant", "cosine", "linear"]
+"""How the learning rate goes on after its warm-up."""
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 MODES: tuple[Mode, ...] = get_args(Mode)
 LOCAL_MODES: tuple[LocalMode, ...] = get_args(LocalMode)
 
@@ -26,6 +29,9 @@ MAX_WARMUP = 10_000
 MAX_SEED = (1 << 63) - 1
 MAX_THREADS = 1024
 MAX_TUNE_S = 86_400.0
+MAX_SCHEDULE_STEPS = 1_000_000_000
+MAX_SHARE = 0.9
+"""Of the samples, for validation."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +53,20 @@ class Setting:
     option: str = ""
     """Of the command line: `--learning-rate`."""
     metavar: Optional[str] = None
+    choices: tuple[str, ...] = ()
+    """The values of a setting that is no number."""
+    is_flag: bool = False
+    """On or off."""
+    is_shown_unset: bool = True
+    """Whether a page tells of it where its user has not set it."""
 
     @property
     def bounds(self) -> str:
-        """`1 to 1,024`, `above 0, at most 86,400`, `at least 0`."""
+        """`1 to 1,024`, `above 0, at most 86,400`, `at least 0`, `one of constant, cosine, linear`."""
+        if self.choices or self.is_flag:
+            return f"one of {', '.join(self.choices or ('true', 'false'))}"
         if self.above is not None:
-            return f"above {self.above:,}" + ("" if self.most is None else f", at most {self.most:,.0f}")
+            return f"above {self.above:,}" + ("" if self.most is None else f", at most {self.most:,g}")
         return f"at least {self.least:,}" if self.most is None else f"{self.least:,} to {self.most:,}"
 
     def allows(self, value: Any) -> bool:
@@ -62,7 +76,9 @@ class Setting:
         return bool(value == self.unused) or self.is_within(value)
 
     def is_within(self, value: Any) -> bool:
-        """Whether the value is a number within the bounds."""
+        """Whether the value is one of the choices, or a number within the bounds."""
+        if self.choices or self.is_flag:
+            return value in self.choices if self.choices else isinstance(value, bool)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
         if isinstance(value, float) and not math.isfinite(value):
@@ -78,6 +94,11 @@ def setting(default: Any, known: Setting, *, always_sent: bool = False) -> Any:
     when a user sets it. So what is `unused` must be the default where older agents are to go on running other modes.
     """
     return field(default=default, metadata={"setting": known, **(ALWAYS_SENT if always_sent else {})})
+
+
+def training(label: str, words: str, unused: Any = None, **known: Any) -> Setting:
+    """A setting of `train` that its binary has under the same name."""
+    return Setting(label, words, ("train",), unused, is_shown_unset=False, **known)
 
 
 @dataclass(frozen=True)
@@ -109,10 +130,58 @@ class RunSettings:
                 most=MAX_TUNE_S, option="--budget", metavar="SECONDS"),
     )  # fmt: skip
 
+    schedule: Optional[Schedule] = setting(
+        None,
+        training("Schedule", "of the learning rate after its warm-up", absent="the bundle's", choices=SCHEDULES),
+    )
+    warmup_steps: Optional[int] = setting(
+        None,
+        training(
+            "Learning-rate warm-up", "steps up to the learning rate", least=0, most=MAX_STEPS, absent="the bundle's"
+        ),
+    )
+    schedule_steps: Optional[int] = setting(
+        None,
+        training("Schedule's end", "step at which the rate is the final one (those of the starting weights count)",
+                  least=1, most=MAX_SCHEDULE_STEPS, absent="the run's last step"),
+    )  # fmt: skip
+    final_ratio: Optional[float] = setting(
+        None,
+        training("Final learning rate", "of a schedule, as a share of the learning rate", least=0, most=1,
+                  absent="the bundle's"),
+    )  # fmt: skip
+    validation: Optional[float] = setting(
+        None,
+        training("Validation", "share of the samples, the last of them, that is held out and scored between steps",
+                  above=0, most=MAX_SHARE, absent="none"),
+    )  # fmt: skip
+    eval_every: Optional[int] = setting(
+        None, training("Validates every", "steps between validations", least=1, most=MAX_STEPS, absent="once an epoch")
+    )
+    patience: Optional[int] = setting(
+        None,
+        training("Patience", "validations in a row without a better loss after which training stops", least=1,
+                  most=MAX_STEPS, absent="never"),
+    )  # fmt: skip
+    min_delta: float = setting(
+        0.0, training("Least improvement", "of the validation loss that patience counts as one", 0.0, least=0)
+    )
+    save_best: bool = setting(
+        False, training("Keeps the best", "leave the weights with the lowest validation loss", False, is_flag=True)
+    )
+    explosion_factor: Optional[float] = setting(
+        None,
+        training("Explosion factor", "times its start that a loss may be before training has diverged (0: any)",
+                  least=0, absent="100"),
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         check(self.mode in LOCAL_MODES, "mode", f"one of {', '.join(LOCAL_MODES)}")
         for name, known in settings_of(type(self)).items():
             check(known.allows(getattr(self, name)), name, known.bounds)
+        for name in ("eval_every", "patience", "min_delta", "save_best"):
+            is_idle = self.validation is None and bool(getattr(self, name))
+            check(not is_idle, name, "left out, or `validation` set: there is nothing to validate on")
 
     @property
     def reported_mode(self) -> Mode:

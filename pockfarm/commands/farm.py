@@ -22,9 +22,9 @@ from pockfarm.commands.local import (
     source,
 )
 from pockfarm.commands.settings import add_setting_options, given_settings
-from pockfarm.errors import UsageError
+from pockfarm.errors import Failed, UsageError
 from pockfarm.state import StateFolder
-from pockfarm.summary import report_text
+from pockfarm.summary import is_diverged, report_text
 from pockfarm.table import NONE, figure, milliseconds, text_table
 from pockfarm.values import Job, Run, optional_number, part, text
 
@@ -147,8 +147,9 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         print(f"run {run.id}", file=sys.stderr)
         farm.wait_for_run(run.id, on_look=run_progress())
-        print(report_text(farm.report(run.id)))
-    return 0
+        report = farm.report(run.id)
+        print(report_text(report))
+    return Failed.exit_code if is_diverged(report) else 0
 
 
 def run_progress() -> Callable[[Run], None]:
@@ -189,13 +190,27 @@ def _runs(options: argparse.Namespace) -> int:
             run.target,
             text(part(run.raw, "summary"), "measurement_class") or NONE,
             text(part(run.raw, "summary"), "verdict") or NONE,
+            text(part(run.raw, "summary"), "training_outcome").replace("_", " ") or NONE,
             milliseconds(optional_number(part(run.raw, "summary"), "median_us")),
             figure(optional_number(part(run.raw, "summary"), "loss_last"), 4),
             _why(run),
         )
         for run in runs
     ]
-    header = ("run", "state", "mode", "model", "plan", "target", "class", "verdict", "step ms", "loss", "why")
+    header = (
+        "run",
+        "state",
+        "mode",
+        "model",
+        "plan",
+        "target",
+        "class",
+        "verdict",
+        "training",
+        "step ms",
+        "loss",
+        "why",
+    )
     none = f"no runs of mode {options.mode}" if options.mode else "no runs yet"
     print(text_table(header, rows) if rows else none)
     return 0

@@ -17,8 +17,8 @@ from typing import Any
 
 from device_agents.wire import LOCAL_MODES, RunSettings
 from pockfarm.commands.settings import add_setting_options, given_settings
-from pockfarm.errors import UsageError
-from pockfarm.summary import memory_text, report_text
+from pockfarm.errors import Failed, UsageError
+from pockfarm.summary import is_diverged, memory_text, report_text
 from pockfarm.table import seconds, text_table
 from pockfarm.values import CompileWarning
 
@@ -170,7 +170,7 @@ def _exec(options: argparse.Namespace) -> int:
             trained = local.read(chosen.export)
             load_adapters().save_adapter_of(local.read(options.bundle), trained, options.adapter)
     print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
-    return 0
+    return Failed.exit_code if is_diverged(report) else 0
 
 
 def _targets(_: argparse.Namespace) -> int:

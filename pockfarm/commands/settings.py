@@ -17,6 +17,9 @@ def add_setting_options(
     for name, known in settings_of(kind).items():
         if set(known.modes) & set(modes):
             words = _help(known, modes, default_of(kind, name))
+            if known.is_flag:
+                command.add_argument(known.option, dest=name, action="store_const", const=True, help=words)
+                continue
             command.add_argument(known.option, dest=name, type=_value(name, kind), metavar=known.metavar, help=words)
 
 
@@ -34,6 +37,8 @@ def given_settings(options: argparse.Namespace, mode: str, kind: type[RunSetting
 def _help(known: Setting, modes: Sequence[str], default: Any) -> str:
     some = [mode for mode in modes if mode in known.modes]
     only = f"; {' and '.join(some)} only" if len(some) < len(modes) else ""
+    if known.is_flag:
+        return f"{known.words}{only and f' ({only[2:]})'}"
     usual = known.absent or (f"{default:g}" if isinstance(default, float) else default)
     return f"{known.words} ({known.bounds}{only}; default: {usual})"
 
@@ -41,7 +46,8 @@ def _help(known: Setting, modes: Sequence[str], default: Any) -> str:
 def _value(name: str, kind: type[RunSettings]) -> Callable[[str], Any]:
     known = settings_of(kind)[name]
     hint = get_type_hints(kind)[name]
-    number: Callable[[str], Any] = next((arm for arm in getattr(hint, "__args__", ()) if arm is not type(None)), hint)
+    arms = getattr(hint, "__args__", ())
+    number: Callable[[str], Any] = str if known.choices else next((arm for arm in arms if arm is not type(None)), hint)
 
     def read(word: str) -> Any:
         value = number(word)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import math
 import mmap
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,14 @@ from compiler.spec.documents import TrainingSpec
 from compiler.spec.inputs import InputSpec
 from compiler.trained.bring_back import Trained, bring_back, manifest_of
 from compiler.warnings import few_of
-from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings
+from device_agents.wire import RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
 from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data, unread_names
 from pockfarm.fine_tuning.deltas import changes_of
 from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
+from pockfarm.fine_tuning.run import check_left, check_settings, settings_of_run, steps_kept, told_of
 from pockfarm.fine_tuning.trainer import Say, Trainer
 from pockfarm.values import CompileWarning
 
@@ -44,12 +44,14 @@ class Asked:
     seed: int = 0
     learning_rate: float | None = None
     output: str | int | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """Other settings of the run, by name."""
 
 
 def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked, say: Say | None) -> FineTuned:
     """Export, compile, train and bring back. Raises: `PockfarmError`."""
     say = say or (lambda line: None)
-    _check_length(asked)
+    check_settings(asked.steps, asked.epochs, asked.training)
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pockfarm-tune-")))
         try:
@@ -94,9 +96,10 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     settings = _settings(asked, max(map(len, arrays.values())), spec.batch * spec.accumulate)
     say(f"training {settings.steps} steps")
     run = trainer.train(step, _written(arrays, folder), settings, folder, say)
+    check_left(run)
     checkpoint = _held(run.checkpoint)
     trained = _brought_back(brought, bundle, checkpoint)
-    state = brought.state(trained, settings.steps)
+    state = brought.state(trained, steps_kept(run, settings.steps))
     return FineTuned(
         state,
         changes=changes_of(brought.base(trained), state),
@@ -104,7 +107,7 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
         files=trained.files,
         changed=tuple(sorted(trained.changed)),
         report=run.report,
-        warnings=(*brought.warnings, *_unread(task.data, names), *step.warnings, *_remarks(trained)),
+        warnings=(*brought.warnings, *_unread(task.data, names), *step.warnings, *_remarks(trained), *told_of(run)),
         checkpoint=checkpoint,
         bundle=bundle,
         apart=trained.apart,
@@ -168,27 +171,9 @@ def _labels(told: Any) -> dict[str, Input]:
     return {one["name"]: replace(_input(one), is_label=True) for one in listed}
 
 
-def _check_length(asked: Asked) -> None:
-    if asked.steps is not None and asked.epochs is not None:
-        raise UsageError("steps and epochs both say how long to train; give one")
-    if asked.epochs is not None and not asked.epochs > 0:
-        raise UsageError(f"epochs must be above 0, got {asked.epochs}")
-    if asked.steps is not None and (isinstance(asked.steps, bool) or not isinstance(asked.steps, int)):
-        raise UsageError(f"steps must be a whole number, got {asked.steps!r}")
-    if asked.steps is not None and not 1 <= asked.steps <= MAX_STEPS:
-        raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {asked.steps}")
-
-
 def _settings(asked: Asked, samples: int, batch: int) -> RunSettings:
-    steps = asked.steps
-    if steps is None:
-        steps = math.ceil((asked.epochs or 1) * samples / batch)
-        if steps > MAX_STEPS:
-            raise UsageError(f"{asked.epochs or 1:g} epochs are {steps:,} steps, a run has {MAX_STEPS:,} at most")
-    try:
-        return RunSettings(mode="train", steps=steps, seed=asked.seed, learning_rate=asked.learning_rate)
-    except ProtocolError as problem:
-        raise UsageError(str(problem)) from None
+    given = {"seed": asked.seed, "learning_rate": asked.learning_rate, **asked.training}
+    return settings_of_run(asked.steps, asked.epochs, given, samples, batch)
 
 
 def _written(arrays: Arrays, folder: Path) -> Path:

@@ -29,6 +29,7 @@ def fine_tune(
     learning_rate: float | None = None,
     output: str | int | None = None,
     progress: Say | None = None,
+    **training: Any,
 ) -> FineTuned:
     """Train a model on this machine, and give back its complete state.
 
@@ -38,12 +39,16 @@ def fine_tune(
     `plan` and `spec` say what learns and how: names of presets, JSON or YAML text, files, or plain data. `steps` or
     `epochs` (1 by default) says how long. `output` names the module's output that the loss reads, if it has several.
     `progress` hears lines.
+    `training` is any other setting of mode train by its name: `schedule` ("constant", "cosine", "linear"),
+    `warmup_steps`, `schedule_steps`, `final_ratio`; `validation` (share of the samples, the last of them),
+    `eval_every`, `patience`, `min_delta`, `save_best`; `explosion_factor`; `threads`.
 
     The module itself stays as it is, also its modes and flags; parameters that do not require gradients do not learn.
 
-    Raises: UsageError for what the caller can change; Failed when compiling or training ends without success.
+    Raises: UsageError for what the caller can change; Failed when compiling or training ends without success, Diverged
+    when training diverged and left no weights.
     """
-    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output)
+    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, training)
     return tuned_by(Here(target), model, example_inputs, data, asked, progress)
 
 

@@ -41,6 +41,7 @@ def fine_tune(
     output: str | int | None = None,
     name: str = "model",
     progress: Say | None = None,
+    **training: Any,
 ) -> FineTuned:
     """As `pockfarm.fine_tune`, but on a device of a farm: the one named, one of a class, or any real one.
 
@@ -48,7 +49,7 @@ def fine_tune(
     Raises: `PockfarmError`.
     """
     trainer = OnFarm(farm, _target(farm, target, device, device_class), device, device_class, name)
-    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output)
+    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, training)
     return tuned_by(trainer, model, example_inputs, data, asked, progress)
 
 
@@ -99,8 +100,9 @@ class OnFarm:
             device_class=self.device_class,
             dataset=dataset.digest,
         )
-        self.farm.wait_for_run(run.id, on_look=_heard(say, lambda one: f"step {one.steps_done} of {one.steps}"))
-        self.farm.save_weights(run.id, folder / TRAINED)
+        run = self.farm.wait_for_run(run.id, on_look=_heard(say, lambda one: f"step {one.steps_done} of {one.steps}"))
+        if run.trained_weights_digest is not None:
+            self.farm.save_weights(run.id, folder / TRAINED)
         return Run(folder / TRAINED, self.farm.report(run.id))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ from compiler.trained.files import Files
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.adapter_files import save_adapter
 from pockfarm.fine_tuning.deltas import write_delta
-from pockfarm.values import CompileWarning
+from pockfarm.values import CompileWarning, optional_number, part, parts, text
 
 
 class FineTuned(dict[str, Any]):
@@ -25,9 +26,10 @@ class FineTuned(dict[str, Any]):
     Of a PyTorch module it is the `state_dict` (tensors): `module.load_state_dict(tuned)`. Of an ONNX file it holds
     every parameter (NumPy arrays) under the file's names. Beside it: `onnx` and `save_onnx`, the ONNX file with the
     trained elements (of a module: its export, in evaluation mode); `changed`, the names of what training changed;
-    `report`, what the run said (`device_agents.wire.Report`); `warnings`; `checkpoint`, the trained parameters as
-    safetensors, as the step knows them; `bundle`, what was built. `save_adapter` is for plans with adapters. Pickled or
-    copied, it is the state alone.
+    `report`, what the run said (`device_agents.wire.Report`), of which `outcome`, `losses`, `learning_rates`,
+    `validations` and `weights_step` are parts; `warnings`; `checkpoint`, the trained parameters as safetensors, as the
+    step knows them; `bundle`, what was built. `save_adapter` is for plans with adapters. Pickled or copied, it is the
+    state alone.
     """
 
     def __init__(
@@ -56,8 +58,30 @@ class FineTuned(dict[str, Any]):
 
     @property
     def losses(self) -> list[float]:
-        """The loss of each step."""
-        return [float(one) for one in self.report.get("losses") or []]
+        """The loss of each step; NaN where it was no finite number."""
+        return [math.nan if one is None else float(one) for one in self.report.get("losses") or []]
+
+    @property
+    def outcome(self) -> str:
+        """How training ended: `completed`, `stopped_early`, or `diverged` (then this is the best before)."""
+        return text(part(self.report, "training"), "outcome") or "completed"
+
+    @property
+    def validations(self) -> tuple[Mapping[str, Any], ...]:
+        """Of each validation `step`, `samples`, `loss` and `accuracy` (None without one), in order."""
+        return parts(part(self.report, "training"), "validations")
+
+    @property
+    def learning_rates(self) -> list[float]:
+        """Of each step."""
+        rates: Any = part(self.report, "training").get("learning_rates")
+        return [float(one) for one in rates or ()]
+
+    @property
+    def weights_step(self) -> int | None:
+        """The step of the run that this state is of: the last, or with `save_best` the best."""
+        step = optional_number(part(self.report, "training"), "weights_step")
+        return None if step is None else int(step)
 
     @property
     def onnx(self) -> bytes:

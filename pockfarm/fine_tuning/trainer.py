@@ -31,6 +31,7 @@ class Run:
     """What a run of mode train left: a file of trained parameters (safetensors), and its report."""
 
     checkpoint: Path
+    """Not there if training diverged and nothing was kept."""
     report: Mapping[str, Any]
 
 

@@ -60,6 +60,7 @@ class RunFacts:
     rss_bytes: int | None = None
     energy_mj: float | None = None
     """Of one step; None without a sensor."""
+    training_outcome: str | None = None
     loss_first: float | None = None
     loss_last: float | None = None
     accuracy_before: float | None = None
@@ -110,7 +111,7 @@ class RunFacts:
 
         Needs the report.
         """
-        if self.report is None or self.mode != "train":
+        if self.report is None or self.mode != "train" or self.training_outcome == "diverged":
             return None
         if self.report.evaluation_after is not None:
             return self.report.evaluation_after.loss

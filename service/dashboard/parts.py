@@ -47,6 +47,12 @@ VERDICTS: Mapping[str, tuple[str, Tone]] = {
     "disturbed": ("warning", "warn"),
     "drifting": ("wave", "warn"),
 }
+OUTCOMES: Mapping[str, tuple[str, Tone]] = {
+    "completed": ("check", "good"),
+    "stopped_early": ("check", "good"),
+    "diverged": ("warning", "bad"),
+    "stopped": ("cross", ""),
+}
 CLASSES: Mapping[str, tuple[str, str]] = {
     "hardware": ("board", "measured on a real board"),
     "host": ("screen", "measured on a computer of the farm, not on a board"),
@@ -65,6 +71,12 @@ def verdict_chip(verdict: str, rule: str = "") -> Chip:
     """Whether a measurement counts."""
     icon, tone = VERDICTS.get(verdict, ("question", ""))
     return Chip(verdict, icon, tone, rule)
+
+
+def outcome_chip(outcome: str, hint: str = "") -> Chip:
+    """How training ended."""
+    icon, tone = OUTCOMES.get(outcome, ("question", ""))
+    return Chip(outcome.replace("_", " "), icon, tone, hint)
 
 
 def class_chip(measurement_class: str) -> Chip:

@@ -11,7 +11,7 @@ from sqlalchemy import Row as SqlRow
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, aliased, undefer
 
-from device_agents.wire import ProtocolError, Report, from_json
+from device_agents.wire import ProtocolError, Report, Validation, from_json
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
 from service.database.models import (
     LIVE_ATTEMPT_STATES,
@@ -182,6 +182,22 @@ def step_losses(session: Session, run_id: str, limit: int | None = 5000) -> list
     return [_number(body.get("loss")) for body in reversed(bodies) if body.get("attempt") == newest]
 
 
+def step_validations(session: Session, run_id: str) -> list[Validation]:
+    """Validations that the newest attempt of a run has sent so far, in step order."""
+    query = select(Event.body).where(Event.subject == run_id, Event.kind == "eval").order_by(Event.id)
+    needed = {"step", "samples", "loss"}
+    found = [body for body in session.scalars(query) if body.get("message") == "validation" and needed <= body.keys()]
+    newest = found[-1].get("attempt") if found else None
+    return [
+        Validation(body["step"], body["samples"], body["loss"], _number(body.get("accuracy")))
+        for body in found
+        if body.get("attempt") == newest
+        and {"step", "samples", "loss"} <= body.keys()
+        and body["step"]
+        and body["samples"]
+    ]
+
+
 def counts(session: Session) -> dict[str, dict[str, int]]:
     """How many jobs and runs are in each state."""
     job_states = session.execute(select(Job.state, func.count()).group_by(Job.state))
@@ -242,7 +258,8 @@ def _run_facts(row: SqlRow[Run, Bundle, Device, str]) -> RunFacts:
         threads=found.settings.threads, median_us=found.median_us,
         p90_us=found.p90_us, samples_per_second=found.samples_per_second,
         arena_bytes=found.arena_bytes if found.arena_bytes is not None else planned, rss_bytes=found.peak_rss_bytes,
-        energy_mj=found.energy_per_step_mj, loss_first=found.loss_first, loss_last=found.loss_last,
+        energy_mj=found.energy_per_step_mj, training_outcome=found.training_outcome,
+        loss_first=found.loss_first, loss_last=found.loss_last,
         accuracy_before=found.accuracy_before, accuracy_after=found.accuracy_after,
     )  # fmt: skip
 

@@ -187,3 +187,18 @@ def _csv_value(value: Value) -> str | int | float:
 def table(name: str, caption: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:
     """A table from any sequences."""
     return Table(name=name, caption=caption, columns=tuple(columns), rows=tuple(rows))
+
+
+SHOWN_ROWS = 100
+"""Of a long series, on a page."""
+
+
+def thinned(full: Table) -> Table:
+    """At most `SHOWN_ROWS` of the rows, evenly spaced, for a page; files have all."""
+    if len(full.rows) <= SHOWN_ROWS:
+        return full
+    stride = -(-len(full.rows) // SHOWN_ROWS)
+    kept = [row for index, row in enumerate(full.rows) if index % stride == 0 or index == len(full.rows) - 1]
+    return table(
+        full.name, f"{full.caption}, one row in {stride} (the CSV and JSON files have all)", full.columns, kept
+    )

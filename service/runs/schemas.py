@@ -60,6 +60,8 @@ class RunSummary(View):
     arena_bytes: int | None
     peak_rss_bytes: int | None
     energy_per_step_mj: float | None
+    training_outcome: Literal["completed", "stopped_early", "diverged", "stopped"] | None
+    """How training ended, which is not how the run did; null but of mode train."""
     loss_first: float | None
     loss_last: float | None
     accuracy_before: float | None

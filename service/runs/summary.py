@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from device_agents.wire import Report
+from device_agents.wire import DIVERGED, Report
 from service.database.models import Run
 
 MOST = (1 << 31) - 1
 """Of a column of plain integers."""
+
+
+def _training_outcome(report: Report) -> str | None:
+    """An older agent has no outcomes: to it, training that diverged is a run that failed."""
+    if report.training is not None:
+        return report.training.outcome
+    return "diverged" if report.mode == "train" and report.outcome.code == DIVERGED else None
 
 
 def summarise(run: Run, report: Report) -> None:
@@ -19,6 +26,7 @@ def summarise(run: Run, report: Report) -> None:
         run.samples_per_second = report.measurement.samples_per_second
     run.arena_bytes, run.peak_rss_bytes = report.memory.arena_bytes, report.memory.peak_rss_bytes
     run.energy_per_step_mj = report.energy.per_step_mj if report.energy else None
+    run.training_outcome = _training_outcome(report)
     if report.losses:
         run.loss_first, run.loss_last = report.losses[0], report.losses[-1]
         run.steps_done = max(run.steps_done, len(report.losses))

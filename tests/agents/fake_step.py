@@ -26,7 +26,9 @@ def fail(cause, code, message, exit_code):
     sys.exit(exit_code)
 
 def options():
-    found, words = {"--weights": [], "--input": []}, sys.argv[2:]
+    flags = {"--save-best"} & set(sys.argv)
+    found, words = {"--weights": [], "--input": [], **dict.fromkeys(flags, True)}, sys.argv[2:]
+    words = [word for word in words if word not in flags]
     for name, value in zip(words[::2], words[1::2]):
         if name in ("--weights", "--input"):
             found[name].append(value)
@@ -72,14 +74,36 @@ if BEHAVIOUR == "big-file":
     open("out/big", "wb").write(b"x" * (1 << 26))
 if BEHAVIOUR == "memory":
     block = bytearray(1 << 33)
-steps, done = int(given.get("--steps", 0)), 0
+steps, done, rate = int(given.get("--steps", 0)), 0, float(given.get("--learning-rate", 0.1))
+validated, best = [], None
+def validate():
+    global best
+    held_out = labels[len(labels) - int(len(labels) * float(given["--validation"]) + 0.5):]
+    # What is held out gets worse from step 6 on.
+    loss = sum((weight - label) ** 2 for label in held_out) / len(held_out) + max(0, done - 6)
+    say("validation", step=done, samples=len(held_out), loss=loss, accuracy=None)
+    validated.append(loss)
+    if loss == min(validated):
+        best = (done, weight)
+def impatient():
+    return len(validated) - 1 - validated.index(min(validated)) >= int(given.get("--patience", steps)) \\
+        if validated else False
 if command in ("train", "profile"):
-    while done < steps and not (stopping and BEHAVIOUR != "ignore-term"):
+    while done < steps and not (stopping and BEHAVIOUR != "ignore-term") and not impatient():
         loss = (weight - target) ** 2
-        weight -= 0.1 * 2 * (weight - target)
+        weight -= rate * 2 * (weight - target)
         time.sleep(0.2 if BEHAVIOUR in ("slow", "ignore-term", "escape") else 0.001)
         done += 1
-        say("step", step=done, loss=None if BEHAVIOUR == "diverge" else loss, us=1000.0 + done)
+        told = {} if BEHAVIOUR == "older" or command == "profile" else {"learning_rate": rate}
+        is_lost = BEHAVIOUR == "diverge" or (BEHAVIOUR == "diverge-late" and done == 5)
+        say("step", step=done, loss=None if is_lost else loss, us=1000.0 + done, **told)
+        if BEHAVIOUR == "diverge-late" and is_lost:
+            if "--save-best" in given and best:
+                open(given["--save"], "w").write(repr(best[1]))
+            say("error", cause="user", code="train.diverged", message="the loss of step 5 is NaN", step=done)
+            sys.exit(2)
+        if "--validation" in given and (done % int(given.get("--eval-every", 2)) == 0 or done == steps):
+            validate()
     if command == "profile":
         for index, phase in enumerate(("forward", "backward", "update")):
             say("kernel", index=index, name="k%d" % index, phase=phase, us=10.0 * (index + 1), flops=100, bytes_read=8,
@@ -88,9 +112,16 @@ if command == "eval":
     say("eval", samples=len(labels), loss=(weight - target) ** 2, accuracy=0.5)
 for name in ("--save", "--out"):
     if name in given:
-        open(given[name], "w").write(repr(weight))
+        kept = best if "--save-best" in given and best else (done, weight)
+        open(given[name], "w").write(repr(kept[1]))
 @THEN@
-say("stopped" if stopping else "done", peak_rss_bytes=4096, steps=done)
+end = {"outcome": "stopped" if stopping else "stopped_early" if done < steps and impatient() else "completed"}
+if best:
+    end["best_step"] = best[0]
+if "--save" in given:
+    end["saved_step"] = (best if "--save-best" in given and best else (done, weight))[0]
+say("stopped" if stopping else "done", peak_rss_bytes=4096, steps=done,
+    **(end if command == "train" and BEHAVIOUR != "older" else {}))
 """
 
 

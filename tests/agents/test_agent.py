@@ -158,7 +158,6 @@ def test_data_with_nan_is_a_typed_failure_of_the_user(farm: FakeFarm, start_agen
     [
         ("garbage", "compiler", "step.output"),
         ("memory", "compiler", "step.exit"),
-        ("diverge", "user", "train.diverged"),
     ],
 )
 def test_misbehaving_binary(farm: FakeFarm, start_agent: Start, behaviour: str, cause: str, code: str) -> None:

@@ -13,6 +13,8 @@ import pytest
 from device_agents import wire as p
 from device_agents.execute import run_bundle
 from device_agents.job.sandbox import Sandbox
+from device_agents.job.step_events import Done, Failed, StepDone, Validated, read_event
+from device_agents.job.training import TrainingFindings
 from device_agents.wire import RunSettings
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
@@ -110,6 +112,85 @@ def test_an_evaluation_of_another_data_set_is_refused(tmp_path: Path) -> None:
         path.write_bytes(saying(json.dumps(event), tmp_path))
         outcome = run_bundle(path, RunSettings("eval"), data=data).report.outcome
         assert (outcome.state, outcome.cause, outcome.code) == ("failed", "compiler", "step.output"), fields
+
+
+VALIDATION = {"event": "validation", "step": 4, "samples": 2, "loss": 0.5, "accuracy": 0.5}
+DONE = {"event": "done", "outcome": "completed", "best_step": 2, "saved_step": 4}
+ERROR = {"event": "error", "cause": "user", "code": "train.diverged", "message": "NaN", "step": 4}
+LIES: dict[str, list[dict[str, object]]] = {
+    "a validation of other samples": [{**VALIDATION, "samples": 3}],
+    "a validation of another step": [{**VALIDATION, "step": 5}],
+    "a validation of an earlier step": [{**VALIDATION, "step": 2}],
+    "a validation twice": [VALIDATION, VALIDATION],
+    "a validation without a loss": [{**VALIDATION, "loss": None}],
+    "a validation that is all too accurate": [{**VALIDATION, "accuracy": 1.5}],
+    "another best": [{**DONE, "best_step": 4}],
+    "a best that was never scored": [{**DONE, "best_step": 3}],
+    "weights of another step": [{**DONE, "saved_step": 2}],
+    "an early stop without patience": [{**DONE, "outcome": "stopped_early"}],
+    "done and diverged": [{**DONE, "outcome": "diverged"}],
+    "an outcome that is not known": [{**DONE, "outcome": "perfect"}],
+    "done, and then steps": [DONE, {"event": "step", "step": 5, "loss": 0.5, "us": 1.0, "learning_rate": 0.1}],
+    "done, and then a validation": [DONE, VALIDATION],
+    "done twice": [DONE, DONE],
+    "diverged at a step to come": [{**ERROR, "step": 9}],
+    "diverged at a step before": [{**ERROR, "step": 1}],
+    "diverged when it was done": [DONE, ERROR],
+    "a step without its learning rate": [{"event": "step", "step": 5, "loss": 0.5, "us": 1.0}],
+    "a learning rate below 0": [{"event": "step", "step": 5, "loss": 0.5, "us": 1.0, "learning_rate": -1}],
+    "a learning rate above the one asked for": [{"event": "step", "step": 5, "loss": 1, "us": 1, "learning_rate": 0.2}],
+}
+
+
+def findings() -> TrainingFindings:
+    """Of a run of mode train after four steps with a validation; what comes next is the binary's to say."""
+    settings = RunSettings("train", steps=5, learning_rate=0.1, validation=0.25, eval_every=2)
+    found = TrainingFindings(settings, samples=8, batch=4)
+    for step in range(1, 5):
+        found.take_step(StepDone(step, 0.5, 1.0, 0.1))
+        if step == 2:
+            found.take_validation(Validated(2, 2, 0.25))
+    return found
+
+
+def hear(found: TrainingFindings, event: object) -> None:
+    {StepDone: found.take_step, Validated: found.take_validation, Done: found.take_end, Failed: found.take_error}[
+        type(event)
+    ](event)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", sorted(LIES))
+def test_training_that_cannot_be_is_refused_and_leaves_a_report_that_can(kind: str) -> None:
+    found = findings()
+    *before, last = [json.dumps(line).encode() for line in LIES[kind]]
+    for line in before:
+        hear(found, read_event(line))
+    with pytest.raises(p.ProtocolError):
+        hear(found, read_event(last))
+    said = found.report(has_weights=False)
+    assert p.from_json(p.Training, p.to_json(said)) == said
+    assert said.steps == 4
+    assert said.outcome != "diverged"
+
+
+def test_training_that_cannot_be_ends_the_run_with_its_cause(tmp_path: Path) -> None:
+    path, data = tmp_path / "b.pfb", tmp_path / "d.npz"
+    data.write_bytes(npz())
+    lie = json.dumps({**VALIDATION, "samples": 3})
+    path.write_bytes(bundle(step=script(then=f"command == 'train' and print({lie!r}, flush=True)")))
+    report = run_bundle(path, RunSettings("train", steps=4, validation=0.25, eval_every=3), data=data).report
+    assert (report.outcome.cause, report.outcome.code) == ("compiler", "step.output")
+    assert report.training is not None
+    assert (report.training.outcome, report.training.steps) == ("stopped", 4)
+    assert report.training.weights_step is None
+
+
+def test_a_validation_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
+    path, data = tmp_path / "b.pfb", tmp_path / "d.npz"
+    data.write_bytes(npz())
+    path.write_bytes(bundle(step=script(then=f"command == 'train' and print({json.dumps(VALIDATION)!r}, flush=True)")))
+    outcome = run_bundle(path, RunSettings("train", steps=4), data=data).report.outcome
+    assert (outcome.state, outcome.code) == ("failed", "step.output")
 
 
 AGENT = ("us is NaN", "us is negative", "kernel time is NaN", "arena larger than any memory", "deep JSON", "not UTF-8",

@@ -146,10 +146,10 @@ def test_a_refused_result_ends_the_attempt_as_failed(
 
 def test_a_failed_run_whose_report_is_refused_keeps_its_cause(farm: FakeFarm, start_agent: Start) -> None:
     farm.faults.append(Fault("/report", 422, 1))
-    farm.assign(bundle("diverge"), mode="train", steps=2, dataset=npz())
+    farm.assign(bundle(), mode="train", steps=2, dataset=npz(value=float("nan")))
     start_agent("--once").wait()
     outcome = farm.report().outcome
-    assert (outcome.cause, outcome.code) == ("user", "train.diverged")
+    assert (outcome.cause, outcome.code) == ("user", "data.nan")
 
 
 @pytest.mark.parametrize("damage", ["empty meta.json", "no report.json", "meta.json of another shape", "no files"])

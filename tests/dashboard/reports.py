@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
+from collections.abc import Sequence
 
 from device_agents.wire import (
     Block,
@@ -17,8 +19,11 @@ from device_agents.wire import (
     Mode,
     Outcome,
     Report,
+    Training,
+    Validation,
     Verdict,
     VerdictKind,
+    best_step,
 )
 from service.database.models import Bundle
 
@@ -39,6 +44,7 @@ def sample_report(
     blocks: int = 5,
     batch: int = 8,
     losses: bool = False,
+    stops_early: bool = False,
     accuracy: tuple[float, float] | None = None,
     sensors: bool = True,
     energy: bool = False,
@@ -94,6 +100,7 @@ def sample_report(
         measurement=measured,
         kernels=_kernel_times(bundle, middle, dice),
         losses=curve if losses else (),
+        training=_stopped_early(curve, dice) if stops_early else None,
         evaluation_before=Evaluation(898, 2.31, accuracy[0]) if accuracy else None,
         evaluation_after=Evaluation(898, 0.21 + dice.random() / 50, accuracy[1]) if accuracy else None,
         memory=Memory(
@@ -109,6 +116,20 @@ def sample_report(
         isolation_level=3,
         environment={"governor": "performance", "kernel": "6.1.0-28", "power_mode": "default", "python": "3.11.2"},
     )
+
+
+def _stopped_early(losses: Sequence[float], dice: random.Random) -> Training:
+    """Ten validations, of which the sixth is the best; a cosine schedule with a warm-up."""
+    steps, every = len(losses), len(losses) // 10
+    marks = [*range(every, 10 * every, every), steps]
+    rise = [0.09 + 0.06 * max(0, number - 5) ** 1.4 + dice.random() / 90 for number in range(10)]
+    validations = tuple(
+        Validation(step, 180, round(losses[step - 1] + rise[number], 5), min(0.97, 0.4 + 0.1 * number))
+        for number, step in enumerate(marks)
+    )
+    rates = tuple(0.05 * min(1.0, step / 20) * (1 + math.cos(math.pi * step / 400)) / 2 for step in range(steps))
+    best = best_step(validations)
+    return Training("stopped_early", steps, "", rates, validations, best, best)
 
 
 def _verdict(kind: VerdictKind) -> Verdict:

@@ -248,6 +248,7 @@ class Seeder:
         )
         run.arena_bytes, run.peak_rss_bytes = made.memory.arena_bytes, made.memory.peak_rss_bytes
         run.energy_per_step_mj = made.energy.per_step_mj if made.energy else None
+        run.training_outcome = made.training.outcome if made.training else None
         if made.losses:
             run.loss_first, run.loss_last = made.losses[0], made.losses[-1]
         if made.evaluation_before and made.evaluation_after:

@@ -273,10 +273,9 @@ def test_what_is_the_same_for_every_sample_has_one_and_may_be_infinite(tmp_path:
     x, mask = np.zeros((4, 3), np.float32), np.full((1, 3, 3), -np.inf, np.float32)
     found = inspect(write(tmp_path, npz(x=x, mask=mask)))
     assert samples_of(found) == 4
-    for name, array in (("mask", mask * np.nan), ("x", x - np.inf)):
+    for name, bad in (("mask", npz(x=x, mask=mask * np.nan)), ("x", npz(x=x - np.inf, mask=mask))):
         with pytest.raises(BadData) as caught:
-            given: dict[str, Any] = {"x": x, "mask": mask, name: array}
-            inspect(write(tmp_path, npz(**given)))
+            inspect(write(tmp_path, bad))
         assert (caught.value.code, caught.value.where) == ("data.not-finite", name)
     with pytest.raises(BadData) as caught:
         inspect(write(tmp_path, npz(x=x, mask=mask[[0, 0]])))

@@ -215,7 +215,7 @@ def test_every_setting_says_all_that_is_derived_from_it() -> None:
         assert known.words[0].islower(), name
         assert set(known.modes) <= set(p.LOCAL_MODES), name
         assert known.allows(p.default_of(RunSettings, name)), name
-        assert known.least is not None or known.above is not None, name
+        assert known.least is not None or known.above is not None or known.choices or known.is_flag, name
         assert (type(None) in getattr(hints[name], "__args__", ())) == (known.unused is None or bool(known.absent)), (
             name
         )

@@ -18,7 +18,7 @@ from compiler.kernels.movement import ElementsSpec
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
-from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, StateTensor
+from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, Schedule, StateTensor
 from compiler.step.training import Term
 from compiler.values import Value
 
@@ -336,6 +336,7 @@ class _Tables:
             "learning_rate": image.optimizer.learning_rate.hex(),
             "settings": "settings",
             "setting_count": str(len(setting_rows(image.optimizer))),
+            "schedule": _schedule(image.optimizer.schedule),
             "micro_batches": str(image.optimizer.micro_batches),
             "accumulator_offset": str(accumulators),
             "accumulator_bytes": str(accumulator_bytes),
@@ -348,6 +349,11 @@ class _Tables:
             "identity_count": str(len(image.identity)),
         }
         return f"const pf_image pf_image_data = {_struct(fields)};\n"
+
+
+def _schedule(schedule: Schedule) -> str:
+    kind, ratio = f"PF_RATE_{schedule.kind.upper()}", schedule.final_ratio.hex()
+    return f"{{.kind = {kind}, .warmup_steps = {schedule.warmup_steps}, .final_ratio = {ratio}}}"
 
 
 _RANDOM = ("random_seed", "random_step")

@@ -13,6 +13,7 @@ from service.dashboard.charts.scale import Frame, Scale, axes, nice_scale
 
 MAX_POINTS = 600
 WINDOW_PARTS = 24
+MOST_DOTS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,17 @@ class Curve:
     losses: tuple[float | None, ...]
 
 
-def loss_plot(curves: Sequence[Curve], width: float, height: float = 260.0) -> Markup:
-    """One line per run over step number; a single run also gets its smoothed line (mean of the nearest steps)."""
+def loss_plot(
+    curves: Sequence[Curve], width: float, height: float = 260.0, *, validations: Sequence[tuple[int, float]] = ()
+) -> Markup:
+    """One line per run over step number; a single run also gets its smoothed line (mean of the nearest steps).
+
+    `validations` are (step, loss) of a single run, each a dot on a line of their own.
+    """
     single = len(curves) == 1
     frame = Frame(width, height)
     finite = [value for curve in curves for value in curve.losses if value is not None]
+    finite += [loss for _, loss in validations]
     longest = max((len(curve.losses) for curve in curves), default=1)
     x = Scale(1, max(longest, 2), *frame.x_range)
     y = nice_scale(finite, *frame.y_range, from_zero=bool(finite) and min(finite) >= 0)
@@ -36,7 +43,19 @@ def loss_plot(curves: Sequence[Curve], width: float, height: float = 260.0) -> M
         parts.extend(_strokes(curve.losses, x, y, "curve raw" if single else f"curve series-{index}"))
         if single:
             parts.extend(_strokes(smoothed(curve.losses), x, y, "curve smooth"))
-    return svg.picture(width, height, _title(curves), "loss-plot", *parts)
+    parts.extend(_validation_marks(validations, x, y))
+    return svg.picture(width, height, _title(curves, validations), "loss-plot", *parts)
+
+
+def _validation_marks(validations: Sequence[tuple[int, float]], x: Scale, y: Scale) -> list[Markup]:
+    stride = -(-len(validations) // MAX_POINTS) if validations else 1
+    kept = [*validations[::stride], *validations[-1:]]
+    points = [(x(step), y(loss)) for step, loss in dict(kept).items()]
+    line = [svg.path(points, "curve validation")] if len(points) > 1 else []
+    return [
+        *line,
+        *(svg.circle(*point, 2.5, "curve validation dot") for point in points[:: 1 + len(points) // MOST_DOTS]),
+    ]
 
 
 def smoothed(losses: Sequence[float | None]) -> tuple[float | None, ...]:
@@ -70,10 +89,13 @@ def _stroke(stretch: list[tuple[float, float]], class_name: str) -> list[Markup]
     return [svg.path(stretch, class_name)] if stretch else []
 
 
-def _title(curves: Sequence[Curve]) -> str:
+def _title(curves: Sequence[Curve], validations: Sequence[tuple[int, float]]) -> str:
     parts = []
     for curve in curves:
         finite = [value for value in curve.losses if value is not None]
         if finite:
             parts.append(f"{curve.label} from {fmt.significant(finite[0])} to {fmt.significant(finite[-1])}")
+    if validations:
+        first, last = (fmt.significant(validations[place][1]) for place in (0, -1))
+        parts.append(f"validation from {first} to {last}")
     return "Loss by step: " + "; ".join(parts or ["no finite loss"])

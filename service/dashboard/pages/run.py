@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy.orm import Session
 
-from device_agents.wire import RunSettings, settings_of
+from device_agents.wire import RunSettings, Setting, Validation, default_of, settings_of
 from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH
@@ -15,16 +17,22 @@ from service.dashboard.pages.memory import memory_figure, memory_table
 from service.dashboard.pages.run_figures import (
     kernel_figures,
     kernel_table,
-    loss_figure,
-    loss_table,
     state_figures,
     state_table,
     step_figure,
     step_table,
 )
 from service.dashboard.pages.schedules import schedule_table
-from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, class_chip, state_chip, verdict_chip
-from service.dashboard.tables import Column, Row, Table, table
+from service.dashboard.pages.training import (
+    ENDINGS,
+    loss_figure,
+    loss_table,
+    training_facts,
+    training_notice,
+    validation_table,
+)
+from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, class_chip, outcome_chip, state_chip, verdict_chip
+from service.dashboard.tables import Column, Row, Table, table, thinned
 from service.database.models import OPEN_RUN_STATES
 
 ATTEMPT_COLUMNS = (
@@ -43,7 +51,7 @@ EVALUATION_COLUMNS = (
     Column("loss", "Mean loss", "number", "", 4),
     Column("accuracy_percent", "Accuracy", "number", "%", 1),
 )
-TABLES = ("kernels", "schedules", "steps", "losses", "memory", "state", "attempts", "evaluation")
+TABLES = ("kernels", "schedules", "steps", "losses", "validations", "memory", "state", "attempts", "evaluation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,8 @@ class RunPage:
     environment: tuple[Fact, ...]
     steps: Figure | None
     loss: Figure | None
+    training_notice: str
+    validations: Table | None
     evaluation: Table | None
     kernel_figures: tuple[Figure, ...]
     kernels: Table | None
@@ -86,9 +96,10 @@ def run_page(session: Session, run_id: str, sort: str) -> RunPage | None:
     measured = report.measurement if report else None
     is_open = found.state in OPEN_RUN_STATES
     losses = report.losses if report else tuple(queries.step_losses(session, found.id))
+    validations = _validations(session, found)
     kernels = report.kernels if report else ()
     loss_width = HALF_WIDTH if measured else FULL_WIDTH
-    loss = loss_figure(losses, f"{here}/losses", loss_width, is_synthetic=found.dataset_digest is None)
+    loss = loss_figure(losses, validations, f"{here}/losses", loss_width, is_synthetic=found.dataset_digest is None)
     steps_width = HALF_WIDTH if loss else FULL_WIDTH
     return RunPage(
         run=found,
@@ -99,6 +110,8 @@ def run_page(session: Session, run_id: str, sort: str) -> RunPage | None:
         environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
         steps=step_figure(measured, f"{here}/steps", steps_width) if measured else None,
         loss=loss,
+        training_notice=training_notice(report.training if report else None),
+        validations=thinned(validation_table(validations)) if validations else None,
         evaluation=evaluation_table(found) if report and report.evaluation_before else None,
         kernel_figures=kernel_figures(kernels),
         kernels=kernel_table(kernels, sort) if kernels else None,
@@ -123,8 +136,18 @@ def run_data(session: Session, run_id: str, name: str, sort: str) -> Table | Non
         plan = memory_plan.arena_plan(built) if built else None
         return memory_table(plan) if plan else None
     if name == "losses":
-        return loss_table(found.report.losses if found.report else queries.step_losses(session, run_id, limit=None))
+        training = found.report.training if found.report else None
+        losses = found.report.losses if found.report else queries.step_losses(session, run_id, limit=None)
+        return loss_table(losses, training.learning_rates if training else ())
+    if name == "validations":
+        return validation_table(_validations(session, found))
     return _report_table(found, name, sort)
+
+
+def _validations(session: Session, found: RunFacts) -> Sequence[Validation]:
+    if found.report is None:
+        return queries.step_validations(session, found.id)
+    return found.report.training.validations if found.report.training else ()
 
 
 def _report_table(found: RunFacts, name: str, sort: str) -> Table | None:
@@ -183,6 +206,8 @@ def evaluation_table(found: RunFacts) -> Table:
 def _chips(found: RunFacts) -> tuple[Chip, ...]:
     rule = found.report.verdict.rule if found.report and found.report.verdict else ""
     chips = [state_chip(found.state)]
+    if found.training_outcome:
+        chips.append(outcome_chip(found.training_outcome, f"Training: {ENDINGS[found.training_outcome]}"))
     if found.verdict:
         chips.append(verdict_chip(found.verdict, rule))
     if found.measurement_class:
@@ -230,6 +255,7 @@ def _facts(found: RunFacts) -> tuple[Fact, ...]:
         Fact("Device class", found.device_class or fmt.ABSENT),
         Fact("Mode", found.mode),
         *_settings(found.settings),
+        *training_facts(found),
         Fact("Batch", fmt.number(found.batch)),
         Fact("Threads", fmt.number(found.threads)),
         Fact("Data set", found.dataset_name or "synthetic", hint=found.dataset_digest or ""),
@@ -244,12 +270,20 @@ def _facts(found: RunFacts) -> tuple[Fact, ...]:
 
 def _settings(chosen: RunSettings) -> tuple[Fact, ...]:
     """What its user set, as far as the mode takes it; the threads are told as measured."""
-    values = {name: getattr(chosen, name) for name in settings_of(type(chosen))}
+    kind = type(chosen)
     return tuple(
-        Fact(known.label, known.absent or fmt.ABSENT if values[name] is None else f"{values[name]:,}")
-        for name, known in settings_of(type(chosen)).items()
-        if chosen.mode in known.modes and name != "threads"
+        Fact(known.label, _setting(getattr(chosen, name), known))
+        for name, known in settings_of(kind).items()
+        if chosen.mode in known.modes
+        and name != "threads"
+        and (known.is_shown_unset or getattr(chosen, name) != default_of(kind, name))
     )
+
+
+def _setting(value: Any, known: Setting) -> str:
+    if value is None:
+        return known.absent or fmt.ABSENT
+    return ("yes" if value else "no") if known.is_flag else value if known.choices else f"{value:,}"
 
 
 def _conditions(found: RunFacts) -> tuple[Fact, ...]:
@@ -285,6 +319,8 @@ def _downloads(found: RunFacts) -> tuple[Fact, ...]:
             files.append(Fact("Kernels", "CSV", f"{here}/kernels.csv"))
         if found.report.losses:
             files.append(Fact("Losses", "CSV", f"{here}/losses.csv"))
+        if found.report.training and found.report.training.validations:
+            files.append(Fact("Validations", "CSV", f"{here}/validations.csv"))
     if found.trained_weights_digest:
         files.append(Fact("Trained weights", fmt.size(found.trained_weights_bytes), addresses.weights(found.id)))
     files.append(Fact("Bundle", fmt.size(found.bundle_bytes), addresses.bundle(found.bundle_digest)))

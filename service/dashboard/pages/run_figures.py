@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from device_agents.wire import DeviceState, KernelTime, Measurement
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, NARROW_WIDTH, for_screens
-from service.dashboard.charts.curve import Curve, loss_plot
 from service.dashboard.charts.health import StateSeries, state_plot
 from service.dashboard.charts.kernels import MOST_BARS, KernelBar, kernel_bars, phase_bar, phase_totals
 from service.dashboard.charts.steps import StepSeries, outliers_above, step_plot
@@ -32,7 +31,6 @@ STEP_COLUMNS = (
     Column("block", "Block", "number", hint="Which process of the measurement"),
     Column("step_us", "Time", "number", "µs", 1),
 )
-LOSS_COLUMNS = (Column("step", "Step", "number", primary=True), Column("loss", "Loss", "number", "", 6))
 BLOCK_COLUMNS = (
     Column("block", "Block", "number", primary=True),
     Column("steps", "Steps", "number"),
@@ -55,7 +53,6 @@ STATE_COLUMNS = (
     Column("power_mw", "Power", "number", "mW", 0),
     Column("load_cores", "Other load", "number", "cores", 2),
 )
-SHOWN_ROWS = 100
 
 
 def kernel_table(kernels: Sequence[KernelTime], sort: str = "") -> Table:
@@ -134,34 +131,6 @@ def step_figure(measured: Measurement, data_href: str, width: float = HALF_WIDTH
     )
 
 
-def loss_table(losses: Sequence[float | None]) -> Table:
-    """Loss of every step."""
-    return table("losses", "Loss by step", LOSS_COLUMNS, [
-        Row({"step": index, "loss": loss}) for index, loss in enumerate(losses, start=1)
-    ])  # fmt: skip
-
-
-def loss_figure(
-    losses: Sequence[float | None], data_href: str, width: float = HALF_WIDTH, *, is_synthetic: bool = False
-) -> Figure | None:
-    """Loss over steps; None when there is no finite one. `width` is that of a wide screen's column."""
-    finite = [loss for loss in losses if loss is not None]
-    if not finite:
-        return None
-    broken = len(losses) - len(finite)
-    note = f"From {fmt.number(finite[0], 4)} to {fmt.number(finite[-1], 4)} in {fmt.plural(len(losses), 'step')}."
-    note += f" {fmt.plural(broken, 'step')} without a finite loss." if broken else " Bold: mean of neighbouring steps."
-    note += " The data is synthetic: this says that the step runs, not that it learns." if is_synthetic else ""
-    return Figure(
-        id="loss-curve",
-        title="Loss",
-        note=note,
-        drawing=for_screens(lambda width: loss_plot([Curve("loss", tuple(losses))], width), width),
-        table=_thinned(loss_table(losses)),
-        data_href=data_href,
-    )
-
-
 def state_table(states: Sequence[DeviceState]) -> Table:
     """Every sample of the board's state."""
     start = states[0].at if states else 0.0
@@ -192,16 +161,6 @@ def state_figures(states: Sequence[DeviceState], data_href: str) -> tuple[Figure
         series = StateSeries(title, unit, points)
         figures.append(Figure(f"state-{name}", title, state_plot(series, NARROW_WIDTH)))
     return tuple(figures)
-
-
-def _thinned(full: Table) -> Table:
-    if len(full.rows) <= SHOWN_ROWS:
-        return full
-    stride = -(-len(full.rows) // SHOWN_ROWS)
-    kept = [row for index, row in enumerate(full.rows) if index % stride == 0 or index == len(full.rows) - 1]
-    return table(
-        full.name, f"{full.caption}, one row in {stride} (the CSV and JSON files have all)", full.columns, kept
-    )
 
 
 def _kernel_row(kernel: KernelTime, whole_us: float) -> Row:

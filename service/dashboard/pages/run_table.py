@@ -20,6 +20,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("mode", "Mode", files_only=True),
     Column("device", "Device"),
     Column("measurement_class", "Class", "class", hint="Measurement class: what the numbers are worth"),
+    Column("training_outcome", "Training", files_only=True),
     Column("verdict", "Verdict", "verdict", hint="Whether the measurement counts; only valid ones rank"),
     Column("median_ms", "Step median", "number", "ms", 3, sortable=True),
     Column("p90_ms", "Step p90", "number", "ms", 3, sortable=True),
@@ -31,6 +32,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("loss_last", "Loss last", "number", "", 4, sortable=True),
     Column("created_at", "Created", "time", "UTC", files_only=True),
 )
+TOLD_OUTCOMES = ("stopped_early", "diverged")
+"""Of training: what the state of the run does not say."""
 LEFT_OUT_WHEN_SHORT = ("p90_ms", "energy_mj")
 
 
@@ -55,6 +58,7 @@ def run_row(entry: RunFacts) -> Row:
         "mode": entry.mode,
         "device": entry.device_name or entry.wanted or None,
         "measurement_class": entry.measurement_class,
+        "training_outcome": entry.training_outcome,
         "verdict": entry.verdict,
         **measured_values(entry),
         "created_at": fmt.iso(entry.created_at),
@@ -62,7 +66,8 @@ def run_row(entry: RunFacts) -> Row:
     links = {"run": addresses.run(entry.id)}
     if entry.device_id is not None:
         links["device"] = addresses.device(entry.device_id)
-    return Row(values, links, notes={"run": f"{entry.mode} · {fmt.clock(entry.created_at)}"}, anchor=entry.id)
+    ending = f" · {entry.training_outcome.replace('_', ' ')}" if entry.training_outcome in TOLD_OUTCOMES else ""
+    return Row(values, links, notes={"run": f"{entry.mode}{ending} · {fmt.clock(entry.created_at)}"}, anchor=entry.id)
 
 
 def measured_values(entry: RunFacts) -> dict[str, Value]:

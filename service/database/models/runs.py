@@ -111,6 +111,8 @@ class Run(Base):
     arena_bytes: Mapped[int | None] = mapped_column(BigInteger)
     peak_rss_bytes: Mapped[int | None] = mapped_column(BigInteger)
     energy_per_step_mj: Mapped[float | None]
+    training_outcome: Mapped[str | None] = mapped_column(String(20))
+    """How training ended (`device_agents.wire.TrainingOutcome`), which is not how the run did."""
     loss_first: Mapped[float | None]
     loss_last: Mapped[float | None]
     accuracy_before: Mapped[float | None]

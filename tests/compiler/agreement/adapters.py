@@ -177,7 +177,7 @@ def build_adapters(given: Adapters, folder: Path, cache: Path) -> Built:
         for name, inner in reference.names.items():
             if ".lora_A" in name or ".lora_embedding_B" in name:
                 own[inner].copy_(torch.from_numpy(start[name]))
-    return Built(case, learning(case), layouts(case), binary)
+    return Built(case, learning(case), layouts(case), binary, bundle.manifest["memory"])
 
 
 def theirs(given: Adapters) -> dict[str, str]:

@@ -228,7 +228,8 @@ def test_info_tells_what_was_built(binary: Path) -> None:
     assert info["inputs"] == [{"name": "x", "dtype": "f32", "shape": [BATCH, FEATURES]}]
     assert info["labels"] == [{"name": "labels", "dtype": "i64", "shape": [BATCH]}]
     assert info["logits"]["shape"] == [BATCH, CLASSES]
-    assert info["optimizer"] == {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.9}
+    schedule = {"kind": "constant", "warmup_steps": 0, "final_ratio": 0}
+    assert info["optimizer"] == {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.9, "schedule": schedule}
     assert [(kernel["name"], kernel["phase"]) for kernel in info["kernels"]] == [
         (label_of(call), call.phase) for call in image.programs["train"].calls
     ]

@@ -1,0 +1,46 @@
+"""What is to be run, and whether a device may run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from device_agents.devices.describe import Device
+from device_agents.errors import BadBundle, BadData
+from device_agents.job.bundle import UnpackedBundle
+from device_agents.job.dataset import DataFiles
+from device_agents.wire import Limits, RunSettings
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run. All paths but `keep` lie under `folder`, the working directory of the binary."""
+
+    folder: Path
+    keep: Path
+    """A folder of the agent's own, out of the job's reach, for what the job has made."""
+    bundle: UnpackedBundle
+    settings: RunSettings
+    data: DataFiles | None = None
+    weights: Path | None = None
+    """Starting weights; tensors it lacks (constants) come from the bundle's own."""
+    limits: Limits = field(default_factory=Limits)
+
+
+def check_fits(job: Job, device: Device) -> None:
+    """That this device may run this bundle in this mode. Raises: `BadBundle`, `BadData`."""
+    description, mode = device.description, job.settings.mode
+    if job.bundle.target not in description.targets:
+        known = ", ".join(description.targets) or "none"
+        raise BadBundle("bundle.target", f"built for {job.bundle.target}; this device runs {known}", cause="user")
+    missing = sorted(set(job.bundle.required_features) - set(description.features))
+    if missing:
+        message = f"the binary needs CPU features that this device lacks: {', '.join(missing)}"
+        raise BadBundle("bundle.features", message, cause="user")
+    if (job.bundle.trials is not None) != (mode == "tune"):
+        kind = "trains" if job.bundle.trials is None else "measures schedules"
+        raise BadBundle("bundle.kind", f"mode {mode} does not go with a bundle that {kind}", cause="user")
+    if job.data is None and job.settings.needs_data:
+        raise BadData("data.missing", f"mode {mode} needs a data set")
+    if mode in ("profile", "train") and job.settings.steps < 1:
+        raise BadData("steps.missing", f"mode {mode} needs at least one step")

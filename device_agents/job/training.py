@@ -1,0 +1,132 @@
+"""The training steps of a run: what the binary is told of them, and what it tells, checked against what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from device_agents.job.step_events import Done, Failed, StepDone, Validated
+from device_agents.wire import (
+    DIVERGED,
+    ProtocolError,
+    RunSettings,
+    Training,
+    TrainingOutcome,
+    Validation,
+    best_step,
+    default_of,
+    held_out,
+    settings_of,
+)
+
+MAX_REASON = 1000
+RATE_SLACK = 1 + 1e-6
+"""Of a learning rate, written with nine digits."""
+
+
+def training_words(settings: RunSettings) -> list[str]:
+    """The binary's options for what only training takes; what equals its default is left out, as from assignments.
+
+    So binaries that are older than an option work on as long as nobody asks for it.
+    """
+    words: list[str] = []
+    for name, known in settings_of(type(settings)).items():
+        value = getattr(settings, name)
+        if known.modes != ("train",) or value == default_of(type(settings), name):
+            continue
+        words += [known.option] if known.is_flag else [known.option, str(value)]
+    return words
+
+
+def scored_samples(samples: int, batch: int) -> Sequence[int]:
+    """How many samples an evaluation may have scored: all, or (a loss of the graph's own) those of whole batches."""
+    return (samples, samples - samples % batch)
+
+
+@dataclass
+class TrainingFindings:
+    """What is known of the training so far. Raises: `ProtocolError`, from all that takes an event that cannot be."""
+
+    settings: RunSettings
+    samples: int
+    """Of the data set."""
+    batch: int
+    steps: int = 0
+    learning_rates: list[float] = field(default_factory=list)
+    validations: list[Validation] = field(default_factory=list)
+    outcome: TrainingOutcome = "stopped"
+    """Until the binary has told another."""
+    reason: str = ""
+    saved_step: int | None = None
+    """Of what the binary left; None: nothing."""
+
+    is_over: bool = False
+    """The binary has told how it ended."""
+
+    def take_step(self, event: StepDone) -> None:
+        self._check(not self.is_over, "step", "after the end of training")
+        told, rate, most = len(self.learning_rates), event.learning_rate, self.settings.learning_rate
+        self._check(told == (0 if rate is None else self.steps), "step.learning_rate", "is told of some steps only")
+        if rate is not None:
+            self._check(most is None or rate <= most * RATE_SLACK, "step.learning_rate", f"{rate:g} is not {most}")
+            self.learning_rates.append(rate)
+        self.steps += 1
+
+    def take_validation(self, event: Validated) -> Validation:
+        last = self.validations[-1].step if self.validations else 0
+        share = self.settings.validation
+        if self.is_over or share is None:
+            raise ProtocolError("validation", "none was asked for, or it is over")
+        self._check(last < event.step == self.steps, "validation.step", f"{event.step:,} after step {self.steps:,}")
+        wanted = held_out(self.samples, share)
+        is_all = event.samples in scored_samples(wanted, self.batch)
+        self._check(is_all, "validation.samples", f"{event.samples:,}, {wanted:,} are held out")
+        validation = Validation(event.step, event.samples, event.loss, event.accuracy)
+        self.validations.append(validation)
+        return validation
+
+    def take_end(self, event: Done) -> None:
+        """`done` or `stopped`."""
+        self._check(not self.is_over, "done", "twice")
+        outcome, patience, count = event.outcome or "completed", self.settings.patience, len(self.validations)
+        is_early = outcome == "stopped_early"
+        self._check(not is_early or (patience is not None and count > patience), "outcome",
+                    f"stopped early after {count:,} validations")  # fmt: skip
+        best = best_step(tuple(self.validations))
+        self._check(event.best_step in (None, best), "best_step", f"{event.best_step}, the lowest loss is of {best}")
+        left = best if self.settings.save_best and best is not None else self.steps
+        self._check(event.saved_step in (None, left), "saved_step", f"{event.saved_step}, it should be {left:,}")
+        self.outcome, self.saved_step, self.is_over = outcome, left, True
+
+    def take_error(self, event: Failed) -> None:
+        """The binary ends with an error, which is an outcome if it says that training diverged."""
+        self._check(not self.is_over, "error", "after the end of training")
+        is_known = event.code != DIVERGED or event.step in (None, self.steps)
+        self._check(is_known, "error.step", f"{event.step} after step {self.steps:,}")
+        self.is_over = True
+        if event.code == DIVERGED:
+            self.diverge(event.message)
+
+    @staticmethod
+    def _check(holds: bool, where: str, words: str) -> None:
+        if not holds:
+            raise ProtocolError(where, words)
+
+    def diverge(self, reason: str) -> None:
+        """Only what was best before is left, if that is kept."""
+        best = best_step(tuple(self.validations))
+        self.outcome, self.reason = "diverged", reason[:MAX_REASON]
+        self.saved_step = best if self.settings.save_best else None
+
+    def report(self, *, has_weights: bool) -> Training:
+        """As the report tells it."""
+        validations = tuple(self.validations)
+        return Training(
+            outcome=self.outcome,
+            steps=self.steps,
+            reason=self.reason,
+            learning_rates=tuple(self.learning_rates),
+            validations=validations,
+            best_step=best_step(validations),
+            weights_step=self.saved_step if has_weights else None,
+        )

@@ -1,0 +1,82 @@
+"""How long and how to train, as one `RunSettings`; and what is said of a run that trained."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings, held_out, settings_of
+from pockfarm.errors import Diverged, UsageError
+from pockfarm.fine_tuning.trainer import Run
+from pockfarm.values import CompileWarning, optional_number, part, text
+
+
+def check_settings(steps: int | None, epochs: float | None, given: Mapping[str, Any]) -> None:
+    """Refuse what no model or data could make right. Raises: UsageError."""
+    if steps is not None and epochs is not None:
+        raise UsageError("steps and epochs both say how long to train; give one")
+    if epochs is not None and not epochs > 0:
+        raise UsageError(f"epochs must be above 0, got {epochs}")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
+        raise UsageError(f"steps must be a whole number, got {steps!r}")
+    if steps is not None and not 1 <= steps <= MAX_STEPS:
+        raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {steps}")
+    known = [name for name, one in settings_of(RunSettings).items() if "train" in one.modes]
+    for name in given.keys() - set(known):
+        near = difflib.get_close_matches(name, known, n=1)
+        raise UsageError(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+    _as_settings({"steps": steps or 1, **given})
+
+
+def settings_of_run(
+    steps: int | None, epochs: float | None, given: Mapping[str, Any], samples: int, batch: int
+) -> RunSettings:
+    """An epoch is as many steps as take what learns once: what is held out does not. Raises: UsageError."""
+    if steps is None:
+        learning = samples - held_out(samples, given.get("validation") or 0.0)
+        steps = max(1, math.ceil((epochs or 1) * learning / batch))
+        if steps > MAX_STEPS:
+            raise UsageError(f"{epochs or 1:g} epochs are {steps:,} steps, a run has {MAX_STEPS:,} at most")
+    return _as_settings({**given, "steps": steps})
+
+
+def _as_settings(given: Mapping[str, Any]) -> RunSettings:
+    try:
+        return RunSettings(mode="train", **given)
+    except ProtocolError as problem:
+        raise UsageError(str(problem)) from None
+
+
+def steps_kept(run: Run, asked: int) -> int:
+    """Steps that what is left has learned from; a farm of earlier versions does not tell."""
+    left = optional_number(part(run.report, "training"), "weights_step")
+    return asked if left is None else int(left)
+
+
+def diverged(report: Mapping[str, Any]) -> Diverged | None:
+    """The error that says so, of a report of training that diverged; None for another."""
+    training = part(report, "training")
+    if text(training, "outcome") != "diverged":
+        return None
+    steps = optional_number(training, "steps") or 0
+    message = f"training diverged at step {steps:.0f}: {text(training, 'reason')} [user: train.diverged]"
+    return Diverged(message, report)
+
+
+def check_left(run: Run) -> None:
+    """Raises: Diverged, if the run left no weights because of that."""
+    problem = diverged(run.report)
+    if problem is not None and not run.checkpoint.exists():
+        raise problem
+
+
+def told_of(run: Run) -> tuple[CompileWarning, ...]:
+    """That the weights which are left are not of the end of training that went well."""
+    problem = diverged(run.report)
+    if problem is None:
+        return ()
+    step = optional_number(part(run.report, "training"), "weights_step") or 0
+    kept = f"the state is that of step {step:.0f}, the best that was validated before"
+    return (CompileWarning("fine_tune.diverged", "training", str(problem), kept),)

@@ -1,0 +1,120 @@
+"""What a run's page shows of training: losses, validations, learning rates, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from device_agents.wire import Training, Validation
+from service.dashboard import format as fmt
+from service.dashboard.charts import HALF_WIDTH, for_screens
+from service.dashboard.charts.curve import Curve, loss_plot
+from service.dashboard.facts import RunFacts
+from service.dashboard.parts import Fact, Figure
+from service.dashboard.tables import Column, Row, Table, table, thinned
+
+LOSS_COLUMNS = (
+    Column("step", "Step", "number", primary=True),
+    Column("loss", "Loss", "number", "", 6),
+    Column("learning_rate", "Learning rate", "number", "", 8),
+)
+VALIDATION_COLUMNS = (
+    Column("step", "After step", "number", primary=True),
+    Column("samples", "Samples", "number"),
+    Column("loss", "Mean loss", "number", "", 6),
+    Column("accuracy_percent", "Accuracy", "number", "%", 1),
+)
+LEGEND = (("series-1", "training"), ("series-2", "validation"))
+ENDINGS = {
+    "completed": "all steps were done",
+    "stopped_early": "the validation loss got no better for as long as patience lasted",
+    "diverged": "the loss was no finite number any more, or exploded",
+    "stopped": "it did not come to its end",
+}
+
+
+def loss_table(losses: Sequence[float | None], rates: Sequence[float] = ()) -> Table:
+    """Loss of every step, and its learning rate where that is known."""
+    known = [*rates, *[None] * (len(losses) - len(rates))]
+    rows = [Row({"step": step, "loss": loss, "learning_rate": rate})
+            for step, (loss, rate) in enumerate(zip(losses, known, strict=True), start=1)]  # fmt: skip
+    return table("losses", "Loss by step", LOSS_COLUMNS, rows).hiding_empty("learning_rate")
+
+
+def validation_table(validations: Sequence[Validation]) -> Table:
+    """The scores on the samples that are held out."""
+    rows = [
+        Row({
+            "step": one.step,
+            "samples": one.samples,
+            "loss": one.loss,
+            "accuracy_percent": None if one.accuracy is None else 100 * one.accuracy,
+        })
+        for one in validations
+    ]  # fmt: skip
+    caption = "Validation on samples that were held out"
+    return table("validations", caption, VALIDATION_COLUMNS, rows).hiding_empty("accuracy_percent")
+
+
+def loss_figure(
+    losses: Sequence[float | None], validations: Sequence[Validation], data_href: str, width: float = HALF_WIDTH, *,
+    is_synthetic: bool = False,
+) -> Figure | None:  # fmt: skip
+    """Loss over steps, and over validations; None when there is no finite one. `width` is a wide screen's column's."""
+    finite = [loss for loss in losses if loss is not None]
+    if not finite:
+        return None
+    broken = len(losses) - len(finite)
+    note = f"From {fmt.number(finite[0], 4)} to {fmt.number(finite[-1], 4)} in {fmt.plural(len(losses), 'step')}."
+    note += f" {fmt.plural(broken, 'step')} without a finite loss." if broken else " Bold: mean of neighbouring steps."
+    if validations:
+        best = min(validations, key=lambda one: one.loss)
+        note += f" Validation: best {fmt.number(best.loss, 4)} after step {fmt.number(best.step)}."
+    note += " The data is synthetic: this says that the step runs, not that it learns." if is_synthetic else ""
+    points = [(one.step, one.loss) for one in validations]
+    return Figure(
+        id="loss-curve",
+        title="Loss",
+        note=note,
+        legend=LEGEND if validations else (),
+        drawing=for_screens(lambda width: loss_plot([Curve("loss", tuple(losses))], width, validations=points), width),
+        table=thinned(loss_table(losses)),
+        data_href=data_href,
+    )
+
+
+def training_facts(found: RunFacts) -> tuple[Fact, ...]:
+    """How training ended, and which weights are left."""
+    training = found.report.training if found.report else None
+    if training is None:
+        return ()
+    ending = fmt.plural(training.steps, "step")
+    facts = [Fact("Training", f"{_words(training.outcome)} after {ending}", hint=ENDINGS[training.outcome])]
+    if training.learning_rates:
+        low, high = min(training.learning_rates), max(training.learning_rates)
+        said = f"{high:g}" if low == high else f"{low:g} to {high:g}, at last {training.learning_rates[-1]:g}"
+        facts.append(Fact("Learning rates", said))
+    if training.best_step is not None:
+        facts.append(Fact("Best validation", f"after step {fmt.number(training.best_step)}"))
+    if training.weights_step is not None:
+        is_best = training.weights_step == training.best_step != training.steps
+        facts.append(
+            Fact("Weights", f"of step {fmt.number(training.weights_step)}" + (", the best" if is_best else ""))
+        )
+    return tuple(facts)
+
+
+def training_notice(training: Training | None) -> str:
+    """What a reader should not overlook; empty for training that was completed, or stopped with its run."""
+    if training is None or training.outcome in ("completed", "stopped"):
+        return ""
+    if training.outcome == "stopped_early":
+        left = f"Step {fmt.number(training.best_step)} was the best; the weights are those of step "
+        return f"{left}{fmt.number(training.weights_step)}."
+    kept = "It left no weights." if training.weights_step is None else (
+        f"The weights that it left are those of step {fmt.number(training.weights_step)}, the best before."
+    )  # fmt: skip
+    return f"At step {fmt.number(training.steps)}: {training.reason} {kept}"
+
+
+def _words(outcome: str) -> str:
+    return outcome.replace("_", " ")

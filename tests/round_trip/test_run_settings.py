@@ -1,0 +1,92 @@
+"""Settings of a training run through `fine_tune`: schedule, validation, early stopping, and divergence."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pockfarm
+from compiler.trained.bring_back import manifest_of
+from pockfarm.errors import Diverged, UsageError
+
+SPEC = {"batch": 8, "optimizer": {"kind": "sgd", "learning_rate": 0.2}}
+
+
+def task() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """What is learned from the first three quarters is wrong for the rest."""
+    torch.manual_seed(0)
+    module = nn.Sequential(OrderedDict(first=nn.Linear(6, 16), act=nn.Tanh(), last=nn.Linear(16, 2)))
+    x = torch.randn(64, 6)
+    y = (x[:, 0] > 0).long()
+    y[48:] = 1 - y[48:]
+    return module, x, y
+
+
+def test_the_best_validated_state_comes_back() -> None:
+    module, x, y = task()
+    tuned = pockfarm.fine_tune(
+        module, x[:8], (x, y), spec=SPEC, epochs=20, schedule="cosine", warmup_steps=4, final_ratio=0.1,
+        validation=0.25, eval_every=5, patience=3, save_best=True,
+    )  # fmt: skip
+    losses = [one["loss"] for one in tuned.validations]
+    best = losses.index(min(losses))
+    assert tuned.outcome == "stopped_early"
+    assert len(losses) == best + 1 + 3
+    assert tuned.weights_step == 5 * (best + 1) < len(tuned.losses) == len(tuned.learning_rates)
+    assert tuned.learning_rates[:5] == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2])
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(torch.optim.SGD(module.parameters(), lr=0.2), 116, eta_min=0.02)
+    expected = []
+    for _ in tuned.learning_rates[4:]:
+        expected.append(cosine.get_last_lr()[0])
+        cosine.optimizer.step()
+        cosine.step()
+    assert tuned.learning_rates[4:] == pytest.approx(expected, rel=1e-6), "an epoch is 6 steps of what is not held out"
+    module.load_state_dict(tuned)
+    with torch.no_grad():
+        assert F.cross_entropy(module.double()(x[48:].double()), y[48:]).item() == pytest.approx(min(losses), rel=1e-5)
+
+
+def test_a_schedule_of_the_spec_is_what_a_run_takes_unless_told() -> None:
+    module, x, y = task()
+    spec = {**SPEC, "schedule": {"kind": "linear", "warmup_steps": 2, "final_ratio": 0.5}}
+    tuned = pockfarm.fine_tune(module, x[:8], (x, y), spec=spec, steps=6)
+    assert tuned.learning_rates == pytest.approx([0.0, 0.1, 0.2, 0.175, 0.15, 0.125])
+    assert manifest_of(tuned.bundle)["schedule"] == spec["schedule"]
+    told = pockfarm.fine_tune(module, x[:8], (x, y), spec=spec, steps=2, schedule="constant", warmup_steps=0)
+    assert told.learning_rates == pytest.approx([0.2, 0.2])
+
+
+def test_training_that_diverges_is_told_with_its_losses() -> None:
+    module, x, y = task()
+    with pytest.raises(Diverged, match=r"training diverged at step \d+: the loss of step") as told:
+        pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, steps=200, learning_rate=1e6)
+    training, losses = told.value.report["training"], told.value.report["losses"]
+    assert (training["outcome"], training["steps"]) == ("diverged", len(losses))
+    assert losses[0] < 2
+    assert (told.value.state, told.value.code, told.value.exit_code) == ("succeeded", "train.diverged", 4)
+    settings: dict[str, Any] = {"validation": 0.25, "eval_every": 1, "save_best": True}
+    kept = pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, steps=200, learning_rate=1e6, **settings)
+    assert kept.outcome == "diverged"
+    assert kept.weights_step == min(kept.validations, key=lambda one: one["loss"])["step"]
+    assert [one.code for one in kept.warnings] == ["fine_tune.diverged"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"shedule": "linear"}, "shedule: no such setting; did you mean schedule?"),
+        ({"schedule": "step"}, "schedule: must be one of constant, cosine, linear"),
+        ({"patience": 3}, "patience: must be left out, or `validation` set"),
+        ({"validation": 1.5}, "validation: must be above 0, at most 0.9"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_told_before_anything_is_built(given: dict[str, Any], said: str) -> None:
+    module, x, y = task()
+    with pytest.raises(UsageError) as told:
+        pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, **given)
+    assert said in str(told.value)
