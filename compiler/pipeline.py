@@ -65,8 +65,8 @@ def walk(
     told = plan_warnings(forward, settings.plan, reach)
     adapted = attach_adapters(forward, resolve_plan(forward, settings.plan, reach), settings.plan.lora)
     forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + told), adapted.plan
-    yield Stage("plan", plan, forward.names)
     forward, plan = with_ranges(forward, plan, trace)
+    yield Stage("plan", plan, forward.names)
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
         training = stage.made
