@@ -158,8 +158,8 @@ def export_training_graph(
     """
     from compiler import api
 
-    settings = _settings(plan, spec, "host", lambda stage, fraction: None, None)
     try:
+        settings = _settings(plan, spec, "host", lambda stage, fraction: None, None)
         with files_of(model) as files:
             made, said = api.export_training_graph(
                 files.model, settings, location=f"{out.name}.data", frozen=frozen, external=files.mapped()

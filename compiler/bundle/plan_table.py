@@ -161,7 +161,9 @@ def learnt_words(parameter: Parameter, part: UpdateSlice) -> str:
     own = own or parameter.name.rpartition(".")[2].rpartition("/")[2] or parameter.kind
     inside = parameter.parted is not None and part.axis == parameter.parted + 1
     times = parameter.shape[part.axis - 1] if inside else 1
-    channels = "" if part.is_whole else f" {times * part.size} of {times * parameter.shape[part.axis]} channels"
+    side = "" if part.axis == parameter.channel_axis else "output "
+    count = f"{times * part.size} of {times * parameter.shape[part.axis]}"
+    channels = "" if part.is_whole else f" {count} {side}channels"
     return f"{own}{channels}{' (created)' if parameter.created else ''}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from compiler.spec.schema import DOCUMENTS, published_schema
 from device_agents import wire as p
 from service.app import create_app
 from service.settings import Settings
@@ -121,6 +122,12 @@ def test_description_in_the_repository_is_the_applications(small_farm: TestFarm)
     assert described == json.loads(OPENAPI.read_text()), (
         "the API has changed: renew the file with `python -m service.admin openapi > openapi.json`"
     )
+
+
+def test_editors_get_the_schemas_without_a_key(small_farm: TestFarm) -> None:
+    for name in DOCUMENTS:
+        assert small_farm.anonymous.get(f"/schemas/{name}").json() == published_schema(name)
+    assert small_farm.anonymous.get("/schemas/other").status_code == 422
 
 
 def test_every_reference_in_the_description_exists(small_farm: TestFarm) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from compiler.program.program import Optimizer
+from compiler.program.program import Optimizer, Schedule
 from compiler.values import Value
 
 
@@ -60,3 +60,9 @@ def hyper_rows(optimizer: Optimizer, inputs: Iterable[Value], place: Callable[[V
 def setting_rows(optimizer: Optimizer) -> list[str]:
     """`pf_setting`: what `info` tells of the optimizer beside its kind and learning rate."""
     return [f'{{"{name}", {float(getattr(optimizer, name)).hex()}}}' for name in _TOLD[optimizer.kind]]
+
+
+def schedule_fields(schedule: Schedule) -> str:
+    """A schedule as the runtime's `pf_schedule`; the steps are a run's."""
+    kind, ratio = f"PF_RATE_{schedule.kind.upper()}", schedule.final_ratio.hex()
+    return f"{{.kind = {kind}, .warmup_steps = {schedule.warmup_steps}, .final_ratio = {ratio}}}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.linking.hyper import hyper_rows, setting_rows
+from compiler.codegen.linking.c_text import c_array, c_list, c_string, c_struct
+from compiler.codegen.linking.hyper import hyper_rows, schedule_fields, setting_rows
 from compiler.codegen.linking.losses import check_losses, classes_of, ignored_by, label_name, term_fields
 from compiler.codegen.linking.orders import OrderTables
 from compiler.element_types import SCRATCH
@@ -18,11 +19,10 @@ from compiler.kernels.movement import ElementsSpec
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
-from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, Schedule, StateTensor
+from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, StateTensor
 from compiler.step.training import Term
 from compiler.values import Value
 
-MAX_RANK = 8
 MAX_INPUTS = 16
 MAX_OPERANDS = 64
 NOWHERE = "PF_NOWHERE"
@@ -54,7 +54,7 @@ class _Tables:
             *(f"extern pf_kernel_fn __tvm_ffi_{symbol};\n" for symbol in symbols),
             *(self._program_tables(program) for program in self._programs()),
             self._states(),
-            _array("pf_setting", "settings", setting_rows(self.image.optimizer)),
+            c_array("pf_setting", "settings", setting_rows(self.image.optimizer)),
             self._identity(),
             self._image(),
         ]
@@ -127,14 +127,14 @@ class _Tables:
             if len(own) > MAX_OPERANDS:
                 raise InternalError(f"{len(own)} operands, the limit is {MAX_OPERANDS}", where=label)
             calls.append(
-                f"{{{_text(label)}, {_text(call.phase)}, __tvm_ffi_{self._kernel(call).symbol}, {len(operands)}, "
+                f"{{{c_string(label)}, {c_string(call.phase)}, __tvm_ffi_{self._kernel(call).symbol}, {len(operands)}, "
                 f"{len(own)}, {call.flops}u, {call.bytes_read}u, {call.bytes_written}u}}"
             )
             operands += own
         return (
-            _array("pf_operand", f"{program.name}_operands", operands)
-            + _array("pf_call", f"{program.name}_calls", calls)
-            + _array("pf_hyper", f"{program.name}_hyper", self._hyper(program))
+            c_array("pf_operand", f"{program.name}_operands", operands)
+            + c_array("pf_call", f"{program.name}_calls", calls)
+            + c_array("pf_hyper", f"{program.name}_hyper", self._hyper(program))
         )
 
     def _hyper(self, program: Program) -> list[str]:
@@ -176,7 +176,7 @@ class _Tables:
             **dict.fromkeys(_RANDOM, NOWHERE),
             **random,
         }
-        return _struct(fields)
+        return c_struct(fields)
 
     # ------------------------------------------------------------------------------------------------------- state
 
@@ -184,7 +184,7 @@ class _Tables:
         """Widest elements first, so that each tensor of a checkpoint is aligned to its element; else in model order."""
         order = sorted(self._kept_state(), key=lambda state: -state.type.element.item_bytes)
         tables = OrderTables(order)
-        return "".join(tables.lines) + _array("pf_state", "states", [self._state(state, tables) for state in order])
+        return "".join(tables.lines) + c_array("pf_state", "states", [self._state(state, tables) for state in order])
 
     def _kept_state(self) -> list[StateTensor]:
         """What outlives a step: no checkpoint knows the accumulators."""
@@ -207,7 +207,7 @@ class _Tables:
             raise InternalError(f"file shape {state.file_shape} is not {state.type}", where=state.name)
         moved = [axis for axis in state.perm if state.view_shape[axis] != 1]
         fields = {
-            "file_name": _text(state.name),
+            "file_name": c_string(state.name),
             "role": f"PF_{state.role.upper()}",
             "dtype": state.type.element.c_name,
             "trained": str(state.trained).lower(),
@@ -215,14 +215,14 @@ class _Tables:
             "copy": str(state.copy_of is not None).lower(),
             "file_rank": str(len(state.file_shape)),
             "view_rank": str(len(state.view_shape)),
-            "file_shape": _list(state.file_shape, state.name),
-            "view_shape": _list(state.view_shape, state.name),
-            "perm": _list(state.perm, state.name),
+            "file_shape": c_list(state.file_shape, state.name),
+            "view_shape": c_list(state.view_shape, state.name),
+            "perm": c_list(state.perm, state.name),
             **tables.fields(state),
             "count": str(state.type.size),
             "offset": str(self._state_offset(state)),
         }
-        return _struct(fields)
+        return c_struct(fields)
 
     def _state_offset(self, state: StateTensor) -> int:
         places = {
@@ -238,8 +238,8 @@ class _Tables:
     # ------------------------------------------------------------------------------------------------------- image
 
     def _identity(self) -> str:
-        rows = [f"{{{_text(key)}, {_text(value)}}}" for key, value in sorted(self.image.identity.items())]
-        return _array("pf_identity", "identity", rows)
+        rows = [f"{{{c_string(key)}, {c_string(value)}}}" for key, value in sorted(self.image.identity.items())]
+        return c_array("pf_identity", "identity", rows)
 
     def _batch_axis(self, value: Value) -> int | None:
         return self.image.batch_axes.get(value, 0)
@@ -291,23 +291,23 @@ class _Tables:
     def _term(self, term: Term, batch: int) -> str:
         forward = self.image.programs["forward"]
         offset = str(self._place(forward, term.output))
-        return _struct(term_fields(self.image, term, self._answer(term.output, batch), offset, self._type))
+        return c_struct(term_fields(self.image, term, self._answer(term.output, batch), offset, self._type))
 
     def _tensor(self, value: Value, *, batch: int | None, index_limit: int = 0, name: str = "") -> str:
         tensor, name = self._type(value), name or self._name(value)
         axis = self._batch_axis(value)
         shape = () if batch is None else tensor.shape if axis != 0 else _with_batch(tensor.shape, batch, name)
         fields = {
-            "name": _text(name),
+            "name": c_string(name),
             "dtype": tensor.element.c_name,
             "rank": str(len(shape)),
-            "shape": _list(shape, name),
+            "shape": c_list(shape, name),
             "batch_axis": str(-1 if axis is None else axis),
             "count": str(tensor.size),
             "index_limit": str(index_limit),
             "ignored": str(ignored_by(self.image, value)),
         }
-        return _struct(fields)
+        return c_struct(fields)
 
     def _image(self) -> str:
         image, batch = self.image, self._batch()
@@ -332,11 +332,11 @@ class _Tables:
             "logits": self._answer(image.logits, batch),
             "terms": f"{{{', '.join(self._term(term, batch) for term in image.terms)}}}",
             "term_count": str(len(image.terms)),
-            "optimizer": _text(image.optimizer.kind),
+            "optimizer": c_string(image.optimizer.kind),
             "learning_rate": image.optimizer.learning_rate.hex(),
             "settings": "settings",
             "setting_count": str(len(setting_rows(image.optimizer))),
-            "schedule": _schedule(image.optimizer.schedule),
+            "schedule": schedule_fields(image.optimizer.schedule),
             "micro_batches": str(image.optimizer.micro_batches),
             "accumulator_offset": str(accumulators),
             "accumulator_bytes": str(accumulator_bytes),
@@ -348,12 +348,7 @@ class _Tables:
             "identity": "identity",
             "identity_count": str(len(image.identity)),
         }
-        return f"const pf_image pf_image_data = {_struct(fields)};\n"
-
-
-def _schedule(schedule: Schedule) -> str:
-    kind, ratio = f"PF_RATE_{schedule.kind.upper()}", schedule.final_ratio.hex()
-    return f"{{.kind = {kind}, .warmup_steps = {schedule.warmup_steps}, .final_ratio = {ratio}}}"
+        return f"const pf_image pf_image_data = {c_struct(fields)};\n"
 
 
 _RANDOM = ("random_seed", "random_step")
@@ -378,25 +373,3 @@ def _with_batch(shape: tuple[int, ...], batch: int, name: str) -> tuple[int, ...
     if shape and shape[0] and shape[0] % batch == 0:
         return (batch, shape[0] // batch, *shape[1:])
     raise SpecError(f"shape {shape} does not begin with the batch ({batch})", where=name)
-
-
-def _list(values: tuple[int, ...], where: str) -> str:
-    if len(values) > MAX_RANK:
-        raise InternalError(f"has rank {len(values)}, the runtime's limit is {MAX_RANK}", where=where)
-    return f"{{{', '.join(map(str, values)) or '0'}}}"
-
-
-def _struct(fields: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f".{name} = {value}" for name, value in fields.items()) + "}"
-
-
-def _array(kind: str, name: str, rows: Iterable[str]) -> str:
-    body = ",\n".join(rows) or "{0}"
-    return f"static const {kind} {name}[] = {{\n{body}\n}};\n"
-
-
-def _text(value: str) -> str:
-    """A C string literal: plain ASCII stays, every other UTF-8 byte becomes three octal digits."""
-    encoded = value.encode("utf-8", "replace")
-    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in encoded)
-    return f'"{"".join(plain)}"'

@@ -84,7 +84,7 @@ def _check_gradients(chosen: Chosen) -> None:
     for parameter, window in chosen.windows.items():
         own, part = parts[parameter]
         assert part.elements(own.shape) == weights[parameter][window].size
-        counts = f"{len(window[-1])} of {weights[parameter].shape[len(window) - 1]} channels"  # type: ignore[arg-type]
+        counts = f" {len(window[-1])} of {weights[parameter].shape[len(window) - 1]} "  # type: ignore[arg-type]
         assert counts in learnt_words(own, part)
         made = [node for node in step.graph.nodes if node.parameter == parameter and node.op in GRADIENTS]
         sizes = {step.graph.types[node.outputs[0]].size for node in made}
