@@ -258,6 +258,6 @@ def split_axis(own: Parameter, axis: int, cut: tuple[int, int]) -> Parameter:
     moved[axis] = [there, there + 1]
     channel_axis = own.channel_axis
     if channel_axis is not None:
-        channel_axis = None if channel_axis == axis else channel_axis + (channel_axis > axis)
+        channel_axis += channel_axis >= axis
     perm = tuple(place for places in moved for place in places)
     return replace(own, view_shape=view, perm=perm, channel_axis=channel_axis, parted=axis)

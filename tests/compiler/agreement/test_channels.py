@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import pockfarm
+from compiler.bundle.plan_table import learnt_words
 from compiler.frontend.importer import import_model
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step
@@ -79,7 +80,12 @@ def _check_gradients(chosen: Chosen) -> None:
     assert sorted(told) == sorted(chosen.copied)
     assert any(one.code == "plan.channels_copied" for one in graph.warnings) == bool(chosen.copied)
     weights = chosen.case.reference.initial()
+    parts = {graph.parameters[value].name: (graph.parameters[value], part) for value, part in plan.items()}
     for parameter, window in chosen.windows.items():
+        own, part = parts[parameter]
+        assert part.elements(own.shape) == weights[parameter][window].size
+        counts = f" {len(window[-1])} of {weights[parameter].shape[len(window) - 1]} "  # type: ignore[arg-type]
+        assert counts in learnt_words(own, part)
         made = [node for node in step.graph.nodes if node.parameter == parameter and node.op in GRADIENTS]
         sizes = {step.graph.types[node.outputs[0]].size for node in made}
         assert sizes <= {weights[parameter][window].size}, parameter
