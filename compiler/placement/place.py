@@ -79,9 +79,7 @@ def place_programs(
     refusals: list[tuple[DoesNotFit, str]] = []
     found: Placed | None = None
     for first in attempts:
-        for attempt in chain((first,), first.finer()):
-            if found is not None and attempt is not first:
-                break
+        for attempt in chain((first,), first.finer() if found is None else ()):
             placed = _placed(programs, state, attempt, settings, trace if found is None else None)
             ways.append(_way(placed))
             refusal = _refusal(placed.memory, settings) if found is None else None
@@ -89,6 +87,7 @@ def place_programs(
                 refusals.append((refusal, attempt.name))
             else:
                 found = found or placed
+                break  # finer slices are only looked for where nothing has fitted yet
     if found is not None:
         _check(found.programs)
         return replace(found, ways=tuple(ways))
