@@ -54,7 +54,7 @@ def start_of(weights: Path, bundle: Path) -> bytes | None:
 
 
 def _config(path: Path) -> Mapping[str, Any]:
-    """What an adapter computes with. Raises: UsageError, OSError (also where it is missing: scales would be a guess)."""
+    """What an adapter computes with. Raises: UsageError; OSError, also without the file: a scale would be a guess."""
     try:
         told: Any = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as problem:
