@@ -9,7 +9,7 @@ from compiler.program.program import KernelCall
 
 
 def label_of(call: KernelCall) -> str:
-    """`conv1`, `d conv1`, `d conv1.weight`, `update conv1.weight`, `conv1 (again) [1/2]`, `d fc.weight and update`."""
+    """`conv1`, `d conv1`, `d conv1.weight`, `update conv1.weight`, `conv1 (again) [1/2]`, `conv1 [strip 1/4]`, `d fc.weight and update`."""
     return _work(call) + _share(call)
 
 
@@ -27,4 +27,5 @@ def _work(call: KernelCall) -> str:
 def _share(call: KernelCall) -> str:
     if call.sum_of:
         return f" [sum of {call.sum_of}]"
-    return f" [{call.part + 1}/{call.parts}]" if call.parts > 1 else ""
+    part = f" [{call.part + 1}/{call.parts}]" if call.parts > 1 else ""
+    return part + (f" [strip {call.strip + 1}/{call.strips}]" if call.strips > 1 else "")
