@@ -20,8 +20,9 @@ Role = Literal["plain", "loss", "labels", "hyper", "state", "next", "packed", "p
 loss: the mean loss. labels: what the loss is measured against. hyper: a number fed to every step, `kind` says which.
 state: kept by the optimizer for the value `of`, `kind` says what. next: a parameter or state after its update.
 packed: a frozen weight in the order in which products read it, `kind` says which. part: a range of the batch, `share`
-says which. term: what one part of the batch adds to a sum. again: made anew in the backward pass. strip: a range of the hidden channels of a chain of calls, `share` says which; with
-a `kind`, what a call reads (`operand1`: as its input 1) to make that strip.
+says which. term: what one part of the batch adds to a sum. again: made anew in the backward pass. strip: a range of
+the hidden channels of a chain of calls, `share` says which; with a `kind`, what a call reads to make it (`operand1`: as
+its input 1).
 """
 
 StateKind = Literal["momentum", "exp_avg", "exp_avg_sq", "row_var", "col_var", "variance", "accumulated"]

@@ -9,7 +9,7 @@ from compiler.program.program import KernelCall
 
 
 def label_of(call: KernelCall) -> str:
-    """`conv1`, `d conv1`, `d conv1.weight`, `update conv1.weight`, `conv1 (again) [1/2]`, `conv1 [strip 1/4]`, `d fc.weight and update`."""
+    """`conv1`, `d conv1`, `d conv1.weight`, `update conv1.weight`, `conv1 (again) [1/2]`, `d fc.weight and update`."""
     return _work(call) + _share(call)
 
 

@@ -74,7 +74,7 @@ class _Finder:
             positions.insert(0, before)
             if first_strip(spec, channels, 1) is not None:
                 return tuple(positions)
-            found = [number for number in range(len(self.program.calls[before].inputs))]
+            found = range(len(self.program.calls[before].inputs))
             inner = next((one for one in found if inner_strip(spec, (one,), channels, 1) is not None), None)
             if inner is None:
                 return None
@@ -97,6 +97,4 @@ class _Finder:
     def _disturbed(self, positions: tuple[int, ...]) -> bool:
         """Whether something that the chain reads is overwritten before its last call."""
         reads = {self.program.root(name) for position in positions for name in self.program.calls[position].inputs}
-        return any(
-            positions[0] < write < positions[-1] for root in reads for write in self.overwritten.get(root, ())
-        )
+        return any(positions[0] < write < positions[-1] for root in reads for write in self.overwritten.get(root, ()))

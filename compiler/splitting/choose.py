@@ -18,6 +18,8 @@ from compiler.splitting.rewrite import Split, strip_of
 from compiler.values import Value
 
 STRIPS = (2, 4, 8, 16)
+LEAST = 4
+"""A strip has a multiple of so many channels: the narrowest vectors."""
 GAIN = 0.02
 """The part of the peak that splits must save."""
 
@@ -25,11 +27,9 @@ Workspace = Callable[[KernelCall], int]
 """Scratch bytes of a call."""
 
 
-def choose_splits(
-    programs: Sequence[Program], workspace: Workspace, lanes: int
-) -> Mapping[ProgramName, tuple[Split, ...]] | None:
-    """The splits of each program; None if they would not lower the peak. A strip has a multiple of `lanes` channels."""
-    peaks = [_Peaks.of(program, workspace, lanes) for program in programs]
+def choose_splits(programs: Sequence[Program], workspace: Workspace) -> Mapping[ProgramName, tuple[Split, ...]] | None:
+    """The splits of each program; None if they would not lower the peak."""
+    peaks = [_Peaks.of(program, workspace) for program in programs]
     aim, now = max(own.least() for own in peaks), max(own.highest() for own in peaks)
     if aim > (1 - GAIN) * now:
         return None
@@ -42,17 +42,15 @@ class _Peaks:
 
     program: Program
     workspace: Workspace
-    lanes: int
     live: list[int]
     """While each call runs, without scratch; `during`: with it."""
     during: list[int]
-    chains: tuple[Chain, ...]
     last_use: dict[Value, int] = field(default_factory=dict)
-    taken: dict[Chain, dict[int, int]] = field(default_factory=dict)
+    taken: dict[Chain, Mapping[int, int]] = field(default_factory=dict)
     """Bytes of a chain by its number of strips."""
 
     @classmethod
-    def of(cls, program: Program, workspace: Workspace, lanes: int) -> _Peaks:
+    def of(cls, program: Program, workspace: Workspace) -> _Peaks:
         updated = frozenset(map(program.root, program.updates))
         stored = frozenset(program.state) - updated  # frozen weights are packed: products need no scratch for them
         live = live_bytes(program)
@@ -60,11 +58,12 @@ class _Peaks:
             size + (0 if _reads_stored(program, call, stored) else aligned(workspace(call)))
             for size, call in zip(live, program.calls, strict=True)
         ]
-        peaks = cls(program, workspace, lanes, live, during, find_chains(program))
+        peaks = cls(program, workspace, live, during)
         for position, call in enumerate(program.calls):
             for name in call.inputs:
                 peaks.last_use[program.root(name)] = position
-        peaks.taken = {chain: dict(peaks._sizes(chain)) for chain in peaks.chains}
+        taken = {chain: dict(peaks._sizes(chain)) for chain in find_chains(program)}
+        peaks.taken = dict(_disjoint(taken))
         return peaks
 
     def highest(self) -> int:
@@ -73,7 +72,7 @@ class _Peaks:
 
     def least(self) -> int:
         """The peak where every chain is in the strips that take least."""
-        inside = {position for chain in self.chains for position in chain.positions}
+        inside = {position for chain in self.taken for position in chain.positions}
         elsewhere = (size for position, size in enumerate(self.during) if position not in inside)
         return max((*elsewhere, *(min(sizes.values()) for sizes in self.taken.values())), default=0)
 
@@ -87,7 +86,7 @@ class _Peaks:
     def _sizes(self, chain: Chain) -> Iterator[tuple[int, int]]:
         yield 1, max(self.during[position] for position in chain.positions)
         for strips in STRIPS:
-            if chain.channels % (strips * self.lanes) == 0:
+            if chain.channels % (strips * LEAST) == 0:
                 yield strips, self._in_strips(chain, strips)
 
     def _in_strips(self, chain: Chain, strips: int) -> int:
@@ -99,17 +98,32 @@ class _Peaks:
         read = {self.program.root(name) for call in calls for name in call.inputs} - own - set(self.program.state)
         held = sum(aligned(types[root].size_bytes) for root in read if self.last_use[root] < chain.last)
         beside = self.live[chain.last] - hidden[-1] - sums + held
-        return beside + sums + max(self._strip_bytes(calls, hidden, place, chain, strips) for place in range(len(calls)))
+        return (
+            beside + sums + max(self._strip_bytes(calls, hidden, place, chain, strips) for place in range(len(calls)))
+        )
 
-    def _strip_bytes(self, calls: Sequence[KernelCall], hidden: Sequence[int], place: int, chain: Chain, strips: int) -> int:
+    def _strip_bytes(
+        self, calls: Sequence[KernelCall], hidden: Sequence[int], place: int, chain: Chain, strips: int
+    ) -> int:
         """What one call of a strip reads and writes of hidden channels, copies, and its scratch."""
         call, size = calls[place], chain.channels // strips
         inside = hidden_operands(self.program, calls[place - 1], call) if place else ()
         strip = strip_of(call, inside, place == len(calls) - 1, chain.channels, size, (False, True))
         ranges = zip(call.inputs, strip.ranges, strict=False)
-        copies = sum(aligned(self.program.types[name].size_bytes // strips) for name, part in ranges if part is not None)
+        copies = sum(
+            aligned(self.program.types[name].size_bytes // strips) for name, part in ranges if part is not None
+        )
         around = sum(hidden[max(place - 1, 0) : place + 1]) // strips
         return around + copies + aligned(self.workspace(replace(call, spec=strip.spec)))
+
+
+def _disjoint(taken: Mapping[Chain, Mapping[int, int]]) -> Iterator[tuple[Chain, Mapping[int, int]]]:
+    """The chains that strips help, the one that they help most first, and no call in two of them."""
+    used: set[int] = set()
+    for chain, sizes in sorted(taken.items(), key=lambda item: (min(item[1].values()) - item[1][1], item[0].last)):
+        if min(sizes.values()) < sizes[1] and used.isdisjoint(chain.positions):
+            used.update(chain.positions)
+            yield chain, sizes
 
 
 def _reads_stored(program: Program, call: KernelCall, stored: frozenset[Value]) -> bool:

@@ -77,7 +77,9 @@ class _Splitter:
         ends = (number == 0, number == split.strips - 1)
         strip = strip_of(call, hidden, is_last, split.chain.channels, size, ends)
         names: list[Value] = []
-        output = self._sum(call.outputs[0], number, split.strips) if is_last else call.outputs[0].strip(number, split.strips)
+        output = (
+            self._sum(call.outputs[0], number, split.strips) if is_last else call.outputs[0].strip(number, split.strips)
+        )
         operands = call.inputs if not is_last or ends[1] else call.inputs[:2]
         for place, (name, part) in enumerate(zip(operands, strip.ranges, strict=False)):
             if place in hidden:
@@ -94,7 +96,8 @@ class _Splitter:
             self.types[output] = _with_channels(self.program.types[call.outputs[0]], size)
         yield replace(
             call, spec=strip.spec, inputs=tuple(names), outputs=(output,), flops=call.flops // split.strips,
-            bytes_read=call.bytes_read // split.strips, bytes_written=call.bytes_written // (1 if is_last else split.strips),
+            bytes_read=call.bytes_read // split.strips,
+            bytes_written=call.bytes_written // (1 if is_last else split.strips),
             strips=split.strips, strip=number,
         )  # fmt: skip
 
