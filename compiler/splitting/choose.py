@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from compiler.kernels.alignment import aligned
-from compiler.kernels.spec import MatmulSpec
+from compiler.kernels.spec import MapSpec, MatmulSpec
 from compiler.program.lower_peak import live_bytes
 from compiler.program.program import KernelCall, Program, ProgramName
 from compiler.splitting.chains import Chain, find_chains, hidden_operands
@@ -113,7 +113,8 @@ class _Peaks:
         copies = sum(
             aligned(self.program.types[name].size_bytes // strips) for name, part in ranges if part is not None
         )
-        around = sum(hidden[max(place - 1, 0) : place + 1]) // strips
+        first = place if isinstance(call.spec, MapSpec) else max(place - 1, 0)  # a map writes over what it reads
+        around = sum(hidden[first : place + 1]) // strips
         return around + copies + aligned(self.workspace(replace(call, spec=strip.spec)))
 
 

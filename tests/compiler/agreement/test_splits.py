@@ -43,12 +43,12 @@ def bottlenecks() -> Case:
 def encoder() -> Case:
     """Two layers that are frozen but for the last bias."""
     torch.manual_seed(5)
-    module = TransformerEncoder(50, 48, 16, 2, 2, 4).eval()
+    module = TransformerEncoder(50, 24, 32, 2, 2, 4).eval()
     names = ("tokens",)
-    model = export(module, (torch.randint(0, 50, (2, 48)),), input_names=names)
+    model = export(module, (torch.randint(0, 50, (2, 24)),), input_names=names)
 
     def feeds(rng: np.random.Generator, batch: int) -> dict[str, np.ndarray]:
-        return {"tokens": rng.integers(0, 50, (batch, 48))}
+        return {"tokens": rng.integers(0, 50, (batch, 24))}
 
     plan = SparsePlan.parse('{name: last, update: [{parameters: ["layers.1.down.bias", "norm.*", "classifier.*"]}]}')
     return Case(model, ModuleReference.of(module, names), plan, 2, feeds, classes(4))
