@@ -42,9 +42,10 @@ class _Finder:
     readers: dict[Value, set[int]] = field(default_factory=dict)
     overwritten: dict[Value, list[int]] = field(default_factory=dict)
     """Where root values are written in place."""
+    kept: frozenset[Value] = frozenset()
 
     def __post_init__(self) -> None:
-        root = self.program.root
+        root, self.kept = self.program.root, self.program.kept
         for position, call in enumerate(self.program.calls):
             for name in call.inputs:
                 self.readers.setdefault(root(name), set()).add(position)
@@ -63,7 +64,9 @@ class _Finder:
 
     def _back(self, last: int, channels: int) -> tuple[int, ...] | None:
         """The positions of a chain that ends there."""
-        if self.program.calls[last].outputs[0] in {*self.program.aliases, *self.program.kept}:
+        if self.program.calls[last].outputs[0] in self.program.aliases:
+            return None
+        if self.program.calls[last].outputs[0] in self.kept:
             return None
         positions, hidden = [last], (0,)
         while True:
@@ -86,7 +89,7 @@ class _Finder:
         name = call.inputs[hidden[0]]
         root = program.root(name)
         before = self.makers.get(root)
-        if before is None or root in program.kept or root in program.aliases or len(self.readers[root]) > 1:
+        if before is None or root in self.kept or root in program.aliases or len(self.readers[root]) > 1:
             return None
         shapes = (program.types[root].shape, program.types[name].shape)
         same_size = program.types[root].size == program.types[name].size

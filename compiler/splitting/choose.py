@@ -18,8 +18,6 @@ from compiler.splitting.rewrite import Split, strip_of
 from compiler.values import Value
 
 STRIPS = (2, 4, 8, 16)
-LEAST = 4
-"""A strip has a multiple of so many channels: the narrowest vectors."""
 GAIN = 0.02
 """The part of the peak that splits must save."""
 
@@ -27,13 +25,31 @@ Workspace = Callable[[KernelCall], int]
 """Scratch bytes of a call."""
 
 
-def choose_splits(programs: Sequence[Program], workspace: Workspace) -> Mapping[ProgramName, tuple[Split, ...]] | None:
-    """The splits of each program; None if they would not lower the peak."""
-    peaks = [_Peaks.of(program, workspace) for program in programs]
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """The splits of each program, and the most bytes that are alive with them."""
+
+    own: Mapping[ProgramName, tuple[Split, ...]]
+    peak_bytes: int
+
+    @property
+    def count(self) -> int:
+        """Of all programs."""
+        return sum(map(len, self.own.values()))
+
+
+def choose_splits(
+    programs: Sequence[Program], workspace: Workspace, narrowest: int, below: int | None = None
+) -> Splits | None:
+    """The splits of each program into strips of a multiple of `narrowest` channels.
+
+    None if they would not lower the peak, or get it well below so many bytes.
+    """
+    peaks = [_Peaks.of(program, workspace, narrowest) for program in programs]
     aim, now = max(own.least() for own in peaks), max(own.highest() for own in peaks)
-    if aim > (1 - GAIN) * now:
+    if aim > (1 - GAIN) * (now if below is None else below):
         return None
-    return {own.program.name: tuple(own.splits(aim)) for own in peaks}
+    return Splits({own.program.name: tuple(own.splits(aim)) for own in peaks}, aim)
 
 
 @dataclass(slots=True)
@@ -42,6 +58,7 @@ class _Peaks:
 
     program: Program
     workspace: Workspace
+    narrowest: int
     live: list[int]
     """While each call runs, without scratch; `during`: with it."""
     during: list[int]
@@ -50,7 +67,7 @@ class _Peaks:
     """Bytes of a chain by its number of strips."""
 
     @classmethod
-    def of(cls, program: Program, workspace: Workspace) -> _Peaks:
+    def of(cls, program: Program, workspace: Workspace, narrowest: int) -> _Peaks:
         updated = frozenset(map(program.root, program.updates))
         stored = frozenset(program.state) - updated  # frozen weights are packed: products need no scratch for them
         live = live_bytes(program)
@@ -58,12 +75,11 @@ class _Peaks:
             size + (0 if _reads_stored(program, call, stored) else aligned(workspace(call)))
             for size, call in zip(live, program.calls, strict=True)
         ]
-        peaks = cls(program, workspace, live, during)
+        peaks = cls(program, workspace, narrowest, live, during)
         for position, call in enumerate(program.calls):
             for name in call.inputs:
                 peaks.last_use[program.root(name)] = position
-        taken = {chain: dict(peaks._sizes(chain)) for chain in find_chains(program)}
-        peaks.taken = dict(_disjoint(taken))
+        peaks.taken = dict(_disjoint({chain: dict(peaks._sizes(chain)) for chain in peaks._at_peaks()}))
         return peaks
 
     def highest(self) -> int:
@@ -83,10 +99,19 @@ class _Peaks:
             if strips > 1:
                 yield Split(chain, strips)
 
+    def _at_peaks(self) -> Iterator[Chain]:
+        """The chains in which more is alive than anywhere outside chains: no others matter."""
+        chains = find_chains(self.program)
+        inside = {position for chain in chains for position in chain.positions}
+        outside = max((size for position, size in enumerate(self.during) if position not in inside), default=0)
+        for chain in chains:
+            if max(self.during[position] for position in chain.positions) > outside:
+                yield chain
+
     def _sizes(self, chain: Chain) -> Iterator[tuple[int, int]]:
         yield 1, max(self.during[position] for position in chain.positions)
         for strips in STRIPS:
-            if chain.channels % (strips * LEAST) == 0:
+            if chain.channels % (strips * self.narrowest) == 0:
                 yield strips, self._in_strips(chain, strips)
 
     def _in_strips(self, chain: Chain, strips: int) -> int:

@@ -101,7 +101,9 @@ def results(programs: tuple[Program, ...], state: Sequence[StateTensor], arrays:
     machine.load_state(placed[0])
     found: Results = {("infer", key): array for key, array in machine.run(placed[1], feeds_of(placed[1])).items()}
     made = machine.run(placed[0], feeds_of(placed[0]))
-    return {**found, **made, **{one.value: machine.view(placed[0], one.value).copy() for one in state}}
+    left: Results = {one.value: machine.view(placed[0], one.value).copy() for one in state}
+    left.update((key, array) for key, array in made.items())
+    return {**found, **left}
 
 
 def random_splits(program: Program, draw: random.Random) -> Iterator[Split]:
