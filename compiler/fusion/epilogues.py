@@ -50,9 +50,8 @@ def output_extents(spec: KernelSpec) -> tuple[int, ...] | None:
     if isinstance(spec, DepthwiseSpec):
         return _conv_extents(spec.kind, spec, (spec.c,), (*spec.kernel, spec.c))
     if isinstance(spec, PoolSpec):
-        return (
-            (spec.n, spec.oh, spec.ow, spec.c) if spec.kind in ("max", "average") else (spec.n, spec.h, spec.w, spec.c)
-        )
+        of_input = spec.kind.endswith("_grad")
+        return (spec.n, spec.h, spec.w, spec.c) if of_input else (spec.n, spec.oh, spec.ow, spec.c)
     if isinstance(spec, RowSpec):
         return _row_extents(spec)
     if isinstance(spec, NormGradSpec):

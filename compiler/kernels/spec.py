@@ -188,9 +188,12 @@ class PoolSpec:
     max: x -> y[N,OH,OW,C].          max_grad: x, d_y -> d_x; the first maximum in row-major window order gets d_y.
     average: x -> y; divides by the window area, or by the in-bounds count if not `count_pads`.
     average_grad: d_y -> d_x.
+    max_places: x -> y, words: the place of each first maximum (`compiler.kernels.places`), i32 [N, words].
+    places_grad: words, d_y -> d_x, as max_grad; the place at which a window has no image gives nothing.
+    The epilogue is that of the first output.
     """
 
-    kind: Literal["max", "max_grad", "average", "average_grad"]
+    kind: Literal["max", "max_grad", "average", "average_grad", "max_places", "places_grad"]
     dtype: DType = field(kw_only=True)
     n: int
     h: int

@@ -22,6 +22,7 @@ from compiler.ops.movement import MOVEMENT
 from compiler.ops.normalization import NORMALIZATION
 from compiler.ops.normalize import NORMALIZE_OPERATORS
 from compiler.ops.optimizer import OPTIMIZERS
+from compiler.ops.pool_places import POOL_PLACES
 from compiler.ops.pooling import POOLING
 from compiler.ops.random import RANDOM
 from compiler.ops.record import Operator
@@ -40,6 +41,7 @@ FAMILIES = (
     CONVOLUTION,
     DEPTHWISE_OPERATORS,
     POOLING,
+    POOL_PLACES,
     SOFTMAX_OPERATORS,
     NORMALIZE_OPERATORS,
     CROSS_ENTROPY_OPERATORS,

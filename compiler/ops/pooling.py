@@ -26,12 +26,12 @@ from compiler.ops.record import (
 from compiler.ops.windows import TO_NCHW, TO_NHWC, output_size
 from compiler.values import Value
 
-Kind = Literal["max", "max_grad", "average", "average_grad"]
+Kind = Literal["max", "max_grad", "average", "average_grad", "max_places", "places_grad"]
 WINDOW = ("kernel", "strides", "pads")
 _SECOND = NotDifferentiable("second derivatives of pooling are not needed by any optimizer here")
 
 
-def _window(attrs: Attrs) -> dict[str, Any]:
+def window_of(attrs: Attrs) -> dict[str, Any]:
     return {name: ints(attrs, name) for name in WINDOW}
 
 
@@ -40,7 +40,7 @@ def _infer(inputs: Types, attrs: Attrs) -> Types:
     return (TensorType(inputs[0].dtype, (n, *output_size(h, w, ints(attrs, "kernel"), attrs), c)),)
 
 
-def _spec(kind: Kind, images: TensorType, results: TensorType, attrs: Attrs) -> PoolSpec:
+def pool_spec(kind: Kind, images: TensorType, results: TensorType, attrs: Attrs) -> PoolSpec:
     x, y = images.shape, results.shape
     kernel, strides, pads = (ints(attrs, name) for name in WINDOW)
     return PoolSpec(
@@ -50,7 +50,7 @@ def _spec(kind: Kind, images: TensorType, results: TensorType, attrs: Attrs) -> 
     )  # fmt: skip
 
 
-def _taps(padded: Array, y: tuple[int, ...], attrs: Attrs) -> list[tuple[slice, slice]]:
+def taps_of(padded: Array, y: tuple[int, ...], attrs: Attrs) -> list[tuple[slice, slice]]:
     (kh, kw), (sh, sw) = ints(attrs, "kernel"), ints(attrs, "strides")
     return [
         (slice(r, r + (y[1] - 1) * sh + 1, sh), slice(s, s + (y[2] - 1) * sw + 1, sw))
@@ -59,7 +59,7 @@ def _taps(padded: Array, y: tuple[int, ...], attrs: Attrs) -> list[tuple[slice, 
     ]
 
 
-def _padded(x: Array, attrs: Attrs, fill: float) -> Array:
+def padded_images(x: Array, attrs: Attrs, fill: float) -> Array:
     top, left, bottom, right = ints(attrs, "pads")
     return np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=fill)
 
@@ -71,20 +71,20 @@ def _output_shape(x: Array, attrs: Attrs) -> tuple[int, ...]:
 def _counts(shape: tuple[int, ...], y: tuple[int, ...], attrs: Attrs) -> Array:
     if flag(attrs, "count_pads"):
         return np.full((1, y[1], y[2], 1), float(prod(ints(attrs, "kernel"))))
-    ones = _padded(np.ones((1, shape[1], shape[2], 1)), attrs, 0.0)
-    return np.asarray(sum(ones[:, rows, columns] for rows, columns in _taps(ones, y, attrs)))
+    ones = padded_images(np.ones((1, shape[1], shape[2], 1)), attrs, 0.0)
+    return np.asarray(sum(ones[:, rows, columns] for rows, columns in taps_of(ones, y, attrs)))
 
 
 def _max_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
-    padded = _padded(inputs[0], attrs, -np.inf)
-    taps = _taps(padded, _output_shape(inputs[0], attrs), attrs)
+    padded = padded_images(inputs[0], attrs, -np.inf)
+    taps = taps_of(padded, _output_shape(inputs[0], attrs), attrs)
     return (np.max([padded[:, rows, columns] for rows, columns in taps], axis=0),)
 
 
 def _max_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     x, d_y = inputs
-    padded, total = _padded(x, attrs, -np.inf), np.zeros_like(_padded(x, attrs, 0.0))
-    taps = _taps(padded, d_y.shape, attrs)
+    padded, total = padded_images(x, attrs, -np.inf), np.zeros_like(padded_images(x, attrs, 0.0))
+    taps = taps_of(padded, d_y.shape, attrs)
     first = np.argmax([padded[:, rows, columns] for rows, columns in taps], axis=0)
     for tap, (rows, columns) in enumerate(taps):
         total[:, rows, columns] += np.where(first == tap, d_y, 0)
@@ -94,37 +94,37 @@ def _max_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ..
 
 def _average_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     x = inputs[0]
-    padded, y = _padded(x, attrs, 0.0), _output_shape(x, attrs)
-    total = sum(padded[:, rows, columns] for rows, columns in _taps(padded, y, attrs))
+    padded, y = padded_images(x, attrs, 0.0), _output_shape(x, attrs)
+    total = sum(padded[:, rows, columns] for rows, columns in taps_of(padded, y, attrs))
     return ((total / _counts(x.shape, y, attrs)).astype(x.dtype),)
 
 
 def _average_grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     d_y, shape = inputs[0], ints(attrs, "shape")
     share = (d_y / _counts(shape, d_y.shape, attrs)).astype(d_y.dtype)
-    total = _padded(np.zeros(shape, d_y.dtype), attrs, 0.0)
-    for rows, columns in _taps(total, d_y.shape, attrs):
+    total = padded_images(np.zeros(shape, d_y.dtype), attrs, 0.0)
+    for rows, columns in taps_of(total, d_y.shape, attrs):
         total[:, rows, columns] += share
     top, left = ints(attrs, "pads")[:2]
     return (total[:, top : top + shape[1], left : left + shape[2]],)
 
 
 def _max_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
-    return (b.emit("max_pool_grad", node.inputs[0], d_output, **_window(node.attrs)),)
+    return (b.emit("max_pool_grad", node.inputs[0], d_output, **window_of(node.attrs)),)
 
 
 def _average_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     shape, count = b.shape(node.inputs[0]), flag(node.attrs, "count_pads")
-    return (b.emit("average_pool_grad", d_output, shape=shape, count_pads=count, **_window(node.attrs)),)
+    return (b.emit("average_pool_grad", d_output, shape=shape, count_pads=count, **window_of(node.attrs)),)
 
 
-def _onnx_window(attrs: Attrs) -> dict[str, Any]:
+def onnx_window(attrs: Attrs) -> dict[str, Any]:
     return {"kernel_shape": ints(attrs, "kernel"), "strides": ints(attrs, "strides"), "pads": ints(attrs, "pads")}
 
 
 def _max_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
-    y = out.add("MaxPool", out.add("Transpose", node.inputs[0], perm=TO_NCHW), **_onnx_window(node.attrs))
+    y = out.add("MaxPool", out.add("Transpose", node.inputs[0], perm=TO_NCHW), **onnx_window(node.attrs))
     out.add("Transpose", y, output=node.output, perm=TO_NHWC)
     return out.nodes
 
@@ -132,7 +132,7 @@ def _max_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[Onnx
 def _average_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
     x = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
-    y = out.add("AveragePool", x, count_include_pad=int(flag(node.attrs, "count_pads")), **_onnx_window(node.attrs))
+    y = out.add("AveragePool", x, count_include_pad=int(flag(node.attrs, "count_pads")), **onnx_window(node.attrs))
     out.add("Transpose", y, output=node.output, perm=TO_NHWC)
     return out.nodes
 
@@ -142,7 +142,7 @@ def _max_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence
     out = OnnxWriter(node.output)
     n, h, w, c = types[node.inputs[0]].shape
     x = out.add("Transpose", node.inputs[0], perm=TO_NCHW)
-    _, where = out.add_pair("MaxPool", x, **_onnx_window(node.attrs))
+    _, where = out.add_pair("MaxPool", x, **onnx_window(node.attrs))
     d_y = out.add("Transpose", node.inputs[1], perm=TO_NCHW)
     flat, places = out.add("Reshape", d_y, out.ints(-1)), out.add("Reshape", where, out.ints(-1))
     zeros = out.add("Expand", out.scalar(0.0), out.ints(n * h * w * c))
@@ -183,7 +183,7 @@ POOLING = (
         evaluate=_max_evaluate,
         grad=_max_grad,
         cost=reading_cost(1),
-        lower=lambda inputs, outputs, attrs: _spec("max", inputs[0], outputs[0], attrs),
+        lower=lambda inputs, outputs, attrs: pool_spec("max", inputs[0], outputs[0], attrs),
         to_onnx=_max_onnx,
         examples=(Example((_X,), _ATTRS, ("apart",)),),
     ),
@@ -194,7 +194,7 @@ POOLING = (
         evaluate=_max_grad_evaluate,
         grad=_SECOND,
         cost=reading_cost(2),
-        lower=lambda inputs, outputs, attrs: _spec("max_grad", inputs[0], inputs[1], attrs),
+        lower=lambda inputs, outputs, attrs: pool_spec("max_grad", inputs[0], inputs[1], attrs),
         to_onnx=_max_grad_onnx,
         examples=(Example((_X, _Y), _ATTRS, ("apart",)),),
     ),
@@ -205,7 +205,7 @@ POOLING = (
         evaluate=_average_evaluate,
         grad=_average_grad,
         cost=reading_cost(1),
-        lower=lambda inputs, outputs, attrs: _spec("average", inputs[0], outputs[0], attrs),
+        lower=lambda inputs, outputs, attrs: pool_spec("average", inputs[0], outputs[0], attrs),
         to_onnx=_average_onnx,
         examples=(Example((_X,), _COUNTED), Example((_X,), _UNCOUNTED)),
     ),
@@ -216,7 +216,7 @@ POOLING = (
         evaluate=_average_grad_evaluate,
         grad=_SECOND,
         cost=reading_cost(1),
-        lower=lambda inputs, outputs, attrs: _spec("average_grad", outputs[0], inputs[0], attrs),
+        lower=lambda inputs, outputs, attrs: pool_spec("average_grad", outputs[0], inputs[0], attrs),
         to_onnx=_average_grad_onnx,
         examples=(
             Example((_Y,), {**_COUNTED, "shape": _X.shape}),

@@ -11,6 +11,7 @@ from compiler.graph import TensorType
 from compiler.kernels.access import Access
 from compiler.kernels.cells import CELLS
 from compiler.kernels.movement import ElementsSpec, MovementSpec, ResampleSpec, ScanSpec, SelectSpec
+from compiler.kernels.places import words_of_sample
 from compiler.kernels.spec import (
     AttentionSpec,
     ConvSpec,
@@ -123,14 +124,17 @@ def _image_operands(spec: ConvSpec | DepthwiseSpec, x: TensorType, y: TensorType
 def _pool(spec: PoolSpec) -> OperandTypes:
     of = _types_of(spec.dtype)
     x, y = of(spec.n, spec.h, spec.w, spec.c), of(spec.n, spec.oh, spec.ow, spec.c)
-    operands = {
-        "max": ((x,), y),
-        "max_grad": ((x, y), x),
-        "average": ((x,), y),
-        "average_grad": ((y,), x),
+    words = TensorType("i32", (spec.n, words_of_sample((spec.oh, spec.ow), spec.c)))
+    operands: dict[str, tuple[tuple[TensorType, ...], tuple[TensorType, ...]]] = {
+        "max": ((x,), (y,)),
+        "max_grad": ((x, y), (x,)),
+        "average": ((x,), (y,)),
+        "average_grad": ((y,), (x,)),
+        "max_places": ((x,), (y, words)),
+        "places_grad": ((words, y), (x,)),
     }
-    inputs, output = operands[spec.kind]
-    return OperandTypes(inputs + _types(spec.epilogue_inputs), (output,))
+    inputs, outputs = operands[spec.kind]
+    return OperandTypes(inputs + _types(spec.epilogue_inputs), outputs)
 
 
 def _gather(spec: GatherSpec) -> OperandTypes:

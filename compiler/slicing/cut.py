@@ -234,7 +234,7 @@ def _convolution(spec: ConvSpec | DepthwiseSpec, parts: int) -> Part | None:
 
 
 def _pool(spec: PoolSpec, parts: int) -> Part | None:
-    operands = 2 if spec.kind == "max_grad" else 1
+    operands = 2 if spec.kind in ("max_grad", "places_grad") else 1
     if spec.n % parts:
         return None
     return _cut_output(spec, replace(spec, n=spec.n // parts), 0, (True,) * operands, parts)

@@ -8,6 +8,7 @@ offset shows as NaN in the results.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,22 +123,23 @@ def run_spec(spec: KernelSpec, inputs: Sequence[Array]) -> list[Array]:
     count = len(wide) - len(spec.epilogue_inputs)
     extents = output_extents(spec)
     assert extents is not None
-    base = _contraction(spec, wide[:count]).reshape(extents)
+    first, *further = _contraction(spec, wide[:count])
+    base = first.reshape(extents)
     extra = [
         reference.reading(access, _shaped(array, access), extents)
         for access, array in zip(spec.epilogue_inputs, wide[count:], strict=True)
     ]
     sums = [wide[1].reshape(-1, extents[-1]).sum(axis=0)] if getattr(spec, "sums", False) else []
     exprs = (spec.epilogue, *getattr(spec, "extra_outputs", ()))
-    return [*(reference.value(expr, [base, *extra], extents=extents) for expr in exprs), *sums]
+    return [*(reference.value(expr, [base, *extra], extents=extents) for expr in exprs), *sums, *further]
 
 
-def _contraction(spec: MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec, inputs: Sequence[Array]) -> Array:
+def _contraction(spec: MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec, inputs: Sequence[Array]) -> list[Array]:
     if isinstance(spec, MatmulSpec):
-        return _matmul(spec, *inputs)
+        return [_matmul(spec, *inputs)]
     x, y = (spec.n, spec.h, spec.w, spec.c), (spec.n, spec.oh, spec.ow, getattr(spec, "k", spec.c))
     if isinstance(spec, PoolSpec):
-        return _pool(spec, x, y, inputs)
+        return _pool(spec, x, inputs)
     w = spec.weight if isinstance(spec, ConvSpec) else (*spec.kernel, spec.c)
     attrs: dict[str, Any] = {"strides": spec.strides, "pads": spec.pads, "dilations": spec.dilations}
     shapes = {"forward": (x, w), "input_grad": (y, w), "weight_grad": (x, y)}[spec.kind]
@@ -150,19 +152,28 @@ def _contraction(spec: MatmulSpec | ConvSpec | DepthwiseSpec | PoolSpec, inputs:
         else f"{family}_{spec.kind}"
     )
     operands = [array.reshape(shape) for array, shape in zip(inputs, shapes, strict=True)]
-    return OPERATORS[name].evaluate(operands, attrs)[0]
+    return list(OPERATORS[name].evaluate(operands, attrs))
 
 
-def _pool(spec: PoolSpec, x: tuple[int, ...], y: tuple[int, ...], inputs: Sequence[Array]) -> Array:
+_POOLS = {
+    "max": "max_pool",
+    "average": "average_pool",
+    "max_grad": "max_pool_grad",
+    "average_grad": "average_pool_grad",
+    "max_places": "max_pool_places",
+    "places_grad": "max_places_grad",
+}
+
+
+def _pool(spec: PoolSpec, x: tuple[int, ...], inputs: Sequence[Array]) -> list[Array]:
     attrs: dict[str, Any] = {"kernel": spec.kernel, "strides": spec.strides, "pads": spec.pads}
-    shapes = {"max": (x,), "average": (x,), "max_grad": (x, y), "average_grad": (y,)}[spec.kind]
     if spec.kind.startswith("average"):
         attrs["count_pads"] = spec.count_pads
-    if spec.kind == "average_grad":
+    if spec.kind in ("average_grad", "places_grad"):
         attrs["shape"] = x
-    name = spec.kind.replace("max", "max_pool").replace("average", "average_pool")
+    shapes = [tensor.shape for tensor in operand_types(replace(spec, epilogue_inputs=())).inputs]
     operands = [array.reshape(shape) for array, shape in zip(inputs, shapes, strict=True)]
-    return OPERATORS[name].evaluate(operands, attrs)[0]
+    return list(OPERATORS[_POOLS[spec.kind]].evaluate(operands, attrs))
 
 
 def _matmul(spec: MatmulSpec, a: Array, b: Array) -> Array:

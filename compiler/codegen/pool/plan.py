@@ -25,7 +25,7 @@ def plan(spec: PoolSpec, target: Target, threads: int) -> PoolPlan:
     """The schedule from the target's figures."""
     precision = Precision.of(spec.dtype, target)
     elements = spec.n * spec.c * max(spec.h * spec.w, spec.oh * spec.ow)
-    rows = {"max_grad": 1, "average_grad": spec.h}.get(spec.kind, spec.oh)
+    rows = {"max_grad": 1, "average_grad": spec.h, "places_grad": spec.h}.get(spec.kind, spec.oh)
     is_few = spec.n * rows < _TASKS_PER_THREAD * threads
     parts = max(1, spec.c // precision.lanes) if is_few else 1
     return PoolPlan(precision, threads > 1 and elements >= _PARALLEL_ELEMENTS, parts)

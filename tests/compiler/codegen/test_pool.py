@@ -10,6 +10,7 @@ from compiler.codegen.testing import build_object, run_kernel
 from compiler.graph import Array
 from compiler.kernels.expressions import Binary, Const, Ref
 from compiler.kernels.spec import PoolSpec
+from compiler.ops import OPERATORS
 from compiler.targets import load
 from tests.compiler.codegen.reference import picked
 
@@ -109,7 +110,60 @@ def test_ties_go_to_the_first_maximum() -> None:
     np.testing.assert_allclose(run_kernel(spec, [x, d_y])[0], want, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["max", "max_grad", "average", "average_grad"])
+def bytes_of(words: Array, spec: PoolSpec) -> Array:
+    """The places of all elements of y."""
+    used = spec.oh * spec.ow * spec.c
+    return words.view(np.uint8)[:, :used].reshape(spec.n, spec.oh, spec.ow, spec.c)
+
+
+def first_places(spec: PoolSpec, x: Array) -> Array:
+    """By a plain loop over each window, as PyTorch has it: the first of what is equal, the last NaN."""
+    found = np.empty((spec.n, spec.oh, spec.ow, spec.c), np.uint8)
+    for at in np.ndindex(found.shape):
+        best, place = -np.inf, None
+        for number, (r, s) in enumerate(np.ndindex(*spec.kernel)):
+            h, w = at[1] * spec.strides[0] - spec.pads[0] + r, at[2] * spec.strides[1] - spec.pads[1] + s
+            if 0 <= h < spec.h and 0 <= w < spec.w:
+                value = x[at[0], h, w, at[3]]
+                if place is None or value > best or np.isnan(value):
+                    best, place = value, number
+        assert place is not None
+        found[at] = place
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_places_give_the_same_gradient(shape: tuple) -> None:  # type: ignore[type-arg]
+    x = draw(*shape[:4])
+    y, words = run_kernel(spec_of("max_places", shape), [x])
+    spec = spec_of("places_grad", shape)
+    np.testing.assert_array_equal(y, run_kernel(spec_of("max", shape), [x])[0])
+    d_y = draw(*y.shape, seed=1)
+    (d_x,) = run_kernel(spec, [words, d_y])
+    np.testing.assert_array_equal(d_x, run_kernel(spec_of("max_grad", shape), [x, d_y])[0])
+    np.testing.assert_allclose(d_x, reference(spec_of("max", shape), x, d_y), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 7, 6, 18, (3, 3), (2, 1), (1, 1, 1, 1)), (1, 8, 8, 35, (2, 4), (2, 4), (0,) * 4)]
+)
+@pytest.mark.parametrize("odd", [0.0, -np.inf, np.nan])
+def test_places_of_ties_and_odd_numbers(shape: tuple, odd: float) -> None:  # type: ignore[type-arg]
+    spec, random = spec_of("max_places", shape), np.random.default_rng(0)
+    x = random.integers(0, 2, shape[:4]).astype(np.float32)
+    x[random.random(x.shape) < 0.5] = odd
+    x[0, :4, :5, :9] = odd
+    y, words = run_kernel(spec, [x])
+    np.testing.assert_array_equal(y, run_kernel(spec_of("max", shape), [x])[0])
+    np.testing.assert_array_equal(bytes_of(words, spec), first_places(spec, x))
+    y_of_record, words_of_record = OPERATORS["max_pool_places"].evaluate(
+        [x], {"kernel": spec.kernel, "strides": spec.strides, "pads": spec.pads}
+    )
+    np.testing.assert_array_equal(y, y_of_record)
+    np.testing.assert_array_equal(words, words_of_record)
+
+
+@pytest.mark.parametrize("kind", ["max", "max_grad", "average", "average_grad", "max_places", "places_grad"])
 def test_epilogues(kind: str) -> None:
     """y = max(0, pooled * scale[c]) with a per-channel scale."""
     shape = SHAPES[1]
@@ -120,8 +174,10 @@ def test_epilogues(kind: str) -> None:
         plain.count_pads, scaled, (picked((plain.c,), 3),), dtype="f32",
     )  # fmt: skip
     x, d_y = draw(*shape[:4]), draw(shape[0], plain.oh, plain.ow, plain.c, seed=1)
-    inputs = {"max": [x], "average": [x], "average_grad": [d_y], "max_grad": [x, d_y]}[kind]
-    (bare,) = run_kernel(plain, inputs)
+    inputs = [d_y] if kind in ("average_grad", "places_grad") else [x, d_y] if kind == "max_grad" else [x]
+    if kind == "places_grad":
+        inputs = [run_kernel(spec_of("max_places", shape), [x])[1], d_y]
+    bare = run_kernel(plain, inputs)[0]
     scale = draw(plain.c, seed=2)
     np.testing.assert_allclose(run_kernel(spec, [*inputs, scale])[0], np.maximum(bare * scale, 0), rtol=1e-6)
 
@@ -136,6 +192,6 @@ def test_max_passes_nan_on() -> None:
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "raspberry-pi-4"])
-@pytest.mark.parametrize("kind", ["max", "max_grad", "average", "average_grad"])
+@pytest.mark.parametrize("kind", ["max", "max_grad", "average", "average_grad", "max_places", "places_grad"])
 def test_other_targets_build(kind: str, target: str) -> None:
     assert build_object(spec_of(kind, SHAPES[1]), load(target)).object_bytes
