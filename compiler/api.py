@@ -58,8 +58,8 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
         "spec": settings.spec.digest,
         "compiler": f"sha256:{compiler_identity()}",
     }
-    if step.choices:
-        digests["tuning"] = choices_digest(step.choices)
+    if step.measured:
+        digests["tuning"] = choices_digest(step.measured)
     board = settings.target
     with tempfile.TemporaryDirectory(prefix="pockfarm-link-") as folder:
         binary = link_binary(make_image(step, digests, board.name), step.kernels, board, work_dir=Path(folder))

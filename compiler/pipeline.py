@@ -81,7 +81,9 @@ def walk(
     yield Stage("schedule", programs)
     clock.enter("memory", 0.16)
     state = state_tensors(forward, training, programs)
-    placed = place_programs(programs, state, attempts(programs, forward.batch(), target), settings, trace)
+    placed = place_programs(
+        programs, state, attempts(programs, forward.batch(), target, settings.threads), settings, trace
+    )
     yield Stage("place", placed.programs)
     yield Stage("memory", placed.memory, training.graph.names)
     clock.enter("kernels", 0.2)
@@ -102,6 +104,7 @@ def walk(
             stage_ms=clock.ms,
             ways=placed.ways,
             choices=placed.choices,
+            measured=placed.measured,
             trace=trace,
             warnings=tuple(dict.fromkeys(training.graph.warnings)),
         ),

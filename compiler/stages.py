@@ -44,6 +44,8 @@ class CompiledStep:
     """Ways to run the step that were looked at, by falling memory: one of them is taken."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
     """Kernels (by signature) that are not scheduled by default."""
+    measured: Mapping[str, Choice] = field(default_factory=dict)
+    """Those of them that are scheduled by measurement."""
     trace: Trace = field(default_factory=Trace)
     """Every pass that ran, and what it declined."""
     warnings: tuple[CompileWarning, ...] = ()

@@ -14,13 +14,15 @@ from typing import Literal, NamedTuple, get_args
 
 from compiler.errors import InternalError
 
-Role = Literal["plain", "loss", "labels", "hyper", "state", "next", "packed", "part", "term", "again"]
+Role = Literal["plain", "loss", "labels", "hyper", "state", "next", "packed", "part", "term", "again", "strip"]
 """What a value is. `plain` to `hyper` are made afresh; the others are derived from another value.
 
 loss: the mean loss. labels: what the loss is measured against. hyper: a number fed to every step, `kind` says which.
 state: kept by the optimizer for the value `of`, `kind` says what. next: a parameter or state after its update.
 packed: a frozen weight in the order in which products read it, `kind` says which. part: a range of the batch, `share`
-says which. term: what one part of the batch adds to a sum. again: made anew in the backward pass.
+says which. term: what one part of the batch adds to a sum. again: made anew in the backward pass. strip: a range of
+the hidden channels of a chain of calls, `share` says which; with a `kind`, what a call reads to make it (`operand1`: as
+its input 1).
 """
 
 StateKind = Literal["momentum", "exp_avg", "exp_avg_sq", "row_var", "col_var", "variance", "accumulated"]
@@ -74,6 +76,10 @@ class Value(NamedTuple):
     def again(self) -> Value:
         """The same, made once more in the backward pass."""
         return Value(self.number, "again", "", self)
+
+    def strip(self, number: int, count: int, *, operand: int | None = None) -> Value:
+        """Its range of hidden channels `number` (from 0) of `count`; or what is read for that, as which operand."""
+        return Value(self.number, "strip", "" if operand is None else f"operand{operand}", self, (number, count))
 
     def __str__(self) -> str:
         """`%12`, `%40:labels`, `%3:state.momentum:next`, `%7:again:part[1/4]`: parts are counted from 0, as here."""
@@ -129,5 +135,6 @@ def _derived_name(value: Value, source: str) -> str:
         "part": f"{source} [{number + 1}/{count}]",
         "term": f"{source} (term {number + 1}/{count})",
         "again": f"{source} (again)",
+        "strip": f"{source} ({f'{value.kind} of ' if value.kind else ''}strip {number + 1}/{count})",
     }
     return text[value.role]

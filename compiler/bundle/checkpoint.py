@@ -18,7 +18,7 @@ def empty_checkpoint() -> bytes:
 
 def initial_checkpoint(step: CompiledStep) -> Checkpoint:
     """The model's own weights in file layout, and the constants that the step reads, as safetensors."""
-    arrays = {**step.forward.arrays, **step.training.graph.arrays}
+    arrays = {value: array for graph in (step.forward, *step.training.graphs) for value, array in graph.arrays.items()}
     tensors: dict[str, Stored] = {}
     for tensor in step.state:
         if tensor.copy_of is not None or tensor.role in ("optimizer", "accumulator"):

@@ -159,12 +159,15 @@ def learnt_words(parameter: Parameter, part: UpdateSlice) -> str:
     """What of a parameter learns: `weight 20 of 40 channels`, `bias (created)`."""
     own = next((one for one in parameter.name.split(".") if one.startswith("lora_")), "")
     own = own or parameter.name.rpartition(".")[2].rpartition("/")[2] or parameter.kind
+    created = " (created)" if parameter.created else ""
+    return f"{own}{created}" if part.is_whole else f"{own} {_channels(parameter, part)}{created}"
+
+
+def _channels(parameter: Parameter, part: UpdateSlice) -> str:
     inside = parameter.parted is not None and part.axis == parameter.parted + 1
     times = parameter.shape[part.axis - 1] if inside else 1
     side = "" if part.axis == parameter.channel_axis else "output "
-    count = f"{times * part.size} of {times * parameter.shape[part.axis]}"
-    channels = "" if part.is_whole else f" {count} {side}channels"
-    return f"{own}{channels}{' (created)' if parameter.created else ''}"
+    return f"{times * part.size} of {times * parameter.shape[part.axis]} {side}channels"
 
 
 def _told(row: Row) -> dict[str, object]:

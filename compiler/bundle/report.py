@@ -33,7 +33,7 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
             "training nodes": len(step.training.graph.nodes),
             "kernel calls": len(train.calls),
             "distinct kernels": len(step.kernels),
-            "kernels scheduled by measurement": len(step.choices),
+            "kernels scheduled by measurement": len(step.measured),
             "executable bytes": step_bytes,
         },
         "groups": _groups(train),

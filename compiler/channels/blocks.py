@@ -86,7 +86,7 @@ def _rows_of(coupling: Coupling, value: Value) -> Iterator[tuple[Value, int, Pro
 
 def _blocks(coupling: Coupling) -> dict[Product, set[Value]]:
     """Hidden units -> the layers on both sides of them: all that make them, and the only one that reads them."""
-    graph = coupling.graph
+    graph, wires = coupling.graph, coupling.wires
     first_use: dict[Value, int] = {}
     for position, node in enumerate(graph.nodes):
         for value in node.inputs:
@@ -94,7 +94,7 @@ def _blocks(coupling: Coupling) -> dict[Product, set[Value]]:
     made: dict[Product, set[Value]] = {}
     read: dict[Product, set[Value]] = {}
     for value, own in graph.parameters.items():
-        output = output_axis(graph, value) if own.channel_axis is not None else None
+        output = output_axis(wires, value) if own.channel_axis is not None else None
         if own.channel_axis is None or output is None or output == own.channel_axis:
             continue
         made.setdefault(tuple(coupling.factors(value, output)), set()).add(value)

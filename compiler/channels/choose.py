@@ -63,11 +63,12 @@ def _lanes(coupling: Coupling, asked: Channels, values: Sequence[Value], where: 
     if asked.along == "ffn":
         return [Lane(*one) for one in feed_forward_of(coupling, values, where)]
     graph, lanes = coupling.graph, []
+    wires, among = coupling.wires, frozenset(values)
     for value in values:
         own = graph.parameters[value]
-        axis = own.channel_axis if asked.along == "input" else output_axis(graph, value)
+        axis = own.channel_axis if asked.along == "input" else output_axis(wires, value)
         if axis is not None:
-            of = value if asked.along == "input" else layer_of(graph, value, values)
+            of = value if asked.along == "input" else layer_of(wires, value, among)
             lanes.append(Lane(value, axis, own.shape[axis], 1, (of, own.shape[axis])))
     if not lanes:
         raise PlanError(

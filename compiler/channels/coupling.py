@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from compiler.channels.atoms import Atom, factors, pin, split_off, unite
+from compiler.channels.layers import Wires
 from compiler.graph import Graph, Node
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.record import integer, ints
@@ -22,7 +23,7 @@ class Coupling:
     """The axes of every value of a graph."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        self.graph, self.wires = graph, Wires.of(graph)
         self._axes: dict[Value, Axes] = {}
         for value in (*graph.inputs, *graph.outputs):
             pin(self.axes(value))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from compiler.graph import Graph, Node
 from compiler.values import Value
@@ -11,29 +13,42 @@ VIEWS = frozenset({"reshape", "transpose", "identity"})
 _TRANSPOSED = frozenset({"conv2d_input_grad"})
 
 
-def output_axis(graph: Graph, value: Value) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """A graph with who reads and who makes its values: looked up once for all of its parameters."""
+
+    graph: Graph
+    readers: Mapping[Value, Sequence[Node]]
+    makers: Mapping[Value, Node]
+
+    @classmethod
+    def of(cls, graph: Graph) -> Wires:
+        """Those of a graph."""
+        return cls(graph, graph.consumers(), graph.producers())
+
+
+def output_axis(wires: Wires, value: Value) -> int | None:
     """The inside axis of the output channels; None for what has none of its own (tied weights, scalars)."""
-    own = graph.parameters[value]
+    own = wires.graph.parameters[value]
     if len(own.shape) == 1:
         return 0
     if own.channel_axis is None:
-        readers = graph.consumers().get(value, ())
+        readers = wires.readers.get(value, ())
         looked_up = readers and all(node.op in ("gather", "embedding") for node in readers)
         return len(own.shape) - 1 if looked_up and len(own.shape) == 2 else None
     last = len(own.shape) - 1
-    if own.channel_axis == last and any(node.op in _TRANSPOSED for node in graph.consumers().get(value, ())):
+    if own.channel_axis == last and any(node.op in _TRANSPOSED for node in wires.readers.get(value, ())):
         return last - 1
     return last
 
 
-def layer_of(graph: Graph, value: Value, among: Collection[Value]) -> object:
+def layer_of(wires: Wires, value: Value, among: AbstractSet[Value]) -> object:
     """What a parameter shares its output channels with: the weight whose bias it is, if that is `among` others."""
-    if len(graph.parameters[value].shape) != 1:
+    if len(wires.graph.parameters[value].shape) != 1:
         return value
-    producers = graph.producers()
-    for reader in graph.consumers().get(value, ()):
+    for reader in wires.readers.get(value, ()):
         for source in (one for one in reader.inputs if one != value):
-            weight = _weight_behind(producers.get(source), producers, among)
+            weight = _weight_behind(wires.makers.get(source), wires.makers, among)
             if weight is not None:
                 return weight
         if reader.op in ("layer_norm", "batch_norm"):
@@ -41,9 +56,9 @@ def layer_of(graph: Graph, value: Value, among: Collection[Value]) -> object:
     return value
 
 
-def _weight_behind(node: Node | None, producers: dict[Value, Node], among: Collection[Value]) -> Value | None:
+def _weight_behind(node: Node | None, makers: Mapping[Value, Node], among: AbstractSet[Value]) -> Value | None:
     while node is not None and node.op in VIEWS:
-        node = producers.get(node.inputs[0])
+        node = makers.get(node.inputs[0])
     if node is None:
         return None
     return next((one for one in node.inputs if one in among), None)

@@ -69,6 +69,14 @@ class TunablePlan(Protocol):
 
 
 @runtime_checkable
+class FrugalPlan(Protocol):
+    """What a plan module offers whose kernels can do with less scratch, and be slower."""
+
+    def frugal(self, spec: Any, target: Target, threads: int) -> Choice:
+        """The schedule of least scratch; the default if no other takes less."""
+
+
+@runtime_checkable
 class TiledPlan(Protocol):
     """What a plan module offers whose epilogues are unrolled, so that not every expression is worth having there."""
 
@@ -124,6 +132,12 @@ def choices_of(spec: KernelSpec, target: Target, threads: int) -> tuple[Choice, 
     if not isinstance(plan, TunablePlan):
         return (DEFAULT,)
     return tuple(dict.fromkeys((DEFAULT, *plan.choices(spec, target, threads)[1:])))
+
+
+def frugal_choice(spec: KernelSpec, target: Target, threads: int) -> Choice:
+    """The schedule of `spec` that takes least scratch; `DEFAULT` if no other takes less."""
+    plan = _family(spec).plan
+    return plan.frugal(spec, target, threads) if isinstance(plan, FrugalPlan) else DEFAULT
 
 
 def workspace_bytes_of(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> int:

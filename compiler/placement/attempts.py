@@ -7,20 +7,28 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, takewhile
 
+from compiler.call_passes import run_call_passes
+from compiler.codegen.api import workspace_bytes
+from compiler.codegen.family import frugal_choice
+from compiler.kernels.spec import KernelSpec
 from compiler.program.cost import Machine
-from compiler.program.program import Program, ProgramName
+from compiler.program.program import KernelCall, Program, ProgramName
 from compiler.recomputation.choose import Repeat, lowering_peak, rank_repeats
 from compiler.recomputation.rewrite import repeat_calls, repeat_forward
 from compiler.rewriting.passes import Passes
 from compiler.slicing.choose import choose_groups
 from compiler.slicing.flow import Group
 from compiler.slicing.rewrite import slice_batch
+from compiler.splitting.choose import Workspace, choose_splits
+from compiler.splitting.rewrite import split_hidden
 from compiler.targets import Target
 
 Positions = Mapping[ProgramName, tuple[int, ...]]
 Groups = Mapping[ProgramName, tuple[Group, ...]]
 FINER = (1, 4, 16)
 """How much smaller than it is the cache is taken to be: the smaller, the more calls run in more parts."""
+NARROWEST = (4, 2)
+"""Channels of the narrowest strips: the narrowest vectors, then less, which is slow."""
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """How much of the memory that repeats can save but that costs time is saved, one attempt after the other."""
 
@@ -30,16 +38,22 @@ class Attempt:
     """A way to run the programs: passes whose results compute the same as all other attempts' do.
 
     `name` says what is special about it, for a message. `finer` are attempts that differ in finer slices alone.
+    `frugal`: kernels whose scratch would be at the peak are scheduled with less of it.
     """
 
     name: str
     passes: Passes[Program]
+    frugal: bool = False
     finer: Callable[[], Iterator[Attempt]] = lambda: iter(())
 
 
-def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterator[Attempt]:
-    """The fastest way for `target`, then ever more repeated calls and finer slices of the batch."""
+def attempts(programs: Sequence[Program], batch: int, target: Target, threads: int = 1) -> Iterator[Attempt]:
+    """The fastest way for `target`, then ever more repeated calls and finer slices of the batch.
+
+    Each comes once more with chains of calls split by their hidden channels and frugal kernels, if that takes less.
+    """
     machine = Machine.of(target)
+    least = partial(_least_scratch, target=target, threads=threads, known={})
     ranked = [rank_repeats(program, machine) for program in programs]
     tried: list[Positions] = []
     for share in (0.0, *SHARES):
@@ -52,7 +66,29 @@ def attempts(programs: Sequence[Program], batch: int, target: Target) -> Iterato
         }
         if positions not in tried:
             tried.append(positions)
-            yield from _sliced(programs, positions, batch, machine)
+            way = next(_sliced(programs, positions, batch, machine))
+            yield way
+            yield from _split(programs, way, least)
+
+
+def _split(programs: Sequence[Program], way: Attempt, least: Workspace) -> Iterator[Attempt]:
+    """The same way with as few bytes alive as splits and frugal kernels reach; none if that is no fewer."""
+    run = [run_call_passes(program, way.passes, at_end=False) for program in programs]
+    reached: int | None = None
+    for channels in NARROWEST:
+        splits = choose_splits(run, least, channels, reached)
+        if splits is not None:
+            reached = splits.peak_bytes
+            name = f"{way.name}, {splits.count} chains split into strips of {channels} hidden channels or more"
+            yield Attempt(name, (*way.passes, partial(split_hidden, splits=splits.own)), frugal=True)
+
+
+def _least_scratch(call: KernelCall, target: Target, threads: int, known: dict[KernelSpec, int]) -> int:
+    spec = call.spec
+    if spec not in known:
+        size = workspace_bytes(spec, target, threads)
+        known[spec] = size and workspace_bytes(spec, target, threads, frugal_choice(spec, target, threads))
+    return known[spec]
 
 
 def _sliced(programs: Sequence[Program], positions: Positions, batch: int, machine: Machine) -> Iterator[Attempt]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
 from compiler.call_passes import run_call_passes
 from compiler.codegen.api import workspace_bytes
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.family import choices_of, stored_panel_width
+from compiler.codegen.family import choices_of, frugal_choice, stored_panel_width
 from compiler.errors import DoesNotFit, InternalError, TuningError
 from compiler.identity import compiler_identity
+from compiler.kernels.alignment import aligned
 from compiler.kernels.spec import signature
 from compiler.placement.attempts import Attempt
 from compiler.placement.packed_weights import pack_weights, plan_packing
+from compiler.program.lower_peak import live_bytes
 from compiler.program.memory import check_budget, check_limit, plan_memory
 from compiler.program.program import KernelCall, MemoryPlan, Program, StateTensor
 from compiler.program.verify import find_problem
@@ -51,9 +53,16 @@ class Placed:
     programs: tuple[Program, ...]
     state: tuple[StateTensor, ...]
     memory: MemoryPlan
-    choices: Mapping[str, Choice]
+    measured: Mapping[str, Choice]
+    frugal: Mapping[str, Choice] = field(default_factory=dict)
+    """Those that are not scheduled by default as they were measured, and to take less scratch."""
     ways: tuple[Way, ...] = ()
     """All that were tried, the last of them this one; then those that would take less memory, without finer slices."""
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """Of all kernels that are not scheduled by default."""
+        return {**self.measured, **self.frugal}
 
     @property
     def taken(self) -> int:
@@ -125,14 +134,16 @@ def _placed(
     packing = plan_packing(tried, state, panel_width, may_copy=may_copy)
     pack = (partial(pack_weights, packing=packing),)  # last: what a product reads in parts, it reads packed in each
     packed = [run_call_passes(program, pack, trace, at_end=False) for program in tried]
-    choices = measured_choices(packed, settings.tuning, target, threads)
+    measured = measured_choices(packed, settings.tuning, target, threads)
+    frugal = frugal_choices(packed, measured, target, threads) if attempt.frugal else {}
+    choices = {**measured, **frugal}
 
     def scratch_bytes(call: KernelCall) -> int:
         choice = choices.get(signature(call.spec), DEFAULT) if choices else DEFAULT  # a signature takes its time
         return workspace_bytes(call.spec, target, threads, choice)
 
     placed, memory = plan_memory(packed, packing.state, scratch_bytes, None)
-    return Placed(attempt.name, placed, packing.state, memory, choices)
+    return Placed(attempt.name, placed, packing.state, memory, measured, frugal)
 
 
 def _way(placed: Placed) -> Way:
@@ -148,6 +159,21 @@ def _check(programs: Iterable[Program]) -> None:
         if problem:
             hint = f"with {VERIFY}=each-pass in the environment, the pass to blame is named"
             raise InternalError(f"{program.name}: {problem}", where="memory", hint=hint)
+
+
+def frugal_choices(
+    programs: Sequence[Program], measured: Mapping[str, Choice], target: Target, threads: int
+) -> Mapping[str, Choice]:
+    """Schedules with less scratch, by signature, for kernels that else would set the peak of live bytes."""
+    found: list[tuple[int, int, str, Choice]] = []
+    for program in programs:
+        for live, call in zip(live_bytes(program), program.calls, strict=True):
+            name = signature(call.spec)
+            own, other = measured.get(name, DEFAULT), frugal_choice(call.spec, target, threads)
+            sizes = [workspace_bytes(call.spec, target, threads, choice) for choice in (own, other)]
+            found.append((live + aligned(sizes[0]), live + aligned(min(sizes)), name, other))
+    aim = max((least for _, least, _, _ in found), default=0)
+    return {name: choice for size, least, name, choice in found if size > aim and least < size}
 
 
 def measured_choices(

@@ -27,4 +27,5 @@ def _work(call: KernelCall) -> str:
 def _share(call: KernelCall) -> str:
     if call.sum_of:
         return f" [sum of {call.sum_of}]"
-    return f" [{call.part + 1}/{call.parts}]" if call.parts > 1 else ""
+    part = f" [{call.part + 1}/{call.parts}]" if call.parts > 1 else ""
+    return part + (f" [strip {call.strip + 1}/{call.strips}]" if call.strips > 1 else "")

@@ -43,6 +43,11 @@ def lower_peak(program: Program, needs: Sequence[set[int]], order: list[int]) ->
     return order
 
 
+def live_bytes(program: Program) -> list[int]:
+    """Bytes that the planner will place and that are alive while each call runs, without workspaces."""
+    return _Lives.of(program).during(range(len(program.calls)))
+
+
 @dataclass(slots=True)
 class _Lives:
     """What each call takes and reads, in bytes that the planner will place."""

@@ -44,6 +44,9 @@ class KernelCall:
     """Of how many parts it adds what they summed over the batch; 0: it is no such sum."""
     again: bool = False
     """Whether it makes anew in the backward pass what the forward pass has made: arithmetic that saves memory."""
+    strips: int = 1
+    """Into how many strips of hidden channels the call is cut; this one is number `strip` of them, counted from 0."""
+    strip: int = 0
 
 
 StateRole = Literal["parameter", "optimizer", "constant", "accumulator"]

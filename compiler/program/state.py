@@ -24,9 +24,8 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
         )
         for value, own in forward.parameters.items()
     ]  # fmt: skip
-    graphs = [step.graph for step in (training, training.accumulation) if step is not None]
-    arrays = {value: array for graph in (forward, *graphs) for value, array in graph.arrays.items()}
-    types = {value: tensor for graph in (forward, *graphs) for value, tensor in graph.types.items()}
+    arrays = {value: array for graph in (forward, *training.graphs) for value, array in graph.arrays.items()}
+    types = {value: tensor for graph in (forward, *training.graphs) for value, tensor in graph.types.items()}
     read = {program.root(value) for program in programs for call in program.calls for value in call.inputs}
     for value in arrays:
         if value in read and value not in forward.parameters:

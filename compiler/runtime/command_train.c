@@ -114,7 +114,7 @@ static void put_end(const training *run, bool stopped_early, int64_t saved_step)
     pf_text("outcome", pf_stop_requested ? "stopped" : stopped_early ? "stopped_early" : "completed");
     if (run->validation.best_step) {
         pf_integer("best_step", run->validation.best_step);
-        pf_number("best_loss", run->validation.best_loss);
+        pf_exact("best_loss", run->validation.best_loss);
     }
     if (run->options->save) pf_integer("saved_step", saved_step);
     pf_event_end();

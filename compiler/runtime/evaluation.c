@@ -60,6 +60,6 @@ pf_status pf_evaluate(pf_step *step, const pf_data *data, pf_evaluation *result)
 
 void pf_put_evaluation(const pf_evaluation *evaluation) {
     pf_integer("samples", evaluation->samples);
-    pf_number("loss", evaluation->loss);
+    pf_exact("loss", evaluation->loss);
     pf_number("accuracy", evaluation->accuracy);
 }

@@ -97,12 +97,15 @@ void pf_integer(const char *key, int64_t value) {
     put_text(text);
 }
 
-void pf_number(const char *key, double value) {
+static void put_number(const char *key, double value, int digits) {
     char text[32];
     put_key(key);
-    snprintf(text, sizeof text, "%.9g", value);
+    snprintf(text, sizeof text, "%.*g", digits, value);
     put_text(isfinite(value) ? text : "null");
 }
+
+void pf_number(const char *key, double value) { put_number(key, value, 9); }
+void pf_exact(const char *key, double value) { put_number(key, value, 17); }
 
 static void open_bracket(const char *key, const char *bracket) {
     put_key(key);

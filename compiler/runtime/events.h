@@ -9,6 +9,7 @@ void pf_event_end(void);
 void pf_text(const char *key, const char *value);
 void pf_integer(const char *key, int64_t value);
 void pf_number(const char *key, double value); /* null if not finite; 9 significant digits */
+void pf_exact(const char *key, double value);  /* the same with 17, which are the value: for what a reader compares */
 void pf_object(const char *key);               /* key NULL inside an array */
 void pf_object_end(void);
 void pf_array(const char *key);

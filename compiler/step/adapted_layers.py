@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,6 +12,7 @@ from compiler.errors import PlanError
 from compiler.graph import Graph, Node, Parameter
 from compiler.ops.record import integer, ints
 from compiler.spec.adapters import ALL_LINEAR
+from compiler.step.planning.selection import near_names
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 
@@ -193,11 +193,9 @@ def _matching(graph: Graph, found: Mapping[str, Layer | str], target: str, where
             hint="a rule under `update` lets such parameters learn themselves",
         )
     ends = dict.fromkeys(module_of(name).rpartition(".")[2] for name in found)
-    near = difflib.get_close_matches(target, [*map(module_of, found), *ends], n=3, cutoff=0.5)
+    near = near_names(target, [*map(module_of, found), *ends])
     some = f"the model's layers are such as {', '.join(list(map(module_of, found))[:4])}"
-    raise PlanError(
-        f"no layer is called {target!r}", where=where, hint=f"did you mean {', '.join(near)}?" if near else some
-    )
+    raise PlanError(f"no layer is called {target!r}", where=where, hint=near or some)
 
 
 def _parent(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,6 +10,7 @@ from compiler.errors import SpecError
 from compiler.graph import Graph, Parameter
 from compiler.spec.groups import GroupKind, ParameterGroup
 from compiler.spec.optimizer import OptimizerSpec
+from compiler.step.planning.selection import near_parameters
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 
@@ -63,7 +63,7 @@ def _members(graph: Graph, group: ParameterGroup, where: str) -> Iterator[str]:
         matched = [name for name in known if name == pattern or fnmatchcase(name, pattern)]
         kept = [name for name in matched if _is(known[name], group.kind)]
         if not kept:
-            raise SpecError(_no_match(pattern, group, len(matched)), where=where, hint=_near(known, pattern))
+            raise SpecError(_no_match(pattern, group, len(matched)), where=where, hint=near_parameters(graph, pattern))
         yield from kept
 
 
@@ -77,10 +77,3 @@ def _no_match(pattern: str, group: ParameterGroup, matched: int) -> str:
     if matched:
         return f"{pattern!r} matches {matched} parameters, none of kind {group.kind}"
     return f"no parameter is called {pattern!r}"
-
-
-def _near(known: Mapping[str, Parameter], pattern: str) -> str:
-    near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
-    if near:
-        return "did you mean " + ", ".join(near) + "?"
-    return f"the model has {len(known)} parameters, such as {', '.join(list(known)[:4])}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 
 from compiler.channels.orders import is_run
@@ -15,7 +16,7 @@ from compiler.step.planning.chosen import chosen_by
 from compiler.step.planning.layers import layers_of
 from compiler.step.planning.presets import preset_selections
 from compiler.step.planning.reach import Reach
-from compiler.step.planning.selection import selected_by, some_names
+from compiler.step.planning.selection import near_parameters, selected_by, some_names
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 
@@ -113,7 +114,18 @@ def plan_warnings(graph: Graph, plan: SparsePlan, reach: Reach | None = None) ->
     if rounded:
         message = f"{len(rounded)} parameters have so few channels that the ratio rounds up to all: {few_of(rounded)}"
         told.append(CompileWarning("plan.ratio_rounded", "plan.update", message, "give a smaller ratio"))
-    return tuple(told)
+    return (*told, *_idle_frozen(graph, plan))
+
+
+def _idle_frozen(graph: Graph, plan: SparsePlan) -> Sequence[CompileWarning]:
+    """Entries of `frozen` that freeze nothing: a misspelt one lets learn what it was to keep."""
+    norms = {name for norm in graph.origins.norms for name in (norm.scale, norm.shift)}
+    names = {*_may_be_frozen(graph).values(), *graph.buffers(), *norms}  # which stay as they are
+    idle = [one for one in dict.fromkeys(plan.frozen) if one not in names and not filter_names(names, one)]
+    if not idle:
+        return ()
+    message = f"{len(idle)} entries match no parameter of this model, and freeze nothing: {few_of(idle)}"
+    return (CompileWarning("plan.frozen_unmatched", "plan.frozen", message, near_parameters(graph, idle[0])),)
 
 
 def _left_out(graph: Graph, plan: SparsePlan, asked: _Asked) -> Sequence[CompileWarning]:
@@ -170,10 +182,14 @@ def _decide(asked: _Asked, name: str, rule: UpdateRule, unlearnable: str, *, by_
 
 def _frozen(graph: Graph, plan: SparsePlan) -> list[str]:
     """What the plan freezes by `frozen`; the bias that a norm was folded into is frozen with the tensor behind it."""
-    every = {name: name for name in (*graph.named_parameters(), *graph.unlearnable)}
-    every |= {norm.bias: norm.takes_bias for norm in graph.origins.norms if norm.bias}
-    patterns = plan.frozen
+    every, patterns = _may_be_frozen(graph), plan.frozen
     return [name for name, own in every.items() if any(own == one or fnmatchcase(own, one) for one in patterns)]
+
+
+def _may_be_frozen(graph: Graph) -> Mapping[str, str]:
+    """Every parameter, and what `frozen` calls it."""
+    every = {name: name for name in (*graph.named_parameters(), *graph.unlearnable)}
+    return every | {norm.bias: norm.takes_bias for norm in graph.origins.norms if norm.bias}
 
 
 def _refuse(graph: Graph, asked: Mapping[str, str]) -> None:

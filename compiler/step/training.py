@@ -98,6 +98,11 @@ class TrainingGraph:
         """What the forward program makes: the logits, and whatever else the losses read."""
         return tuple(dict.fromkeys((self.logits, *(term.output for term in self.terms))))
 
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """That of the step, and that of its other micro-batches, each with constants of its own."""
+        return (self.graph,) if self.accumulation is None else (self.graph, self.accumulation.graph)
+
     def with_graph(self, graph: Graph) -> TrainingGraph:
         """The same training step with a rewritten graph."""
         return replace(self, graph=graph)

@@ -145,6 +145,12 @@ def _holds(module: str, adapted: str) -> bool:
     return f"{adapted}.".startswith(f"{module}.") or adapted.endswith(module)
 
 
+_UNSAID: Mapping[str, Any] = {
+    "r": 8, "lora_alpha": 8, "use_rslora": False, "use_dora": False, "rank_pattern": {}, "alpha_pattern": {}
+}  # fmt: skip
+"""What a configuration of `peft` means that does not say it: files of its earlier versions know less."""
+
+
 def as_start(tensors: Mapping[str, Array], adapters: Collection[Adapter], config: Mapping[str, Any]) -> KeptApart:
     """A file of peft's under the names of our checkpoints, as `--weights` takes it; one of ours stays as it is.
 
@@ -153,12 +159,14 @@ def as_start(tensors: Mapping[str, Array], adapters: Collection[Adapter], config
     first = next(iter(adapters), None)
     if first is None:
         raise ModelError("its plan has no adapters", where="bundle", hint="build it with `lora` in the plan")
-    own = {"r": first.rank, "lora_alpha": first.alpha, "use_rslora": first.rslora, "use_dora": bool(first.magnitude)}
+    own = {"r": first.rank, "lora_alpha": first.alpha, "use_rslora": first.rslora, "use_dora": bool(first.magnitude),
+           "rank_pattern": {}, "alpha_pattern": {}}  # fmt: skip
     for name, value in own.items():
-        if name in config and config[name] != value:
+        told = _UNSAID[name] if config.get(name) is None else config[name]
+        if told != value:
             raise ModelError(
-                f"says {name}: {config[name]}, the bundle computes with {value}", where=CONFIG,
-                hint="build with the adapter's rank, alpha and kind",
+                f"says {name}: {f'{told}':.100}, the bundle computes with {value}", where=CONFIG,
+                hint="build with the adapter's rank, alpha and kind, which are the same for all of its layers",
             )  # fmt: skip
     return KeptApart({}, {_ours(name): array for name, array in tensors.items()})
 

@@ -24,10 +24,16 @@ def tensors_of(checkpoint: Held, where: str = "checkpoint") -> dict[str, Array]:
     begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     try:
         header = json.loads(bytes(data[_LENGTH_BYTES:begin]))
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        odd = next((name for name, entry in entries.items() if entry["dtype"] not in _DTYPES), None)
+        if odd is not None:
+            raise ModelError(
+                f"tensor {odd!r:.100} is {entries[odd]['dtype']!r:.20}; taken are {', '.join(_DTYPES)}", where=where,
+                hint="save it in float32",
+            )  # fmt: skip
         return {
             name: _tensor(data[begin:], _DTYPES[entry["dtype"]], tuple(entry["shape"]), *entry["data_offsets"])
-            for name, entry in header.items()
-            if name != "__metadata__"
+            for name, entry in entries.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as problem:
         raise ModelError(f"not a safetensors file of ours: {problem!r:.200}", where=where) from None

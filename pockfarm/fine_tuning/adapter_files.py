@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,22 @@ def start_of(weights: Path, bundle: Path) -> bytes | None:
         tensors = tensors_of(path.read_bytes(), str(path)) if weights.is_dir() or _is_theirs(path) else None
         if tensors is None:
             return None
-        config: Any = json.loads(told.read_text()) if told.is_file() else {}
-        return b"".join(as_start(tensors, adapters_of(bundle.read_bytes()), config).chunks())
+        return b"".join(as_start(tensors, adapters_of(bundle.read_bytes()), _config(told)).chunks())
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
-    except ValueError as problem:
-        raise UsageError(f"{told}: not readable as JSON: {problem}") from None
     except OSError as problem:
         raise UsageError(f"{problem.filename or path}: {problem.strerror}") from None
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    """What an adapter computes with. Raises: UsageError; OSError, also without the file: a scale would be a guess."""
+    try:
+        told: Any = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as problem:
+        raise UsageError(f"{path}: not readable as JSON: {problem}") from None
+    if not isinstance(told, dict):
+        raise UsageError(f"{path}: no configuration of peft's: it holds no mapping")
+    return told
 
 
 def _is_theirs(path: Path) -> bool:

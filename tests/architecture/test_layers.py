@@ -38,7 +38,7 @@ LAYERS: dict[str, Layers] = {
         "step",  # plan, loss, gradients, optimizer
         "program",  # calls in order, and their memory
         ("codegen", "export", "fusion", "recomputation"),
-        "slicing",  # adds up its parts by fusion
+        ("slicing", "splitting"),  # by the batch, which adds up its parts by fusion; by hidden channels
         "call_passes",
         "tuning",
         "settings",

@@ -74,6 +74,17 @@ def test_a_ratio_that_rounds_up_to_everything_is_told() -> None:
     assert found["plan.ratio_rounded"].endswith(": narrow.weight")
 
 
+def test_what_freezes_nothing_is_told() -> None:
+    """A misspelt glob lets learn what it was to keep."""
+    plan = SparsePlan.parse("{preset: full, frozen: ['wide.*', 'narow.bias']}")
+    found = plan_warnings(layers(), plan)
+    assert [(one.code, one.where) for one in found] == [("plan.frozen_unmatched", "plan.frozen")]
+    assert "narow.bias" in found[0].message
+    assert "wide" not in found[0].message
+    assert "narrow.bias" in found[0].hint
+    assert not told(layers(), "{preset: full, frozen: ['wide.*', narrow.bias]}")
+
+
 @pytest.mark.parametrize(
     "plan",
     [

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from safetensors.numpy import load_file, save
 
 from compiler.origins import Adapter, Origins
 from pockfarm import cli
+from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.adapter_files import start_of
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 
 DIGEST = "sha256:" + "b" * 64
@@ -79,3 +82,50 @@ def test_a_run_without_adapters_has_none(farm: FakeFarm, tmp_path: Path, capsys:
     assert not (tmp_path / "adapter").exists()
     assert cli.main(["weights", "run_0"]) == 2
     assert "--out F.safetensors, or --adapter DIR" in capsys.readouterr().err
+
+
+SAID = {"r": 2, "lora_alpha": 4, "use_rslora": True}
+
+
+def folder_of(tmp_path: Path, config: str | None, tensors: Mapping[str, Any]) -> tuple[Path, Path]:
+    """An adapter's folder and a bundle."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "adapter_model.safetensors").write_bytes(save(dict(tensors)))
+    if config is not None:
+        (tmp_path / "own" / "adapter_config.json").write_text(config)
+    (tmp_path / "step.pfb").write_bytes(bundle((ADAPTER,)))
+    return tmp_path / "own", tmp_path / "step.pfb"
+
+
+THEIRS = {f"base_model.model.{name}": TENSORS[name] for name in ("fc.lora_A.weight", "fc.lora_B.weight")}
+
+
+def test_an_adapter_is_a_start_under_our_names(tmp_path: Path) -> None:
+    started = start_of(*folder_of(tmp_path, json.dumps(SAID), THEIRS))
+    (tmp_path / "start").write_bytes(started or b"")
+    assert load_file(tmp_path / "start").keys() == {"fc.lora_A.weight", "fc.lora_B.weight"}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (json.dumps({**SAID, "alpha_pattern": {"fc": 32}}), "says alpha_pattern: {'fc': 32}"),
+        (json.dumps({"r": 2, "lora_alpha": 4}), "says use_rslora: False, the bundle computes with True"),
+        (json.dumps({**SAID, "r": None}), "says r: 8"),
+        ('["r"]', "no mapping"),
+        ("[" * 100_000, "not readable as JSON"),
+        ("{", "not readable as JSON"),
+        (None, "adapter_config.json: No such file"),
+    ],
+    ids=["pattern", "unsaid", "null", "list", "deep", "cut", "missing"],
+)
+def test_an_adapter_that_computes_otherwise_is_refused(tmp_path: Path, config: str | None, words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        start_of(*folder_of(tmp_path, config, THEIRS))
+    assert words in str(raised.value)
+
+
+def test_an_adapter_in_another_type_is_refused_by_its_tensor(tmp_path: Path) -> None:
+    halves = {name: array.astype(np.float16) for name, array in THEIRS.items()}
+    with pytest.raises(UsageError, match=r"'base_model.model.fc.lora_A.weight' is 'F16'; .*save it in float32"):
+        start_of(*folder_of(tmp_path, json.dumps(SAID), halves))

@@ -345,7 +345,7 @@ def test_what_runs_without_gradients_passes_none() -> None:
         step = torch.zeros_like(tensor) if tensor.grad is None else 0.1 * tensor.grad
         torch.testing.assert_close(tuned[name], tensor.detach() - step, rtol=0, atol=1e-6)
     assert {name.split(".")[0] for name in tuned.changed} == {"student", "head"}
-    assert {one.code for one in tuned.warnings} == {"plan.no_gradient", "fine_tune.own_gradients"}
+    assert {one.code for one in tuned.warnings} == {"plan.left_out", "fine_tune.own_gradients"}
     assert torch.is_grad_enabled()
     assert "forward" not in vars(module)
 

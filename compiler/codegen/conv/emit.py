@@ -24,7 +24,7 @@ def emit(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = N
         kernel = WinogradWeights if spec.kind == "weight_grad" else WinogradData
         kernel(spec, cut, operands).emit(body)
         return finish(spec, operands, body)
-    chosen = plan(spec, target, threads)
+    chosen = plan(spec, target, threads, choice)
     direct = ConvWeights if spec.kind == "weight_grad" else ConvTaps
     direct(spec, chosen, operands).emit(body)
     return finish(spec, operands, body)

@@ -23,6 +23,8 @@ from compiler.targets import Target
 
 _SUM_STEPS = 512
 """Steps of a weight gradient's reduction that one visit of a tile should sum."""
+_FRUGAL_ROWS = 4
+"""Rows of outputs of the smallest bands: with fewer, most of a band is rows that the next one copies again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,8 @@ def _band_budget(target: Target, precision: Precision) -> int:
     return target.l2_bytes // (2 * precision.item_bytes)
 
 
-def plan(spec: ConvSpec, target: Target, threads: int) -> ConvPlan:
-    """The plan from the target's figures."""
+def plan(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> ConvPlan:
+    """The plan from the target's figures; `choice` may say how many rows of outputs a band serves at most."""
     flops = 2.0 * spec.n * spec.oh * spec.ow * weight_elements(spec)
     slots = slots_of(flops, threads)
     if spec.kind == "weight_grad":
@@ -130,7 +132,8 @@ def plan(spec: ConvSpec, target: Target, threads: int) -> ConvPlan:
     direct = spec.kind == "forward" and whole and spec.groups == 1
     cut = columns(count, vectors, precision.lanes, padded=True)
     across = channels * spec.groups
-    band = _band(spec, _band_budget(target, precision), slots, rows, cols, across, out_rows(rows))
+    most_rows = (choice or DEFAULT).integer("band", out_rows(rows))
+    band = _band(spec, _band_budget(target, precision), slots, rows, cols, across, most_rows)
     return ConvPlan(precision, slots, height, cut, band, direct, "units", 0, 0)
 
 
@@ -184,12 +187,19 @@ def choices(spec: ConvSpec, target: Target, threads: int) -> tuple[Choice, ...]:
     return (DEFAULT, *(choose(winograd=size) for size in (0, *SIZES)))
 
 
+def frugal(spec: ConvSpec, target: Target, threads: int) -> Choice:
+    """Direct, in bands of few rows, if that takes less scratch."""
+    chosen = DEFAULT if spec.kind == "weight_grad" else choose(band=_FRUGAL_ROWS, winograd=0)
+    sizes = [workspace_bytes(spec, target, threads, one) for one in (DEFAULT, chosen)]
+    return chosen if sizes[1] < sizes[0] else DEFAULT
+
+
 def workspace_bytes(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
     """Packed weights, partial sums, and one band for each thread."""
     outputs = method_of(spec, target, choice)
     if outputs:
         return winograd.workspace_bytes(spec, winograd.plan(spec, target, threads, outputs))
-    chosen = plan(spec, target, threads)
+    chosen = plan(spec, target, threads, choice)
     copies = panel_elements(spec, chosen) + chosen.slots * chosen.band.elements
     return chosen.precision.item_bytes * copies + chosen.precision.sum_bytes * chosen.sums * chosen.sum_count
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from compiler.codegen.choice import Choice
+from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.matmul.candidate import Candidate, Order, PanelPlace, Strategy, candidate_of
-from compiler.codegen.matmul.cost import Core, cost, panel_widths, ranked, row_block
+from compiler.codegen.matmul.cost import BLOCK_STEPS, Core, cost, panel_widths, ranked, row_block
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
@@ -152,6 +152,19 @@ def _ranked(spec: MatmulSpec, target: Target, threads: int) -> tuple[Candidate, 
         return found
     whole = (one if one.strategy == "split" else replace(one, k_block=spec.k) for one in found)
     return tuple(dict.fromkeys(whole))
+
+
+def frugal(spec: MatmulSpec, target: Target, threads: int) -> Choice:
+    """The schedule of least scratch; of those, the fastest by estimate."""
+    shape = folded(spec)
+    found = _ranked(shape, target, threads)
+    if not shape.b_panel:  # a panel of B at a time
+        steps = shape.k if shape.k <= WHOLE_STEPS else BLOCK_STEPS
+        narrow = Candidate(found[0].rows, 1, "columns", "columns", "private", steps)
+        found = (*found, replace(narrow, vectors=found[0].vectors), narrow)
+    sizes = [workspace_bytes(spec, target, threads, one.choice) for one in found]
+    best = sizes.index(min(sizes))
+    return found[best].choice if best else DEFAULT
 
 
 def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> MatmulPlan:

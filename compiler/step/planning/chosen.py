@@ -19,8 +19,11 @@ def chosen_by(graph: Graph, rules: Sequence[UpdateRule], deciding: Mapping[str, 
     found: dict[Value, tuple[int, tuple[int, ...]]] = {}
     choosing = [(position, rule) for position, rule in enumerate(rules) if rule.channels is not None]
     coupling = couple(graph) if choosing else None
+    by_rule: dict[int, list[Value]] = {}
+    for value, own in graph.parameters.items():
+        by_rule.setdefault(id(deciding.get(own.name)), []).append(value)
     for position, rule in choosing:
-        values = [value for value, own in graph.parameters.items() if deciding.get(own.name) is rule]
+        values = by_rule.get(id(rule))
         if values and coupling is not None and rule.channels is not None:
             found |= choose(coupling, rule.channels, values, f"plan.update[{position}]")
     return found

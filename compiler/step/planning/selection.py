@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from compiler.errors import PlanError
 from compiler.graph import Graph
+from compiler.spec.forms import MAX_TEXT
 from compiler.spec.rules import UpdateRule
 from compiler.step.planning.layers import Layer
 from compiler.values import Value
@@ -47,7 +48,7 @@ def _parameters(
         names = [name for name in every if name == pattern or matching(name)]
         kept = [name for name in names if rule.kind in ("any", every[name])]
         if not kept:
-            raise PlanError(_no_match(graph, rule, pattern, names), where=where, hint=_near(graph, pattern))
+            raise PlanError(_no_match(graph, rule, pattern, names), where=where, hint=near_parameters(graph, pattern))
         found += kept
     return found
 
@@ -119,18 +120,21 @@ def _no_match(graph: Graph, rule: UpdateRule, pattern: str, names: list[str]) ->
     return f"no parameter is called {pattern!r}"
 
 
-def _near(graph: Graph, pattern: str) -> str:
-    near = difflib.get_close_matches(pattern, graph.named_parameters(), n=3, cutoff=0.5)
-    if near:
-        return "did you mean " + ", ".join(near) + "?"
-    return f"the model has {len(graph.named_parameters())} parameters, such as {some_names(graph)}"
+def near_parameters(graph: Graph, pattern: str) -> str:
+    """A hint for a pattern that matches no parameter."""
+    known = graph.named_parameters()
+    return near_names(pattern, known) or f"the model has {len(known)} parameters, such as {some_names(graph)}"
+
+
+def near_names(given: str, known: Iterable[str]) -> str:
+    """`did you mean a, b?` of the nearest names, each once; empty if none is near."""
+    near = difflib.get_close_matches(given[:MAX_TEXT], list(dict.fromkeys(known)), n=3, cutoff=0.5)
+    return f"did you mean {', '.join(near)}?" if near else ""
 
 
 def _near_module(modules: Mapping[str, object], pattern: str) -> str:
-    near = difflib.get_close_matches(pattern, modules, n=3, cutoff=0.5)
-    if near:
-        return "did you mean " + ", ".join(near) + "?"
-    return f"the model has modules such as {', '.join(list(modules)[:4])}" if modules else "no name has a module's path"
+    some = f"the model has modules such as {', '.join(list(modules)[:4])}" if modules else "no name has a module's path"
+    return near_names(pattern, modules) or some
 
 
 SELECTIONS: Mapping[str, Callable[..., list[str]]] = MappingProxyType(

@@ -53,6 +53,7 @@ class Case:
     convolutions: Literal["fast", "direct"] = "fast"
     last_layer: tuple[str, ...] = ()
     """What its author calls the last layer, where the plan asks for it."""
+    memory_limit_bytes: int | None = None
 
     @property
     def spec(self) -> TrainingSpec:
@@ -64,6 +65,7 @@ class Case:
                 "threads": 2,
                 "batch_norm": self.batch_norm,
                 "convolutions": self.convolutions,
+                **({} if self.memory_limit_bytes is None else {"memory_limit_bytes": self.memory_limit_bytes}),
             }
         )
 

@@ -37,12 +37,12 @@ def model(*, drops: bool) -> bytes:
     return export(module, (torch.randn(BATCH, 10),), exporter="dynamo-unoptimized")
 
 
-def build(cache: Path, **spec: object) -> Bundle:
+def build(cache: Path, plan: str = "full", *, drops: bool = True, **spec: object) -> Bundle:
     parsed = TrainingSpec.parse({"batch": BATCH, "dropout": "train", **spec})
     settings = BuildSettings(
-        plan=SparsePlan.parse("full"), spec=parsed, target=load(native_target()), cache_dir=cache, jobs=1
+        plan=SparsePlan.parse(plan), spec=parsed, target=load(native_target()), cache_dir=cache, jobs=1
     )
-    return compile_training(model(drops=True), settings)
+    return compile_training(model(drops=drops), settings)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +76,25 @@ def test_a_run_goes_on_from_its_checkpoint(binary: StepBinary) -> None:
     assert not any("accumulated" in name for name in whole)
     for name, array in whole.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
+
+
+def test_channels_that_are_copied_learn_of_all_micro_batches(kernel_cache: Path, tmp_path: Path) -> None:
+    """Both programs have constants of their own: the places of the channels."""
+    plan = "{update: [{parameters: '2.bias', channels: {indices: [1, 3], along: output}}]}"
+    made = build(kernel_cache, plan, drops=False, accumulate=2, optimizer={"kind": "sgd", "learning_rate": 0.5})
+    binary = StepBinary.unpack(made, tmp_path / "copied")
+    start = binary.checkpoint()
+    w = {name: torch.from_numpy(array).double() for name, array in start.items() if not name.startswith("constant.")}
+    bias = w["2.bias"].clone().requires_grad_()
+    hidden = torch.tanh(torch.from_numpy(X[: 2 * BATCH]).double() @ w["0.weight"].T + w["0.bias"])
+    labels = torch.from_numpy(LABELS[: 2 * BATCH])
+    nn.functional.cross_entropy(hidden @ w["2.weight"].T + bias, labels).backward()
+    assert bias.grad is not None
+    wanted = w["2.bias"] - 0.5 * bias.grad * torch.tensor([0, 1, 0, 1])
+    _, after = binary.train(start, 1, binary.write_data({"input": X}, LABELS))
+    np.testing.assert_allclose(after["2.bias"], wanted.numpy(), rtol=1e-5, atol=1e-6)
+    assert all(np.array_equal(after[name], start[name]) for name in start if name != "2.bias")
+    assert np.array_equal(after["2.bias"][[0, 2]], start["2.bias"][[0, 2]])
 
 
 def test_a_profile_is_of_whole_steps(bundle: Bundle, binary: StepBinary) -> None:

@@ -132,3 +132,21 @@ def test_a_count_of_heads_that_the_model_contradicts_is_refused() -> None:
         chosen({"parameters": ["up"], "ratio": 0.5, "channels": 0.5})
     with pytest.raises(PlanError, match="no axis of q"):
         chosen({"parameters": ["q"], "channels": {"ratio": 0.5, "along": "ffn"}})
+
+
+def test_a_choice_looks_the_graph_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of parameters: planning must not take their square."""
+    asked: list[Graph] = []
+    consumers = Graph.consumers
+
+    def counted(graph: Graph) -> Any:
+        asked.append(graph)
+        return consumers(graph)
+
+    monkeypatch.setattr(Graph, "consumers", counted)
+    counts = []
+    for names in (["up"], ["up", "bias", "down", "q", "k", "v", "o", "head", "last"]):
+        asked.clear()
+        chosen({"parameters": names, "channels": {"indices": [0, 3], "along": "output"}})
+        counts.append(len(asked))
+    assert counts[0] == counts[1]

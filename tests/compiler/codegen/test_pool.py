@@ -127,6 +127,7 @@ def first_places(spec: PoolSpec, x: Array) -> Array:
                 value = x[at[0], h, w, at[3]]
                 if place < 0 or value > best or np.isnan(value):
                     best, place = value, number
+        assert place is not None
         found[at] = place
     return found
 

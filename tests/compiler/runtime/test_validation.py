@@ -120,6 +120,16 @@ def test_an_improvement_below_min_delta_is_none(binary: Path, tmp_path: Path, we
     assert end["best_step"] == end["saved_step"] == 1 + int(np.argmin(losses)), "the lowest, however little lower"
 
 
+def test_the_best_is_the_best_of_what_is_told(binary: Path, weights: Path, many: Data) -> None:
+    """Losses that differ by roundings only: whoever reads the events finds the same best step."""
+    for rate in (1e-8, 3e-8, 1e-7):
+        options = ("--steps", 40, "--validation", 0.5, "--eval-every", 1, "--learning-rate", rate)
+        done = train(binary, weights, many, *options)
+        told = [(event["loss"], event["step"]) for event in done.all("validation")]
+        assert len({f"{loss:.9g}" for loss, _ in told}) < len({loss for loss, _ in told}), "nine digits do not tell"
+        assert done.one("done")["best_step"] == min(told)[1]
+
+
 def test_a_run_that_diverges_has_saved_its_best(binary: Path, tmp_path: Path, weights: Path, many: Data) -> None:
     saved, first = tmp_path / "saved.safetensors", tmp_path / "first.safetensors"
     options = ("--validation", 0.25, "--eval-every", 1, "--learning-rate", 1e4)
