@@ -33,10 +33,11 @@ def explain_plan(model: bytes, settings: BuildSettings, external: External = NO_
     training: TrainingGraph = made["training"]
     memory: MemoryPlan = made["memory"]
     plan = {value: part for value, part in made["plan"].items() if value in training.gradients}
-    train = next(program for program in made["place"] if program.name == "train")
+    programs = {program.name: program for program in made["place"]}
+    train, other, others = programs["train"], programs.get("accumulate"), settings.spec.accumulate - 1
     return {
         "schema": SCHEMA,
-        **plan_table(Planned(made["loss"].graph, training, plan, train)),
+        **plan_table(Planned(made["loss"].graph, training, plan, train, other, others)),
         "memory": {
             "arena_bytes": memory.arena_bytes,
             "weights_bytes": memory.weights_bytes,

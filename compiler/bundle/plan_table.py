@@ -55,6 +55,10 @@ class Planned:
     training: TrainingGraph
     plan: UpdatePlan
     train: Program
+    other: Program | None = None
+    """What every micro-batch but the last runs."""
+    others: int = 0
+    """How many they are."""
 
 
 def plan_table(step: Planned) -> dict[str, Any]:
@@ -70,6 +74,8 @@ def plan_table(step: Planned) -> dict[str, Any]:
             rows.of(value).optimizer_bytes += step.training.graph.types[state].size_bytes
     for call in step.train.calls:
         _count_flops(rows.doing(call), call)
+    for call in step.other.calls if step.other is not None else ():
+        _count_flops(rows.doing(call), call, times=step.others)
     for call, size_bytes in _kept(step.train):
         rows.doing(call).kept_bytes += size_bytes
     every = [*rows.every, rows.rest]
@@ -176,11 +182,11 @@ def _told(row: Row) -> dict[str, object]:
     return {**asdict(row), "name": printable(row.name, MAX_NAME), "learns": learns}
 
 
-def _count_flops(row: Row, call: KernelCall) -> None:
+def _count_flops(row: Row, call: KernelCall, *, times: int = 1) -> None:
     if call.phase == "forward" and not call.again:
-        row.forward_flops += call.flops
+        row.forward_flops += times * call.flops
     else:
-        row.backward_flops += call.flops
+        row.backward_flops += times * call.flops
 
 
 def _stored_gradients(program: Program) -> Iterator[tuple[KernelCall, int]]:

@@ -38,7 +38,16 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
         },
         "groups": _groups(train),
         "notes": _notes(step, step_bytes),
-        "plan": plan_table(Planned(step.forward, step.training, step.plan, train)),
+        "plan": plan_table(
+            Planned(
+                step.forward,
+                step.training,
+                step.plan,
+                train,
+                step.programs.get("accumulate"),
+                step.optimizer.micro_batches - 1,
+            )
+        ),
         "warnings": [warning.to_json() for warning in presentable(step.warnings)],
         "declined": _declined(step.trace),
     }

@@ -337,10 +337,10 @@ def near_hint(given: object, known: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else ""
 
 
-def as_mapping(value: object, place: Place) -> Mapping[str, object]:
+def as_mapping(value: object, place: Place, hint: str = "") -> Mapping[str, object]:
     """A mapping with text keys. Raises: the place's error."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise place.wrong("a mapping", value)
+        raise place.wrong("a mapping", value, hint)
     return value
 
 

@@ -23,7 +23,7 @@ from compiler.spec.forms import (
     as_mapping,
     near_hint,
 )
-from compiler.spec.records import RecordOf, member, members_of, plain_record, read_record, schema_of
+from compiler.spec.records import RecordOf, kind_hint, member, members_of, plain_record, read_record, schema_of
 
 LossKind = Literal["cross_entropy", "next_token", "mse", "l1", "huber", "smooth_l1", "bce_with_logits", "graph"]
 """As the functions of these names in `torch.nn.functional`. next_token: cross-entropy of each position with the label
@@ -110,7 +110,7 @@ class LossForm:
 
     def read(self, value: object, place: Place) -> LossSpec:
         """The loss. Raises: SpecError."""
-        given = as_mapping(value, place)
+        given = as_mapping(value, place, kind_hint(LossTerm, value))
         if given.get("terms") is None:
             rest = {name: entry for name, entry in given.items() if name != "terms"}
             _refuse_misspelt(rest, place)
@@ -123,7 +123,7 @@ class LossForm:
         at = place.field("terms")
         terms = self.terms.read(given["terms"], at)
         if not terms:
-            raise at.wrong("a list of terms", [])
+            raise at.wrong("a list of at least one term", [])
         arrays = dict.fromkeys(term.labels for term in terms if term.has_labels)
         if len(arrays) > MAX_LABELS:
             raise at.refused(f"{len(arrays)} arrays of labels, the limit is {MAX_LABELS}")

@@ -81,7 +81,7 @@ def read_record(kind: type[Record], value: object, place: Place, *, without: Col
 
     Raises: the place's error for a field that nobody knows (with the nearest name), or of a value that does not fit.
     """
-    given = as_mapping(value, place)
+    given = as_mapping(value, place, kind_hint(kind, value))
     members = [one for one in members_of(kind) if one.called not in without]
     variant = _variant(members, given, place)
     _check_names(members, variant, given, place)
@@ -94,6 +94,13 @@ def read_record(kind: type[Record], value: object, place: Place, *, without: Col
             default if entry is None and default is not MISSING else one.form.read(entry, place.field(one.called))
         )
     return kind(**read)
+
+
+def kind_hint(kind: type[Any], value: object) -> str:
+    """How to say what a word alone in place of a record means: its kind."""
+    forms = [one.form for one in members_of(kind) if one.called == "kind"]
+    is_kind = any(isinstance(form, OneOf) and value in form.choices for form in forms)
+    return f"say {{kind: {value}}}" if is_kind else ""
 
 
 def plain_record(record: Any) -> dict[str, Json]:

@@ -11,7 +11,7 @@ Source: LoRA (arXiv 2106.09685), DoRA (arXiv 2402.09353, section 4.3), rank-stab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -27,6 +27,7 @@ from compiler.step.adapted_layers import Layer, chosen_layers
 from compiler.step.adapter_start import normal, row_lengths, uniform
 from compiler.step.plan import WHOLE, UpdatePlan
 from compiler.values import Value
+from compiler.warnings import CompileWarning, few_of
 
 _TINY = float(np.finfo(np.float32).tiny)
 """The least square of a length that something is divided by: a row of zeros gives zeros."""
@@ -67,7 +68,7 @@ def attach_adapters(graph: Graph, plan: UpdatePlan, spec: AdapterSpec | None) ->
         parameters={**graph.parameters, **own},
         names={**graph.names, **{value: known.name for value, known in own.items()}},
         origins=replace(graph.origins, adapters=tuple(one.origin for one in beside.values())),
-        warnings=(*graph.warnings, *chosen.warnings),
+        warnings=(*graph.warnings, *chosen.warnings, *_idle_rank(chosen.layers, spec.rank)),
     )
     return Adapted(made, {**plan, **dict.fromkeys(own, WHOLE)})
 
@@ -137,6 +138,15 @@ def _refuse_unfit(layer: Layer, spec: AdapterSpec) -> None:
             where="plan.lora.rank",
             hint="give a lower rank",
         )
+
+
+def _idle_rank(layers: Sequence[Layer], rank: int) -> tuple[CompileWarning, ...]:
+    """A product of rank r is any matrix with a side of r: more only costs."""
+    idle = [layer.module for layer in layers if rank > min(layer.inputs, layer.outputs)]
+    if not idle:
+        return ()
+    message = f"rank {rank} is more than {len(idle)} weights have: {few_of(idle)}"
+    return (CompileWarning("plan.adapter_rank", "plan.lora.rank", message, "a lower rank learns the same"),)
 
 
 def _refuse_taken(graph: Graph, own: Mapping[Value, Parameter]) -> None:

@@ -24,9 +24,11 @@ def batch_axis(graph: Graph, output: Value, said: int | None, where: str) -> Fou
     shape, name, batch = graph.types[output].shape, graph.name_of(output), graph.batch()
     if said is not None:
         if said >= len(shape) or shape[said] != batch:
+            others = " or ".join(str(axis) for axis, extent in enumerate(shape) if extent == batch)
             raise SpecError(
                 f"{name}, {graph.types[output]}, does not have the batch, {batch}, in axis {said}",
                 where=f"{where}.batch_axis",
+                hint=f"it may be axis {others}" if others else "it is in none: name another output",
             )
         return said, ()
     if not any(graph.batch_axes.get(value) for value in graph.data_inputs()):

@@ -61,7 +61,7 @@ def _counted_from_first(axis: int | None, rank: int, name: str, where: str, samp
         raise SpecError(
             f"{name} has no axis {axis} for classes: its rank is {rank}, and its axis {samples} is the batch",
             where=where,
-            hint=f"give {others[0]} to {others[-1]}" + (", or -1 for the last" if samples != rank - 1 else ""),
+            hint=f"give {' or '.join(map(str, others))}" + (", or -1 for the last" if samples != rank - 1 else ""),
         )
     return axis % rank
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from compiler.bundle.content import Chunk
-from compiler.bundle.tensor_file import Checkpoint, Stored
-from compiler.element_types import emitted_of_numpy
 from compiler.errors import ModelError
-from compiler.graph import Array, TensorType
+from compiler.graph import Array
 from compiler.origins import Adapter
+from compiler.trained.checkpoints import tensors_file
 from compiler.warnings import few_of
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
@@ -56,17 +55,7 @@ class KeptApart:
 
     def chunks(self) -> Iterator[Chunk]:
         """The bytes of its safetensors file."""
-        return Checkpoint(
-            {name: Stored(_type(array), lambda array=array: array) for name, array in self.tensors.items()},  # type: ignore[misc]
-            {"format": "pt"},
-        ).chunks()
-
-
-def _type(array: Array) -> TensorType:
-    element = emitted_of_numpy(array.dtype)
-    if element is None:
-        raise ModelError(f"has elements of type {array.dtype}", where="adapter")
-    return TensorType(element.name, array.shape)
+        return tensors_file(self.tensors, {"format": "pt"})
 
 
 def kept_apart(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import mmap
+from collections.abc import Iterator, Mapping
+from functools import partial
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 
-from compiler.element_types import EMITTED
+from compiler.bundle.content import Chunk
+from compiler.bundle.tensor_file import Checkpoint, Stored
+from compiler.element_types import EMITTED, emitted_of_numpy
 from compiler.errors import ModelError
-from compiler.graph import Array
+from compiler.graph import Array, TensorType
 
 Held = bytes | memoryview | mmap.mmap
 """A file's bytes, in memory or mapped into it."""
@@ -53,6 +58,19 @@ def _tensor(data: memoryview, dtype: np.dtype[np.generic], shape: tuple[int, ...
     if end - begin != prod(shape) * dtype.itemsize:
         raise ValueError(f"{end - begin} bytes for shape {shape}")
     return np.frombuffer(data[begin:end], dtype).reshape(shape) if end > begin else np.zeros(shape, dtype)
+
+
+def tensors_file(tensors: Mapping[str, Array], metadata: Mapping[str, str] = MappingProxyType({})) -> Iterator[Chunk]:
+    """A safetensors file of arrays. Raises: ModelError for an array that is no tensor of a checkpoint."""
+    stored = {name: Stored(_type(name, array), partial(np.asarray, array)) for name, array in tensors.items()}
+    return Checkpoint(stored, dict(metadata)).chunks()
+
+
+def _type(name: str, array: Array) -> TensorType:
+    element = emitted_of_numpy(array.dtype)
+    if element is None:
+        raise ModelError(f"{array.dtype} is no element type of a checkpoint", where=f"tensor {name!r:.100}")
+    return TensorType(element.name, array.shape)
 
 
 def same_bits(one: Array, other: Array) -> bool:

@@ -113,13 +113,6 @@ def change_between(base: Array, trained: Array) -> Change | None:
     return Change(_NAMES[base.dtype], base.shape, axis, ranges, digest_of(base))
 
 
-def element_name(array: Array) -> DType:
-    """What our element type of an array is called. Raises: ModelError for one that is none."""
-    if array.dtype not in _NAMES:
-        raise ModelError(f"{array.dtype} is no element type of a checkpoint")
-    return _NAMES[array.dtype]
-
-
 def digest_of(array: Array) -> str:
     """sha256 of a tensor: its type, its shape, and its elements."""
     head = json.dumps([_NAMES.get(array.dtype, str(array.dtype)), list(array.shape)], separators=(",", ":"))
@@ -152,15 +145,6 @@ def delta_between(base: Mapping[str, Array], trained: Mapping[str, Array], model
         )
     found = {name: _change(name, base[name], array) for name, array in trained.items()}
     return delta_file({name: one for name, one in found.items() if one is not None}, trained, model)
-
-
-def tensors_file(tensors: Mapping[str, Array]) -> Iterator[Chunk]:
-    """A safetensors file of arrays. Raises: ModelError for an array that is no tensor of a checkpoint."""
-    stored = {
-        name: Stored(TensorType(element_name(array), array.shape), partial(np.asarray, array))
-        for name, array in tensors.items()
-    }
-    return Checkpoint(stored, {}).chunks()
 
 
 def read_delta(data: Held) -> Delta:

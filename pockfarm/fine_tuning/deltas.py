@@ -11,7 +11,7 @@ import numpy as np
 
 from compiler.errors import CompileError
 from compiler.trained.bring_back import manifest_of, weights_of
-from compiler.trained.checkpoints import tensors_of
+from compiler.trained.checkpoints import tensors_file, tensors_of
 from compiler.trained.delta import (
     Change,
     change_between,
@@ -19,7 +19,6 @@ from compiler.trained.delta import (
     delta_between,
     delta_file,
     read_delta,
-    tensors_file,
 )
 from pockfarm.errors import UsageError
 

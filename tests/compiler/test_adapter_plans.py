@@ -100,6 +100,13 @@ def test_what_a_wildcard_leaves_out_is_said(graph: Graph) -> None:
     assert not adapted(graph, "q_proj").graph.warnings[len(graph.warnings) :]
 
 
+def test_a_rank_above_that_of_the_weight_is_told(graph: Graph) -> None:
+    (told,) = adapted(graph, "q_proj", rank=7).graph.warnings[len(graph.warnings) :]
+    assert (told.code, told.where) == ("plan.adapter_rank", "plan.lora.rank")
+    assert "q_proj" in told.message
+    assert not adapted(graph, "q_proj", rank=6).graph.warnings[len(graph.warnings) :]
+
+
 def test_what_learns_by_a_rule_takes_no_adapter(graph: Graph) -> None:
     made = adapted(graph, "*_proj", rules=("v_proj.*",))
     assert modules(made) == ["q_proj"]

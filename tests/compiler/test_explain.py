@@ -58,6 +58,15 @@ def test_rows_add_up_to_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(told["blocks"]["found"]) == 16
 
 
+def test_flops_are_those_of_all_micro_batches() -> None:
+    one, four = (
+        explain_plan(MODELS["mlp"](), settings_of("full", f"{{batch: 8, accumulate: {count}}}"))["totals"]
+        for count in (1, 4)
+    )
+    assert four["forward_flops"] == 4 * one["forward_flops"]
+    assert 3 * one["backward_flops"] < four["backward_flops"] < 5 * one["backward_flops"]
+
+
 def test_a_part_of_the_channels_is_told_and_counted() -> None:
     plan = "update: [{parameters: 'fc1.weight', ratio: 0.25}]"
     (learning,) = [one for one in explain_plan(MODELS["mlp"](), settings_of(plan, "batch: 2"))["rows"] if one["learns"]]

@@ -82,6 +82,22 @@ def test_wrong_plans_say_where_and_what(text: str, where: str, says: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("optimizer: adamw", "say {kind: adamw}"),
+        ("schedule: cosine", "say {kind: cosine}"),
+        ("loss: next_token", "say {kind: next_token}"),
+        ("loss: hinge", ""),
+        ("loss: [mse]", ""),
+    ],
+)
+def test_a_kind_alone_is_told_how_to_be_said(text: str, hint: str) -> None:
+    with pytest.raises(SpecError, match="expected a mapping") as caught:
+        TrainingSpec.parse(text)
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
     ("text", "where"),
     [
         ("batch: 0", "spec.batch"),
