@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -99,4 +100,9 @@ def test_the_first_maximum_of_a_window_takes_its_gradient(target: str) -> None:
     y.backward(torch.from_numpy(d_y.transpose(0, 3, 1, 2).copy()).double())
     assert leaf.grad is not None
     spec = PoolSpec("max_grad", 2, 7, 6, 11, 4, 3, (3, 3), (2, 2), (1, 1, 1, 1), dtype="f32")
-    np.testing.assert_allclose(run_on(target, spec, [x, d_y]), leaf.grad.numpy().transpose(0, 2, 3, 1), atol=1e-6)
+    want = leaf.grad.numpy().transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(run_on(target, spec, [x, d_y]), want, atol=1e-6)
+    keeping = replace(spec, kind="max_places")
+    maxima, words = run_kernel(keeping, [x]) if target == "native" else run_emulated(keeping, [x])
+    np.testing.assert_array_equal(maxima, y.detach().numpy().transpose(0, 2, 3, 1))
+    np.testing.assert_allclose(run_on(target, replace(spec, kind="places_grad"), [words, d_y]), want, atol=1e-6)
