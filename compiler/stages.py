@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -40,8 +40,8 @@ class CompiledStep:
     optimizer: Optimizer
     threads: int
     stage_ms: Mapping[str, float] = field(default_factory=dict)
-    ways: tuple[Way, ...] = ()
-    """Ways to run the step that were looked at, by falling memory: one of them is taken."""
+    ways: Callable[[], tuple[Way, ...]] = tuple
+    """Ways to run the step, by falling memory: one of them is taken; the others are planned when they are asked for."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
     """Kernels (by signature) that are not scheduled by default."""
     measured: Mapping[str, Choice] = field(default_factory=dict)

@@ -27,7 +27,7 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
             "bound_bytes": step.memory.bound_bytes,
             "values": _arena_values(step, "train"),
         },
-        "memory_curve": [_point(way, taken=way.memory is step.memory) for way in step.ways],
+        "memory_curve": [_point(way, taken=way.memory is step.memory) for way in step.ways()],
         "graph": {
             "forward nodes": len(step.forward.nodes),
             "training nodes": len(step.training.graph.nodes),

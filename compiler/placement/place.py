@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 
 from compiler.call_passes import run_call_passes
@@ -56,18 +56,13 @@ class Placed:
     measured: Mapping[str, Choice]
     frugal: Mapping[str, Choice] = field(default_factory=dict)
     """Those that are not scheduled by default as they were measured, and to take less scratch."""
-    ways: tuple[Way, ...] = ()
-    """All that were tried, the last of them this one; then those that would take less memory, without finer slices."""
+    ways: Callable[[], tuple[Way, ...]] = tuple
+    """All that were tried, the last of them this one; then, planned when somebody asks, the less hungry ones."""
 
     @property
     def choices(self) -> Mapping[str, Choice]:
         """Of all kernels that are not scheduled by default."""
         return {**self.measured, **self.frugal}
-
-    @property
-    def taken(self) -> int:
-        """The number of this way among all."""
-        return next(number for number, way in enumerate(self.ways) if way.memory is self.memory)
 
 
 def place_programs(
@@ -86,25 +81,29 @@ def place_programs(
     """
     ways: list[Way] = []
     refusals: list[tuple[DoesNotFit, str]] = []
-    found: Placed | None = None
-    for first in attempts:
-        for attempt in chain((first,), first.finer() if found is None else ()):
-            placed = _placed(programs, state, attempt, settings, trace if found is None else None)
+    left = iter(attempts)
+    for first in left:
+        for attempt in chain((first,), first.finer()):
+            placed = _placed(programs, state, attempt, settings, trace)
             ways.append(_way(placed))
-            refusal = _refusal(placed.memory, settings) if found is None else None
-            if refusal is not None:
-                refusals.append((refusal, attempt.name))
-            else:
-                found = found or placed
-                break  # finer slices are only looked for where nothing has fitted yet
-    if found is not None:
-        _check(found.programs)
-        return replace(found, ways=tuple(ways))
+            refusal = _refusal(placed.memory, settings)
+            if refusal is None:
+                _check(placed.programs)
+                return replace(placed, ways=cache(lambda: (*ways, *_others(programs, state, left, settings))))
+            refusals.append((refusal, attempt.name))
     if not refusals:
         raise InternalError("there are no programs to place", where="memory")
     least, how = min(refusals, key=lambda refused: refused[0].needed_bytes)
     advice = f"{least.hint} ({len(refusals)} ways were tried; this is the smallest, with {how})"
     raise DoesNotFit(least.needed_bytes, least.limit_bytes, advice)
+
+
+def _others(
+    programs: Sequence[Program], state: Sequence[StateTensor], left: Iterable[Attempt], settings: BuildSettings
+) -> Iterator[Way]:
+    """The ways that were not needed, without finer slices: the rest of the curve."""
+    for attempt in left:
+        yield _way(_placed(programs, state, attempt, settings, None))
 
 
 def _refusal(memory: MemoryPlan, settings: BuildSettings) -> DoesNotFit | None:

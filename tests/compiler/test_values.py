@@ -20,6 +20,7 @@ def derived(value: Value) -> Iterator[Value]:
     yield from (value.state("momentum"), value.state("exp_avg_sq"), value.updated(), value.again())
     yield from (value.packed(transposed=False), value.packed(transposed=True))
     yield from (value.part(0, 2), value.part(1, 2), value.part(0, 4), value.term(0, 2), value.term(10, 16))
+    yield from (value.strip(0, 2), value.strip(1, 2), value.strip(1, 2, operand=1), value.strip(1, 2, operand=2))
 
 
 def many() -> list[Value]:
@@ -58,6 +59,7 @@ def test_people_read_names() -> None:
         w: "fc.weight", w.updated(): "fc.weight'", w.state("momentum"): "optimizer.momentum.fc.weight",
         w.packed(transposed=False): "fc.weight [packed]", w.packed(transposed=True): "fc.weight [packed transposed]",
         x.part(0, 2): "x [1/2]", w.term(1, 2): "fc.weight (term 2/2)", x.again(): "x (again)",
+        x.strip(0, 4): "x (strip 1/4)", w.strip(0, 4, operand=1): "fc.weight (operand1 of strip 1/4)",
         x.again().part(1, 2): "x (again) [2/2]", Value(9): "%9", Value(9).again(): "%9 (again)",
         Value(9, "loss"): "loss", Value(9, "labels"): "labels",
         Value(9, "hyper", "learning_rate"): "hyper.learning_rate",

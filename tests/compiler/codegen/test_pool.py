@@ -120,12 +120,12 @@ def first_places(spec: PoolSpec, x: Array) -> Array:
     """By a plain loop over each window, as PyTorch has it: the first of what is equal, the last NaN."""
     found = np.empty((spec.n, spec.oh, spec.ow, spec.c), np.uint8)
     for at in np.ndindex(found.shape):
-        best, place = -np.inf, None
+        best, place = -np.inf, -1
         for number, (r, s) in enumerate(np.ndindex(*spec.kernel)):
             h, w = at[1] * spec.strides[0] - spec.pads[0] + r, at[2] * spec.strides[1] - spec.pads[1] + s
             if 0 <= h < spec.h and 0 <= w < spec.w:
                 value = x[at[0], h, w, at[3]]
-                if place is None or value > best or np.isnan(value):
+                if place < 0 or value > best or np.isnan(value):
                     best, place = value, number
         assert place is not None
         found[at] = place
