@@ -103,7 +103,15 @@ static bool scan_description(pf_scan *scan, description *tensor) {
     return seen == 7 && pf_scan_expect(scan, '}');
 }
 
-static pf_status scan_metadata(reader *file, int64_t *steps) {
+/* One of the numbers that the metadata may hold, as text. */
+static pf_status scan_count(const reader *file, int64_t *count) {
+    pf_scan number = {file->text, file->text + strlen(file->text)};
+    if (pf_scan_integer(&number, count) && pf_scan_finished(&number)) return PF_OK;
+    return malformed(file, strcmp(file->name, "step") == 0 ? "its metadata `step` is not a whole number"
+                                                           : "its metadata `optimizer_start` is not a whole number");
+}
+
+static pf_status scan_metadata(reader *file, pf_progress *progress) {
     pf_scan *scan = &file->scan;
     if (!pf_scan_expect(scan, '{')) return malformed(file, "__metadata__ is not an object");
     if (pf_scan_maybe(scan, '}')) return PF_OK;
@@ -111,10 +119,8 @@ static pf_status scan_metadata(reader *file, int64_t *steps) {
         if (!pf_scan_string(scan, file->name, sizeof file->name) || !pf_scan_expect(scan, ':') ||
             !pf_scan_string(scan, file->text, sizeof file->text))
             return malformed(file, "__metadata__ does not map strings to strings (of at most 2 KB)");
-        if (strcmp(file->name, "step") != 0) continue;
-        pf_scan number = {file->text, file->text + strlen(file->text)};
-        if (!pf_scan_integer(&number, steps) || !pf_scan_finished(&number))
-            return malformed(file, "its metadata `step` is not a whole number");
+        if (strcmp(file->name, "step") == 0) PF_TRY(scan_count(file, &progress->steps));
+        if (strcmp(file->name, "optimizer_start") == 0) PF_TRY(scan_count(file, &progress->optimizer_start));
     } while (pf_scan_maybe(scan, ','));
     return pf_scan_expect(scan, '}') ? PF_OK : malformed(file, "__metadata__ is not closed");
 }
@@ -191,7 +197,7 @@ static pf_status scan_tensor(reader *file) {
     return PF_OK;
 }
 
-static pf_status scan_header(reader *file, int64_t *steps) {
+static pf_status scan_header(reader *file, pf_progress *progress) {
     bool metadata = false;
     if (!pf_scan_expect(&file->scan, '{')) return malformed(file, "its header is not a JSON object");
     if (!pf_scan_maybe(&file->scan, '}')) {
@@ -201,7 +207,7 @@ static pf_status scan_header(reader *file, int64_t *steps) {
             bool is_metadata = strcmp(file->name, "__metadata__") == 0;
             if (is_metadata && metadata) return malformed(file, "it has two __metadata__ entries");
             metadata |= is_metadata;
-            PF_TRY(is_metadata ? scan_metadata(file, steps) : scan_tensor(file));
+            PF_TRY(is_metadata ? scan_metadata(file, progress) : scan_tensor(file));
         } while (pf_scan_maybe(&file->scan, ','));
         if (!pf_scan_expect(&file->scan, '}')) return malformed(file, "its header is not closed");
     }
@@ -252,20 +258,28 @@ static pf_status check_match(const reader *file) {
                    "needs %s; are these the weights of another model?", file->path, file->match->parameters, have, need);
 }
 
-static pf_status load_all(reader *file, unsigned char *memory, bool *found, int64_t *steps) {
-    int64_t file_steps = -1;
+static bool has_optimizer(const reader *file) {
+    for (uint32_t i = 0; i < pf_image_data.state_count; i++)
+        if (pf_image_data.states[i].role == PF_OPTIMIZER && file->state_begin[i] >= 0) return true;
+    return false;
+}
+
+static pf_status load_all(reader *file, unsigned char *memory, bool *found, pf_progress *progress) {
+    pf_progress own = {-1, 0};
     PF_TRY(read_header(file));
-    PF_TRY(scan_header(file, &file_steps));
+    PF_TRY(scan_header(file, &own));
+    if (own.optimizer_start > 0 && own.optimizer_start > own.steps) return malformed(file, "its optimizer starts after its last step");
     PF_TRY(check_entries(file));
     PF_TRY(check_match(file));
     pf_checkpoint_tensors tensors = {file->path, file->descriptor, memory, file->data_offset, file->state_begin};
     PF_TRY(pf_checkpoint_load(&tensors));
     for (uint32_t i = 0; i < pf_image_data.state_count; i++) found[i] |= file->state_begin[i] >= 0;
-    if (file_steps >= 0) *steps = file_steps;
+    if (own.steps >= 0) progress->steps = own.steps;
+    if (has_optimizer(file)) progress->optimizer_start = own.optimizer_start;
     return PF_OK;
 }
 
-pf_status pf_checkpoint_read(unsigned char *memory, const char *path, bool *found, int64_t *steps, pf_match *match) {
+pf_status pf_checkpoint_read(unsigned char *memory, const char *path, bool *found, pf_progress *progress, pf_match *match) {
     static reader file;
     pf_status status;
     memset(&file, 0, sizeof file);
@@ -273,7 +287,7 @@ pf_status pf_checkpoint_read(unsigned char *memory, const char *path, bool *foun
     file.path = path;
     file.match = match;
     PF_TRY(pf_open_file(PF_WEIGHTS, path, &file.descriptor, &file.file_bytes));
-    status = load_all(&file, memory, found, steps);
+    status = load_all(&file, memory, found, progress);
     if (file.scratch_bytes) munmap(file.entries, file.scratch_bytes);
     close(file.descriptor);
     return status;

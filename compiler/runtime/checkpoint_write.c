@@ -55,11 +55,14 @@ static void put_entry(sink *out, const pf_state *state, uint64_t begin) {
     put_text(out, text);
 }
 
-static void put_header(sink *out, pf_save_set what, int64_t steps) {
+static void put_header(sink *out, pf_save_set what, pf_progress progress) {
     char text[64];
     uint64_t begin = 0;
-    snprintf(text, sizeof text, "{\"__metadata__\":{\"step\":\"%" PRId64 "\"}", steps);
+    snprintf(text, sizeof text, "{\"__metadata__\":{\"step\":\"%" PRId64 "\"", progress.steps);
     put_text(out, text);
+    snprintf(text, sizeof text, ",\"optimizer_start\":\"%" PRId64 "\"", progress.optimizer_start);
+    if (what == PF_SAVE_ALL && progress.optimizer_start > 0) put_text(out, text);
+    put_text(out, "}");
     for (uint32_t i = 0; i < pf_image_data.state_count; i++) {
         const pf_state *state = &pf_image_data.states[i];
         if (!is_kept(state, what)) continue;
@@ -70,13 +73,13 @@ static void put_header(sink *out, pf_save_set what, int64_t steps) {
     while (out->bytes % 8) put_text(out, " ");
 }
 
-static pf_status write_header(pf_new_file *file, pf_save_set what, int64_t steps) {
+static pf_status write_header(pf_new_file *file, pf_save_set what, pf_progress progress) {
     sink counter = {0}, out = {.file = file};
     char length[8];
-    put_header(&counter, what, steps);
+    put_header(&counter, what, progress);
     for (int i = 0; i < 8; i++) length[i] = (char)(counter.bytes >> (8 * i));
     put(&out, length, sizeof length);
-    put_header(&out, what, steps);
+    put_header(&out, what, progress);
     flush(&out);
     return out.status;
 }
@@ -102,17 +105,17 @@ static pf_status write_state(pf_new_file *file, const unsigned char *memory, con
     return PF_OK;
 }
 
-static pf_status write_all(pf_new_file *file, const unsigned char *memory, pf_save_set what, int64_t steps) {
-    PF_TRY(write_header(file, what, steps));
+static pf_status write_all(pf_new_file *file, const unsigned char *memory, pf_save_set what, pf_progress progress) {
+    PF_TRY(write_header(file, what, progress));
     for (uint32_t i = 0; i < pf_image_data.state_count; i++)
         if (is_kept(&pf_image_data.states[i], what)) PF_TRY(write_state(file, memory, &pf_image_data.states[i]));
     return pf_new_file_commit(file);
 }
 
-pf_status pf_checkpoint_write(const unsigned char *memory, const char *path, pf_save_set what, int64_t steps) {
+pf_status pf_checkpoint_write(const unsigned char *memory, const char *path, pf_save_set what, pf_progress progress) {
     static pf_new_file file;
     PF_TRY(pf_new_file_open(&file, path));
-    pf_status status = write_all(&file, memory, what, steps);
+    pf_status status = write_all(&file, memory, what, progress);
     if (status != PF_OK) pf_new_file_discard(&file);
     return status;
 }

@@ -104,6 +104,13 @@ static pf_status check_found(const bool *found) {
     return PF_OK;
 }
 
+/* State of zeros is new, however many steps its weights have seen; 0 where no number of the optimizer's counts steps. */
+static int64_t optimizer_start(const pf_progress *progress) {
+    bool counts = false;
+    for (uint32_t i = 0; i < pf_image_data.train.hyper_count; i++) counts |= pf_image_data.train.hyper[i].kind != PF_RATE;
+    return !counts ? 0 : progress->optimizer_start >= 0 ? progress->optimizer_start : progress->steps;
+}
+
 pf_status pf_load(pf_step *step, const char *const *paths, int count) {
     bool *found = calloc(pf_image_data.state_count + 1, sizeof *found);
     pf_status status = PF_OK;
@@ -113,8 +120,11 @@ pf_status pf_load(pf_step *step, const char *const *paths, int count) {
     if (step->loaded) memset(step->memory + pf_image_data.optimizer_offset, 0, pf_image_data.sizes.optimizer_bytes);
     step->loaded = true;
     step->micro_batch = 0;
+    pf_progress progress = {step->steps_done, -1};
     for (int i = 0; i < count && status == PF_OK; i++)
-        status = pf_checkpoint_read(step->memory, paths[i], found, &step->steps_done, &step->matches[i]);
+        status = pf_checkpoint_read(step->memory, paths[i], found, &progress, &step->matches[i]);
+    step->steps_done = progress.steps;
+    step->optimizer_start = optimizer_start(&progress);
     if (status == PF_OK) status = check_found(found);
     free(found);
     return status;
@@ -123,7 +133,7 @@ pf_status pf_load(pf_step *step, const char *const *paths, int count) {
 const pf_match *pf_loaded(const pf_step *step, int file) { return &step->matches[file]; }
 
 pf_status pf_save(pf_step *step, const char *path, pf_save_set what) {
-    return pf_checkpoint_write(step->memory, path, what, step->steps_done);
+    return pf_checkpoint_write(step->memory, path, what, (pf_progress){step->steps_done, step->optimizer_start});
 }
 
 static void *at(const pf_step *step, uint64_t offset) { return offset == PF_NOWHERE ? NULL : step->memory + offset; }
@@ -177,7 +187,7 @@ static void put_random(pf_step *step, const pf_program *program, int64_t number)
 }
 
 static double hyper(const pf_step *step, const pf_hyper *hyper) {
-    int64_t t = step->steps_done + 1;
+    int64_t t = step->steps_done - step->optimizer_start + 1;
     switch (hyper->kind) {
     case PF_RATE: return step->learning_rate;
     case PF_REST: return 1.0 - power(hyper->base, t);

@@ -11,7 +11,7 @@ struct pf_step {
     size_t mapped_bytes;
     pf_placement placement; /* of the threads on cores */
     bool loaded; /* a checkpoint was, whose optimizer state the next one replaces */
-    int64_t steps_done;
+    int64_t steps_done, optimizer_start; /* the optimizer counts from its own first step */
     int64_t micro_batch; /* of the step at hand, from 0: all but the last add up gradients */
     double learning_rate;
     uint64_t seed; /* of random generators */

@@ -55,6 +55,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "two metadata": (raw_safetensors('{"__metadata__":{},"__metadata__":{},' + GOOD[1:], BODY), "weights.format"),
     "metadata of numbers": (raw_safetensors('{"__metadata__":{"a":1},' + GOOD[1:], BODY), "weights.format"),
     "step is no number": (raw_safetensors('{"__metadata__":{"step":"x"},' + GOOD[1:], BODY), "weights.format"),
+    "optimizer's start is no number": (
+        raw_safetensors('{"__metadata__":{"optimizer_start":"x"},' + GOOD[1:], BODY), "weights.format"),
+    "optimizer's start after the end": (
+        raw_safetensors('{"__metadata__":{"step":"3","optimizer_start":"4"},' + GOOD[1:], BODY), "weights.format"),
     "overlap": (raw_safetensors(f"{{{W},{entry('b', (3,), 68, 80)},{SPARE}}}", BODY), "weights.format"),
     "gap": (raw_safetensors(f"{{{W},{entry('b', (3,), 76, 88)},{entry('c', (1,), 88, 92)}}}", BODY), "weights.format"),
     "outside": (raw_safetensors(GOOD, BODY[:-1]), "weights.format"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file
 from torch.optim import lr_scheduler
 
@@ -153,3 +154,25 @@ def test_a_run_from_a_checkpoint_goes_on_with_its_schedule(table_binary: Path, t
     assert len(set(rates)) == 7
     assert whole.read_bytes() == end.read_bytes()
     assert load_file(end)["table"].shape[0] == ROWS
+
+
+def test_an_optimizer_without_its_state_begins_anew(table_binary: Path, tmp_path: Path) -> None:
+    """An export has weights and their steps, and no moments: what corrects the bias of moments counts theirs alone."""
+    data, start = table_data(tmp_path / "data"), write_weights(tmp_path / "w.safetensors", table_state())
+    common = ("train", *data.arguments, "--order", "sequential")
+    paths = [tmp_path / f"{name}.safetensors" for name in ("all", "export", "new", "own", "half", "end")]
+    saved, exported, new, own, half, end = paths
+    run(table_binary, *common, "--weights", start, "--steps", 50, "--save", saved)
+    run(table_binary, "export", "--weights", saved, "--out", exported)
+    same = write_weights(tmp_path / "same.safetensors", {"table": load_file(exported)["table"]})
+    for weights, to in ((exported, own), (same, new)):
+        run(table_binary, *common, "--weights", start, "--weights", weights, "--steps", 5, "--save", to)
+    found, wanted = load_file(own), load_file(new)
+    assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+    with safe_open(own, "np") as file:
+        assert file.metadata() == {"step": "55", "optimizer_start": "50"}
+    run(table_binary, *common, "--weights", start, "--weights", exported, "--steps", 2, "--save", half)
+    assert [event["step"] for event in run(table_binary, *common, "--weights", half, "--steps", 3, "--save", end)
+            .all("step")] == [1, 2, 3]  # fmt: skip
+    with safe_open(end, "np") as file:
+        assert file.metadata() == {"step": "55", "optimizer_start": "50"}
