@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "failure.h"
+#include "image.h"
 
 enum { MOST_STEPS = 1000000000 };
 
@@ -90,13 +91,24 @@ const pf_option pf_training_options[] = {
 };
 const size_t pf_training_option_count = sizeof pf_training_options / sizeof *pf_training_options;
 
+/* A constant rate has no end to come to; the build's kind counts where none is said. */
+static pf_status check_schedule(const pf_options *options) {
+    bool has_end = options->final_ratio >= 0 || options->schedule_steps;
+    int kind = options->schedule >= 0 ? options->schedule : (int)pf_image_data.schedule.kind;
+    if (!has_end || kind != PF_RATE_CONSTANT) return PF_OK;
+    return pf_bad_usage("%s does nothing with a constant schedule; give --schedule cosine or linear%s",
+                        options->final_ratio >= 0 ? "--final-ratio" : "--schedule-steps", "");
+}
+
 pf_status pf_check_training_options(const pf_options *options) {
     bool files = false;
+    PF_TRY(check_schedule(options));
     for (int i = 0; i < PF_MAX_INPUTS; i++) files |= options->eval_inputs[i] != NULL;
     for (int i = 0; i < PF_MAX_LABELS; i++) files |= options->eval_labels[i] != NULL;
     if (files && options->validation > 0)
         return pf_bad_usage("%s and %s both say what to validate on; give one", "--validation", "--eval-input");
     if (options->save_best && !options->save) return pf_bad_usage("%s needs --save F%s", "--save-best", "");
+    if (options->min_delta > 0 && !options->patience) return pf_bad_usage("%s is for --patience N; give it too%s", "--min-delta", "");
     if (files) return pf_need_data("--eval-", options->eval_inputs, options->eval_labels);
     if (options->validation > 0) return PF_OK;
     if (options->eval_every || options->patience || options->min_delta > 0 || options->save_best)

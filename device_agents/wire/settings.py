@@ -182,6 +182,10 @@ class RunSettings:
         for name in ("eval_every", "patience", "min_delta", "save_best"):
             is_idle = self.validation is None and bool(getattr(self, name))
             check(not is_idle, name, "left out, or `validation` set: there is nothing to validate on")
+        check(not self.min_delta or self.patience is not None, "min_delta", "left out, or `patience` set")
+        for name in ("schedule_steps", "final_ratio"):
+            is_idle = self.schedule == "constant" and getattr(self, name) is not None
+            check(not is_idle, name, "left out: a constant schedule has no end")
 
     @property
     def reported_mode(self) -> Mode:

@@ -112,6 +112,9 @@ def test_settings_that_do_nothing_alone_are_refused(farm: TestFarm) -> None:
         {"validation": 0.95},
         {"schedule": "steps"},
         {"final_ratio": 2},
+        {"schedule": "constant", "final_ratio": 0.1},
+        {"schedule": "constant", "schedule_steps": 9},
+        {"validation": 0.5, "min_delta": 0.1},
     ):
         body = {"bundle": bundle, "mode": "train", "dataset": dataset, **wrong}
         assert farm.http.post("/runs", json=body).status_code == 422, wrong

@@ -39,8 +39,7 @@ def constant_then_linear(optimizer: Any) -> Any:
 
 REFERENCES: dict[str, tuple[Scheduler, tuple[object, ...]]] = {
     "no schedule": (lambda o: lr_scheduler.ConstantLR(o, factor=1.0), ()),
-    "constant, final ratio is not for it": (
-        from_transformers("constant_schedule_with_warmup", 0), ("--schedule", "constant", "--final-ratio", 0.1)),
+    "constant": (from_transformers("constant_schedule_with_warmup", 0), ("--schedule", "constant")),
     "warm-up alone": (from_transformers("constant_schedule_with_warmup", 5), ("--warmup-steps", 5)),
     "linear": (from_transformers("linear_schedule_with_warmup", 0, STEPS), ("--schedule", "linear")),
     "linear with warm-up": (
