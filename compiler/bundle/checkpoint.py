@@ -8,6 +8,7 @@ import numpy as np
 
 from compiler.bundle.tensor_file import Checkpoint, Stored
 from compiler.graph import TensorType
+from compiler.program.state import chosen_channels
 from compiler.stages import CompiledStep
 
 
@@ -29,4 +30,5 @@ def initial_checkpoint(step: CompiledStep) -> Checkpoint:
             tensors[tensor.name] = Stored(held, partial(parameter.to_file, arrays[tensor.value]))
         else:
             tensors[tensor.name] = Stored(held, partial(np.asarray, arrays[tensor.value]))
-    return Checkpoint(tensors, {"step": "0"})
+    channels = chosen_channels(step.state)
+    return Checkpoint(tensors, {"step": "0", **({"channels": channels} if channels else {})})

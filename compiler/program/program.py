@@ -84,6 +84,8 @@ class StateTensor:
     packed: bool = False
     """True if the inside layout is the one in which matrix products read panels."""
     orders: tuple[ViewOrder, ...] = ()
+    channels: tuple[tuple[int, ...], ...] = ()
+    """Of optimizer state: which of the author's channels it is of, by axis, where these are not the first."""
     copy_of: Value | None = None
     """The tensor that this one repeats in another layout: loaded from the same tensor of a file, never written."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -33,8 +34,16 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
     for value, parameter in training.optimizer_state.items():
         own = forward.parameters[parameter]
         state = _plain_state(value, names.state(value.kind, own.name), types[value], "optimizer")
-        orders = _orders_of_slice(own, types[value], windows.get(parameter, {}))
-        tensors.append(replace(state, file_shape=_joined(own, types[value].shape), orders=orders))
+        kept = _kept(own, types[value], windows.get(parameter, {}))
+        chosen = tuple(tuple(sorted(one)) for one in kept)
+        tensors.append(
+            replace(
+                state,
+                file_shape=_joined(own, types[value].shape),
+                orders=_orders_of_slice(kept),
+                channels=tuple(() if one == tuple(range(len(one))) else one for one in chosen),
+            )
+        )
     for value, parameter in training.accumulators.items():  # last: the runtime clears them together
         name = names.state(value.kind, forward.parameters[parameter].name)
         tensors.append(_plain_state(value, name, types[value], "accumulator"))
@@ -45,16 +54,31 @@ def _orders_of(own: Parameter) -> tuple[ViewOrder, ...]:
     return tuple(ViewOrder(own.perm[axis], 1, order) for axis, order in enumerate(own.orders) if order)
 
 
-def _orders_of_slice(own: Parameter, tensor: TensorType, starts: Mapping[int, int]) -> tuple[ViewOrder, ...]:
+def _kept(own: Parameter, tensor: TensorType, starts: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
+    """The author's channels along each axis of a slice, as they stand; nothing where an axis has the author's order."""
+    if len(tensor.shape) != len(own.shape):
+        return ()
+    begins = [starts.get(axis, 0) for axis in range(len(own.orders))]
+    return tuple(
+        order[begin : begin + tensor.shape[axis]] if order else ()
+        for axis, (order, begin) in enumerate(zip(own.orders, begins, strict=True))
+    )
+
+
+def _orders_of_slice(kept: Sequence[tuple[int, ...]]) -> tuple[ViewOrder, ...]:
     """Where the channels of a slice stand, if those of the file are counted without the others."""
     found: list[ViewOrder] = []
-    for axis, order in enumerate(own.orders if len(tensor.shape) == len(own.shape) else ()):
-        start = starts.get(axis, 0)
-        kept = order[start : start + tensor.shape[axis]]
-        rank = {channel: number for number, channel in enumerate(sorted(kept))}
-        if tensor.shape[axis] > 1 and list(kept) != sorted(kept):
-            found.append(ViewOrder(axis, 1, tuple(rank[channel] for channel in kept)))
+    for axis, channels in enumerate(kept):
+        rank = {channel: number for number, channel in enumerate(sorted(channels))}
+        if len(channels) > 1 and list(channels) != sorted(channels):
+            found.append(ViewOrder(axis, 1, tuple(rank[channel] for channel in channels)))
     return tuple(found)
+
+
+def chosen_channels(state: Sequence[StateTensor]) -> str:
+    """16 hex digits of the channels that optimizer state is of; empty where all are the first of their axes."""
+    told = {tensor.name: tensor.channels for tensor in state if any(tensor.channels)}
+    return hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:16] if told else ""
 
 
 def _joined(own: Parameter, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ typedef struct {
     size_t entry_count, entry_room;
     int64_t *state_begin; /* -1: not in this file */
     pf_match *match;
+    char channels[32]; /* of its optimizer state, as its metadata says */
     char name[MAX_NAME_BYTES], text[MAX_NAME_BYTES];
 } reader;
 
@@ -120,6 +121,7 @@ static pf_status scan_metadata(reader *file, pf_progress *progress) {
             !pf_scan_string(scan, file->text, sizeof file->text))
             return malformed(file, "__metadata__ does not map strings to strings (of at most 2 KB)");
         if (strcmp(file->name, "step") == 0) PF_TRY(scan_count(file, &progress->steps));
+        if (strcmp(file->name, "channels") == 0) snprintf(file->channels, sizeof file->channels, "%s", file->text);
         if (strcmp(file->name, "optimizer_start") == 0) PF_TRY(scan_count(file, &progress->optimizer_start));
     } while (pf_scan_maybe(scan, ','));
     return pf_scan_expect(scan, '}') ? PF_OK : malformed(file, "__metadata__ is not closed");
@@ -264,6 +266,13 @@ static bool has_optimizer(const reader *file) {
     return false;
 }
 
+/* State of other channels fits by name and shape, and by nothing else. */
+static pf_status check_channels(const reader *file) {
+    if (!has_optimizer(file) || strcmp(file->channels, pf_image_data.channels) == 0) return PF_OK;
+    return pf_fail(PF_WEIGHTS, "weights.channels", "%s: its optimizer state is of other channels than this build trains; "
+                   "start from exported weights, which have none", file->path);
+}
+
 static pf_status load_all(reader *file, unsigned char *memory, bool *found, pf_progress *progress) {
     pf_progress own = {-1, 0};
     PF_TRY(read_header(file));
@@ -271,6 +280,7 @@ static pf_status load_all(reader *file, unsigned char *memory, bool *found, pf_p
     if (own.optimizer_start > 0 && own.optimizer_start > own.steps) return malformed(file, "its optimizer starts after its last step");
     PF_TRY(check_entries(file));
     PF_TRY(check_match(file));
+    PF_TRY(check_channels(file));
     pf_checkpoint_tensors tensors = {file->path, file->descriptor, memory, file->data_offset, file->state_begin};
     PF_TRY(pf_checkpoint_load(&tensors));
     for (uint32_t i = 0; i < pf_image_data.state_count; i++) found[i] |= file->state_begin[i] >= 0;

@@ -62,6 +62,8 @@ static void put_header(sink *out, pf_save_set what, pf_progress progress) {
     put_text(out, text);
     snprintf(text, sizeof text, ",\"optimizer_start\":\"%" PRId64 "\"", progress.optimizer_start);
     if (what == PF_SAVE_ALL && progress.optimizer_start > 0) put_text(out, text);
+    snprintf(text, sizeof text, ",\"channels\":\"%s\"", pf_image_data.channels);
+    if (what == PF_SAVE_ALL && *pf_image_data.channels) put_text(out, text);
     put_text(out, "}");
     for (uint32_t i = 0; i < pf_image_data.state_count; i++) {
         const pf_state *state = &pf_image_data.states[i];

@@ -103,6 +103,7 @@ typedef struct {
     pf_program train, forward, accumulate; /* accumulate: no calls where a step has one micro-batch */
     const pf_state *states;
     uint32_t state_count;
+    const char *channels; /* digest of those that optimizer state is of; empty where they are the first ones */
     pf_tensor inputs[PF_MAX_INPUTS];
     int32_t input_count;
     int64_t batch;

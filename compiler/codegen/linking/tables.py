@@ -20,6 +20,7 @@ from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
 from compiler.program.labels import label_of
 from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, StateTensor
+from compiler.program.state import chosen_channels
 from compiler.step.training import Term
 from compiler.values import Value
 
@@ -323,6 +324,7 @@ class _Tables:
         fields = {
             **programs,
             "states": "states",
+            "channels": c_string(chosen_channels(image.state)),
             "state_count": str(len(self._kept_state())),
             "inputs": f"{{{', '.join(tensors)}}}",
             "input_count": str(len(tensors)),

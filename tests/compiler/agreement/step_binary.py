@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from compiler.bundle.archive import Bundle
@@ -70,7 +71,9 @@ class StepBinary:
         before, after = self.folder / "before.safetensors", self.folder / "after.safetensors"
         constants = {k: v for k, v in load_file(self.weights).items() if k.startswith("constant.")}
         tensors = {name: np.array(array, order="C") for name, array in {**constants, **state}.items()}
-        save_file(tensors, before, metadata={"step": str(start)})
+        with safe_open(self.weights, "np") as initial:
+            about = {**initial.metadata(), "step": str(start)}
+        save_file(tensors, before, metadata=about)
         more = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", value)]
         events = self.run(
             "train", "--weights", before, "--steps", steps, "--order", "sequential", "--save", after, *data, *more

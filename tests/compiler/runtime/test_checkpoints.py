@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from compiler.program.program import BinaryImage
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
     QEMU,
@@ -132,6 +134,36 @@ def test_optimizer_state_of_another_plan_is_refused(binary: Path, tmp_path: Path
     outcome = run(binary, "export", "--weights", path, "--out", tmp_path / "out")
     assert refused(outcome) == (3, "weights", "weights.shape")
     assert "export" in outcome.one("error")["message"]
+
+
+def chosen(image: BinaryImage, channels: tuple[int, ...]) -> BinaryImage:
+    """The image whose momentum of `w` is told to be of these of its channels."""
+    return replace(
+        image,
+        state=tuple(
+            replace(state, channels=((), channels)) if state.name == "optimizer.momentum.w" else state
+            for state in image.state
+        ),
+    )
+
+
+def test_optimizer_state_of_other_channels_is_refused(tmp_path: Path, weights: Path, data: Data) -> None:
+    """It fits by name and shape; an export of the same weights has none of it and is taken."""
+    image = tiny_images.classifier()
+    for folder in ("first", "even", "odd"):
+        (tmp_path / folder).mkdir()
+    first = tiny_images.build(image, tmp_path / "first" / "step")
+    even = tiny_images.build(chosen(image, (0, 2, 4)), tmp_path / "even" / "step")
+    odd = tiny_images.build(chosen(image, (1, 3, 5)), tmp_path / "odd" / "step")
+    trained, exported = tmp_path / "trained.safetensors", tmp_path / "exported.safetensors"
+    run(even, "train", "--weights", weights, *data.arguments, "--steps", "1", "--save", trained)
+    run(even, "export", "--weights", trained, "--out", exported)
+    for binary in (first, odd):
+        outcome = run(binary, "train", "--weights", trained, *data.arguments, "--steps", "1")
+        assert refused(outcome) == (3, "weights", "weights.channels")
+        assert "export" in outcome.one("error")["message"]
+    assert run(even, "train", "--weights", trained, *data.arguments, "--steps", "1").code == 0
+    assert run(odd, "train", "--weights", weights, "--weights", exported, *data.arguments, "--steps", "1").code == 0
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {
