@@ -17,7 +17,7 @@ from compiler.graph import Graph, Parameter
 from compiler.program.program import KernelCall, Program
 from compiler.step.plan import UpdatePlan, UpdateSlice
 from compiler.step.planning.layers import Layer, adapter_names, layers_of
-from compiler.step.planning.selection import module_paths
+from compiler.step.planning.names import module_paths
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
 from compiler.warnings import printable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from compiler.channels.blocks import Units
 from compiler.channels.choose import Chosen, choose
 from compiler.channels.coupling import couple
 from compiler.graph import Graph
@@ -18,12 +19,12 @@ def chosen_by(graph: Graph, rules: Sequence[UpdateRule], deciding: Mapping[str, 
     """
     found: dict[Value, tuple[int, tuple[int, ...]]] = {}
     choosing = [(position, rule) for position, rule in enumerate(rules) if rule.channels is not None]
-    coupling = couple(graph) if choosing else None
+    known = Units(couple(graph)) if choosing else None
     by_rule: dict[int, list[Value]] = {}
     for value, own in graph.parameters.items():
         by_rule.setdefault(id(deciding.get(own.name)), []).append(value)
     for position, rule in choosing:
         values = by_rule.get(id(rule))
-        if values and coupling is not None and rule.channels is not None:
-            found |= choose(coupling, rule.channels, values, f"plan.update[{position}]")
+        if values and known is not None and rule.channels is not None:
+            found |= choose(known, rule.channels, values, f"plan.update[{position}]")
     return found

@@ -13,7 +13,7 @@ from compiler.graph import Graph, Parameter
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.documents import SparsePlan
 from compiler.step.arranged import with_ranges
-from compiler.step.plan import plan_warnings, resolve_plan
+from compiler.step.plan import decide_plan, resolve_plan
 from compiler.values import Value
 
 PRODUCT: dict[str, Any] = {"transpose_a": False, "transpose_b": False}
@@ -97,7 +97,7 @@ def test_short_forms_and_later_rules() -> None:
 
 def test_what_has_no_such_axis_learns_whole_with_a_warning() -> None:
     plan = SparsePlan.parse({"update": [{"parameters": ["up", "bias"], "channels": [1, 3]}]})
-    assert [one.code for one in plan_warnings(GRAPH, plan)] == ["plan.channels_without_axis"]
+    assert [one.code for one in decide_plan(GRAPH, plan).warnings] == ["plan.channels_without_axis"]
     assert with_ranges(GRAPH, resolve_plan(GRAPH, SparsePlan.parse("full")))[0] is GRAPH
 
 
