@@ -84,7 +84,11 @@ def decide_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> D
     """
     model = Named(graph, PlanError)
     asked = _asked(model, plan, reach)
-    chosen = _chosen(graph, plan, asked.rules)
+    by_channel = chosen_by(graph, plan.rules, asked.rules)
+    chosen = {
+        value: _part(graph.parameters[value].shape[axis], axis, channels)
+        for value, (axis, channels) in by_channel.chosen.items()
+    }
     learning = {
         value: chosen.get(value) or _slice(parameter, asked.rules[parameter.name])
         for value, parameter in graph.parameters.items()
@@ -92,8 +96,8 @@ def decide_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> D
     }
     if not learning and plan.lora is None:
         raise _trains_nothing(graph, plan, asked)
-    said = (*_left_out(graph, plan, asked), *_odd_parts(graph, asked, chosen), *_idle_frozen(model, plan))
-    return Decided(learning, said)
+    odd = (*_odd_parts(graph, asked, chosen), *by_channel.warnings)
+    return Decided(learning, (*_left_out(graph, plan, asked), *odd, *_idle_frozen(model, plan)))
 
 
 def resolve_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> UpdatePlan:
@@ -234,14 +238,6 @@ def _refuse(graph: Graph, asked: Mapping[str, str]) -> None:
             where=asked[refused[0]],
             hint=f"{first.remedy}, or freeze them by a last rule with ratio 0",
         )
-
-
-def _chosen(graph: Graph, plan: SparsePlan, rules: Mapping[str, UpdateRule]) -> dict[Value, UpdateSlice]:
-    """What the rules with `channels` let learn. Raises: PlanError."""
-    return {
-        value: _part(graph.parameters[value].shape[axis], axis, channels)
-        for value, (axis, channels) in chosen_by(graph, plan.rules, rules).items()
-    }
 
 
 def _part(extent: int, axis: int, channels: tuple[int, ...]) -> UpdateSlice:
