@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.errors import SpecError
+from compiler.errors import PlanError, SpecError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, run_passes
@@ -83,6 +83,12 @@ def test_what_freezes_nothing_is_told() -> None:
     assert "wide" not in found[0].message
     assert "narrow.bias" in found[0].hint
     assert not told(layers(), "{preset: full, frozen: ['wide.*', narrow.bias]}")
+
+
+def test_frozen_that_leaves_nothing_to_learn_is_named() -> None:
+    with pytest.raises(PlanError, match="`frozen` freezes all 8 parameters that plan 'full' lets learn") as refusal:
+        resolve_plan(layers(), SparsePlan.parse("{preset: full, frozen: '*'}"))
+    assert refusal.value.where == "plan.frozen"
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def same_on_onnx_runtime(
     losses, after = binary.train(start, steps, data, batch_seed=seed)
     found, ended = own.train(start, _batches(own.graph, data, steps))
     np.testing.assert_allclose(found, losses, rtol=1e-3)
-    assert moved_otherwise(start, after, ended, steps, noise) == []
+    problems = moved_otherwise(start, after, ended, steps, noise)
+    assert not problems, problems
 
 
 def moved_otherwise(start: Arrays, after: Arrays, ended: Arrays, steps: int, noise: Collection[str] = ()) -> list[str]:
