@@ -39,10 +39,10 @@ def chosen_by(graph: Graph, rules: Sequence[UpdateRule], deciding: Mapping[str, 
         values = by_rule.get(id(rule))
         if values and known is not None and rule.channels is not None:
             where = f"plan.update[{position}]"
-            own = choose(known, rule.channels, values, where)
-            found |= own
+            picked = choose(known, rule.channels, values, where)
+            found |= picked
             if rule.channels.along == "heads" and not known.attentions:
-                told.append(_heads_assumed(graph, rule.channels, list(own), where))
+                told.append(_heads_assumed(graph, rule.channels, list(picked), where))
     return ByChannel(found, tuple(told))
 
 

@@ -181,11 +181,11 @@ def test_what_is_decided_later_does_not_count_in_a_choice_by_magnitude(later: st
     """The first unit is the largest in `down`, the last one in `up`."""
     graph = plain()
     by_name = {own.name: value for value, own in graph.parameters.items()}
-    graph.arrays[by_name["up"]][:, -1] = 10  # type: ignore[index]
-    graph.arrays[by_name["down"]][0] = 100  # type: ignore[index]
+    graph.arrays[by_name["up"]][:, -1] = 10
+    graph.arrays[by_name["down"]][0] = 100
     first = {"parameters": ["*"], "channels": {"ratio": 0.1, "along": "ffn", "select": "magnitude"}}
-    plan = {"update": [first]}
+    plan: dict[str, Any] = {"update": [first]}
     both = resolve_plan(graph, SparsePlan.parse(plan))
     assert {part.start for part in both.values()} == {0}
-    more = {"frozen": ["down"]} if later == "frozen" else {"update": [first, {"parameters": ["down"]}]}
+    more: dict[str, Any] = {"frozen": ["down"]} if later == "frozen" else {"update": [first, {"parameters": ["down"]}]}
     assert resolve_plan(graph, SparsePlan.parse(plan | more))[by_name["up"]].start == 5
