@@ -102,12 +102,12 @@ def _end_of(text: str, most: int) -> str:
 
 def _memory(memory: Told, totals: Told) -> list[str]:
     arena, bound, optimizer = memory["arena_bytes"], memory["bound_bytes"], memory["optimizer_bytes"]
-    gap = f": {arena / bound - 1:.2%} above it" if bound else ""
+    gap = f"{arena / bound - 1:.2%} above" if bound else "at"
     state, sums = totals["optimizer_bytes"], totals["accumulator_bytes"]
     parts = (
-        ("peak", memory["peak_bytes"], f"all of the following; {memory['limit_bytes']:,} are allowed"),
-        ("arena", arena, f"what a step makes; no packing gets below {bound:,}, its lower bound{gap}"),
-        ("weights", memory["weights_bytes"], "with all constants"),
+        ("peak", memory["peak_bytes"], f"all of these; {memory['limit_bytes']:,} are allowed"),
+        ("arena", arena, f"what a step makes; {gap} its lower bound of {bound:,}"),
+        ("weights", memory["weights_bytes"], "parameters, constants, and packed copies of frozen weights"),
         (
             "optimizer",
             optimizer,

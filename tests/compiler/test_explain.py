@@ -94,7 +94,7 @@ def test_the_peak_stands_beside_its_lower_bound(capsys: pytest.CaptureFixture[st
     assert memory["limit_bytes"] == 1_000_000
     text = explained(capsys, tmp_path, "full", "{batch: 2, memory_limit_bytes: 1000000}")
     assert f"peak       {memory['peak_bytes']:,} B" in text
-    assert f"no packing gets below {memory['bound_bytes']:,}, its lower bound" in text
+    assert f"above its lower bound of {memory['bound_bytes']:,}" in text
     assert "1,000,000 are allowed" in text
 
 
