@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from device_agents.wire import LOCAL_MODES, RunSettings
-from pockfarm.commands.settings import add_setting_options, given_settings
+from device_agents.wire import LOCAL_MODES
+from pockfarm.commands.settings import add_setting_options, chosen_settings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.summary import is_diverged, memory_text, report_text
 from pockfarm.table import seconds, text_table
@@ -157,8 +157,10 @@ def _build(options: argparse.Namespace) -> int:
 
 def _exec(options: argparse.Namespace) -> int:
     local = load_local()
-    settings = RunSettings(options.mode, **given_settings(options, options.mode))
+    settings = chosen_settings(options, options.mode)
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
+    if options.adapter is not None:
+        load_adapters().check_has_adapters(options.bundle)
     chosen = local.ExecOptions(settings, **{name: getattr(options, name) for name in names})
     with tempfile.TemporaryDirectory(prefix="pockfarm-exec-") as folder:
         if options.weights is not None:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
-from device_agents.wire import ProtocolError, RunSettings, Setting, check_taken, default_of, settings_of
+from device_agents.wire import LocalMode, ProtocolError, RunSettings, Setting, check_taken, default_of, settings_of
 from pockfarm.errors import UsageError
 
 
@@ -32,6 +32,17 @@ def given_settings(options: argparse.Namespace, mode: str, kind: type[RunSetting
     except ProtocolError as problem:
         raise UsageError(str(problem)) from None
     return given
+
+
+def chosen_settings(options: argparse.Namespace, mode: LocalMode) -> RunSettings:
+    """The settings of a run on this machine. Raises: UsageError, by its option, for what does not fit the others."""
+    given = given_settings(options, mode)
+    try:
+        return RunSettings(mode, **given)
+    except ProtocolError as problem:
+        known = settings_of(RunSettings).get(problem.where)
+        said = str(problem).removeprefix(f"{problem.where}: ")
+        raise UsageError(f"{known.option if known else problem.where}: {said}") from None
 
 
 def _help(known: Setting, modes: Sequence[str], default: Any) -> str:

@@ -63,6 +63,11 @@ def test_targets_are_listed_and_host_is_resolved(capsys: pytest.CaptureFixture[s
         (["build", "{model}", "--plan", "update: [{parameters: 7}]", "--out", "x"], "plan.update"),
         (["build", "{model}", "--out", "x"], "[model."),
         (["exec", "none.pfb", "profile"], "none.pfb: no such file"),
+        (["exec", "none.pfb", "train", "--patience", "3"], "--patience: must be left out, or `validation` set"),
+        (["exec", "none.pfb", "train", "--save-best"], "--save-best: must be left out, or `validation` set"),
+        (["exec", "none.pfb", "train", "--adapter", "a"], "none.pfb: No such file"),
+        (["exec", "{model}", "train", "--adapter", "a"], "is no bundle"),
+        (["delta", "--base", "{noise}", "--apply", "x", "--out", "y"], "its header is no text"),
     ],
 )
 def test_what_a_user_can_change_is_told_without_a_traceback(
@@ -70,8 +75,10 @@ def test_what_a_user_can_change_is_told_without_a_traceback(
 ) -> None:
     model = tmp_path / "broken.onnx"
     model.write_bytes(b"this is no model")
+    (tmp_path / "noise").write_bytes(b"\x04" + bytes(7) + b"\x8f\xff\x00\x01")
     monkeypatch.chdir(tmp_path)
-    assert cli.main([word.replace("{model}", str(model)) for word in arguments]) == 2
+    places = {"{model}": str(model), "{noise}": "noise"}
+    assert cli.main([places.get(word, word) for word in arguments]) == 2
     err = capsys.readouterr().err
     assert told in err
     assert "Traceback" not in err
