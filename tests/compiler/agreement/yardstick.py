@@ -36,7 +36,7 @@ class Yardstick:
     """How far PyTorch's own gradients in float32 are from the exact ones, in the worst order of evaluation."""
 
     @classmethod
-    def of(cls, exact: State, singles: Sequence[State]) -> Yardstick:
+    def of(cls, exact: Mapping[str, np.ndarray], singles: Sequence[Mapping[str, np.ndarray]]) -> Yardstick:
         """From float64's gradients, and float32's in several orders."""
         return cls(
             max(float(np.linalg.norm(gradient)) for gradient in exact.values()),
