@@ -24,14 +24,23 @@ def add_setting_options(
 
 
 def given_settings(options: argparse.Namespace, mode: str, kind: type[RunSettings] = RunSettings) -> dict[str, Any]:
-    """The settings that were given. Raises: UsageError for one that the mode does not take."""
+    """The settings that were given. Raises: UsageError for one that the mode does not take, or that does nothing."""
     found = {name: getattr(options, name, None) for name in settings_of(kind)}
     given = {name: value for name, value in found.items() if value is not None}
     try:
         check_taken(mode, given, kind)
+        kind(mode, **given)  # type: ignore[arg-type]
     except ProtocolError as problem:
         raise UsageError(str(problem)) from None
     return given
+
+
+def check_validation(settings: RunSettings, option: str, value: object) -> None:
+    """What the settings say of validations goes with the option that names data for them. Raises: UsageError."""
+    try:
+        settings.check_validation(option, is_given=value is not None)
+    except ProtocolError as problem:
+        raise UsageError(str(problem)) from None
 
 
 def _help(known: Setting, modes: Sequence[str], default: Any) -> str:
