@@ -148,7 +148,7 @@ def test_bytes_that_are_not_the_signed_ones_are_refused(farm: FakeFarm, start_ag
     start_agent("--once").wait()
     outcome = farm.report().outcome
     assert outcome.state == "failed"
-    assert "digest" in outcome.code
+    assert "digest" in str(outcome.code)
 
 
 # ------------------------------------------------------------------------------------------------------ older agents
