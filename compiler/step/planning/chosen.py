@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compiler.channels.choose import Chosen, choose
-from compiler.channels.coupling import couple
+from compiler.channels.coupling import Coupling
 from compiler.graph import Graph
 from compiler.spec.documents import UpdateRule
 from compiler.values import Value
@@ -18,7 +18,7 @@ def chosen_by(graph: Graph, rules: Sequence[UpdateRule], deciding: Mapping[str, 
     """
     found: dict[Value, tuple[int, tuple[int, ...]]] = {}
     choosing = [(position, rule) for position, rule in enumerate(rules) if rule.channels is not None]
-    coupling = couple(graph) if choosing else None
+    coupling = Coupling(graph) if choosing else None
     by_rule: dict[int, list[Value]] = {}
     for value, own in graph.parameters.items():
         by_rule.setdefault(id(deciding.get(own.name)), []).append(value)
