@@ -255,3 +255,5 @@ RULES: Mapping[str, Rule] = {
     "recurrence": _recurrence,
 }
 """Operator -> what it does with its axes."""
+VIEWS = frozenset({"identity", "reshape", "transpose"})
+"""Operators that hand on every element of their operand, once, and nothing else."""

@@ -1,6 +1,6 @@
 """Which axes of a graph's values have to be in one order, by what each operator does with its axes.
 
-What nobody has thought through stays in the model's order (`compiler.axes.rules`), as do the model's inputs and outputs.
+What nobody has thought through stays in the model's order (`compiler.axes.rules`), as do its inputs and outputs.
 Parameters and constants are free, since their elements move too.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from compiler.axes.facts import Alike, Axis, Fact, Fixed, Reshaped, Stems
 from compiler.axes.rules import facts_of
 from compiler.channels.atoms import Atom, factors, pin, split_off, unite
-from compiler.channels.layers import Wires
+from compiler.channels.outputs import Wires
 from compiler.graph import Graph, Node
 from compiler.values import Value
 
