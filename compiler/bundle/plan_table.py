@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from compiler.channels.slices import UpdateSlice
 from compiler.graph import Graph, Parameter
 from compiler.program.program import KernelCall, Program
-from compiler.step.plan import UpdatePlan, UpdateSlice
+from compiler.step.plan import UpdatePlan
 from compiler.step.planning.layers import Layer, adapter_names, layers_of
 from compiler.step.planning.names import module_paths
 from compiler.step.training import TrainingGraph

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from compiler.channels.atoms import Atom, factors
 from compiler.channels.coupling import Coupling
-from compiler.channels.layers import output_axis
+from compiler.channels.outputs import output_axis
 from compiler.errors import PlanError
 from compiler.values import Value
 from compiler.warnings import few_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.channels.blocks import Units, feed_forward_of, heads_of
-from compiler.channels.layers import layer_of, output_axis
+from compiler.channels.outputs import output_axis, outputs_of
 from compiler.errors import PlanError
 from compiler.graph import Graph
 from compiler.spec.channels import Channels
@@ -67,7 +67,7 @@ def _lanes(known: Units, asked: Channels, values: Sequence[Value], where: str) -
         own = graph.parameters[value]
         axis = own.channel_axis if asked.along == "input" else output_axis(wires, value)
         if axis is not None:
-            of = value if asked.along == "input" else layer_of(wires, value, among)
+            of = value if asked.along == "input" else outputs_of(wires, value, among)
             lanes.append(Lane(value, axis, own.shape[axis], 1, (of, own.shape[axis])))
     if not lanes:
         raise PlanError(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compiler.channels.orders import is_run
+from compiler.channels.slices import WHOLE, UpdateSlice
 from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec.documents import SparsePlan, UpdateRule
@@ -19,35 +20,8 @@ from compiler.step.planning.selection import near_parameters, selected_by, some_
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 
-
-@dataclass(frozen=True, slots=True)
-class UpdateSlice:
-    """The part of one parameter that learns: `size` channels from `start` along inside axis `axis`; -1 means all.
-
-    Where these do not follow one another yet, `channels` names them in the file's order, and `compiler.step.arranged`
-    makes a range of them.
-    """
-
-    axis: int = -1
-    start: int = 0
-    size: int = 0
-    channels: tuple[int, ...] = ()
-
-    @property
-    def is_whole(self) -> bool:
-        """True if every element learns."""
-        return self.axis < 0
-
-    def elements(self, shape: tuple[int, ...]) -> int:
-        """How many elements of a parameter of this inside shape learn."""
-        whole = math.prod(shape)
-        return whole if self.is_whole else whole // shape[self.axis] * self.size
-
-
 UpdatePlan = Mapping[Value, UpdateSlice]
 """Parameter -> what learns of it, in the model's order; parameters that do not appear are frozen."""
-
-WHOLE = UpdateSlice()
 
 
 @dataclass(slots=True)

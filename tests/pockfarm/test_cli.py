@@ -68,7 +68,10 @@ def test_targets_are_listed_and_host_is_resolved(capsys: pytest.CaptureFixture[s
             ["exec", "none.pfb", "train", "--patience", "3"],
             "--patience: must be left out, or `validation` or `--validation-data` set",
         ),
-        (["exec", "none.pfb", "train", "--save-best"], "--save-best: must be left out, or `validation` set"),
+        (
+            ["exec", "none.pfb", "train", "--save-best"],
+            "--save-best: must be left out, or `validation` or `--validation-data` set",
+        ),
         (["exec", "none.pfb", "train", "--adapter", "a"], "none.pfb: No such file"),
         (["exec", "{model}", "train", "--adapter", "a"], "is no bundle"),
         (["delta", "--base", "{noise}", "--apply", "x", "--out", "y"], "its header is no text"),

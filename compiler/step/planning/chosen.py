@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compiler.channels.blocks import Units
 from compiler.channels.choose import Chosen, choose
-from compiler.channels.coupling import couple
+from compiler.channels.coupling import Coupling
 from compiler.graph import Graph
 from compiler.spec.channels import Channels
 from compiler.spec.rules import UpdateRule
@@ -31,7 +31,7 @@ def chosen_by(graph: Graph, rules: Sequence[UpdateRule], deciding: Mapping[str, 
     found: dict[Value, tuple[int, tuple[int, ...]]] = {}
     told: list[CompileWarning] = []
     choosing = [(position, rule) for position, rule in enumerate(rules) if rule.channels is not None]
-    known = Units(couple(graph)) if choosing else None
+    known = Units(Coupling(graph)) if choosing else None
     by_rule: dict[int, list[Value]] = {}
     for value, own in graph.parameters.items():
         by_rule.setdefault(id(deciding.get(own.name)), []).append(value)
