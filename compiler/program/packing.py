@@ -1,7 +1,7 @@
 """Offsets for blocks of known size and life: orders of a first-fit, a short search from the best, fillings from below.
 
-Both searches are fixed in length, so packing takes time in proportion to the blocks, and gives the same bytes each time. The
-most bytes alive at one call are the bound below which no packing gets; packing ends where it is reached.
+Both searches are fixed in length, so packing takes time in proportion to the blocks and gives the same bytes each time.
+The most bytes alive at one call are the bound below which no packing gets; packing ends where it is reached.
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ class StepBinary:
 
     @classmethod
     def unpack(cls, bundle: Bundle, folder: Path, runner: tuple[str, ...] = ()) -> StepBinary:
-        """Write the bundle's files under `folder`."""
+        """Write the bundle's files under `folder`; an arena of a megabyte is hardly larger than what lives in it."""
+        memory = bundle.manifest["memory"]
+        assert memory["arena_bytes"] <= 1.02 * memory["bound_bytes"] or memory["arena_bytes"] < 1_000_000
         with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
             archive.extractall(folder, filter="data")
         return cls(folder, runner)
