@@ -43,6 +43,8 @@ class TrainingGraph:
         beside = model.with_name(f"{model.stem}.state.safetensors")
         self.state: Arrays = load_file(beside) if state is None else state
         self.steps = 0
+        self.learning_rate: float = json.loads(self.about["spec"])["optimizer"]["learning_rate"]
+        """Of the steps to come: a schedule, also that of the spec, is followed by setting it before each."""
         self.seed = seed
 
     def step(self, inputs: Mapping[str, NDArray[Any]], labels: Mapping[str, NDArray[Any]] | NDArray[Any]) -> float:
@@ -90,7 +92,7 @@ class TrainingGraph:
         """The numbers of this step, counted from 1."""
         chosen, t = json.loads(self.about["spec"])["optimizer"], self.steps
         formulas: Mapping[str, Callable[[], float]] = {
-            "learning_rate": lambda: chosen["learning_rate"],
+            "learning_rate": lambda: self.learning_rate,
             "bias_correction_1": lambda: 1 - chosen["beta1"] ** t,
             "bias_correction_2_sqrt": lambda: math.sqrt(1 - chosen["beta2"] ** t),
             "fresh_share": lambda: t ** chosen["beta2_decay"],

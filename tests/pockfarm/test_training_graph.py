@@ -52,6 +52,16 @@ def test_what_is_written_trains(model: Path, capsys: pytest.CaptureFixture[str])
     assert not any(np.array_equal(weights[name], stored[name]) for name in weights)
 
 
+def test_a_rate_of_the_loops_own_is_followed(model: Path) -> None:
+    """Warm-up from 0: the first step changes nothing, the second does."""
+    graph = TrainingGraph(_exported(model, "--plan", "last-layer"))
+    before, changed = graph.weights(), []
+    for graph.learning_rate in (0.0, 0.01):
+        _losses(graph, steps=1)
+        changed.append(any(not np.array_equal(array, before[name]) for name, array in graph.weights().items()))
+    assert changed == [False, True]
+
+
 def test_large_frozen_weights_lie_beside_it(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _losses(TrainingGraph(_exported(model, "--plan", "last-layer")))
     monkeypatch.setattr(training_files, "EMBEDDED_BYTES", 1 << 10)
