@@ -12,7 +12,6 @@ from pathlib import Path
 from fastapi import APIRouter
 
 from compiler.codegen.family import FAMILIES as KERNEL_FAMILIES
-from compiler.codegen.linking.hyper import TOLD
 from compiler.frontend.rows import ROWS
 from compiler.kernels import spec as kernel_spec
 from compiler.ops import FAMILIES, OPERATORS
@@ -22,14 +21,6 @@ from compiler.pipeline import walk
 from compiler.rewriting.passes import Trace, each_of, name_of
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
-from compiler.spec.loss import LossKind
-from compiler.spec.optimizer import OptimizerKind
-from compiler.spec.rules import SELECTORS
-from compiler.spec.schemes import SchemeKind
-from compiler.step.loss_kinds import LOSSES
-from compiler.step.optimizer import HYPER_KINDS
-from compiler.step.planning.schemes import BLOCKS
-from compiler.step.planning.selection import SELECTIONS
 from compiler.targets import load
 from device_agents.devices import DEVICE_KINDS, DeviceKind
 from device_agents.job.step_events import EVENTS
@@ -116,13 +107,6 @@ def test_every_event_of_the_runtime_is_one_that_the_agent_knows() -> None:
     calls = " ".join(call for path in sources for call in re.findall(r"pf_event\(([^;]*)\);", path.read_text()))
     # The agent never asks a binary for `info`.
     assert set(re.findall(r'"(\w+)"', calls)) - {"info"} == set(EVENTS)
-
-
-def test_every_kind_of_a_spec_has_its_rows() -> None:
-    assert set(LOSSES) == set(typing.get_args(LossKind))
-    assert set(HYPER_KINDS) == set(TOLD) == set(typing.get_args(OptimizerKind))
-    assert set(SELECTIONS) == set(SELECTORS)
-    assert set(BLOCKS) == set(typing.get_args(SchemeKind))
 
 
 def test_every_command_is_offered() -> None:
