@@ -165,6 +165,8 @@ ALL: dict[str, Any] = {"terms": [
     {**ONE["bce, all"][0], "output": "tags", "labels": "soft", "weight": 0.5},
     {"output": "tags", "ignore_index": 0, "weight": 0.25},
     {"kind": "huber", "output": "numbers", "labels": "numbers"},
+    {"kind": "l1", "output": "numbers", "labels": "numbers", "weight": 0.75},
+    {"kind": "mse", "output": "numbers", "labels": "numbers", "weight": 1.5},
 ]}  # fmt: skip
 
 
@@ -176,6 +178,8 @@ def summed(tags: Tensor, numbers: Tensor, y: Tensor, wanted_numbers: Tensor, sof
         0.5 * share * ONE["bce, all"][2](tags, numbers, soft),
         0.25 * by_class(ignore_index=0)(tags, numbers, y),
         F.huber_loss(numbers, wanted_numbers),
+        0.75 * F.l1_loss(numbers, wanted_numbers),
+        1.5 * F.mse_loss(numbers, wanted_numbers),
     ]
     return torch.stack(terms).sum()
 
