@@ -14,16 +14,26 @@ import pytest
 from tests.architecture.sources import ROOT, tracked_files
 from tests.docs.recipe import Edit, read_recipe
 
+UNFINISHED = shutil.ignore_patterns("*.pyc.*")
+"""What another process is writing."""
 PAGES = sorted((ROOT / "docs/extending").glob("*.md"))
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The tracked files, in a folder of their own."""
+def copy(tmp_path: Path, kernel_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tracked files, in a folder of their own, with what Python compiled of them, and the kernels that tests built.
+
+    Both are valid only for the sources that they were made from.
+    """
+    monkeypatch.setenv("POCKFARM_TEST_CACHE", str(kernel_cache))
     for path in tracked_files():
         target = tmp_path / "tree" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, target)
+    for folder in {path.parent for path in tracked_files() if path.suffix == ".py"}:
+        compiled = ROOT / folder / "__pycache__"
+        if compiled.is_dir():
+            shutil.copytree(compiled, tmp_path / "tree" / folder / "__pycache__", ignore=UNFINISHED)
     subprocess.run(["git", "init", "-q", str(tmp_path / "tree")], check=True)
     return tmp_path / "tree"
 
