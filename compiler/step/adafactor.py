@@ -23,6 +23,7 @@ from compiler.channels.slices import UpdateSlice
 from compiler.graph import Parameter, TensorType
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.optimizer import OptimizerSpec
+from compiler.step.autodiff import slice_of
 from compiler.step.clipping import sum_of_squares
 from compiler.values import Value
 
@@ -57,7 +58,7 @@ def update(
         fresh = {state: moment}
     floor = b.constant(spec.eps1**2)
     direction = b.emit("mul", gradient, b.emit("rsqrt", b.emit("maximum", moment, floor)))
-    step = _step(b, _learning(b, parameter, part), direction, rates, spec)
+    step = _step(b, slice_of(b, parameter, part), direction, rates, spec)
     window = {"axis": part.axis, "start": part.start}
     operands = (parameter, direction, step, rates.learning)
     b.emit("scaled_update", *operands, output=parameter.updated(), weight_decay=weight_decay, **window)
@@ -103,16 +104,6 @@ def _blended(b: GraphBuilder, state: Value, new: Value, fresh: Value) -> Value:
     """(1 - fresh) state + fresh new: a sum of what is not negative, without cancellation."""
     kept = b.emit("mul", state, b.emit("sub", b.constant(1.0), fresh))
     return b.emit("add", kept, b.emit("mul", new, fresh))
-
-
-def _learning(b: GraphBuilder, parameter: Value, part: UpdateSlice) -> Value:
-    """The part of a parameter that learns."""
-    if part.is_whole:
-        return parameter
-    shape = b.shape(parameter)
-    starts = tuple(part.start if i == part.axis else 0 for i in range(len(shape)))
-    stops = tuple(part.start + part.size if i == part.axis else extent for i, extent in enumerate(shape))
-    return b.emit("slice", parameter, starts=starts, stops=stops, steps=(1,) * len(shape))
 
 
 def _step(b: GraphBuilder, weight: Value, direction: Value, rates: Rates, spec: OptimizerSpec) -> Value:

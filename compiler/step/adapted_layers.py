@@ -24,7 +24,7 @@ _WILD = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class AdaptedWeight:
     """A weight that an adapter can stand beside, and the nodes that compute with it, all alike."""
 
     value: Value
@@ -69,7 +69,7 @@ def module_of(name: str) -> str:
 class Chosen:
     """The layers that get adapters, in the model's order, and what is to be said of others that the targets match."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[AdaptedWeight, ...]
     warnings: tuple[CompileWarning, ...] = ()
 
 
@@ -81,7 +81,7 @@ def chosen_layers(graph: Graph, targets: Sequence[str], learning: Collection[str
     comparisons of names than `compiler.step.planning.names` allows.
     """
     found = _layers(graph)
-    layers: dict[str, Layer] = {}
+    layers: dict[str, AdaptedWeight] = {}
     left_out: dict[str, str] = {}
     compared, first = Comparisons(PlanError), {target: position for position, target in reversed([*enumerate(targets)])}
     for target, position in reversed(first.items()):
@@ -118,11 +118,11 @@ def _said(left_out: Mapping[str, str]) -> tuple[CompileWarning, ...]:
     return (CompileWarning("plan.adapters_left_out", "plan.lora.targets", message, hint),)
 
 
-def _layers(graph: Graph) -> dict[str, Layer | str]:
+def _layers(graph: Graph) -> dict[str, AdaptedWeight | str]:
     """Weight -> its layer, or why it cannot take an adapter. Vectors are no weights of layers."""
     readers = graph.consumers()
     folded = {norm.weight for norm in graph.origins.norms}
-    found: dict[str, Layer | str] = {}
+    found: dict[str, AdaptedWeight | str] = {}
     for value, parameter in graph.parameters.items():
         if not parameter.may_learn or len(parameter.file_shape) < 2:
             continue
@@ -135,7 +135,7 @@ def _layers(graph: Graph) -> dict[str, Layer | str]:
     return found
 
 
-def _layer(graph: Graph, value: Value, parameter: Parameter, nodes: Sequence[Node]) -> Layer | str:
+def _layer(graph: Graph, value: Value, parameter: Parameter, nodes: Sequence[Node]) -> AdaptedWeight | str:
     uses = [_use(graph, value, node) for node in nodes]
     if not uses:
         return "nothing reads it"
@@ -150,7 +150,7 @@ def _layer(graph: Graph, value: Value, parameter: Parameter, nodes: Sequence[Nod
     plain = parameter.view_shape == parameter.file_shape
     if not plain or (form == "conv" and parameter.perm != _CONV_ORDER):
         return f"{nodes[0].layer} reads it in another shape than {list(parameter.file_shape)}"
-    return Layer(value, parameter, form, tuple(nodes))
+    return AdaptedWeight(value, parameter, form, tuple(nodes))
 
 
 def _use(graph: Graph, value: Value, node: Node) -> tuple[Form | None, str]:
@@ -175,17 +175,17 @@ def _use(graph: Graph, value: Value, node: Node) -> tuple[Form | None, str]:
     return None, f"it is no weight of a linear layer, 2-D convolution or embedding: {node.op} ({node.layer}) reads it"
 
 
-def _all_linear(graph: Graph, found: Mapping[str, Layer | str]) -> list[str]:
+def _all_linear(graph: Graph, found: Mapping[str, AdaptedWeight | str]) -> list[str]:
     """Every linear layer but the last one of the model."""
     products = [node.inputs[1] for node in graph.nodes if node.op == "matmul" and node.inputs[1] in graph.parameters]
     layers = [found.get(graph.parameters[value].name) for value in dict.fromkeys(products) if value != products[-1]]
-    names = [one.parameter.name for one in layers if isinstance(one, Layer) and one.form == "linear"]
+    names = [one.parameter.name for one in layers if isinstance(one, AdaptedWeight) and one.form == "linear"]
     if not names:
         raise PlanError("the model has no linear layer before its last one", where="plan.lora.targets")
     return names
 
 
-def _matching(graph: Graph, found: Mapping[str, Layer | str], target: str, where: str) -> list[str]:
+def _matching(graph: Graph, found: Mapping[str, AdaptedWeight | str], target: str, where: str) -> list[str]:
     names = [name for name in found if matches(name, target)]
     if names:
         return names

@@ -24,7 +24,7 @@ from compiler.graph import Array, Graph, Node, Parameter
 from compiler.origins import Adapter
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.adapters import AdapterSpec
-from compiler.step.adapted_layers import Layer, chosen_layers
+from compiler.step.adapted_layers import AdaptedWeight, chosen_layers
 from compiler.step.adapter_start import normal, row_lengths, uniform
 from compiler.step.plan import UpdatePlan
 from compiler.values import Value
@@ -78,7 +78,7 @@ def attach_adapters(graph: Graph, plan: UpdatePlan, spec: AdapterSpec | None) ->
 class _Beside:
     """An adapter beside a layer: its values, and what is known of them."""
 
-    layer: Layer
+    layer: AdaptedWeight
     origin: Adapter
     parameters: Mapping[Value, Parameter]
 
@@ -87,7 +87,7 @@ class _Beside:
         return next(value for value, known in self.parameters.items() if known.name == name)
 
 
-def _beside(b: GraphBuilder, layer: Layer, spec: AdapterSpec) -> _Beside:
+def _beside(b: GraphBuilder, layer: AdaptedWeight, spec: AdapterSpec) -> _Beside:
     """An adapter with its first elements, which change nothing of what the layer computes."""
     _refuse_unfit(layer, spec)
     end = layer.module + (".lora_embedding_" if layer.form == "embedding" else ".lora_")
@@ -112,20 +112,22 @@ def _beside(b: GraphBuilder, layer: Layer, spec: AdapterSpec) -> _Beside:
     return _Beside(layer, origin, dict(held))
 
 
-def _shapes(layer: Layer, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _shapes(layer: AdaptedWeight, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Of A and B in a file: those of `peft`."""
     if layer.form == "conv":
         return (rank, *layer.parameter.file_shape[1:]), (layer.outputs, rank, 1, 1)
     return (rank, layer.inputs), (layer.outputs, rank)
 
 
-def _held(b: GraphBuilder, layer: Layer, name: str, array: Array, perm: tuple[int, ...]) -> tuple[Value, Parameter]:
+def _held(
+    b: GraphBuilder, layer: AdaptedWeight, name: str, array: Array, perm: tuple[int, ...]
+) -> tuple[Value, Parameter]:
     view = array.shape if len(perm) == array.ndim else (array.size,)
     known = Parameter(name, array.shape, view, perm, "weight", layer.nodes[0].layer)
     return b.held(known.to_inside(array)), known
 
 
-def _refuse_unfit(layer: Layer, spec: AdapterSpec) -> None:
+def _refuse_unfit(layer: AdaptedWeight, spec: AdapterSpec) -> None:
     if spec.kind == "dora" and layer.form == "embedding":
         raise PlanError(
             f"{layer.module!r} is an embedding, which kind: dora does not take",
@@ -141,7 +143,7 @@ def _refuse_unfit(layer: Layer, spec: AdapterSpec) -> None:
         )
 
 
-def _idle_rank(layers: Sequence[Layer], rank: int) -> tuple[CompileWarning, ...]:
+def _idle_rank(layers: Sequence[AdaptedWeight], rank: int) -> tuple[CompileWarning, ...]:
     """A product of rank r is any matrix with a side of r: more only costs."""
     idle = [layer.module for layer in layers if rank > min(layer.inputs, layer.outputs)]
     if not idle:
@@ -177,7 +179,7 @@ def _emit(b: GraphBuilder, node: Node, adapter: _Beside) -> None:
     b.emit("mul", b.emit("add", base, many), factor, output=node.output)
 
 
-def _through_a(b: GraphBuilder, node: Node, layer: Layer, a: Value) -> Value:
+def _through_a(b: GraphBuilder, node: Node, layer: AdaptedWeight, a: Value) -> Value:
     attrs: dict[str, Any] = dict(node.attrs)
     if layer.form == "embedding":
         return b.emit(node.op, a, *node.inputs[1:], **attrs)

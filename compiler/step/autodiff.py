@@ -49,7 +49,7 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
             continue
         known = graph.parameters.get(target)
         b.layer, b.parameter = known.layer if known is not None else "", graph.name_of(target)
-        gradients[target] = _slice_of(b, _total(b, pending.pop(target)), part)
+        gradients[target] = slice_of(b, _total(b, pending.pop(target)), part)
     whole = replace(without_cuts(b.graph_of(graph)), outputs=(*graph.outputs, *gradients.values()))
     whole = replace(whole, warnings=(*whole.warnings, *_left_out(unreached)))
     return replace(step, graph=whole, gradients=gradients)
@@ -96,13 +96,14 @@ def _total(b: GraphBuilder, parts: list[Value]) -> Value:
     return total
 
 
-def _slice_of(b: GraphBuilder, gradient: Value, part: UpdateSlice) -> Value:
+def slice_of(b: GraphBuilder, value: Value, part: UpdateSlice) -> Value:
+    """What learns of a parameter, or of what has its shape."""
     if part.is_whole:
-        return gradient
-    shape = b.shape(gradient)
+        return value
+    shape = b.shape(value)
     starts = tuple(part.start if i == part.axis else 0 for i in range(len(shape)))
     stops = tuple(part.start + part.size if i == part.axis else extent for i, extent in enumerate(shape))
-    return b.emit("slice", gradient, starts=starts, stops=stops, steps=(1,) * len(shape))
+    return b.emit("slice", value, starts=starts, stops=stops, steps=(1,) * len(shape))
 
 
 def _unreachable(names: Sequence[str]) -> PlanError:
