@@ -19,8 +19,8 @@ from compiler.frontend.exporters.embedding_bags import without_bag_loops
 from compiler.frontend.exporters.label_smoothing import with_smoothing
 from compiler.frontend.exporters.masked_writes import without_masked_writes
 from compiler.frontend.exporters.module_paths import with_module_paths
-from compiler.frontend.exporters.readings import readings_of
 from compiler.frontend.exporters.new_biases import with_biases
+from compiler.frontend.exporters.readings import readings_of
 from compiler.frontend.exporters.restore import restored
 from compiler.frontend.exporters.sharing import shared_as_told
 from compiler.frontend.exporters.torch_recurrent import with_module_tensors

@@ -13,6 +13,7 @@ from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec.documents import SparsePlan, UpdateRule
 from compiler.step.planning.chosen import chosen_by
+from compiler.step.planning.created import idle_biases
 from compiler.step.planning.layers import layers_of
 from compiler.step.planning.presets import preset_selections
 from compiler.step.planning.reach import Reach
@@ -114,7 +115,7 @@ def plan_warnings(graph: Graph, plan: SparsePlan, reach: Reach | None = None) ->
     if rounded:
         message = f"{len(rounded)} parameters have so few channels that the ratio rounds up to all: {few_of(rounded)}"
         told.append(CompileWarning("plan.ratio_rounded", "plan.update", message, "give a smaller ratio"))
-    return (*told, *_idle_frozen(graph, plan))
+    return (*told, *_idle_frozen(graph, plan), *idle_biases(graph, asked.rules))
 
 
 def _idle_frozen(graph: Graph, plan: SparsePlan) -> Sequence[CompileWarning]:

@@ -121,7 +121,16 @@ def adapter_of(bundle: Held, checkpoint: Held) -> KeptApart:
 
 def adapters_of(bundle: Held) -> tuple[Adapter, ...]:
     """The adapters of a bundle's plan."""
-    return Origins.from_json(json.loads(bytes(_members(bundle)[ORIGINS]))).adapters
+    return _origins(bundle).adapters
+
+
+def created_in(bundle: Held) -> tuple[str, ...]:
+    """The biases that a bundle's plan gave to layers which the model has without."""
+    return _origins(bundle).created
+
+
+def _origins(bundle: Held) -> Origins:
+    return Origins.from_json(json.loads(bytes(_members(bundle)[ORIGINS])))
 
 
 def _behind(norm: FoldedNorm) -> tuple[str, ...]:

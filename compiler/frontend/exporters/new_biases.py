@@ -1,8 +1,8 @@
 """Biases for layers that never had one: zeros that a plan asks for, which the import then reads like any others.
 
-A convolution and a Gemm get their third operand. ONNX's MatMul has none; here it stands for a product with a sum behind
-it, which `compiler/trained/stored.py` writes as one. A layer is a node with a weight of its own, as it is or transposed;
-nodes that read one weight in one module share their bias, as calls of that module do.
+A convolution and a Gemm get their third operand. ONNX's MatMul has none; here one with three stands for a product with
+a sum behind it, which `compiler/trained/stored.py` writes as two nodes. A layer is a node with a weight of its own, as
+it is or transposed; nodes that read one weight in one module share their bias, as calls of that module do.
 """
 
 from __future__ import annotations
