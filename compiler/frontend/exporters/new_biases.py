@@ -245,9 +245,10 @@ def _outputs(node: SourceNode, shape: tuple[int, ...]) -> int:
 
 def _bias_name(node: SourceNode, weight: str) -> str:
     """`fc.bias` of `fc.weight`; of a weight that belongs to another module or has a made-up name, its own module's."""
-    is_own = node.module == module_of(weight)
-    if node.module and not is_own and (_MADE_UP.fullmatch(weight) or _NN_LAYER.fullmatch(node.module_class)):
-        return f"{node.module}.bias"
+    module, own = node.module, module_of(weight)
+    is_layer = _NN_LAYER.fullmatch(node.module_class) if node.module_class else not own.startswith(f"{module}.")
+    if module and own != module and (is_layer or _MADE_UP.fullmatch(weight)):
+        return f"{module}.bias"
     stem, separator, last = _split(weight)
     return f"{stem}{separator}bias" if last == "weight" else f"{weight}.bias"
 
