@@ -80,10 +80,10 @@ class DoesNotFit(LimitExceeded):
 
     code = "limits.memory"
 
-    def __init__(self, needed_bytes: int, limit_bytes: int, advice: str) -> None:
+    def __init__(self, needed_bytes: int, limit_bytes: int, advice: str, where: str = "memory plan") -> None:
         super().__init__(
             f"the training step needs {needed_bytes:,} bytes, the limit is {limit_bytes:,} bytes",
-            where="memory plan",
+            where=where,
             hint=advice,
         )
         self.needed_bytes = needed_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from compiler.bundle.plan_table import MAX_NAME, MAX_ROWS, Planned, plan_table
@@ -38,16 +40,46 @@ def explain_plan(model: bytes, settings: BuildSettings, external: External = NO_
     return {
         "schema": SCHEMA,
         **plan_table(Planned(made["loss"].graph, training, plan, train, other, others)),
-        "memory": {
-            "arena_bytes": memory.arena_bytes,
-            "weights_bytes": memory.weights_bytes,
-            "optimizer_bytes": memory.optimizer_bytes,
-        },
+        "memory": _memory(memory, settings),
         "blocks": _blocks(made["forward"], settings.plan),
+        "notes": list(itertools.islice(_notes(settings.plan), MAX_ROWS)),
         "warnings": [warning.to_json() for warning in presentable(training.graph.warnings)],
-        "plan": _fields(settings.plan),
+        "plan": [_of_plan(one, settings.plan) for one in _fields(settings.plan)],
         "spec": _fields(settings.spec),
     }
+
+
+def _memory(memory: MemoryPlan, settings: BuildSettings) -> dict[str, int]:
+    """As a manifest has it; the limit is the spec's, or what the target's memory leaves."""
+    limit_bytes = settings.spec.memory_limit_bytes
+    return {
+        "peak_bytes": memory.needed_bytes,
+        "arena_bytes": memory.arena_bytes,
+        "bound_bytes": memory.bound_bytes,
+        "weights_bytes": memory.weights_bytes,
+        "optimizer_bytes": memory.optimizer_bytes,
+        "limit_bytes": settings.target.budget_bytes if limit_bytes is None else limit_bytes,
+    }
+
+
+def _notes(plan: SparsePlan) -> Iterator[str]:
+    """What the table cannot show."""
+    for position, rule in enumerate(plan.rules):
+        if rule.channels is not None and rule.channels.select == "magnitude":
+            of = "each weight" if rule.channels.along == "input" else f"each {_TOGETHER[rule.channels.along]} together"
+            yield (
+                f"plan.update[{position}] chooses by the L2 norm of the model's elements, of {of}: of what this rule "
+                "decides; what a later rule or `frozen` decides does not count"
+            )
+
+
+_TOGETHER = {"output": "weight and its bias", "heads": "attention", "ffn": "block"}
+
+
+def _of_plan(told: dict[str, Any], plan: SparsePlan) -> dict[str, Any]:
+    """A plan without a name is called by what it has."""
+    implied = told["field"] == "name" and plan.name in (plan.preset, "" if plan.lora is None else "lora")
+    return {**told, "default": told["default"] or implied}
 
 
 def _blocks(graph: Graph, plan: SparsePlan) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
 from compiler.step.loss import attach_loss
 from compiler.step.optimizer import add_optimizer
-from compiler.step.plan import UpdatePlan, plan_warnings, resolve_plan
+from compiler.step.plan import UpdatePlan, decide_plan
 from compiler.step.planning.reach import reached_by_loss
 from compiler.step.training import TrainingGraph
 
@@ -62,9 +62,9 @@ def walk(
     yield Stage("forward", forward)
     clock.enter("differentiate", 0.08)
     reach = reached_by_loss(attach_loss(forward, spec.loss))
-    told = plan_warnings(forward, settings.plan, reach)
-    adapted = attach_adapters(forward, resolve_plan(forward, settings.plan, reach), settings.plan.lora)
-    forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + told), adapted.plan
+    decided = decide_plan(forward, settings.plan, reach)
+    adapted = attach_adapters(forward, decided.updates, settings.plan.lora)
+    forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + decided.warnings), adapted.plan
     forward, plan = with_ranges(forward, plan, trace)
     yield Stage("plan", plan, forward.names)
     for stage in _training_stages(forward, plan, spec, trace):

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from device_agents.farm.state import seal
 from device_agents.farm.trust import verify_assignment
 from device_agents.job.asked import Job
 from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
-from device_agents.job.dataset import DataFiles, split_npz
+from device_agents.job.dataset import split_data_sets
 from device_agents.job.execution import Execution
 from device_agents.job.findings import Findings
 from device_agents.job.sandbox import Sandbox
@@ -48,6 +48,13 @@ from device_agents.wire import (
 )
 
 log = logging.getLogger("device_agents")
+FILES = {
+    "bundle": "bundle.pfb",
+    "dataset": "dataset.npz",
+    "weights": "start.safetensors",
+    "validation_dataset": "validation.npz",
+}
+"""What an assignment may have fetched, by its field; what each is called here."""
 
 
 @dataclass(frozen=True)
@@ -134,18 +141,18 @@ class Attempt:
     def _work(self) -> None:
         statement = self._verify()
         self._enter("download")
-        bundle_file, dataset_file, weights_file = self._download()
+        files = self._download()
         self._enter("unpack")
         limits = self._assignment.limits
-        bundle = unpack(bundle_file, self._folder / "bundle", max_total_bytes=limits.disk_bytes)
-        bundle_file.unlink()
+        bundle = unpack(files["bundle"], self._folder / "bundle", max_total_bytes=limits.disk_bytes)
+        files["bundle"].unlink()
         _check_statement(bundle, statement)
-        data = self._split(dataset_file, bundle)
+        job = self._job(bundle, files)
         # Everything has been checked: from here on the binary may run.
         make_executable(bundle)
         with self._alone():
             self._enter("run")
-            self._execute(bundle, data, weights_file)
+            self._execute(job)
 
     def _verify(self) -> Statement:
         """The one gate: no download, no unpacking, no running without it. Raises: `Untrusted`."""
@@ -158,19 +165,17 @@ class Attempt:
         state.raise_release(key_id, statement.release_number)
         return statement
 
-    def _download(self) -> tuple[Path, Path | None, Path | None]:
+    def _download(self) -> dict[str, Path]:
+        """The files of the assignment, by its fields; those that it has."""
         assignment = self._assignment
         self._make_folders()
-        blobs = [blob for blob in (assignment.bundle, assignment.dataset, assignment.weights) if blob]
-        self._check_room(sum(blob.size_bytes for blob in blobs))
+        asked = {name: getattr(assignment, name) for name in FILES}
+        blobs: dict[str, Blob] = {name: blob for name, blob in asked.items() if blob is not None}
+        self._check_room(sum(blob.size_bytes for blob in blobs.values()))
         started_s = time.monotonic()
         self._transfer_deadline_s = started_s + assignment.limits.transfer_s
         try:
-            return (
-                self._fetch(assignment.bundle, "bundle.pfb"),
-                self._fetch(assignment.dataset, "dataset.npz") if assignment.dataset else None,
-                self._fetch(assignment.weights, "start.safetensors") if assignment.weights else None,
-            )
+            return {name: self._fetch(blob, FILES[name]) for name, blob in blobs.items()}
         except FarmError as error:
             raise as_attempt_error(error) from None
         except EnrolmentError as error:
@@ -205,26 +210,21 @@ class Attempt:
             message = f"the job needs about {3 * wanted_bytes:,} bytes of disk, {free_bytes:,} are free"
             raise AttemptError("device.disk", message, cause="device", hint="make room on the device's disk")
 
-    def _split(self, dataset: Path | None, bundle: UnpackedBundle) -> DataFiles | None:
-        if dataset is None:
-            return None
-        limit_bytes = self._assignment.limits.disk_bytes
-        data = split_npz(dataset, self._folder / "data", bundle.inputs, max_bytes=limit_bytes, labels=bundle.labels)
-        dataset.unlink()
-        return data
-
-    def _execute(self, bundle: UnpackedBundle, data: DataFiles | None, weights: Path | None) -> None:
-        assignment, station = self._assignment, self._station
-        job = Job(
-            self._folder,
-            self._kept,
-            bundle,
-            assignment.settings.fitted(),
-            data=data,
-            weights=weights,
-            limits=assignment.limits,
+    def _job(self, bundle: UnpackedBundle, files: Mapping[str, Path]) -> Job:
+        """What is to be run, its data sets rewritten for the binary."""
+        limits, archives = self._assignment.limits, (files.get("dataset"), files.get("validation_dataset"))
+        data, validation = split_data_sets(
+            archives, self._folder, bundle.inputs, max_bytes=limits.disk_bytes, labels=bundle.labels
         )
-        self._trials = bundle.trials
+        for archive in filter(None, archives):
+            archive.unlink()
+        settings = self._assignment.settings.fitted()
+        return Job(self._folder, self._kept, bundle, settings, data=data, validation=validation,
+                   weights=files.get("weights"), limits=limits)  # fmt: skip
+
+    def _execute(self, job: Job) -> None:
+        station = self._station
+        self._trials = job.bundle.trials
         execution = Execution(
             job,
             station.device,

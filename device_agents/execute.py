@@ -12,8 +12,8 @@ from pathlib import Path
 from device_agents.devices.describe import describe_device
 from device_agents.errors import AttemptError, BadData
 from device_agents.job.asked import Job
-from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
-from device_agents.job.dataset import DataFiles, split_npz
+from device_agents.job.bundle import make_executable, unpack
+from device_agents.job.dataset import split_data_sets
 from device_agents.job.execution import (
     EXPORTED,
     LOGITS,
@@ -27,7 +27,7 @@ from device_agents.job.output import KeptOutput
 from device_agents.job.sandbox import probe
 from device_agents.job.scratch import temporary_folder
 from device_agents.measure.tuning import Trial
-from device_agents.wire import Limits, LocalMode, Outcome, Report, RunSettings
+from device_agents.wire import Limits, Outcome, Report, RunSettings
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ def run_bundle(
     settings: RunSettings,
     *,
     data: Path | None = None,
+    validation_data: Path | None = None,
     weights: Path | None = None,
     save: Path | None = None,
     export: Path | None = None,
@@ -55,7 +56,8 @@ def run_bundle(
 ) -> LocalResult:
     """Run a bundle file on this machine, without a farm and without a signature: the caller vouches for the file.
 
-    `data` is an npz (inputs by name or `x`, labels `y`); `weights` and `save` are checkpoints, `export` the trained
+    `data` is an npz (inputs by name or `x`, labels `y`), and so is `validation_data`, on which mode train is validated
+    (in place of the share `settings.validation`); `weights` and `save` are checkpoints, `export` the trained
     parameters alone, `out` the logits (`.npy`) of mode infer. `runner` and `device_class` emulate a board, as for the
     agent. `notify(kind, **fields)` gets progress as in `wire.Event`. The sandbox is as strong as this machine
     allows.
@@ -77,10 +79,12 @@ def run_bundle(
         try:
             bundle = unpack(path, folder / "bundle", max_total_bytes=limits.disk_bytes)
             trials = bundle.trials
-            job = Job(
-                folder, kept, bundle, settings, limits=limits,
-                data=_local_data(data, settings.mode, folder, bundle, limits), weights=_local_weights(weights, folder),
-            )  # fmt: skip
+            labels = () if settings.mode == "infer" else bundle.labels
+            files, held_out = split_data_sets(
+                (data, validation_data), folder, bundle.inputs, max_bytes=limits.disk_bytes, labels=labels
+            )
+            job = Job(folder, kept, bundle, settings, data=files, validation=held_out, limits=limits,
+                      weights=_local_weights(weights, folder))  # fmt: skip
             make_executable(bundle)
             execution = Execution(job, device, sandbox, notify=notify, should_stop=should_stop)
             findings = execution.findings
@@ -107,15 +111,6 @@ def file_digest(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return f"sha256:{digest.hexdigest()}"
-
-
-def _local_data(
-    data: Path | None, mode: LocalMode, folder: Path, bundle: UnpackedBundle, limits: Limits
-) -> DataFiles | None:
-    if data is None:
-        return None
-    return split_npz(data, folder / "data", bundle.inputs, max_bytes=limits.disk_bytes,
-                     labels=() if mode == "infer" else bundle.labels)  # fmt: skip
 
 
 def _local_weights(weights: Path | None, folder: Path) -> Path | None:

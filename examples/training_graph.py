@@ -7,7 +7,6 @@ class is all that a program of your own needs: NumPy, onnxruntime, and something
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import math
 import subprocess
@@ -21,8 +20,6 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-
-from examples.digits import digits_npz
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -106,6 +103,13 @@ class TrainingGraph:
         return {name: np.asarray(formulas[kind](), types[name]) for kind, name in asked.items() if name in types}
 
 
+def _in_order(array: NDArray[Any], layout: Mapping[str, Any]) -> NDArray[Any]:
+    """The elements where the author has them along axes whose channels the step keeps in another order."""
+    for axis, order in enumerate(layout.get("orders", ())):
+        array = array.take(np.argsort(order), axis=axis) if order else array
+    return array
+
+
 def run(module: str, *arguments: object) -> None:
     """A command of ours, as a shell runs it."""
     subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=True)
@@ -117,11 +121,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50, help="how long to train (default: 50)")
     steps = parser.parse_args().steps
     with tempfile.TemporaryDirectory() as name:
-        net, file = Path(name) / "net.onnx", Path(name) / "step.onnx"
+        net, file, digits = (Path(name) / made for made in ("net.onnx", "step.onnx", "digits.npz"))
         spec = "batch: 16\noptimizer: {kind: adamw, learning_rate: 0.003}"
         run("examples.models", "small_cnn", "--out", net)
         run("pockfarm.cli", "export-training-graph", net, "--spec", spec, "--out", file)
-        graph, data = TrainingGraph(file), np.load(io.BytesIO(digits_npz()))
+        run("examples.digits", "--out", digits)
+        graph, data = TrainingGraph(file), dict(np.load(digits))
     for number in range(steps):
         rows = np.arange(16 * number, 16 * (number + 1)) % len(data["y"])
         loss = graph.step({"input": data["x"][rows]}, data["y"][rows])
@@ -132,10 +137,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-def _in_order(array: NDArray[Any], layout: Mapping[str, Any]) -> NDArray[Any]:
-    """The elements where the author has them along axes whose channels the step keeps in another order."""
-    for axis, order in enumerate(layout.get("orders", ())):
-        array = array.take(np.argsort(order), axis=axis) if order else array
-    return array

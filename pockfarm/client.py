@@ -195,14 +195,16 @@ class Farm:
         device: str | None = None,
         device_class: str | None = None,
         dataset: str | None = None,
+        validation_dataset: str | None = None,
         weights: str | None = None,
         **given: Any,
     ) -> Run:
         """Ask for a run on a device, on one of a class, or on any that fits the bundle.
 
-        `weights` is the digest of what an earlier run trained. Settings are one `RunSettings`, or single fields of it
-        by name (`mode="train", steps=50`); then what is left out takes the farm's default. Raises: UsageError, beside
-        what the farm refuses.
+        `dataset` and `validation_dataset` (what training is validated on, in place of the setting `validation`, a share
+        of the data set) are digests of data sets, `weights` that of what an earlier run trained. Settings are one
+        `RunSettings`, or single fields of it by name (`mode="train", steps=50`); then what is left out takes the farm's
+        default. Raises: UsageError, beside what the farm refuses.
         """
         known = ("mode", *settings_of(RunSettings))
         for name in given.keys() - set(known):
@@ -210,6 +212,7 @@ class Farm:
             raise UsageError(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
         try:
             chosen = replace(settings, **given) if settings else RunSettings(**given)
+            chosen.check_validation("validation_dataset", is_given=validation_dataset is not None)
         except ProtocolError as problem:
             raise UsageError(str(problem)) from None
         asked = to_json(chosen) if settings else {"mode": chosen.mode, **given}
@@ -219,6 +222,7 @@ class Farm:
             "device": device,
             "device_class": device_class,
             "dataset": dataset,
+            "validation_dataset": validation_dataset,
             "weights": weights,
         }
         given = {name: value for name, value in body.items() if value is not None}

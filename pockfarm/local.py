@@ -83,11 +83,12 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class ExecOptions:
-    """What `execute` hands to the binary. `save`: checkpoint with optimizer state; `export`: parameters alone;
-    `out`: logits of mode infer."""
+    """What `execute` hands to the binary. `validation_data`: what training is validated on; `save`: checkpoint with
+    optimizer state; `export`: parameters alone; `out`: logits of mode infer."""
 
     settings: RunSettings
     data: Path | None = None
+    validation_data: Path | None = None
     weights: Path | None = None
     save: Path | None = None
     export: Path | None = None

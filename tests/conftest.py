@@ -9,6 +9,11 @@ import pytest
 
 from tests.sockets import GUARD
 
+# Tests run side by side, one on each core: threads of NumPy's and PyTorch's own only wait for one another, and wait by
+# spinning. Both read this when they are loaded, in processes that tests start too.
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 
 def pytest_configure() -> None:
     """No socket unasked, and every pass is verified, in processes that tests start too."""

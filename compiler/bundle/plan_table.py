@@ -2,8 +2,9 @@
 
 A row is a layer as plans count them (`compiler.step.planning.layers`), or an operator with parameters that is no layer.
 Bytes: `weight_bytes` of what learns; `gradient_bytes` of gradients that are stored (an update that is applied as its
-gradient is made stores none); `optimizer_bytes` of its state; `kept_bytes` of what the forward pass keeps because the
-layer's backward pass is the last to read it.
+gradient is made stores none); `optimizer_bytes` of its state; `accumulator_bytes` of sums of gradients over
+micro-batches, which lie beside that state; `kept_bytes` of what the forward pass keeps because the layer's backward
+pass is the last to read it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from compiler.channels.slices import UpdateSlice
 from compiler.graph import Graph, Parameter
 from compiler.program.program import KernelCall, Program
-from compiler.step.plan import UpdatePlan, UpdateSlice
+from compiler.step.plan import UpdatePlan
 from compiler.step.planning.layers import Layer, adapter_names, layers_of
-from compiler.step.planning.selection import module_paths
+from compiler.step.planning.names import module_paths
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
 from compiler.warnings import printable
@@ -42,6 +44,7 @@ class Row:
     weight_bytes: int = 0
     gradient_bytes: int = 0
     optimizer_bytes: int = 0
+    accumulator_bytes: int = 0
     kept_bytes: int = 0
     forward_flops: int = 0
     backward_flops: int = 0
@@ -72,6 +75,8 @@ def plan_table(step: Planned) -> dict[str, Any]:
     for state, value in step.training.optimizer_state.items():
         if value in step.plan:
             rows.of(value).optimizer_bytes += step.training.graph.types[state].size_bytes
+    for sum_of, value in step.training.accumulators.items():
+        rows.of(value).accumulator_bytes += step.training.graph.types[sum_of].size_bytes
     for call in step.train.calls:
         _count_flops(rows.doing(call), call)
     for call in step.other.calls if step.other is not None else ():
@@ -91,8 +96,8 @@ def plan_table(step: Planned) -> dict[str, Any]:
     }
 
 
-_SUMMED = ("elements", "all_elements", "weight_bytes", "gradient_bytes", "optimizer_bytes", "kept_bytes",
-           "forward_flops", "backward_flops")  # fmt: skip
+_SUMMED = ("elements", "all_elements", "weight_bytes", "gradient_bytes", "optimizer_bytes", "accumulator_bytes",
+           "kept_bytes", "forward_flops", "backward_flops")  # fmt: skip
 
 
 class _Rows:

@@ -18,6 +18,7 @@ import numpy as np
 from compiler.channels.atoms import Atom
 from compiler.channels.coupling import Coupling
 from compiler.channels.orders import accepted, is_run, order_of
+from compiler.channels.slices import UpdateSlice
 from compiler.errors import PlanError
 from compiler.graph import Array, Graph, Parameter, TensorType
 from compiler.rewriting.builder import GraphBuilder
@@ -37,15 +38,6 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """The range of an inside axis in which they now lie."""
-
-    axis: int
-    start: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Alone:
     """A parameter whose channels fit no common order."""
 
@@ -58,7 +50,7 @@ class Arrangement:
     """The graph in its new order, where the wanted channels lie in it, and what is kept in an order of its own."""
 
     graph: Graph
-    windows: Mapping[Value, Window]
+    windows: Mapping[Value, UpdateSlice]
     alone: tuple[Alone, ...]
 
 
@@ -68,7 +60,7 @@ def arrange(graph: Graph, wanted: Sequence[Wanted]) -> Arrangement:
     places = {one.value: place for one in wanted if (place := _place(coupling, one)) is not None}
     orders = _orders(graph, wanted, places)
     writer = _Writer(coupling, orders)
-    windows: dict[Value, Window] = {}
+    windows: dict[Value, UpdateSlice] = {}
     alone: list[Alone] = []
     for one in wanted:
         window = _window(coupling, one, places.get(one.value), orders)
@@ -132,7 +124,7 @@ def _orders(graph: Graph, wanted: Sequence[Wanted], places: Mapping[Value, _Plac
     return orders
 
 
-def _window(coupling: Coupling, one: Wanted, place: _Place | None, orders: Orders) -> Window | _Split | None:
+def _window(coupling: Coupling, one: Wanted, place: _Place | None, orders: Orders) -> UpdateSlice | _Split | None:
     """Where the channels lie in the new order; None if they are not one range."""
     own = coupling.factors(one.value, one.axis)
     if place is not None:
@@ -144,9 +136,9 @@ def _window(coupling: Coupling, one: Wanted, place: _Place | None, orders: Order
         rank = len(coupling.axes(one.value)) + (outer > 1)
         if is_run(found) and rank <= MAX_AXES:
             start, size = found[0] * inner, len(found) * inner
-            return Window(one.axis, start, size) if outer == 1 else _Split(outer, start, size)
+            return UpdateSlice(one.axis, start, size) if outer == 1 else _Split(outer, start, size)
     if is_run(one.channels) and not any(atom in orders for atom in own):
-        return Window(one.axis, one.channels[0], len(one.channels))
+        return UpdateSlice(one.axis, one.channels[0], len(one.channels))
     return None
 
 
@@ -193,7 +185,7 @@ class _Writer:
         if value in self.parameters:
             self.parameters[value] = replace(self.parameters[value], orders=tables if any(tables) else ())
 
-    def keep_alone(self, one: Wanted) -> Window:
+    def keep_alone(self, one: Wanted) -> UpdateSlice:
         """The channels in front of the parameter's own order, which its readers do not see. Raises: PlanError."""
         own = self.parameters[one.value]
         if one.value in self.graph.outputs:
@@ -207,9 +199,9 @@ class _Writer:
         place = {channel: number for number, channel in enumerate(kept)}
         numbers = self.b.constant(np.array([place[channel] for channel in network], np.int64))
         self._read(one.value, self.b.emit("gather", one.value, numbers, axis=one.axis))
-        return Window(one.axis, 0, len(one.channels))
+        return UpdateSlice(one.axis, 0, len(one.channels))
 
-    def split(self, one: Wanted, window: _Split) -> Window:
+    def split(self, one: Wanted, window: _Split) -> UpdateSlice:
         """The parameter with the axis as two, so that the window is a range of the second; readers get it as one."""
         value, axis = one.value, one.axis
         shape = self.b.shape(value)
@@ -224,7 +216,7 @@ class _Writer:
         self.b.types[value] = TensorType(self.b.types[value].dtype, parted)
         self.b.arrays[value] = np.asarray(self.b.arrays[value]).reshape(parted)
         self._read(value, self.b.emit("reshape", value, shape=shape))
-        return Window(axis + 1, window.start, window.size)
+        return UpdateSlice(axis + 1, window.start, window.size)
 
     def _read(self, value: Value, instead: Value) -> None:
         self.b.nodes[-1] = replace(self.b.nodes[-1], layer=self.parameters[value].layer)

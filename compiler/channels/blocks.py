@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 from compiler.channels.atoms import Atom, factors
 from compiler.channels.coupling import Coupling
-from compiler.channels.layers import output_axis
+from compiler.channels.outputs import output_axis
 from compiler.errors import PlanError
 from compiler.values import Value
 from compiler.warnings import few_of
@@ -16,20 +17,47 @@ Row = tuple[Value, int, int, int, object]
 Product = tuple[Atom, ...]
 
 
-def heads_of(coupling: Coupling, values: Sequence[Value], told: int | None, where: str) -> list[Row]:
+class Units:
+    """The heads and hidden units of a graph, found when somebody asks, once for all rules."""
+
+    def __init__(self, coupling: Coupling) -> None:
+        self.coupling = coupling
+
+    @cached_property
+    def attentions(self) -> set[Product]:
+        """What runs over the key and value heads of each attention."""
+        return _attentions(self.coupling)
+
+    @cached_property
+    def blocks(self) -> Mapping[Product, set[Value]]:
+        """Hidden units -> the layers on both sides of them."""
+        return _blocks(self.coupling)
+
+    @cached_property
+    def blocks_of(self) -> Mapping[Value, Sequence[Product]]:
+        """Layer -> the blocks that it is in."""
+        found: dict[Value, list[Product]] = {}
+        for product, ends in self.blocks.items():
+            for value in ends:
+                found.setdefault(value, []).append(product)
+        return found
+
+
+def heads_of(units: Units, values: Sequence[Value], told: int | None, where: str) -> list[Row]:
     """The axes that run over heads. Key and value heads count where several query heads share them.
 
+    Where no attention is known, whatever has the number of parts that was told is taken for heads.
     Raises: PlanError where there is none, or another number of heads than was told.
     """
-    known = _attentions(coupling)
+    coupling, known = units.coupling, units.attentions
     found: list[Row] = []
     odd: set[int] = set()
     for value in values:
         rows = [row for row in _rows_of(coupling, value) if row[2] in known or (not known and row[2][0].extent == told)]
         for _, axis, product, inner in rows[:1]:
-            units = _extent(product)
-            odd |= {units} if told not in (None, units) else set()
-            found.append((value, axis, units, inner, product))
+            count = _extent(product)
+            odd |= {count} if told not in (None, count) else set()
+            found.append((value, axis, count, inner, product))
     if odd:
         raise PlanError(f"the model shows {min(odd)} heads here, not {told}", where=f"{where}.channels.heads",
                         hint="heads that share a key and value count as one; leave `heads` out")  # fmt: skip
@@ -39,14 +67,14 @@ def heads_of(coupling: Coupling, values: Sequence[Value], told: int | None, wher
     return found
 
 
-def feed_forward_of(coupling: Coupling, values: Sequence[Value], where: str) -> list[Row]:
+def feed_forward_of(units: Units, values: Sequence[Value], where: str) -> list[Row]:
     """The axes that run over hidden units: outputs of one layer or several, and inputs of exactly one other.
 
     Raises: PlanError where there is no such block, or a parameter is in two.
     """
-    blocks = _blocks(coupling)
-    here = {product: ends & set(values) for product, ends in blocks.items() if ends & set(values)}
-    whole = {product for product in here if blocks[product] <= set(values)}
+    coupling, blocks, among = units.coupling, units.blocks, set(values)
+    here = {product for value in values for product in units.blocks_of.get(value, ())}
+    whole = {product for product in here if blocks[product] <= among}
     found: list[Row] = []
     for value in values:
         own = [(axis, product) for axis, product in _whole_axes(coupling, value) if product in here]

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.channels.blocks import feed_forward_of, heads_of
-from compiler.channels.coupling import Coupling
-from compiler.channels.layers import layer_of, output_axis
+from compiler.channels.blocks import Units, feed_forward_of, heads_of
+from compiler.channels.outputs import output_axis, outputs_of
 from compiler.errors import PlanError
 from compiler.graph import Graph
 from compiler.spec.channels import Channels
@@ -40,35 +39,35 @@ Chosen = Mapping[Value, tuple[int, tuple[int, ...]]]
 """Parameter -> the inside axis, and the channels along it that learn, ascending."""
 
 
-def choose(coupling: Coupling, asked: Channels, values: Sequence[Value], where: str) -> Chosen:
+def choose(known: Units, asked: Channels, values: Sequence[Value], where: str) -> Chosen:
     """The channels of a rule's parameters; those without such an axis are left out.
 
     Raises: PlanError for numbers that there are not, and where no parameter has such an axis.
     """
-    lanes = _lanes(coupling, asked, values, where)
+    graph, lanes = known.coupling.graph, _lanes(known, asked, values, where)
     together: dict[object, list[Lane]] = {}
     for lane in lanes:
         together.setdefault(lane.of, []).append(lane)
     found: dict[Value, tuple[int, tuple[int, ...]]] = {}
     for own in together.values():
-        units = _units(coupling.graph, asked, own, where)
+        units = _units(graph, asked, own, where)
         for lane in own:
-            found[lane.value] = (lane.axis, _channels(coupling.graph, lane, units))
+            found[lane.value] = (lane.axis, _channels(graph, lane, units))
     return found
 
 
-def _lanes(coupling: Coupling, asked: Channels, values: Sequence[Value], where: str) -> list[Lane]:
+def _lanes(known: Units, asked: Channels, values: Sequence[Value], where: str) -> list[Lane]:
     if asked.along == "heads":
-        return [Lane(*one) for one in heads_of(coupling, values, asked.heads, where)]
+        return [Lane(*one) for one in heads_of(known, values, asked.heads, where)]
     if asked.along == "ffn":
-        return [Lane(*one) for one in feed_forward_of(coupling, values, where)]
-    graph, lanes = coupling.graph, []
-    wires, among = coupling.wires, frozenset(values)
+        return [Lane(*one) for one in feed_forward_of(known, values, where)]
+    graph, lanes = known.coupling.graph, []
+    wires, among = known.coupling.wires, frozenset(values)
     for value in values:
         own = graph.parameters[value]
         axis = own.channel_axis if asked.along == "input" else output_axis(wires, value)
         if axis is not None:
-            of = value if asked.along == "input" else layer_of(wires, value, among)
+            of = value if asked.along == "input" else outputs_of(wires, value, among)
             lanes.append(Lane(value, axis, own.shape[axis], 1, (of, own.shape[axis])))
     if not lanes:
         raise PlanError(

@@ -7,6 +7,7 @@ pickle is safe here.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import struct
@@ -75,9 +76,22 @@ def main() -> None:
     """Answer requests on stdin; what libraries print goes to stderr."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    _start_light()
     while (request := receive(sys.stdin.buffer)) is not None:
         assert isinstance(request, Request)
         send(replies, build(request))
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
+
+
+def _start_light() -> None:
+    """TVM imports PyTorch where it is installed, to share tensors with it: three times the time and twice the memory.
+
+    Nothing of what an import or a first kernel makes is garbage: it is not looked for then, and not among it later.
+    """
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+    gc.disable()
 
 
 if __name__ == "__main__":

@@ -94,8 +94,9 @@ def place_programs(
     if not refusals:
         raise InternalError("there are no programs to place", where="memory")
     least, how = min(refusals, key=lambda refused: refused[0].needed_bytes)
-    advice = f"{least.hint} ({len(refusals)} ways were tried; this is the smallest, with {how})"
-    raise DoesNotFit(least.needed_bytes, least.limit_bytes, advice)
+    tried = "the only way to run it" if len(refusals) == 1 else f"the smallest of {len(refusals)} ways that were tried"
+    advice = f"{least.hint}; this is {tried}, with {how}"
+    raise DoesNotFit(least.needed_bytes, least.limit_bytes, advice, least.where)
 
 
 def _others(

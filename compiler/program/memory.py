@@ -116,7 +116,7 @@ def check_limit(plan: MemoryPlan, limit_bytes: int | None) -> None:
     """Refuses a step that needs more than the user's limit. Raises: DoesNotFit."""
     if limit_bytes is not None and plan.needed_bytes > limit_bytes:
         advice = f"{_parts(plan)}: lower the batch, or train fewer or later layers"
-        raise DoesNotFit(plan.needed_bytes, limit_bytes, advice)
+        raise DoesNotFit(plan.needed_bytes, limit_bytes, advice, where="spec.memory_limit_bytes")
 
 
 def check_budget(plan: MemoryPlan, target: Target) -> None:

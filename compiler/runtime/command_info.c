@@ -44,7 +44,15 @@ static void put_optimizer(void) {
     pf_integer("micro_batches", image->micro_batches);
 }
 
-static const char *const loss_kinds[] = {"cross_entropy", "mse", "l1", "huber", "bce_with_logits", "graph"};
+static const char *const loss_kinds[] = {
+    [PF_CROSS_ENTROPY] = "cross_entropy",
+    [PF_MSE] = "mse",
+    [PF_L1] = "l1",
+    [PF_HUBER] = "huber",
+    [PF_SMOOTH_L1] = "smooth_l1",
+    [PF_BCE_WITH_LOGITS] = "bce_with_logits",
+    [PF_GRAPH] = "graph",
+};
 
 void pf_command_info(void) {
     const pf_image *image = &pf_image_data;

@@ -37,6 +37,8 @@ class Channels:
 class ChannelsForm:
     """A share, a list of numbers, or a mapping."""
 
+    kind = Channels
+
     def read(self, value: object, place: Place) -> Channels:
         """The channels. Raises: the place's error."""
         if isinstance(value, list):

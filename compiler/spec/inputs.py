@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from compiler.spec.forms import Integer, Json, Place, Shape, as_mapping, near_hint
+from compiler.spec.records import member, members_of, plain_record, schema_of
 
 BatchAxis = int | Literal["none"]
 """none: the input is the same for every sample."""
-_AXIS = Integer(0, 7)
-_FIELDS = ("shape", "batch_axis")
+
+
+class BatchAxisForm:
+    """An axis, or null: there is none, which is something else than leaving the field out."""
+
+    axis = Integer(0, 7)
+
+    def read(self, value: object, place: Place) -> BatchAxis:
+        """The axis."""
+        return "none" if value is None else self.axis.read(value, place)
+
+    def plain(self, value: BatchAxis) -> Json:
+        """The axis, or null."""
+        return None if value == "none" else value
+
+    def schema(self) -> dict[str, Json]:
+        """Either."""
+        return {"anyOf": [self.axis.schema(), {"type": "null"}]}
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
     """Of one input. None: as the model says."""
 
-    shape: tuple[int, ...] | None = None
-    batch_axis: BatchAxis | None = None
+    shape: tuple[int, ...] | None = member(Shape(), "its extents, where the model leaves some open", default=None)
+    batch_axis: BatchAxis | None = member(
+        BatchAxisForm(), "the axis that holds the samples, the first by default; null: the same for every sample",
+        default=None,
+    )  # fmt: skip
+
+
+_FIELDS = {one.called: one for one in members_of(InputSpec)}
 
 
 class InputForm:
     """A shape, or a mapping with `shape` and `batch_axis`, of which null says that there is none."""
+
+    kind = InputSpec
 
     def read(self, value: object, place: Place) -> InputSpec:
         """What is said. Raises: the place's error."""
@@ -35,24 +60,16 @@ class InputForm:
         given = as_mapping(value, place)
         other = next((name for name in given if name not in _FIELDS), None)
         if other is not None:
-            raise place.field(other[:60]).refused("unknown field", near_hint(other, _FIELDS))
-        shape, axis = given.get("shape"), given.get("batch_axis", "")
-        return InputSpec(
-            None if shape is None else Shape().read(shape, place.field("shape")),
-            None if axis == "" else "none" if axis is None else _AXIS.read(axis, place.field("batch_axis")),
-        )
+            raise place.field(other[:60]).refused("unknown field", near_hint(other, tuple(_FIELDS)))
+        told = {name: value for name, value in given.items() if value is not None or name == "batch_axis"}
+        return InputSpec(**{name: _FIELDS[name].form.read(value, place.field(name)) for name, value in told.items()})
 
     def plain(self, value: InputSpec) -> Json:
         """The shape if it is all that is said."""
-        if value.batch_axis is None:
-            return list(value.shape) if value.shape is not None else {}
-        told: dict[str, Any] = {"batch_axis": None if value.batch_axis == "none" else value.batch_axis}
-        return told if value.shape is None else {"shape": list(value.shape), **told}
+        if value.batch_axis is None and value.shape is not None:
+            return list(value.shape)
+        return plain_record(value)
 
     def schema(self) -> dict[str, Json]:
         """Either."""
-        words = "the axis that holds the samples, the first by default; null: the same for every sample"
-        axis = {"anyOf": [_AXIS.schema(), {"type": "null"}], "description": words}
-        fields = {"shape": Shape().schema(), "batch_axis": axis}
-        body = {"type": "object", "properties": fields, "additionalProperties": False}
-        return {"anyOf": [Shape().schema(), body]}
+        return {"anyOf": [Shape().schema(), schema_of(InputSpec)]}

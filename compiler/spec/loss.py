@@ -6,7 +6,7 @@ A kind of loss is one word of `LossKind`; the fields of `LossTerm` say which kin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -21,7 +21,6 @@ from compiler.spec.forms import (
     Place,
     Text,
     as_mapping,
-    near_hint,
 )
 from compiler.spec.records import RecordOf, kind_hint, member, members_of, plain_record, read_record, schema_of
 
@@ -87,11 +86,21 @@ class LossTerm:
         return self.kind != "graph"
 
 
+TERMS = ListOf(RecordOf(LossTerm), "terms", MAX_TERMS)
+ALONE = ("weight",)
+"""What a loss that is the only one does not have."""
+
+
 @dataclass(frozen=True, slots=True)
 class LossSpec(LossTerm):
     """The loss of a spec: its own fields are its only term, unless there are `terms`."""
 
-    terms: tuple[LossTerm, ...] = ()
+    terms: tuple[LossTerm, ...] = member(TERMS, "losses that are added up, instead of one", default=())
+
+    @property
+    def without(self) -> Collection[str]:
+        """Fields that a document with this loss does not have."""
+        return tuple(one.called for one in members_of(LossTerm)) if self.terms else ALONE
 
     @property
     def each(self) -> tuple[LossTerm, ...]:
@@ -99,29 +108,23 @@ class LossSpec(LossTerm):
         return self.terms or (self,)
 
 
-ALONE = ("weight",)
-"""What a loss that is the only one does not have."""
-
-
 class LossForm:
     """A loss, or `terms` that are added up."""
 
-    terms = ListOf(RecordOf(LossTerm), "terms", MAX_TERMS)
+    kind = LossSpec
 
     def read(self, value: object, place: Place) -> LossSpec:
         """The loss. Raises: SpecError."""
         given = as_mapping(value, place, kind_hint(LossTerm, value))
         if given.get("terms") is None:
-            rest = {name: entry for name, entry in given.items() if name != "terms"}
-            _refuse_misspelt(rest, place)
-            return read_record(LossSpec, rest, place, without=ALONE)
+            return read_record(LossSpec, given, place, without=ALONE)
         other = next((name for name in given if name != "terms"), None)
         if other is not None:
             raise place.field(other[:60]).refused(
                 "unknown field", "beside `terms` there are none; it belongs to a term"
             )
         at = place.field("terms")
-        terms = self.terms.read(given["terms"], at)
+        terms = TERMS.read(given["terms"], at)
         if not terms:
             raise at.wrong("a list of at least one term", [])
         arrays = dict.fromkeys(term.labels for term in terms if term.has_labels)
@@ -131,11 +134,11 @@ class LossForm:
 
     def plain(self, value: LossSpec) -> Json:
         """Its fields, or its terms."""
-        return {"terms": self.terms.plain(value.terms)} if value.terms else plain_record(value)
+        return {"terms": TERMS.plain(value.terms)} if value.terms else plain_record(value)
 
     def schema(self) -> dict[str, Any]:
         """One of the kinds, or a list of terms."""
-        several = {**self.terms.schema(), "minItems": 1, "description": "losses that are added up"}
+        several = {**TERMS.schema(), "minItems": 1, "description": "losses that are added up"}
         body = {
             "type": "object",
             "properties": {"terms": several},
@@ -143,11 +146,3 @@ class LossForm:
             "additionalProperties": False,
         }
         return {"oneOf": [*schema_of(LossTerm, without=ALONE)["oneOf"], body]}
-
-
-def _refuse_misspelt(given: Mapping[str, object], place: Place) -> None:
-    """Raises: SpecError for what is nearly `terms`, of which a loss alone knows nothing."""
-    known = [one.called for one in members_of(LossTerm)]
-    for name in given:
-        if name not in known and near_hint(name, (*known, "terms")) == near_hint("terms", ("terms",)):
-            raise place.field(name[:60]).refused("unknown field", "did you mean 'terms'?")

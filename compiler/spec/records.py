@@ -116,24 +116,33 @@ def plain_record(record: Any) -> dict[str, Json]:
 
 def every_field(record: Any, where: str = "") -> Iterator[tuple[str, Json, bool]]:
     """(place, value, whether it is the default) of every field that a record has, those of records in it too."""
-    variant = str(getattr(record, "kind", ""))
+    variant, without = str(getattr(record, "kind", "")), getattr(record, "without", ())
     for one in members_of(type(record)):
-        if not one.is_for(variant):
+        if not one.is_for(variant) or one.called in without:
             continue
         value, place = getattr(record, one.name), f"{where}{one.called}"
-        inner = list(enumerate(value)) if isinstance(value, tuple) else []
-        if members_of_value(value):
-            yield from every_field(value, f"{place}.")
-        elif inner and all(members_of_value(entry) for _, entry in inner):
-            for number, entry in inner:
-                yield from every_field(entry, f"{place}[{number}].")
+        inner = _records_in(value)
+        if inner:
+            for name, entry in inner:
+                yield from every_field(entry, f"{place}{name}.")
         else:
             plain = None if value is None else one.form.plain(value)
             yield place, plain, value == one.default_for(variant)
 
 
-def members_of_value(value: object) -> bool:
-    """Whether a value is a record."""
+def _records_in(value: object) -> list[tuple[str, Any]]:
+    """(where, record) if a value is a record, some in a list, or some by name."""
+    if _is_record(value):
+        return [("", value)]
+    entries = value if isinstance(value, tuple) else ()
+    if entries and all(_is_record(entry) for entry in entries):
+        return [(f"[{number}]", entry) for number, entry in enumerate(entries)]
+    if entries and all(isinstance(entry, tuple) and len(entry) == 2 and _is_record(entry[1]) for entry in entries):
+        return [(f".{name}", entry) for name, entry in entries]
+    return []
+
+
+def _is_record(value: object) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type) and bool(members_of(type(value)))
 
 
@@ -177,9 +186,9 @@ def _variant(members: Collection[Member], given: Mapping[str, object], place: Pl
 
 def _check_names(members: Collection[Member], variant: str, given: Mapping[str, object], place: Place) -> None:
     known = [one.called for one in members if one.is_for(variant)]
-    for name in given:
-        if name in known:
-            continue
+    unknown = [name for name in given if name not in known]
+    of_no_kind = [name for name in unknown if not any(one.called == name for one in members)]
+    for name in (*of_no_kind, *unknown):  # a misspelt `kind` is why others are of another kind
         elsewhere = next((one for one in members if one.called == name), None)
         if elsewhere is not None:
             hint = f"kind: {variant} has none; it is for {', '.join(elsewhere.kinds)}"

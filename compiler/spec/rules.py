@@ -91,6 +91,8 @@ SELECTORS = ("parameters", "modules", "layers", "last_biases")
 class RuleForm:
     """A rule with one selector."""
 
+    kind = UpdateRule
+
     def read(self, value: object, place: Place) -> UpdateRule:
         """The rule."""
         rule = read_record(UpdateRule, value, place)

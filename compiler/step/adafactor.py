@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from compiler.channels.slices import UpdateSlice
 from compiler.graph import Parameter, TensorType
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.optimizer import OptimizerSpec
 from compiler.step.clipping import sum_of_squares
-from compiler.step.plan import UpdateSlice
 from compiler.values import Value
 
 

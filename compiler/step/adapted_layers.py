@@ -9,7 +9,7 @@ from typing import Literal
 
 from compiler.errors import PlanError
 from compiler.graph import Graph, Node, Parameter
-from compiler.naming import WILD, matches, module_of, near_names
+from compiler.naming import WILD, Comparisons, matches, module_of, near_names
 from compiler.ops.record import integer, ints
 from compiler.spec.adapters import ALL_LINEAR
 from compiler.values import Value
@@ -69,13 +69,16 @@ def chosen_layers(graph: Graph, targets: Sequence[str], learning: Collection[str
     """The layers that `targets` mean; `learning` are parameters that the plan lets learn themselves.
 
     A target without wildcards means every layer that it matches, one with some those that can take an adapter.
-    Raises: PlanError for a target that matches nothing, and naming a layer that is meant and cannot take one.
+    Raises: PlanError for a target that matches nothing, naming a layer that is meant and cannot take one, and for more
+    comparisons of names than `compiler.step.planning.names` allows.
     """
     found = _layers(graph)
     layers: dict[str, Layer] = {}
     left_out: dict[str, str] = {}
-    for position, target in enumerate(targets):
+    compared, first = Comparisons(PlanError), {target: position for position, target in reversed([*enumerate(targets)])}
+    for target, position in reversed(first.items()):
         where = f"plan.lora.targets[{position}]"
+        compared.add(len(found), where)
         names = _all_linear(graph, found) if target == ALL_LINEAR else _matching(graph, found, target, where)
         wild = target == ALL_LINEAR or not WILD.isdisjoint(target)
         for name in names:

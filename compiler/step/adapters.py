@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.channels.slices import WHOLE
 from compiler.errors import LimitExceeded, PlanError
 from compiler.graph import Array, Graph, Node, Parameter
 from compiler.origins import Adapter
@@ -25,7 +26,7 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.adapters import AdapterSpec
 from compiler.step.adapted_layers import Layer, chosen_layers
 from compiler.step.adapter_start import normal, row_lengths, uniform
-from compiler.step.plan import WHOLE, UpdatePlan
+from compiler.step.plan import UpdatePlan
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.channels.arrange import Arrangement, Wanted, arrange
+from compiler.channels.slices import UpdateSlice
 from compiler.graph import Graph
 from compiler.rewriting.passes import Declined, Step, Trace
-from compiler.step.plan import UpdatePlan, UpdateSlice
+from compiler.step.plan import UpdatePlan
 from compiler.warnings import CompileWarning, few_of
 
 
@@ -20,9 +21,8 @@ def with_ranges(graph: Graph, plan: UpdatePlan, trace: Trace | None = None) -> t
     if trace is not None:
         notes = tuple(Declined("channels.order", graph.name_of(one.value), one.reason) for one in made.alone)
         trace.steps.append(Step("forward graph", "arrange_channels", made.graph.nodes != graph.nodes, notes))
-    ranges = {value: UpdateSlice(own.axis, own.start, own.size) for value, own in made.windows.items()}
     arranged = replace(made.graph, warnings=(*made.graph.warnings, *_warnings(graph, made)))
-    return arranged, {value: ranges.get(value, part) for value, part in plan.items()}
+    return arranged, {value: made.windows.get(value, part) for value, part in plan.items()}
 
 
 def _channels(part: UpdateSlice) -> tuple[int, ...]:

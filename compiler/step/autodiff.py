@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from compiler.channels.slices import UpdateSlice
 from compiler.errors import InternalError, PlanError
 from compiler.graph import Graph, Node
 from compiler.ops import OPERATORS
 from compiler.ops.record import NotDifferentiable
 from compiler.rewriting.builder import GraphBuilder
 from compiler.step.cuts import without_cuts
-from compiler.step.plan import UpdatePlan, UpdateSlice
+from compiler.step.plan import UpdatePlan
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import prod
-
+from compiler.axes.walk import Cut, Piece, Walk
 from compiler.errors import SpecError
-from compiler.graph import Graph, Node
-from compiler.step.class_axis import Walk
+from compiler.graph import Graph
 from compiler.values import Value
 from compiler.warnings import CompileWarning
 
@@ -67,62 +63,24 @@ def _traced(graph: Graph, output: Value, where: str) -> Found:
 # ------------------------------------------------------------------------------------------------------- following it
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """`extent` steps of `stride` along an axis of a value: all of it, or what was an axis before axes were joined."""
-
-    value: Value
-    axis: int
-    stride: int
-    extent: int
-
-
 def _ends(graph: Graph, output: Value, axis: int) -> set[str]:
     """What an axis is led back to: the `batch` of an input, something `else`, or it is `unknown`."""
     walk, inputs = Walk(graph), frozenset(graph.data_inputs())
-    start = _Piece(output, axis, 1, graph.types[output].shape[axis])
     found: set[str] = set()
-    todo, seen = [start], {start}
+    todo, seen = [walk.whole(output, axis)], {walk.whole(output, axis)}
     while todo:
         piece = todo.pop()
-        node = walk.makers.get(piece.value)
-        if node is None:
-            is_whole = piece.extent == walk.shape(piece.value)[piece.axis]
-            of_batch = is_whole and piece.value in inputs and graph.batch_axis(piece.value) == piece.axis
+        if piece.value not in walk.makers:
+            of_batch = walk.is_whole(piece) and piece.value in inputs and graph.batch_axis(piece.value) == piece.axis
             found.add("batch" if of_batch else "else")
             continue
-        for step in _behind(walk, node, piece):
-            if step is None:
+        for step in walk.behind(piece):
+            if isinstance(step, Cut) or step == "unknown":  # some of the samples are no batch
                 found.add("unknown")
-            elif step not in seen:
+            elif isinstance(step, Piece) and step not in seen:
                 seen.add(step)
                 todo.append(step)
     return found
-
-
-def _behind(walk: Walk, node: Node, piece: _Piece) -> Iterator[_Piece | None]:
-    """The pieces of operands that a piece of a node's output comes from; None where nobody knows."""
-    if node.op == "reshape":
-        yield _before_reshape(walk.shape(node.inputs[0]), walk.shape(piece.value), piece, node.inputs[0])
-        return
-    for step in walk.steps(node, piece.value, piece.axis):
-        if not isinstance(step, tuple):
-            if step == "unknown":
-                yield None
-            continue
-        name, axis = step
-        is_same = walk.shape(name)[axis] == walk.shape(piece.value)[piece.axis]
-        yield _Piece(name, axis, piece.stride, piece.extent) if is_same else None
-
-
-def _before_reshape(before: tuple[int, ...], after: tuple[int, ...], piece: _Piece, source: Value) -> _Piece | None:
-    """Elements keep their order: a piece is where the same strides are."""
-    stride = piece.stride * prod(after[piece.axis + 1 :])
-    for axis, extent in enumerate(before):
-        inner = prod(before[axis + 1 :])
-        if stride % inner == 0 and extent % (stride // inner * piece.extent) == 0:
-            return _Piece(source, axis, stride // inner, piece.extent)
-    return None
 
 
 __all__ = ["batch_axis", "holds_samples"]

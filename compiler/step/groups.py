@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from compiler.errors import SpecError
 from compiler.graph import Graph, Parameter
+from compiler.naming import Comparisons
 from compiler.spec.groups import GroupKind, ParameterGroup
 from compiler.spec.optimizer import OptimizerSpec
 from compiler.step.planning.selection import near_parameters
@@ -27,12 +27,14 @@ class Settings:
 def settings_of(graph: Graph, spec: OptimizerSpec, learning: Collection[Value]) -> Mapping[Value, Settings]:
     """The settings of every parameter that learns.
 
-    Raises: SpecError for a group, or one of its names, that matches no parameter of the model (with near names).
+    Raises: SpecError for a group, or one of its names, that matches no parameter of the model (with near names), and
+    for more comparisons of names than `compiler.step.planning.names` allows.
     """
+    compared = Comparisons(SpecError)
     found = dict.fromkeys(learning, Settings(spec.weight_decay))
     names = {graph.parameters[value].name: value for value in learning}
     for position, group in enumerate(spec.groups):
-        for name in _members(graph, group, f"spec.optimizer.groups[{position}]"):
+        for name in _members(graph, group, compared, f"spec.optimizer.groups[{position}]"):
             if name in names:
                 found[names[name]] = _with(found[names[name]], group)
     return found
@@ -41,10 +43,10 @@ def settings_of(graph: Graph, spec: OptimizerSpec, learning: Collection[Value]) 
 def group_warnings(graph: Graph, spec: OptimizerSpec, learning: Collection[Value]) -> tuple[CompileWarning, ...]:
     """Groups of parameters that all stay as they are."""
     names = {graph.parameters[value].name for value in learning}
-    told = []
+    told, compared = [], Comparisons(SpecError)
     for position, group in enumerate(spec.groups):
         where = f"spec.optimizer.groups[{position}]"
-        members = list(_members(graph, group, where))
+        members = _members(graph, group, compared, where)
         if names.isdisjoint(members):
             message = f"none of its {len(members)} parameters learns: {few_of(members)}"
             hint = "the plan freezes them; leave the group out, or let them learn"
@@ -57,14 +59,16 @@ def _with(before: Settings, group: ParameterGroup) -> Settings:
     return Settings(before.weight_decay if decay is None else decay, before.factor if factor is None else factor)
 
 
-def _members(graph: Graph, group: ParameterGroup, where: str) -> Iterator[str]:
+def _members(graph: Graph, group: ParameterGroup, compared: Comparisons, where: str) -> list[str]:
     known = graph.named_parameters()
-    for pattern in group.parameters:
-        matched = [name for name in known if name == pattern or fnmatchcase(name, pattern)]
+    members: dict[str, None] = {}
+    for pattern in dict.fromkeys(group.parameters):
+        matched = compared.matching(pattern, known, where)
         kept = [name for name in matched if _is(known[name], group.kind)]
         if not kept:
             raise SpecError(_no_match(pattern, group, len(matched)), where=where, hint=near_parameters(graph, pattern))
-        yield from kept
+        members.update(dict.fromkeys(kept))
+    return list(members)
 
 
 def _is(parameter: Parameter, kind: GroupKind) -> bool:

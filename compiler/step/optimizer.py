@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from compiler.channels.slices import UpdateSlice
 from compiler.errors import SpecError
 from compiler.graph import AttrValue, TensorType
 from compiler.rewriting.builder import GraphBuilder
@@ -12,7 +13,7 @@ from compiler.spec.optimizer import OptimizerKind, OptimizerSpec
 from compiler.step import adafactor
 from compiler.step.clipping import clip, clip_warnings
 from compiler.step.groups import Settings, group_warnings, settings_of
-from compiler.step.plan import UpdatePlan, UpdateSlice
+from compiler.step.plan import UpdatePlan
 from compiler.step.training import TrainingGraph
 from compiler.values import StateKind, Value
 

@@ -5,51 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import filter as filter_names
-from fnmatch import fnmatchcase
 
 from compiler.channels.orders import is_run
+from compiler.channels.slices import WHOLE, UpdateSlice
 from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec.documents import SparsePlan, UpdateRule
 from compiler.step.planning.chosen import chosen_by
 from compiler.step.planning.created import idle_biases
 from compiler.step.planning.layers import layers_of
+from compiler.step.planning.names import Named
 from compiler.step.planning.presets import preset_selections
 from compiler.step.planning.reach import Reach
 from compiler.step.planning.selection import near_parameters, selected_by, some_names
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 
-
-@dataclass(frozen=True, slots=True)
-class UpdateSlice:
-    """The part of one parameter that learns: `size` channels from `start` along inside axis `axis`; -1 means all.
-
-    Where these do not follow one another yet, `channels` names them in the file's order, and `compiler.step.arranged`
-    makes a range of them.
-    """
-
-    axis: int = -1
-    start: int = 0
-    size: int = 0
-    channels: tuple[int, ...] = ()
-
-    @property
-    def is_whole(self) -> bool:
-        """True if every element learns."""
-        return self.axis < 0
-
-    def elements(self, shape: tuple[int, ...]) -> int:
-        """How many elements of a parameter of this inside shape learn."""
-        whole = math.prod(shape)
-        return whole if self.is_whole else whole // shape[self.axis] * self.size
-
-
 UpdatePlan = Mapping[Value, UpdateSlice]
 """Parameter -> what learns of it, in the model's order; parameters that do not appear are frozen."""
-
-WHOLE = UpdateSlice()
 
 
 @dataclass(slots=True)
@@ -64,42 +37,76 @@ class _Asked:
     """Where parameters that cannot learn are asked for."""
     left_out: list[str] = field(default_factory=list)
     """What the preset would let learn, and the loss does not reach."""
+    frozen: list[str] = field(default_factory=list)
+    """What would learn if the plan's `frozen` did not say otherwise."""
     cannot: list[str] = field(default_factory=list)
     """What the preset would let learn, and this file does not."""
 
 
-def resolve_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> UpdatePlan:
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a plan means for a model, and what is to be said of it."""
+
+    updates: UpdatePlan
+    warnings: tuple[CompileWarning, ...] = ()
+
+
+def decide_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> Decided:
     """Apply the plan's preset and rules to the model's parameters; `reach` is what the loss depends on, if known.
 
-    Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing.
+    Raises: PlanError naming the rule that matches nothing (with near names), or a plan that trains nothing, or whose
+    patterns times the model's names are above a limit.
     """
-    rules = _asked(graph, plan, reach).rules
-    chosen = _chosen(graph, plan, rules)
+    model = Named(graph, PlanError)
+    asked = _asked(model, plan, reach)
+    by_channel = chosen_by(graph, plan.rules, asked.rules)
+    chosen = {
+        value: _part(graph.parameters[value].shape[axis], axis, channels)
+        for value, (axis, channels) in by_channel.chosen.items()
+    }
     learning = {
-        value: chosen.get(value) or _slice(parameter, rules[parameter.name])
+        value: chosen.get(value) or _slice(parameter, asked.rules[parameter.name])
         for value, parameter in graph.parameters.items()
-        if parameter.may_learn and parameter.name in rules
+        if parameter.may_learn and parameter.name in asked.rules
     }
     if not learning and plan.lora is None:
-        raise PlanError(
-            f"plan {plan.name!r} trains nothing in this model",
-            where="plan",
-            hint=f"the model has {len(graph.named_parameters())} parameters, such as {some_names(graph)}",
+        raise _trains_nothing(graph, plan, asked)
+    odd = (*_odd_parts(graph, asked, chosen), *by_channel.warnings)
+    idle = (*_idle_frozen(model, plan), *idle_biases(graph, asked.rules))
+    return Decided(learning, (*_left_out(graph, plan, asked), *odd, *idle))
+
+
+def resolve_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> UpdatePlan:
+    """`decide_plan` for who is told no warnings."""
+    return decide_plan(graph, plan, reach).updates
+
+
+def _trains_nothing(graph: Graph, plan: SparsePlan, asked: _Asked) -> PlanError:
+    if asked.frozen:
+        return PlanError(
+            f"`frozen` freezes all {len(asked.frozen)} parameters that plan {plan.name!r} lets learn: "
+            f"{few_of(asked.frozen)}",
+            where="plan.frozen",
+            hint="leave out what is to learn; it overrides preset and rules",
         )
-    return learning
+    return PlanError(
+        f"plan {plan.name!r} trains nothing in this model",
+        where="plan",
+        hint=f"the model has {len(graph.named_parameters())} parameters, such as {some_names(graph)}",
+    )
 
 
-def plan_warnings(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> tuple[CompileWarning, ...]:
-    """Where a ratio below 1 still trains the whole parameter, and what a preset leaves out."""
-    asked, known = _asked(graph, plan, reach), graph.named_parameters()
+def _odd_parts(graph: Graph, asked: _Asked, of_value: Mapping[Value, UpdateSlice]) -> Sequence[CompileWarning]:
+    """Where a ratio below 1, or a choice of channels, still trains the whole parameter."""
+    known = graph.named_parameters()
     parts = {name: rule for name, rule in asked.rules.items() if rule.ratio < 1}
     whole = [known[name] for name, rule in parts.items() if _slice(known[name], rule).is_whole]
     without = [parameter.name for parameter in whole if parameter.channel_axis is None]
     rounded = [parameter.name for parameter in whole if parameter.channel_axis is not None]
-    chosen = {graph.parameters[value].name: part for value, part in _chosen(graph, plan, asked.rules).items()}
+    chosen = {graph.parameters[value].name: part for value, part in of_value.items()}
     rounded += [name for name, part in chosen.items() if part.is_whole]
     lacking = [name for name, rule in asked.rules.items() if rule.channels is not None and name not in chosen]
-    told = list(_left_out(graph, plan, asked))
+    told = []
     if without:
         message = (
             f"{len(without)} parameters have a ratio below 1 but no input channels of their own (biases, norms, "
@@ -115,14 +122,15 @@ def plan_warnings(graph: Graph, plan: SparsePlan, reach: Reach | None = None) ->
     if rounded:
         message = f"{len(rounded)} parameters have so few channels that the ratio rounds up to all: {few_of(rounded)}"
         told.append(CompileWarning("plan.ratio_rounded", "plan.update", message, "give a smaller ratio"))
-    return (*told, *_idle_frozen(graph, plan), *idle_biases(graph, asked.rules))
+    return told
 
 
-def _idle_frozen(graph: Graph, plan: SparsePlan) -> Sequence[CompileWarning]:
+def _idle_frozen(model: Named, plan: SparsePlan) -> Sequence[CompileWarning]:
     """Entries of `frozen` that freeze nothing: a misspelt one lets learn what it was to keep."""
+    graph = model.graph
     norms = {name for norm in graph.origins.norms for name in (norm.scale, norm.shift)}
-    names = {*_may_be_frozen(graph).values(), *graph.buffers(), *norms}  # which stay as they are
-    idle = [one for one in dict.fromkeys(plan.frozen) if one not in names and not filter_names(names, one)]
+    names = dict.fromkeys((*_may_be_frozen(model).values(), *graph.buffers(), *norms))  # which stay as they are
+    idle = [one for one in dict.fromkeys(plan.frozen) if not model.compared.matching(one, names, "plan.frozen")]
     if not idle:
         return ()
     message = f"{len(idle)} entries match no parameter of this model, and freeze nothing: {few_of(idle)}"
@@ -142,19 +150,21 @@ def _left_out(graph: Graph, plan: SparsePlan, asked: _Asked) -> Sequence[Compile
     return told
 
 
-def _asked(graph: Graph, plan: SparsePlan, reach: Reach | None) -> _Asked:
+def _asked(model: Named, plan: SparsePlan, reach: Reach | None) -> _Asked:
     """Raises: PlanError."""
+    graph = model.graph
     asked, layers = _Asked(), layers_of(graph)
     values = {parameter.name: value for value, parameter in graph.parameters.items()}
-    for rule, names in preset_selections(graph, plan, layers, reach):
+    for rule, names in preset_selections(model, plan, layers, reach):
         for name in names:
             _decide(asked, name, rule, "plan.preset" if name in graph.unlearnable else "", by_preset=True)
     for position, rule in enumerate(plan.rules):
         where = f"plan.update[{position}]"
-        for name in selected_by(graph, rule, layers, where):
+        for name in selected_by(model, rule, layers, where):
             _decide(asked, name, rule, where if name in graph.unlearnable else "", by_preset=False)
-    for name in _frozen(graph, plan):
-        asked.rules.pop(name, None)
+    for name in _frozen(model, plan):
+        if asked.rules.pop(name, None) is not None:
+            asked.frozen.append(name)
         asked.unlearnable.pop(name, None)
     asked.cannot = [name for name, where in asked.unlearnable.items() if where == "plan.preset"]
     _refuse(graph, {name: where for name, where in asked.unlearnable.items() if where != "plan.preset"})
@@ -181,16 +191,17 @@ def _decide(asked: _Asked, name: str, rule: UpdateRule, unlearnable: str, *, by_
         asked.by_preset[name] = by_preset
 
 
-def _frozen(graph: Graph, plan: SparsePlan) -> list[str]:
+def _frozen(model: Named, plan: SparsePlan) -> list[str]:
     """What the plan freezes by `frozen`; the bias that a norm was folded into is frozen with the tensor behind it."""
-    every, patterns = _may_be_frozen(graph), plan.frozen
-    return [name for name, own in every.items() if any(own == one or fnmatchcase(own, one) for one in patterns)]
+    every = _may_be_frozen(model)
+    frozen = model.compared.any_of(plan.frozen, dict.fromkeys(every.values()), "plan.frozen")
+    return [name for name, own in every.items() if own in frozen]
 
 
-def _may_be_frozen(graph: Graph) -> Mapping[str, str]:
+def _may_be_frozen(model: Named) -> Mapping[str, str]:
     """Every parameter, and what `frozen` calls it."""
-    every = {name: name for name in (*graph.named_parameters(), *graph.unlearnable)}
-    return every | {norm.bias: norm.takes_bias for norm in graph.origins.norms if norm.bias}
+    every = {name: name for name in model.kinds}
+    return every | {norm.bias: norm.takes_bias for norm in model.graph.origins.norms if norm.bias}
 
 
 def _refuse(graph: Graph, asked: Mapping[str, str]) -> None:
@@ -203,14 +214,6 @@ def _refuse(graph: Graph, asked: Mapping[str, str]) -> None:
             where=asked[refused[0]],
             hint=f"{first.remedy}, or freeze them by a last rule with ratio 0",
         )
-
-
-def _chosen(graph: Graph, plan: SparsePlan, rules: Mapping[str, UpdateRule]) -> dict[Value, UpdateSlice]:
-    """What the rules with `channels` let learn. Raises: PlanError."""
-    return {
-        value: _part(graph.parameters[value].shape[axis], axis, channels)
-        for value, (axis, channels) in chosen_by(graph, plan.rules, rules).items()
-    }
 
 
 def _part(extent: int, axis: int, channels: tuple[int, ...]) -> UpdateSlice:

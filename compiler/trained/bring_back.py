@@ -161,11 +161,13 @@ def _members(bundle: Held) -> dict[str, memoryview]:
     found, data = {}, memoryview(bundle)
     stream: Any = bundle if isinstance(bundle, mmap.mmap) else io.BytesIO(bundle)
     stream.seek(0)
-    with tarfile.open(fileobj=stream, mode="r:") as archive:
-        for name in (MANIFEST, ORIGINS, WEIGHTS):
-            try:
+    try:
+        with tarfile.open(fileobj=stream, mode="r:") as archive:
+            for name in (MANIFEST, ORIGINS, WEIGHTS):
                 member = archive.getmember(name)
-            except KeyError:
-                raise ModelError(f"has no {name}", where="bundle", hint="build it again with this version") from None
-            found[name] = data[member.offset_data : member.offset_data + member.size]
+                found[name] = data[member.offset_data : member.offset_data + member.size]
+    except KeyError:
+        raise ModelError(f"has no {name}", where="bundle", hint="build it again with this version") from None
+    except tarfile.TarError:
+        raise ModelError("is no bundle", where="bundle", hint="give what `pockfarm build` wrote") from None
     return found

@@ -41,7 +41,7 @@ def tensors_of(checkpoint: Held, where: str = "checkpoint") -> dict[str, Array]:
             for name, entry in entries.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as problem:
-        raise ModelError(f"not a safetensors file of ours: {problem!r:.200}", where=where) from None
+        raise ModelError(f"not a safetensors file of ours: {_words(problem)}", where=where) from None
 
 
 def metadata_of(checkpoint: Held, where: str = "checkpoint") -> dict[str, str]:
@@ -51,7 +51,12 @@ def metadata_of(checkpoint: Held, where: str = "checkpoint") -> dict[str, str]:
         header = json.loads(bytes(data[_LENGTH_BYTES : _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")]))
         return {str(name): str(text) for name, text in dict(header.get("__metadata__", {})).items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as problem:
-        raise ModelError(f"not a safetensors file: {problem!r:.200}", where=where) from None
+        raise ModelError(f"not a safetensors file: {_words(problem)}", where=where) from None
+
+
+def _words(problem: Exception) -> str:
+    """Without the file's bytes, which an error of decoding would print."""
+    return "its header is no text" if isinstance(problem, UnicodeDecodeError) else f"{problem!r:.200}"
 
 
 def _tensor(data: memoryview, dtype: np.dtype[np.generic], shape: tuple[int, ...], begin: int, end: int) -> Array:

@@ -126,14 +126,17 @@ def _check_device(statement: Statement, identity: Identity, description: DeviceD
 
 
 def _check_same(assignment: Assignment, statement: Statement) -> None:
-    dataset, weights = assignment.dataset, assignment.weights
+    files = {
+        "dataset_digest": assignment.dataset,
+        "weights_digest": assignment.weights,
+        "validation_dataset_digest": assignment.validation_dataset,
+    }
     pairs = {
         "run_id": (assignment.run_id, statement.run_id),
         "attempt": (assignment.attempt, statement.attempt),
         "bundle_digest": (assignment.bundle.digest, statement.bundle_digest),
         "bundle_bytes": (assignment.bundle.size_bytes, statement.bundle_bytes),
-        "dataset_digest": (dataset.digest if dataset else None, statement.dataset_digest),
-        "weights_digest": (weights.digest if weights else None, statement.weights_digest),
+        **{name: (blob.digest if blob else None, getattr(statement, name)) for name, blob in files.items()},
     }
     for name, (said, signed) in pairs.items():
         if said != signed:

@@ -9,7 +9,7 @@ from device_agents.devices.describe import Device
 from device_agents.errors import BadBundle, BadData
 from device_agents.job.bundle import UnpackedBundle
 from device_agents.job.dataset import DataFiles
-from device_agents.wire import Limits, RunSettings
+from device_agents.wire import Limits, ProtocolError, RunSettings, held_out
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,19 @@ class Job:
     bundle: UnpackedBundle
     settings: RunSettings
     data: DataFiles | None = None
+    validation: DataFiles | None = None
+    """What training is validated on; None: a share of `data`, or nothing."""
     weights: Path | None = None
     """Starting weights; tensors it lacks (constants) come from the bundle's own."""
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def validated(self) -> int:
+        """Samples that each validation scores; 0: there is none."""
+        if self.validation is not None:
+            return self.validation.samples
+        share = self.settings.validation
+        return held_out(self.data.samples, share) if self.data and share is not None else 0
 
 
 def check_fits(job: Job, device: Device) -> None:
@@ -42,5 +52,9 @@ def check_fits(job: Job, device: Device) -> None:
         raise BadBundle("bundle.kind", f"mode {mode} does not go with a bundle that {kind}", cause="user")
     if job.data is None and job.settings.needs_data:
         raise BadData("data.missing", f"mode {mode} needs a data set")
+    try:
+        job.settings.check_validation("the validation data set", is_given=job.validation is not None)
+    except ProtocolError as error:
+        raise BadData("validation.settings", str(error)) from None
     if mode in ("profile", "train") and job.settings.steps < 1:
         raise BadData("steps.missing", f"mode {mode} needs at least one step")

@@ -51,6 +51,27 @@ class DataFiles:
     """By array, in the bundle's order."""
     samples: int
 
+    @property
+    def size_bytes(self) -> int:
+        """On disk."""
+        return sum(file.stat().st_size for file in (*self.inputs.values(), *self.labels.values()))
+
+
+def split_data_sets(
+    archives: tuple[Path | None, Path | None], folder: Path, inputs: Sequence[str], *, max_bytes: int,
+    labels: Sequence[str] = (LABELS,),
+) -> tuple[DataFiles | None, DataFiles | None]:  # fmt: skip
+    """The data set of a run and what training is validated on, each as by `split_npz`, both within the byte budget."""
+    data, validation = archives
+    files = split_npz(data, folder / "data", inputs, max_bytes=max_bytes, labels=labels) if data else None
+    if validation is None:
+        return files, None
+    left_bytes = max_bytes - (files.size_bytes if files else 0)
+    try:
+        return files, split_npz(validation, folder / "validation", inputs, max_bytes=left_bytes, labels=labels)
+    except BadData as error:
+        raise BadData(error.code, f"of the validation data set: {error.message}", hint=error.hint) from None
+
 
 def split_npz(
     archive: Path, folder: Path, inputs: Sequence[str], *, max_bytes: int, labels: Sequence[str] = (LABELS,)

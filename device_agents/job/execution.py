@@ -14,6 +14,7 @@ from device_agents.devices.describe import Device
 from device_agents.errors import AttemptError, BadData, Stopped
 from device_agents.job import cgroup
 from device_agents.job.asked import Job, check_fits
+from device_agents.job.dataset import DataFiles
 from device_agents.job.findings import Findings
 from device_agents.job.output import KeptOutput, keep_output
 from device_agents.job.sandbox import Sandbox, job_rlimits
@@ -110,15 +111,20 @@ class Execution:
         for index, steps in enumerate(counts):
             arguments = ["--steps", str(steps), "--warmup", str(settings.warmup), "--batch-seed", str(settings.seed)]
             done_before = sum(counts[:index])
-            self._block("profile", [*self._weights(), *self._data(), *arguments], done_before, steps, sum(counts))
+            arguments = [*self._weights(), *self._data(self.job.data), *arguments]
+            self._block("profile", arguments, done_before, steps, sum(counts))
 
     def _train(self) -> None:
         settings, data = self.job.settings, self.job.data
-        self.findings.evaluation_before = self._evaluate("before", self._weights())
-        training = TrainingFindings(settings, data.samples if data else 0, self.job.bundle.batch)
+        self.findings.evaluation_before = self._evaluate("before", self._weights(), data)
+        if self.job.validation is not None:
+            # What is wrong with it ends the run now, and not at the first validation.
+            self._evaluate("of the validation data", self._weights(), self.job.validation)
+        training = TrainingFindings(settings, self.job.validated, self.job.bundle.batch)
         self.findings.training = training
         arguments = ["--steps", str(settings.steps), "--batch-seed", str(settings.seed), "--save", TRAINED]
-        arguments = [*self._weights(), *self._data(), *arguments, *training_words(settings)]
+        arguments = [*self._weights(), *self._data(data), *arguments, *training_words(settings)]
+        arguments += self._data(self.job.validation, "--eval-")
         try:
             self._block("train", arguments, 0, settings.steps, settings.steps)
         except BadData:
@@ -129,15 +135,15 @@ class Execution:
         if training.saved_step is None:
             return
         weights = ["--weights", TRAINED]
-        self.findings.evaluation_after = self._evaluate("after", weights)
+        self.findings.evaluation_after = self._evaluate("after", weights, data)
         self._run("export", [*weights, "--out", EXPORTED], lambda _: None)
         self.findings.exported = self.keep(EXPORTED)
 
     def _evaluate_only(self) -> None:
-        self.findings.evaluation_before = self._evaluate("before", self._weights())
+        self.findings.evaluation_before = self._evaluate("before", self._weights(), self.job.data)
 
     def _infer(self) -> None:
-        data = self._data(labels=False)
+        data = self._data(self.job.data, labels=False)
         self._run("infer", [*self._weights(), *data, "--out", LOGITS], lambda _: None)
 
     def _tune(self) -> None:
@@ -165,23 +171,23 @@ class Execution:
         seconds = min(self.job.settings.tune_s or 0.0, TUNE_SHARE * self._run_limit_s)
         self._run("tune", ["--seconds", repr(seconds)], on_event)
 
-    def _evaluate(self, moment: str, weights: Sequence[str]) -> Evaluation:
+    def _evaluate(self, moment: str, weights: Sequence[str], data: DataFiles | None) -> Evaluation:
         found: list[Evaluation] = []
 
         def on_event(event: StepEvent) -> None:
             if isinstance(event, Evaluated):
-                found[:] = [self._evaluation(event)]
+                found[:] = [self._evaluation(event, data)]
 
         self._notify("phase", message=f"eval {moment}")
-        self._run("eval", [*weights, *self._data()], on_event)
+        self._run("eval", [*weights, *self._data(data)], on_event)
         if not found:
             raise AttemptError("step.incomplete", "the binary ended without an evaluation", cause="compiler")
         last = found[-1]
         self._notify("eval", message=moment, loss=last.loss, accuracy=last.accuracy, samples=last.samples)
         return last
 
-    def _evaluation(self, event: Evaluated) -> Evaluation:
-        wanted = self.job.data.samples if self.job.data else 0
+    def _evaluation(self, event: Evaluated, data: DataFiles | None) -> Evaluation:
+        wanted = data.samples if data else 0
         if event.samples not in scored_samples(wanted, self.job.bundle.batch):
             raise ProtocolError("eval.samples", f"{event.samples:,}, the data set has {wanted:,}")
         return Evaluation(event.samples, event.loss, event.accuracy)
@@ -330,14 +336,16 @@ class Execution:
         files = [self.job.bundle.weights, *([self.job.weights] if self.job.weights else [])]
         return [word for file in files for word in ("--weights", self._relative(file))]
 
-    def _data(self, *, labels: bool = True) -> list[str]:
-        data = self.job.data
+    def _data(self, data: DataFiles | None, options: str = "--", *, labels: bool = True) -> list[str]:
+        """`options` begins the names of the binary's options: `--eval-` for what training is validated on."""
         if data is None:
             return []
-        words = [word for name, file in data.inputs.items() for word in ("--input", f"{name}={self._relative(file)}")]
+        words: list[str] = []
+        for name, file in data.inputs.items():
+            words += [f"{options}input", f"{name}={self._relative(file)}"]
         several = len(data.labels) > 1
         for name, file in data.labels.items() if labels else ():
-            words += ["--labels", f"{name}={self._relative(file)}" if several else self._relative(file)]
+            words += [f"{options}labels", f"{name}={self._relative(file)}" if several else self._relative(file)]
         return words
 
     def _relative(self, path: Path) -> str:

@@ -15,7 +15,6 @@ from device_agents.wire import (
     Validation,
     best_step,
     default_of,
-    held_out,
     settings_of,
 )
 
@@ -48,8 +47,8 @@ class TrainingFindings:
     """What is known of the training so far. Raises: `ProtocolError`, from all that takes an event that cannot be."""
 
     settings: RunSettings
-    samples: int
-    """Of the data set."""
+    validated: int
+    """Samples that a validation is of; 0: none is asked for."""
     batch: int
     steps: int = 0
     learning_rates: list[float] = field(default_factory=list)
@@ -74,13 +73,10 @@ class TrainingFindings:
 
     def take_validation(self, event: Validated) -> Validation:
         last = self.validations[-1].step if self.validations else 0
-        share = self.settings.validation
-        if self.is_over or share is None:
-            raise ProtocolError("validation", "none was asked for, or it is over")
+        self._check(self.validated > 0 and not self.is_over, "validation", "none was asked for, or it is over")
         self._check(last < event.step == self.steps, "validation.step", f"{event.step:,} after step {self.steps:,}")
-        wanted = held_out(self.samples, share)
-        is_all = event.samples in scored_samples(wanted, self.batch)
-        self._check(is_all, "validation.samples", f"{event.samples:,}, {wanted:,} are held out")
+        is_all = event.samples in scored_samples(self.validated, self.batch)
+        self._check(is_all, "validation.samples", f"{event.samples:,}, {self.validated:,} are to be scored")
         validation = Validation(event.step, event.samples, event.loss, event.accuracy)
         self.validations.append(validation)
         return validation

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Optional
 
-from device_agents.wire.codec import FLAT, check
+from device_agents.wire.codec import FLAT, SENT_IF_SET, check
 from device_agents.wire.envelope import Envelope
 from device_agents.wire.report import Blob, check_digest
 from device_agents.wire.settings import MODES, RunSettings
@@ -43,10 +43,12 @@ class Statement:
     """Never falls for one signing key. A device refuses less than the highest it has seen (rollback ratchet)."""
     dataset_digest: Optional[str] = None
     weights_digest: Optional[str] = None
+    validation_dataset_digest: Optional[str] = field(default=None, metadata=SENT_IF_SET)
 
     def __post_init__(self) -> None:
         check_digest("bundle_digest", self.bundle_digest)
         check_digest("dataset_digest", self.dataset_digest)
+        check_digest("validation_dataset_digest", self.validation_dataset_digest)
         check_digest("weights_digest", self.weights_digest)
         check(self.bundle_bytes > 0, "bundle_bytes", "more than 0")
         check(self.release_number >= 0, "release_number", "at least 0")
@@ -84,8 +86,11 @@ class Assignment:
     weights: Optional[Blob] = None
     """Starting weights (safetensors); null: the bundle's."""
     limits: Limits = field(default_factory=Limits)
+    validation_dataset: Optional[Blob] = field(default=None, metadata=SENT_IF_SET)
+    """npz of the same form that training is validated on. Null: a share of the data set, or nothing."""
 
     def __post_init__(self) -> None:
         check(bool(_TOKEN.fullmatch(self.lease_token)), "lease_token", "8-200 URL-safe characters")
         check(self.attempt >= 1, "attempt", "at least 1")
         check(self.settings.mode in MODES, "mode", f"one of {', '.join(MODES)}")
+        self.settings.check_validation("validation_dataset", is_given=self.validation_dataset is not None)

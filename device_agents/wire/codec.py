@@ -19,6 +19,9 @@ FLAT = {"flat": True}
 ALWAYS_SENT = {"always_sent": True}
 """Metadata of a field that is never left out, nor absent."""
 
+SENT_IF_SET = {"sent_if_set": True}
+"""Metadata of a field that is left out while it has its default: who is older than it refuses only what uses it."""
+
 MAX_STRING_CHARACTERS = 1 << 20
 MAX_ITEMS = 1 << 20
 MAX_DIGITS = 400
@@ -60,7 +63,7 @@ def _object(value: Any) -> dict[str, Any]:
             said = {one.name for one in dataclasses.fields(item)
                     if one.metadata.get("always_sent") or getattr(item, one.name) != one.default}  # fmt: skip
             written.update({name: part for name, part in to_json(item).items() if name in said})
-        else:
+        elif not (field.metadata.get("sent_if_set") and item == field.default):
             written[field.name] = to_json(item)
     return written
 

@@ -36,6 +36,8 @@ BUNDLE_PATH = "/agent/attempts/{lease_token}/bundle"
 """GET -> 200 raw bytes of the bundle, with Content-Length."""
 DATASET_PATH = "/agent/attempts/{lease_token}/dataset"
 """GET -> 200 raw bytes of the npz, with Content-Length."""
+VALIDATION_DATASET_PATH = "/agent/attempts/{lease_token}/validation-dataset"
+"""GET, as of the data set: what training is validated on, if the run names a data set for that."""
 
 
 def attempt_path(template: str, lease_token: str) -> str:

@@ -179,13 +179,23 @@ class RunSettings:
         check(self.mode in LOCAL_MODES, "mode", f"one of {', '.join(LOCAL_MODES)}")
         for name, known in settings_of(type(self)).items():
             check(known.allows(getattr(self, name)), name, known.bounds)
-        for name in ("eval_every", "patience", "min_delta", "save_best"):
-            is_idle = self.validation is None and bool(getattr(self, name))
-            check(not is_idle, name, "left out, or `validation` set: there is nothing to validate on")
         check(not self.min_delta or self.patience is not None, "min_delta", "left out, or `patience` set")
         for name in ("schedule_steps", "final_ratio"):
             is_idle = self.schedule == "constant" and getattr(self, name) is not None
             check(not is_idle, name, "left out: a constant schedule has no end")
+
+    def check_validation(self, data_set: str, *, is_given: bool) -> None:
+        """That the run has one thing to validate on where it asks for validations: a share of its data set, or another.
+
+        `data_set` is what the caller calls that other data set. Raises: `ProtocolError` naming what is too much.
+        """
+        check(not is_given or self.mode == "train", data_set, f"left out: mode {self.mode} has no validations")
+        check(not is_given or self.validation is None, data_set,
+              "left out, or `validation`, the share that is held out: both say what to validate on")  # fmt: skip
+        is_validated = is_given or self.validation is not None
+        for name in ("eval_every", "patience", "min_delta", "save_best"):
+            check(is_validated or not getattr(self, name), name,
+                  f"left out, or `validation` or `{data_set}` set: there is nothing to validate on")  # fmt: skip
 
     @property
     def reported_mode(self) -> Mode:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from device_agents.wire import MODES
+from device_agents.wire import MODES, RunSettings
 from pockfarm.client import Farm
 from pockfarm.commands.deltas import load_deltas
 from pockfarm.commands.local import (
@@ -21,7 +21,7 @@ from pockfarm.commands.local import (
     print_warnings,
     source,
 )
-from pockfarm.commands.settings import add_setting_options, given_settings
+from pockfarm.commands.settings import add_setting_options, check_validation, given_settings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.state import StateFolder
 from pockfarm.summary import is_diverged, report_text
@@ -46,6 +46,8 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     where.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class")
     add_setting_options(command, MODES)
     command.add_argument("--dataset", metavar="DIGEST|F.npz", help="a file is uploaded first")
+    words = "what training is validated on, in place of a share of the data set; train only"
+    command.add_argument("--validation-dataset", metavar="DIGEST|F.npz", help=words)
     command.add_argument("--weights", metavar="RUN|DIGEST", help="start from what an earlier run trained")
     command.add_argument("--no-wait", action="store_true", help="print the run's id and return at once")
 
@@ -132,6 +134,7 @@ def _compile(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     given = given_settings(options, options.mode)
+    check_validation(RunSettings(options.mode, **given), "--validation-dataset", options.validation_dataset)
     with connect(options) as farm:
         run = farm.start_run(
             options.bundle,
@@ -139,6 +142,7 @@ def _run(options: argparse.Namespace) -> int:
             device=options.device,
             device_class=options.device_class,
             dataset=_dataset_digest(farm, options.dataset),
+            validation_dataset=_dataset_digest(farm, options.validation_dataset),
             weights=_weights_digest(farm, options.weights),
             **given,
         )

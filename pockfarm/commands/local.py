@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from device_agents.wire import LOCAL_MODES, RunSettings
-from pockfarm.commands.settings import add_setting_options, given_settings
+from device_agents.wire import LOCAL_MODES
+from pockfarm.commands.settings import add_setting_options, check_validation, chosen_settings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.summary import is_diverged, memory_text, report_text
 from pockfarm.table import seconds, text_table
@@ -53,6 +53,8 @@ def add_exec(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("bundle", type=Path, metavar="BUNDLE.pfb")
     command.add_argument("mode", choices=LOCAL_MODES)
     command.add_argument("--data", type=Path, metavar="F.npz", help="inputs by name (or x) and labels y")
+    words = "what training is validated on, in place of a share of the data; train only"
+    command.add_argument("--validation-data", type=Path, metavar="F.npz", help=words)
     add_setting_options(command, LOCAL_MODES)
     command.add_argument(
         "--weights",
@@ -157,8 +159,11 @@ def _build(options: argparse.Namespace) -> int:
 
 def _exec(options: argparse.Namespace) -> int:
     local = load_local()
-    settings = RunSettings(options.mode, **given_settings(options, options.mode))
+    settings = chosen_settings(options, options.mode)
+    check_validation(settings, "--validation-data", options.validation_data)
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
+    if options.adapter is not None:
+        load_adapters().check_has_adapters(options.bundle)
     chosen = local.ExecOptions(settings, **{name: getattr(options, name) for name in names})
     with tempfile.TemporaryDirectory(prefix="pockfarm-exec-") as folder:
         if options.weights is not None:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
-from device_agents.wire import ProtocolError, RunSettings, Setting, check_taken, default_of, settings_of
+from device_agents.wire import LocalMode, ProtocolError, RunSettings, Setting, check_taken, default_of, settings_of
 from pockfarm.errors import UsageError
 
 
@@ -24,14 +24,38 @@ def add_setting_options(
 
 
 def given_settings(options: argparse.Namespace, mode: str, kind: type[RunSettings] = RunSettings) -> dict[str, Any]:
-    """The settings that were given. Raises: UsageError for one that the mode does not take."""
+    """The settings that were given. Raises: UsageError for one that the mode does not take, or that does nothing."""
     found = {name: getattr(options, name, None) for name in settings_of(kind)}
     given = {name: value for name, value in found.items() if value is not None}
     try:
         check_taken(mode, given, kind)
+        kind(mode, **given)  # type: ignore[arg-type]
     except ProtocolError as problem:
         raise UsageError(str(problem)) from None
     return given
+
+
+def chosen_settings(options: argparse.Namespace, mode: LocalMode) -> RunSettings:
+    """The settings of a run on this machine. Raises: UsageError, by its option, for what does not fit the others."""
+    given = given_settings(options, mode)
+    try:
+        return RunSettings(mode, **given)
+    except ProtocolError as problem:
+        raise _by_option(problem) from None
+
+
+def check_validation(settings: RunSettings, option: str, value: object) -> None:
+    """What the settings say of validations goes with the option that names data for them. Raises: UsageError."""
+    try:
+        settings.check_validation(option, is_given=value is not None)
+    except ProtocolError as problem:
+        raise _by_option(problem) from None
+
+
+def _by_option(problem: ProtocolError) -> UsageError:
+    known = settings_of(RunSettings).get(problem.where)
+    said = str(problem).removeprefix(f"{problem.where}: ")
+    return UsageError(f"{known.option if known else problem.where}: {said}")
 
 
 def _help(known: Setting, modes: Sequence[str], default: Any) -> str:

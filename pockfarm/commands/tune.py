@@ -10,10 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from device_agents.wire import RunSettings
 from pockfarm.client import Farm
 from pockfarm.commands.local import compile_progress, load_local
-from pockfarm.commands.settings import add_setting_options, given_settings
+from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
 from pockfarm.errors import UsageError
 from pockfarm.summary import tuning_text
 
@@ -44,7 +43,7 @@ def _tune_here(options: argparse.Namespace) -> tuple[Any, str]:
     table = options.table or local.tuning_file()
     tuned = local.tune(
         Path(options.bundle),
-        RunSettings("tune", **given_settings(options, "tune")),
+        chosen_settings(options, "tune"),
         table=table,
         progress=compile_progress(time.monotonic()),
     )

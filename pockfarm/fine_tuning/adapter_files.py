@@ -34,6 +34,18 @@ def save_adapter_of(bundle: bytes, checkpoint: bytes, folder: Path) -> None:
     save_adapter(lambda: adapter_of(bundle, checkpoint), folder)
 
 
+def check_has_adapters(bundle: Path) -> None:
+    """Before a run whose adapter is wanted. Raises: UsageError for a bundle whose plan has none."""
+    try:
+        found = adapters_of(bundle.read_bytes())
+    except CompileError as problem:
+        raise UsageError(f"{problem} [{problem.code}]") from None
+    except OSError as problem:
+        raise UsageError(f"{bundle}: {problem.strerror}") from None
+    if not found:
+        raise UsageError(f"--adapter: the plan of {bundle} has no adapters (build with `lora` in the plan)")
+
+
 def start_of(weights: Path, bundle: Path) -> bytes | None:
     """A file of `peft`'s (or the folder that holds it) as a file of weights that `bundle` starts from.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from pockfarm.fine_tuning.deltas import changes_of
 from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.run import check_left, check_settings, settings_of_run, steps_kept, told_of
-from pockfarm.fine_tuning.trainer import Say, Trainer
+from pockfarm.fine_tuning.trainer import RunData, Say, Trainer
 from pockfarm.values import CompileWarning
 
 _NUMPY = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "bool": "bool"}
@@ -44,6 +44,8 @@ class Asked:
     seed: int = 0
     learning_rate: float | None = None
     output: str | int | None = None
+    validation_data: Any = None
+    """What training is validated on, in any form of data; None: a share of the data, or nothing."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Other settings of the run, by name."""
 
@@ -51,7 +53,7 @@ class Asked:
 def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked, say: Say | None) -> FineTuned:
     """Export, compile, train and bring back. Raises: `PockfarmError`."""
     say = say or (lambda line: None)
-    check_settings(asked.steps, asked.epochs, asked.training)
+    check_settings(asked.steps, asked.epochs, asked.training, has_validation_data=asked.validation_data is not None)
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pockfarm-tune-")))
         try:
@@ -72,6 +74,12 @@ class _Task:
     asked: Asked
     say: Say
 
+    @property
+    def data_sets(self) -> dict[str, Any]:
+        """As the caller gave them, by the argument's name."""
+        validation = self.asked.validation_data
+        return {"data": self.data, **({} if validation is None else {"validation_data": validation})}
+
 
 def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> FineTuned:
     """All files are in `folder`; what comes back reads them where they are mapped, also when the folder is gone."""
@@ -81,7 +89,8 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     # Where labels have their samples is known when the step is built.
     is_plain = bool(brought.inputs) and all(one.batch_axis == 0 for one in brought.inputs.values())
     if is_plain:
-        arrays = fitted(read_data(task.data, names, brought.inputs), names.keyed(brought.inputs))
+        keyed = names.keyed(brought.inputs)
+        sets = _each(task.data_sets, lambda data: fitted(read_data(data, names, brought.inputs), keyed))
     plan = plan_of(asked.plan, brought.frozen, brought.frozen_names)
     say("compiling")
     step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
@@ -91,11 +100,12 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     labels = _labels(manifest["labels"])
     if not is_plain:
         names = replace(names, inputs=tuple(inputs), labels=tuple(labels))
-        arrays = read_data(task.data, names, inputs, labels)
-    arrays = fitted(arrays, {**names.keyed(inputs), **labels})
-    settings = _settings(asked, max(map(len, arrays.values())), spec.batch * spec.accumulate)
+        sets = _each(task.data_sets, lambda data: read_data(data, names, inputs, labels))
+    sets = _each(sets, lambda arrays: fitted(arrays, {**names.keyed(inputs), **labels}))
+    settings = _settings(asked, max(map(len, sets["data"].values())), spec.batch * spec.accumulate)
     say(f"training {settings.steps} steps")
-    run = trainer.train(step, _written(arrays, folder), settings, folder, say)
+    files = {which: _written(arrays, folder / f"{which}.npz") for which, arrays in sets.items()}
+    run = trainer.train(step, RunData(files["data"], files.get("validation_data")), settings, folder, say)
     check_left(run)
     checkpoint = _held(run.checkpoint)
     trained = _brought_back(brought, bundle, checkpoint)
@@ -111,7 +121,7 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
         report=run.report,
         warnings=(
             *brought.warnings,
-            *_unread(task.data, names),
+            *_unread(task.data_sets, names),
             *step.warnings,
             *_remarks(trained, brought),
             *told_of(run),
@@ -184,9 +194,19 @@ def _settings(asked: Asked, samples: int, batch: int) -> RunSettings:
     return settings_of_run(asked.steps, asked.epochs, given, samples, batch)
 
 
-def _written(arrays: Arrays, folder: Path) -> Path:
+def _each(sets: Mapping[str, Any], act: Callable[[Any], Arrays]) -> dict[str, Arrays]:
+    """Of every data set what `act` makes of it. Raises: UsageError, which names one that is not `data`."""
+    made = {}
+    for which, data in sets.items():
+        try:
+            made[which] = act(data)
+        except UsageError as problem:
+            raise problem if which == "data" else UsageError(f"{which}: {problem}") from None
+    return made
+
+
+def _written(arrays: Arrays, path: Path) -> Path:
     """The npz of a data set; an input that is called as the labels are has a name of its own there."""
-    path = folder / "data.npz"
     np.savez(path, allow_pickle=False, **arrays)
     return path
 
@@ -199,12 +219,13 @@ def _brought_back(brought: Brought, bundle: bytes | mmap.mmap, checkpoint: bytes
         raise UsageError(f"{problem} [{problem.code}]") from None
 
 
-def _unread(data: Any, names: Names) -> tuple[CompileWarning, ...]:
-    unread = unread_names(data, names)
-    if not unread:
-        return ()
-    return (
-        CompileWarning("fine_tune.data_ignored", "data", f"holds what neither model nor loss reads: {few_of(unread)}"),
+def _unread(sets: Mapping[str, Any], names: Names) -> tuple[CompileWarning, ...]:
+    unread = {which: unread_names(data, names) for which, data in sets.items()}
+    words = "holds what neither model nor loss reads"
+    return tuple(
+        CompileWarning("fine_tune.data_ignored", which, f"{words}: {few_of(found)}")
+        for which, found in unread.items()
+        if found
     )
 
 

@@ -11,7 +11,7 @@ from pockfarm import local
 from pockfarm.fine_tuning.asked import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
 from pockfarm.fine_tuning.result import FineTuned
-from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, Say, Step
+from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, RunData, Say, Step
 from pockfarm.model_files import ModelFiles
 
 
@@ -28,6 +28,7 @@ def fine_tune(
     seed: int = 0,
     learning_rate: float | None = None,
     output: str | int | None = None,
+    validation_data: Any = None,
     progress: Say | None = None,
     **training: Any,
 ) -> FineTuned:
@@ -38,17 +39,17 @@ def fine_tune(
     samples: `(inputs, labels)`, a mapping with labels `y`, an npz, a Dataset or DataLoader, or an iterable of (x, y).
     `plan` and `spec` say what learns and how: names of presets, JSON or YAML text, files, or plain data. `steps` or
     `epochs` (1 by default) says how long. `output` names the module's output that the loss reads, if it has several.
-    `progress` hears lines.
+    `validation_data`, in any form of `data`, is what training is validated on between steps. `progress` hears lines.
     `training` is any other setting of mode train by its name: `schedule` ("constant", "cosine", "linear"),
-    `warmup_steps`, `schedule_steps`, `final_ratio`; `validation` (share of the samples, the last of them),
-    `eval_every`, `patience`, `min_delta`, `save_best`; `explosion_factor`; `threads`.
+    `warmup_steps`, `schedule_steps`, `final_ratio`; `validation` (share of the samples, the last of them, in place of
+    `validation_data`), `eval_every`, `patience`, `min_delta`, `save_best`; `explosion_factor`; `threads`.
 
     The module itself stays as it is, also its modes and flags; parameters that do not require gradients do not learn.
 
     Raises: UsageError for what the caller can change; Failed when compiling or training ends without success, Diverged
     when training diverged and left no weights.
     """
-    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, training)
+    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
     return tuned_by(Here(target), model, example_inputs, data, asked, progress)
 
 
@@ -65,8 +66,8 @@ class Here:
         built.write(path)
         return Step(path, built.digest, built.warnings)
 
-    def train(self, step: Step, data: Path, settings: RunSettings, folder: Path, say: Say) -> Run:
+    def train(self, step: Step, data: RunData, settings: RunSettings, folder: Path, say: Say) -> Run:
         """As `Trainer.train`."""
         trained = folder / TRAINED
-        options = local.ExecOptions(settings, data=data, export=trained)
+        options = local.ExecOptions(settings, data=data.training, validation_data=data.validation, export=trained)
         return Run(trained, local.execute(step.bundle, options, progress=say))

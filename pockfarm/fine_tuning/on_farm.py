@@ -12,7 +12,7 @@ from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
 from pockfarm.fine_tuning.result import FineTuned
-from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, Say, Step
+from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, RunData, Say, Step
 from pockfarm.model_files import ModelFiles
 from pockfarm.values import Device
 
@@ -39,6 +39,7 @@ def fine_tune(
     seed: int = 0,
     learning_rate: float | None = None,
     output: str | int | None = None,
+    validation_data: Any = None,
     name: str = "model",
     progress: Say | None = None,
     **training: Any,
@@ -49,7 +50,7 @@ def fine_tune(
     Raises: `PockfarmError`.
     """
     trainer = OnFarm(farm, _target(farm, target, device, device_class), device, device_class, name)
-    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, training)
+    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
     return tuned_by(trainer, model, example_inputs, data, asked, progress)
 
 
@@ -90,15 +91,16 @@ class OnFarm:
         self.farm.save_bundle(digest, folder / BUNDLE)
         return Step(folder / BUNDLE, digest, job.warnings)
 
-    def train(self, step: Step, data: Path, settings: RunSettings, folder: Path, say: Say) -> Run:
+    def train(self, step: Step, data: RunData, settings: RunSettings, folder: Path, say: Say) -> Run:
         """As `Trainer.train`."""
-        dataset = self.farm.add_dataset(data, name=f"{self.name}.npz")
+        validation = data.validation and self.farm.add_dataset(data.validation, name=f"{self.name}-validation.npz")
         run = self.farm.start_run(
             step.digest,
             settings.fitted(),
             device=self.device,
             device_class=self.device_class,
-            dataset=dataset.digest,
+            dataset=self.farm.add_dataset(data.training, name=f"{self.name}.npz").digest,
+            validation_dataset=validation.digest if validation else None,
         )
         run = self.farm.wait_for_run(run.id, on_look=_heard(say, lambda one: f"step {one.steps_done} of {one.steps}"))
         if run.trained_weights_digest is not None:

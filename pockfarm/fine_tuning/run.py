@@ -13,7 +13,9 @@ from pockfarm.fine_tuning.trainer import Run
 from pockfarm.values import CompileWarning, optional_number, part, text
 
 
-def check_settings(steps: int | None, epochs: float | None, given: Mapping[str, Any]) -> None:
+def check_settings(
+    steps: int | None, epochs: float | None, given: Mapping[str, Any], *, has_validation_data: bool
+) -> None:
     """Refuse what no model or data could make right. Raises: UsageError."""
     if steps is not None and epochs is not None:
         raise UsageError("steps and epochs both say how long to train; give one")
@@ -27,7 +29,11 @@ def check_settings(steps: int | None, epochs: float | None, given: Mapping[str, 
     for name in given.keys() - set(known):
         near = difflib.get_close_matches(name, known, n=1)
         raise UsageError(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
-    _as_settings({"steps": steps or 1, **given})
+    try:
+        settings = RunSettings(mode="train", **{"steps": steps or 1, **given})
+        settings.check_validation("validation_data", is_given=has_validation_data)
+    except ProtocolError as problem:
+        raise UsageError(str(problem)) from None
 
 
 def settings_of_run(
@@ -39,12 +45,8 @@ def settings_of_run(
         steps = max(1, math.ceil((epochs or 1) * learning / batch))
         if steps > MAX_STEPS:
             raise UsageError(f"{epochs or 1:g} epochs are {steps:,} steps, a run has {MAX_STEPS:,} at most")
-    return _as_settings({**given, "steps": steps})
-
-
-def _as_settings(given: Mapping[str, Any]) -> RunSettings:
     try:
-        return RunSettings(mode="train", **given)
+        return RunSettings(mode="train", **{**given, "steps": steps})
     except ProtocolError as problem:
         raise UsageError(str(problem)) from None
 

@@ -35,11 +35,19 @@ class Run:
     report: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """The npz files of a run: what it learns from, and what it is validated on if that is not a share of it."""
+
+    training: Path
+    validation: Path | None = None
+
+
 class Trainer(Protocol):
     """Builds a step and runs it; what it makes are files in `folder`. Raises: `PockfarmError`."""
 
     def build(self, model: ModelFiles, plan: str, spec: str, folder: Path, say: Say) -> Step:
         """Compile; `plan` and `spec` are JSON."""
 
-    def train(self, step: Step, data: Path, settings: RunSettings, folder: Path, say: Say) -> Run:
-        """Train on an npz."""
+    def train(self, step: Step, data: RunData, settings: RunSettings, folder: Path, say: Say) -> Run:
+        """Train on data sets."""

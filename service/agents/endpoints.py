@@ -185,6 +185,13 @@ def get_dataset(lease_token: str, request: Request, farm: FarmDep, agent: AgentD
     return _download(request, farm, _attempt_run(farm, agent, lease_token).dataset_digest, "the run has no data set")
 
 
+@router.get(wire.VALIDATION_DATASET_PATH, responses=BINARY)  # type: ignore[arg-type]
+def get_validation_dataset(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+    """The data set that the attempt's training is validated on."""
+    digest = _attempt_run(farm, agent, lease_token).validation_dataset_digest
+    return _download(request, farm, digest, "the run has no data set to validate on")
+
+
 def _download(request: Request, farm: Farm, digest: str | None, without: str) -> Response:
     if digest is None:
         raise NotFound("attempt.no-file", without)

@@ -12,6 +12,7 @@ from device_agents.wire import (
     BUNDLE_PATH,
     DATASET_PATH,
     EMULATION_TIME_FACTOR,
+    VALIDATION_DATASET_PATH,
     WEIGHTS_PATH,
     Assignment,
     Blob,
@@ -112,8 +113,6 @@ def lease(session: Session, farm: Farm, agent: Agent, run_id: str) -> Assignment
     token, limits = new_secret(), _limits(farm.settings)
     attempt = _start_attempt(session, farm.settings, run, device, token)
     bundle = session.get_one(Bundle, run.bundle_digest)
-    dataset = session.get(Dataset, run.dataset_digest) if run.dataset_digest else None
-    weights = _weights(farm, run, token)
     return Assignment(
         run_id=run.id,
         attempt=attempt.n,
@@ -123,14 +122,22 @@ def lease(session: Session, farm: Farm, agent: Agent, run_id: str) -> Assignment
         envelope=farm.signer.sign(_statement(farm, run, attempt, device, bundle)),
         bundle=Blob(bundle.digest, bundle.size_bytes, attempt_path(BUNDLE_PATH, token)),
         settings=run.settings,
-        dataset=Blob(dataset.digest, dataset.size_bytes, attempt_path(DATASET_PATH, token)) if dataset else None,
-        weights=weights,
+        dataset=_dataset(session, run.dataset_digest, attempt_path(DATASET_PATH, token)),
+        weights=_weights(farm, run, token),
         limits=limits,
+        validation_dataset=_dataset(
+            session, run.validation_dataset_digest, attempt_path(VALIDATION_DATASET_PATH, token)
+        ),
     )
 
 
 def _limits(settings: Settings) -> Limits:
     return Limits(settings.transfer_s, settings.run_s, settings.run_memory_bytes, settings.run_disk_bytes)
+
+
+def _dataset(session: Session, digest: str | None, path: str) -> Blob | None:
+    dataset = session.get(Dataset, digest) if digest is not None else None
+    return Blob(dataset.digest, dataset.size_bytes, path) if dataset else None
 
 
 def _weights(farm: Farm, run: Run, token: str) -> Blob | None:
@@ -181,6 +188,7 @@ def _statement(farm: Farm, run: Run, attempt: Attempt, device: Device, bundle: B
         release_number=farm.signer.release_number,
         dataset_digest=run.dataset_digest,
         weights_digest=run.weights_digest,
+        validation_dataset_digest=run.validation_dataset_digest,
     )
 
 

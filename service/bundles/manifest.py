@@ -38,6 +38,15 @@ def label_inputs(manifest: Mapping[str, Any]) -> tuple[InputSpec, ...]:
     return tuple(map(_spec, entry)) if isinstance(entry, list) else ()
 
 
+def least_scored(manifest: Mapping[str, Any]) -> int:
+    """Samples that a data set needs to be scored: a loss of the model's own is of a whole (micro-)batch."""
+    terms = manifest.get("terms", ())
+    kinds = {str(manifest.get("loss")), *(str(one.get("kind")) for one in terms if isinstance(one, dict))}
+    batch, parts = manifest.get("batch"), manifest.get("micro_batches", 1)
+    is_known = isinstance(batch, int) and isinstance(parts, int) and parts > 0
+    return batch // parts if "graph" in kinds and is_known else 1
+
+
 def required_features(manifest: Mapping[str, Any]) -> frozenset[str]:
     """CPU features that a device must report."""
     return frozenset(map(str, manifest.get("required_features", ())))

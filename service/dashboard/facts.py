@@ -37,6 +37,9 @@ class RunFacts:
     """The device or class that was asked for."""
     dataset_digest: str | None = None
     dataset_name: str | None = None
+    validation_dataset_digest: str | None = None
+    """What training is validated on; None: a share of the data set, or nothing."""
+    validation_dataset_name: str | None = None
     start_weights_digest: str | None = None
     trained_weights_digest: str | None = None
     trained_weights_bytes: int | None = None

@@ -18,7 +18,7 @@ def arena_plan(bundle: BundleFacts) -> ArenaPlan | None:
     values = tuple(filter(None, map(_value, entries))) if isinstance(entries, list) else ()
     if not values:
         return None
-    phases = kernel_phases(bundle)
+    phases = kernel_phases(bundle)[: _training_calls(bundle)]
     calls = max(len(phases), max(value.last for value in values) + 1)
     return ArenaPlan(
         arena_bytes=_count(arena.get("arena_bytes")) or max(v.offset_bytes + v.size_bytes for v in values),
@@ -28,11 +28,21 @@ def arena_plan(bundle: BundleFacts) -> ArenaPlan | None:
 
 
 def kernel_phases(bundle: BundleFacts) -> tuple[str, ...]:
-    """The phase of each kernel call of the training program."""
+    """The phase of each kernel call of a step: of the training program, then of what other micro-batches run."""
     kernels = bundle.manifest.get("kernels")
     if not isinstance(kernels, list):
         return ()
     return tuple(str(kernel.get("phase", "forward")) for kernel in kernels if isinstance(kernel, Mapping))
+
+
+def _training_calls(bundle: BundleFacts) -> int | None:
+    """How many of the calls are the training program's, whose arena is told; None where the report does not say."""
+    return dict(graph_counts(bundle)).get("kernel calls")
+
+
+def micro_batches(bundle: BundleFacts) -> int:
+    """Of a step."""
+    return _count(bundle.manifest.get("micro_batches")) or 1
 
 
 def planned_bytes(bundle: BundleFacts, name: str) -> int | None:

@@ -33,19 +33,21 @@ MAX_MEASURED_RUNS = 2000
 
 
 _RUN_DEVICE = aliased(Device)
+_VALIDATION_DATASET = aliased(Dataset)
 
 
-def _run_select() -> Select[Run, Bundle, Device, str]:
+def _run_select() -> Select[Run, Bundle, Device, str, str]:
     return (
-        select(Run, Bundle, _RUN_DEVICE, Dataset.name)
+        select(Run, Bundle, _RUN_DEVICE, Dataset.name, _VALIDATION_DATASET.name)
         .join(Bundle, Bundle.digest == Run.bundle_digest)
         .outerjoin(_RUN_DEVICE, _RUN_DEVICE.id == Run.device_id)
         .outerjoin(Dataset, Dataset.digest == Run.dataset_digest)
+        .outerjoin(_VALIDATION_DATASET, _VALIDATION_DATASET.digest == Run.validation_dataset_digest)
         .order_by(Run.id.desc())
     )
 
 
-def _filtered_runs(chosen: RunFilter, before: str) -> Select[Run, Bundle, Device, str]:
+def _filtered_runs(chosen: RunFilter, before: str) -> Select[Run, Bundle, Device, str, str]:
     statement = _run_select().where(*chosen.conditions())
     return statement.where(Run.id < before) if before else statement
 
@@ -240,8 +242,8 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _run_facts(row: SqlRow[Run, Bundle, Device, str]) -> RunFacts:
-    found, built, on, dataset_name = row
+def _run_facts(row: SqlRow[Run, Bundle, Device, str, str]) -> RunFacts:
+    found, built, on, dataset_name, validation_dataset_name = row
     planned = _manifest_memory(built.manifest, "arena_bytes")
     return RunFacts(
         id=found.id, state=found.state, settings=found.settings, model_name=built.model_name,
@@ -251,6 +253,7 @@ def _run_facts(row: SqlRow[Run, Bundle, Device, str]) -> RunFacts:
         attempts=found.attempts, device_id=found.device_id, device_name=on.name if on else None,
         device_class=on.device_class if on else None, wanted=found.wanted_device_id or found.wanted_device_class or "",
         dataset_digest=found.dataset_digest, dataset_name=dataset_name, start_weights_digest=found.weights_digest,
+        validation_dataset_digest=found.validation_dataset_digest, validation_dataset_name=validation_dataset_name,
         trained_weights_digest=found.trained_weights_digest, trained_weights_bytes=found.trained_weights_bytes,
         bundle_bytes=built.size_bytes, started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
         code=found.code, message=found.message, hint=found.hint, measurement_class=found.measurement_class,

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.bundles.manifest import LABELS, InputSpec, label_inputs, model_inputs
+from service.bundles.manifest import LABELS, InputSpec, label_inputs, least_scored, model_inputs
 from service.database.models import Bundle, Dataset
 from service.database.paging import newest_first
 from service.datasets.npz import ArrayInfo, samples_of
@@ -49,26 +49,39 @@ def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequenc
     return newest_first(session, select(Dataset), Dataset.id, limit=limit, cursor=cursor)
 
 
-def check_fit(dataset: Dataset, bundle: Bundle) -> None:
-    """Raises: Invalid if an input of the bundle has no array, or one of another type or shape."""
+def check_fit(dataset: Dataset, bundle: Bundle, *, where: str) -> None:
+    """`where` is the request's field that names the data set.
+
+    Raises: Invalid if an input of the bundle has no array, or one of another type or shape.
+    """
     inputs, labels = model_inputs(bundle.manifest), label_inputs(bundle.manifest)
     taken = frozenset(spec.name for spec in labels)
     for spec in inputs:
-        name, info = _array_of(dataset, spec, taken, is_only=len(inputs) == 1)
-        _check_shape(name, info, spec, dataset.samples)
+        name, info = _array_of(dataset, spec, taken, where, is_only=len(inputs) == 1)
+        _check_shape(f"{where}.{name}", info, spec, dataset.samples)
         wanted = DTYPE_NAMES.get(spec.dtype, spec.dtype)
         if info.dtype != wanted:
             raise Invalid(
                 "data.dtype",
                 f"array {name!r} holds {info.dtype}, the model's input {spec.name!r} is {wanted}",
-                where=f"dataset.{name}",
+                where=f"{where}.{name}",
                 hint=f"convert with array.astype(numpy.{wanted})",
             )
     for spec in labels:
-        _check_labels(dataset, spec)
+        _check_labels(dataset, spec, where)
 
 
-def _array_of(dataset: Dataset, spec: InputSpec, labels: frozenset[str], *, is_only: bool) -> tuple[str, ArrayInfo]:
+def check_scored(dataset: Dataset, bundle: Bundle, *, where: str) -> None:
+    """That there are samples enough for a mean loss. Raises: Invalid."""
+    least = least_scored(bundle.manifest)
+    if dataset.samples < least:
+        raise Invalid("data.samples", f"{dataset.samples} samples, the model's own loss is of a batch of {least}",
+                      where=where, hint=f"give at least {least} samples, or compile for a smaller batch")  # fmt: skip
+
+
+def _array_of(
+    dataset: Dataset, spec: InputSpec, labels: frozenset[str], where: str, *, is_only: bool
+) -> tuple[str, ArrayInfo]:
     """As the agent looks for it (`device_agents.job.dataset`)."""
     own = f"input.{spec.name}" if spec.name == LABELS or spec.name in labels else spec.name
     names = [own, *(["x"] if is_only and "x" not in labels else []), *({spec.name} - labels)]
@@ -78,7 +91,7 @@ def _array_of(dataset: Dataset, spec: InputSpec, labels: frozenset[str], *, is_o
     raise Invalid(
         "data.arrays",
         f"no array for the model's input {spec.name!r}; there are {sorted(dataset.arrays)}",
-        where=f"dataset.{spec.name}",
+        where=f"{where}.{spec.name}",
         hint="name arrays after the model's inputs (one called `y`: `input.y`), or `x` if it has one",
     )
 
@@ -87,8 +100,8 @@ def _info(entry: Mapping[str, Any]) -> ArrayInfo:
     return ArrayInfo(str(entry["dtype"]), tuple(entry["shape"]))
 
 
-def _check_shape(name: str, info: ArrayInfo, spec: InputSpec, samples: int) -> None:
-    where = f"dataset.{name}"
+def _check_shape(where: str, info: ArrayInfo, spec: InputSpec, samples: int) -> None:
+    name = where.partition(".")[2]
     if spec.batch_axis is None:
         if info.shape not in (spec.shape, (1, *spec.shape)):
             raise Invalid("data.shape", f"array {name!r} has shape {list(info.shape)}, the bundle's {spec.name!r} "
@@ -104,13 +117,13 @@ def _check_shape(name: str, info: ArrayInfo, spec: InputSpec, samples: int) -> N
                       hint="what is the same for every sample has batch_axis: null in the spec's inputs")  # fmt: skip
 
 
-def _check_labels(dataset: Dataset, spec: InputSpec) -> None:
-    name, where = spec.name, f"dataset.{spec.name}"
+def _check_labels(dataset: Dataset, spec: InputSpec, where: str) -> None:
+    name, where = spec.name, f"{where}.{spec.name}"
     if name not in dataset.arrays:
         raise Invalid("data.arrays", f"no array for the labels {name!r}; there are {sorted(dataset.arrays)}",
                       where=where, hint=f"numpy.savez(file, x=inputs, {name}=labels)")  # fmt: skip
     info = _info(dataset.arrays[name])
-    _check_shape(name, info, spec, dataset.samples)
+    _check_shape(where, info, spec, dataset.samples)
     is_class_index = spec.dtype in ("i64", "i32")
     allowed = LABEL_DTYPES if is_class_index else ("float32",)
     if info.dtype not in allowed:

@@ -20,12 +20,17 @@ class RunCreate(SettingsBody):
     device_class: str | None = Field(default=None, max_length=100, description="Any device of this class")
     target: str | None = Field(default=None, max_length=100, description="The bundle's target, as a check")
     dataset: DigestText | None = Field(default=None, description="Needed by train and eval; profile can do without")
+    validation_dataset: DigestText | None = Field(
+        default=None,
+        description="What training is validated on, in place of the share `validation`; a data set of the same form; "
+        "train only",
+    )
     weights: DigestText | None = Field(default=None, description="Starting weights: trained ones of an earlier run")
 
     @model_validator(mode="after")
     def check_settings(self) -> Self:
-        """Raises: ValueError, for what `RunSettings` refuses."""
-        settings_in(self)
+        """Raises: ValueError, for what `RunSettings` refuses, alone or beside the data set to validate on."""
+        settings_in(self).check_validation("validation_dataset", is_given=self.validation_dataset is not None)
         return self
 
     @property
@@ -88,6 +93,8 @@ class RunView(SettingsView):
     plan_name: str
     target: str
     dataset_digest: str | None
+    validation_dataset_digest: str | None
+    """What training is validated on; null: a share of the data set (`validation`), or nothing."""
     weights_digest: str | None
     """Starting weights."""
     wanted_device_id: str | None

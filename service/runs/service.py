@@ -47,6 +47,7 @@ def create(session: Session, body: RunCreate, *, api_key_id: str, limits: Settin
         wanted_device_class=body.device_class,
         settings=settings,
         dataset_digest=body.dataset,
+        validation_dataset_digest=body.validation_dataset,
         weights_digest=body.weights,
         queue_deadline_at=time.time() + limits.queue_s,
     )
@@ -92,12 +93,16 @@ def _check_device(device: Device, bundle: Bundle) -> None:
 
 
 def _check_data(session: Session, body: RunCreate, bundle: Bundle) -> None:
-    if body.dataset is None:
+    if body.dataset is None and body.settings.needs_data:
+        raise Invalid("run.dataset", f"{body.mode} needs a data set", where="dataset",
+                      hint="send one with POST /datasets")  # fmt: skip
+    for where, digest in (("dataset", body.dataset), ("validation_dataset", body.validation_dataset)):
+        if digest is None:
+            continue
+        dataset = datasets.find(session, digest, where=where)
+        datasets.check_fit(dataset, bundle, where=where)
         if body.settings.needs_data:
-            raise Invalid("run.dataset", f"{body.mode} needs a data set", where="dataset",
-                          hint="send one with POST /datasets")  # fmt: skip
-        return
-    datasets.check_fit(datasets.find(session, body.dataset, where="dataset"), bundle)
+            datasets.check_scored(dataset, bundle, where=where)
 
 
 def _check_weights(session: Session, body: RunCreate, bundle: Bundle, storage: Storage) -> None:

@@ -83,12 +83,13 @@ class FakeFarm:
 
     def assign(
         self, bundle: bytes, *, lease: str = "lease-0001", device_class: str = "x86-64", dataset: bytes | None = None,
-        weights: bytes | None = None, statement: dict[str, Any] | None = None, signer: Ed25519PrivateKey | None = None,
-        **fields: Any,
+        validation_dataset: bytes | None = None, weights: bytes | None = None,
+        statement: dict[str, Any] | None = None, signer: Ed25519PrivateKey | None = None, **fields: Any,
     ) -> p.Assignment:  # fmt: skip
         """Queue a job; `statement` overrides what is signed."""
         blob = self.blob(bundle, lease, "bundle")
         data = self.blob(dataset, lease, "dataset") if dataset else None
+        validation = self.blob(validation_dataset, lease, "validation-dataset") if validation_dataset else None
         start = self.blob(weights, lease, "weights") if weights else None
         now = time.time()
         signed = p.Statement(
@@ -96,6 +97,7 @@ class FakeFarm:
             bundle_bytes=blob.size_bytes, target="x86-64-v3", model_digest="", plan_digest="", not_before=now - 5,
             expires_at=now + 600, release_number=7, dataset_digest=data.digest if data else None,
             weights_digest=start.digest if start else None,
+            validation_dataset_digest=validation.digest if validation else None,
         )  # fmt: skip
         signed = replace(signed, **(statement or {}))
         envelope = seal(signer or self.key, self.key_id, p.ASSIGNMENT_TYPE, p.dumps(signed))
@@ -103,6 +105,7 @@ class FakeFarm:
         assignment = p.Assignment(
             run_id="run-1", attempt=1, lease_token=lease, lease_expires_at=now + 60, lease_s=60.0, envelope=envelope,
             bundle=blob, settings=p.RunSettings(**fields), dataset=data, weights=start, limits=limits,
+            validation_dataset=validation,
         )  # fmt: skip
         with self.changed:
             self.queue.append(assignment)

@@ -78,7 +78,8 @@ steps, done, rate = int(given.get("--steps", 0)), 0, float(given.get("--learning
 validated, best = [], None
 def validate():
     global best
-    held_out = labels[len(labels) - int(len(labels) * float(given["--validation"]) + 0.5):]
+    held_out = read_npy(given["--eval-labels"]) if "--eval-labels" in given else \\
+        labels[len(labels) - int(len(labels) * float(given["--validation"]) + 0.5):]
     # What is held out gets worse from step 6 on.
     loss = sum((weight - label) ** 2 for label in held_out) / len(held_out) + max(0, done - 6)
     say("validation", step=done, samples=len(held_out), loss=loss, accuracy=None)
@@ -102,7 +103,8 @@ if command in ("train", "profile"):
                 open(given["--save"], "w").write(repr(best[1]))
             say("error", cause="user", code="train.diverged", message="the loss of step 5 is NaN", step=done)
             sys.exit(2)
-        if "--validation" in given and (done % int(given.get("--eval-every", 2)) == 0 or done == steps):
+        is_due = done % int(given.get("--eval-every", 2)) == 0 or done == steps
+        if is_due and {"--validation", "--eval-labels"} & set(given):
             validate()
     if command == "profile":
         for index, phase in enumerate(("forward", "backward", "update")):

@@ -145,7 +145,7 @@ LIES: dict[str, list[dict[str, object]]] = {
 def findings() -> TrainingFindings:
     """Of a run of mode train after four steps with a validation; what comes next is the binary's to say."""
     settings = RunSettings("train", steps=5, learning_rate=0.1, validation=0.25, eval_every=2)
-    found = TrainingFindings(settings, samples=8, batch=4)
+    found = TrainingFindings(settings, validated=2, batch=4)
     for step in range(1, 5):
         found.take_step(StepDone(step, 0.5, 1.0, 0.1))
         if step == 2:

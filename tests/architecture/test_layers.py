@@ -33,7 +33,7 @@ LAYERS: dict[str, Layers] = {
         "kernels",  # what a kernel computes
         "ops",
         "rewriting",  # writing, checking and running passes
-        ("frontend", "passes", "spec"),  # from the file, on the graph, from the user
+        ("axes", "frontend", "passes", "spec"),  # through operators, from the file, on the graph, from the user
         "channels",  # which of them learn, side by side
         "step",  # plan, loss, gradients, optimizer
         "program",  # calls in order, and their memory

@@ -67,6 +67,68 @@ def test_flops_are_those_of_all_micro_batches() -> None:
     assert 3 * one["backward_flops"] < four["backward_flops"] < 5 * one["backward_flops"]
 
 
+def test_rows_add_up_to_the_state_that_is_planned() -> None:
+    """Sums over micro-batches lie beside the optimizer's state; every tensor here is a multiple of an alignment."""
+    plan = "update: [{parameters: ['fc[12].weight']}]"
+    for kind, states in (("sgd", 0), ("adamw", 2)):
+        told = explain_plan(
+            MODELS["mlp"](), settings_of(plan, f"{{batch: 2, accumulate: 4, optimizer: {{kind: {kind}}}}}")
+        )
+        totals, memory = told["totals"], told["memory"]
+        assert totals["accumulator_bytes"] == totals["weight_bytes"] > 0
+        assert totals["optimizer_bytes"] == states * totals["weight_bytes"]
+        assert totals["optimizer_bytes"] + totals["accumulator_bytes"] == memory["optimizer_bytes"]
+        assert {one["name"] for one in told["rows"] if one["accumulator_bytes"]} == {"fc1", "fc2"}
+
+
+def explained(capsys: pytest.CaptureFixture[str], tmp_path: Path, plan: str, spec: str = "{batch: 2}") -> str:
+    (tmp_path / "net.onnx").write_bytes(MODELS["mlp"]())
+    assert main(["plan", "explain", str(tmp_path / "net.onnx"), "--plan", plan, "--spec", spec]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_peak_stands_beside_its_lower_bound(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    memory = explain_plan(MODELS["mlp"](), settings_of("full", "{batch: 2, memory_limit_bytes: 1000000}"))["memory"]
+    assert memory["peak_bytes"] == sum(memory[f"{name}_bytes"] for name in ("arena", "weights", "optimizer"))
+    assert 0 < memory["bound_bytes"] <= memory["arena_bytes"]
+    assert memory["limit_bytes"] == 1_000_000
+    text = explained(capsys, tmp_path, "full", "{batch: 2, memory_limit_bytes: 1000000}")
+    assert f"peak       {memory['peak_bytes']:,} B" in text
+    assert f"above its lower bound of {memory['bound_bytes']:,}" in text
+    assert "1,000,000 are allowed" in text
+
+
+@pytest.mark.parametrize(
+    ("plan", "line"),
+    [
+        ("full", "    name: full"),
+        ("{preset: full}", "    name: full"),
+        ("{lora: {targets: all-linear}}", "    name: lora"),
+        ("{update: [{parameters: '*'}]}", "    name: frozen"),
+        ("{name: mine, preset: full}", "  * name: mine"),
+    ],
+)
+def test_a_name_is_starred_where_the_plan_has_one_of_its_own(
+    plan: str, line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert line in explained(capsys, tmp_path, plan).splitlines()
+
+
+def test_columns_that_are_empty_are_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    header = explained(capsys, tmp_path, "full").splitlines()[0]
+    assert "optimizer B" not in header
+    assert "sums B" not in header
+    text = explained(capsys, tmp_path, "full", "{batch: 2, accumulate: 2, optimizer: {momentum: 0.9}}")
+    assert {"optimizer", "sums", "gradient", "kept"} <= set(text.splitlines()[0].split())
+
+
+def test_what_a_choice_by_magnitude_counts_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plan = "update: [{parameters: 'fc1.*', channels: {ratio: 0.5, along: output, select: magnitude}}]"
+    text = explained(capsys, tmp_path, plan)
+    assert "plan.update[0] chooses by the L2 norm of the model's elements, of each weight and its bias together" in text
+    assert "chooses by" not in explained(capsys, tmp_path, plan.replace("magnitude", "first"))
+
+
 def test_a_part_of_the_channels_is_told_and_counted() -> None:
     plan = "update: [{parameters: 'fc1.weight', ratio: 0.25}]"
     (learning,) = [one for one in explain_plan(MODELS["mlp"](), settings_of(plan, "batch: 2"))["rows"] if one["learns"]]

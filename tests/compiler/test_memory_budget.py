@@ -51,6 +51,17 @@ def test_the_spec_s_own_limit_stands_in_place_of_the_budget(kernel_cache: Path) 
     assert bundle.manifest["memory"]["peak_bytes"] > SMALL
 
 
+def test_a_limit_that_no_way_keeps_is_named_with_the_ways_that_were_tried() -> None:
+    board = load("x86-64-v3")
+    for preset, words in (("last-layer", "the only way to run it"), ("full", " ways that were tried")):
+        settings = BuildSettings(SparsePlan.of_preset(preset), spec(batch=1, memory_limit_bytes=100_000), board)
+        with pytest.raises(DoesNotFit) as refused:
+            compile_training(MODELS["mlp"](), settings)
+        assert refused.value.where == "spec.memory_limit_bytes"
+        assert words in refused.value.hint
+        assert "1 ways" not in refused.value.hint
+
+
 def test_the_budget_changes_no_byte_of_what_fits(kernel_cache: Path) -> None:
     model, settings = MODELS["small_cnn"](), BuildSettings(FULL, spec(), load(native_target()), cache_dir=kernel_cache)
     plenty = compile_training(model, settings)

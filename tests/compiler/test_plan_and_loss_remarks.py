@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.errors import SpecError
+from compiler.errors import PlanError, SpecError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.spec.documents import LossSpec, SparsePlan, TrainingSpec
 from compiler.step.loss import attach_loss
-from compiler.step.plan import plan_warnings, resolve_plan
+from compiler.step.plan import decide_plan, resolve_plan
 from compiler.warnings import CompileWarning
 from tests.compiler.frontend.onnx_graphs import model_of, node
 from tests.models import Exporter, export, transformers_model
@@ -48,7 +48,7 @@ def layers() -> Graph:
 
 
 def told(graph: Graph, plan: str) -> dict[str, str]:
-    return {warning.code: warning.message for warning in plan_warnings(graph, SparsePlan.parse(plan))}
+    return {warning.code: warning.message for warning in decide_plan(graph, SparsePlan.parse(plan)).warnings}
 
 
 def test_a_ratio_without_channels_names_what_learns_whole() -> None:
@@ -77,12 +77,18 @@ def test_a_ratio_that_rounds_up_to_everything_is_told() -> None:
 def test_what_freezes_nothing_is_told() -> None:
     """A misspelt glob lets learn what it was to keep."""
     plan = SparsePlan.parse("{preset: full, frozen: ['wide.*', 'narow.bias']}")
-    found = plan_warnings(layers(), plan)
+    found = decide_plan(layers(), plan).warnings
     assert [(one.code, one.where) for one in found] == [("plan.frozen_unmatched", "plan.frozen")]
     assert "narow.bias" in found[0].message
     assert "wide" not in found[0].message
     assert "narrow.bias" in found[0].hint
     assert not told(layers(), "{preset: full, frozen: ['wide.*', narrow.bias]}")
+
+
+def test_frozen_that_leaves_nothing_to_learn_is_named() -> None:
+    with pytest.raises(PlanError, match="`frozen` freezes all 8 parameters that plan 'full' lets learn") as refusal:
+        resolve_plan(layers(), SparsePlan.parse("{preset: full, frozen: '*'}"))
+    assert refusal.value.where == "plan.frozen"
 
 
 @pytest.mark.parametrize(
@@ -243,6 +249,6 @@ def test_a_compile_says_all_of_it_in_order() -> None:
     graph = two_outputs()
     graph = replace(graph, warnings=(CompileWarning("model.example", "", "is odd"),))
     plan = SparsePlan.parse("{update: [{parameters: ['a'], ratio: 0.9}]}")
-    graph = replace(graph, warnings=(*graph.warnings, *plan_warnings(graph, plan)))
+    graph = replace(graph, warnings=(*graph.warnings, *decide_plan(graph, plan).warnings))
     step = derive_training_step(graph, resolve_plan(graph, plan), TrainingSpec.parse(""))
     assert [one.code for one in step.graph.warnings] == ["model.example", "plan.ratio_rounded", "loss.output_assumed"]

@@ -9,12 +9,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiler.channels.slices import WHOLE, UpdateSlice
 from compiler.errors import CompileError, PlanError, SpecError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.reading import MAX_TEXT_BYTES, PlainLoader
-from compiler.step.plan import WHOLE, UpdateSlice, resolve_plan
+from compiler.step.plan import resolve_plan
 from examples.models import MODELS
 from tests.compiler.named import by_name
 

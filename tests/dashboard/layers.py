@@ -140,6 +140,7 @@ def plan_section(layers: list[Layer], trained: set[str]) -> dict[str, Any]:
             "weight_bytes": layer.weight_bytes if layer.name in trained else 0,
             "gradient_bytes": 0,
             "optimizer_bytes": layer.weight_bytes if layer.name in trained else 0,
+            "accumulator_bytes": 0,
             "kept_bytes": layer.output_bytes if layer.name in trained else 0,
             "forward_flops": layer.flops,
             "backward_flops": 2 * layer.flops if layer.name in trained else 0,

@@ -84,8 +84,12 @@
     .map((element) => [element.getBoundingClientRect(), element.outerHTML.slice(0, 60)])
     .filter(([box]) => box.height < 16 || box.width < 16)
     .map(([, text]) => text);
+  const spilled = [...document.querySelectorAll(".figures > div, .facts > div")]
+    .filter((element) => shown(element) && element.scrollWidth > element.clientWidth)
+    .map((element) => element.textContent.trim().slice(0, 60));
   return {
     texts,
+    spilled,
     failures: [...new Set(failures)],
     shapes: [...new Set(shapes)],
     small,

@@ -117,10 +117,12 @@ class Seeder:
                 for count, share, ratio in ((0, 1.0, 1.0), (6, 0.7, 1.06), (20, 0.5, 1.1))
             ],
             "graph": {
-                "imported_nodes": len(layers) * 3,
-                "training_nodes": len(step.kernels) * 4,
-                "after_passes": len(step.kernels) * 2,
-                "kernels": len(step.kernels),
+                "forward nodes": len(layers) * 2,
+                "training nodes": len(step.kernels) * 2,
+                "kernel calls": len(step.kernels),
+                "distinct kernels": len(step.kernels) // 2,
+                "kernels scheduled by measurement": 0,
+                "executable bytes": 340_104,
             },
             "plan": plan_section(layers, trained),
             "notes": [

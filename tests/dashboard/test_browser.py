@@ -72,6 +72,7 @@ def test_a_page_in_each_look(name: str, window: tuple[Look, Page], seeded: Seede
     expected = [line for line in noise if "404" not in line] if name == "problem-404" else noise
     assert expected == []
     assert measured["overflow"] <= 0, "the page scrolls sideways"
+    assert measured["spilled"] == [], "a figure reaches into the next one"
     assert measured["texts"] > 10
     assert measured["failures"] == [], "text contrast below WCAG AA"
     assert measured["shapes"] == [], "graphic contrast below 3:1"

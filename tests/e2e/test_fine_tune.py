@@ -33,20 +33,28 @@ def test_a_module_comes_home_from_a_device_as_it_predicts_there(live: LiveFarm) 
     module = network()
     module[0].weight.requires_grad_(False)
     x, y = (torch.from_numpy(array) for array in digits(0))
+    x_held, y_held = (torch.from_numpy(array[:150]) for array in digits(1))
     lines: list[str] = []
     tuned = live.client.fine_tune(
-        module, x[:32], (x, y), spec=SPEC, device=live.host.id, steps=STEPS, progress=lines.append
-    )
+        module, x[:32], (x, y), spec=SPEC, device=live.host.id, steps=STEPS, progress=lines.append,
+        validation_data=(x_held, y_held), eval_every=STEPS // 2,
+    )  # fmt: skip
     own = copy.deepcopy(module).eval()
     own.load_state_dict(tuned, strict=True)
     with torch.no_grad():
-        logits = own(x)
+        logits, held = own(x), own(x_held)
     after = part(tuned.report, "evaluation_after")
     loss, accuracy = optional_number(after, "loss"), optional_number(after, "accuracy")
     assert loss == pytest.approx(float(nn.functional.cross_entropy(logits.double(), y)), rel=1e-5)
     assert accuracy == pytest.approx(float((logits.argmax(1) == y).float().mean()), abs=1.5 / len(y))
     assert accuracy is not None
     assert accuracy > 0.7
+    assert [(one["step"], one["samples"]) for one in tuned.validations] == [(STEPS // 2, 150), (STEPS, 150)]
+    of_own_data = float(nn.functional.cross_entropy(held.double(), y_held))
+    assert tuned.validations[-1]["loss"] == pytest.approx(of_own_data, rel=1e-5), "on the user's own arrays"
+    assert tuned.validations[-1]["accuracy"] == pytest.approx(
+        float((held.argmax(1) == y_held).float().mean()), abs=0.01
+    )
     assert torch.equal(tuned["0.weight"], module[0].weight)
     assert len(tuned.losses) == STEPS
     assert [warning.code for warning in tuned.warnings if warning.code == "fine_tune.frozen"]

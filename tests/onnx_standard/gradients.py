@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from compiler.channels.slices import WHOLE
 from compiler.errors import PlanError
 from compiler.graph import Array, Graph, Parameter
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.evaluate import evaluate_graph
 from compiler.step.autodiff import differentiate
-from compiler.step.plan import WHOLE
 from compiler.step.training import Term, TrainingGraph
 from compiler.values import Value
 from tests.onnx_standard.cases import Standard, standard_cases

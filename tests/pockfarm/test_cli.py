@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,17 @@ def test_targets_are_listed_and_host_is_resolved(capsys: pytest.CaptureFixture[s
         (["build", "{model}", "--plan", "update: [{parameters: 7}]", "--out", "x"], "plan.update"),
         (["build", "{model}", "--out", "x"], "[model."),
         (["exec", "none.pfb", "profile"], "none.pfb: no such file"),
+        (
+            ["exec", "none.pfb", "train", "--patience", "3"],
+            "--patience: must be left out, or `validation` or `--validation-data` set",
+        ),
+        (
+            ["exec", "none.pfb", "train", "--save-best"],
+            "--save-best: must be left out, or `validation` or `--validation-data` set",
+        ),
+        (["exec", "none.pfb", "train", "--adapter", "a"], "none.pfb: No such file"),
+        (["exec", "{model}", "train", "--adapter", "a"], "is no bundle"),
+        (["delta", "--base", "{noise}", "--apply", "x", "--out", "y"], "its header is no text"),
     ],
 )
 def test_what_a_user_can_change_is_told_without_a_traceback(
@@ -70,8 +82,10 @@ def test_what_a_user_can_change_is_told_without_a_traceback(
 ) -> None:
     model = tmp_path / "broken.onnx"
     model.write_bytes(b"this is no model")
+    (tmp_path / "noise").write_bytes(b"\x04" + bytes(7) + b"\x8f\xff\x00\x01")
     monkeypatch.chdir(tmp_path)
-    assert cli.main([word.replace("{model}", str(model)) for word in arguments]) == 2
+    places = {"{model}": str(model), "{noise}": "noise"}
+    assert cli.main([places.get(word, word) for word in arguments]) == 2
     err = capsys.readouterr().err
     assert told in err
     assert "Traceback" not in err
@@ -165,6 +179,44 @@ def test_a_run_starts_from_the_weights_of_another(farm: FakeFarm, tmp_path: Path
     assert DIGEST.encode() in body
     assert b"d" * 64 in body
     assert b'"steps":7' in body.replace(b" ", b"")
+
+
+def test_a_run_names_a_second_data_set_to_validate_on(farm: FakeFarm, tmp_path: Path) -> None:
+    digests = ["sha256:" + letter * 64 for letter in "de"]
+    files = [tmp_path / "d.npz", tmp_path / "v.npz"]
+    for file in files:
+        file.write_bytes(b"npz")
+    farm.on("POST", "/datasets", *(Answer(201, {"digest": one, "name": "d", "samples": 3}) for one in digests))
+    farm.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
+    named = ["--dataset", str(files[0]), "--validation-dataset", str(files[1])]
+    assert cli.main(["run", DIGEST, "train", *named, "--patience", "3", "--no-wait"]) == 0
+    body = json.loads(next(one.body for one in farm.seen if one.path == "/runs"))
+    assert body == {
+        "bundle": DIGEST, "mode": "train", "patience": 3, "dataset": digests[0], "validation_dataset": digests[1],
+    }  # fmt: skip
+    assert [b'filename="v.npz"' in one.body for one in farm.seen if one.path == "/datasets"] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", DIGEST, "train", "--validation-dataset", "v.npz", "--validation", "0.5"],
+         "--validation-dataset: must be left out, or `validation`, the share that is held out: both say what to"),
+        (["run", DIGEST, "eval", "--validation-dataset", "v.npz"], "--validation-dataset: must be left out: mode eval"),
+        (["run", DIGEST, "train", "--patience", "3"], "or `validation` or `--validation-dataset` set"),
+        (["exec", "b.pfb", "train", "--validation-data", "v.npz", "--validation", "0.5"],
+         "--validation-data: must be left out, or `validation`"),
+        (["exec", "b.pfb", "profile", "--validation-data", "v.npz"], "--validation-data: must be left out: mode pro"),
+        (["exec", "b.pfb", "train", "--save-best"], "or `validation` or `--validation-data` set: there is nothing to"),
+        (["exec", "b.pfb", "train", "--min-delta", "0.5", "--validation", "0.5"], "min_delta: must be left out"),
+    ],
+)  # fmt: skip
+def test_what_to_validate_on_is_said_once_and_before_anything_is_sent(
+    farm: FakeFarm, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    assert told in capsys.readouterr().err
+    assert not farm.seen
 
 
 def test_no_farm_is_told_with_the_next_step(

@@ -108,6 +108,19 @@ def test_what_is_left_out_of_a_run_is_not_sent(server: FakeFarm, farm: Farm) -> 
     assert server.seen[0].body.replace(b" ", b"") == f'{{"bundle":"{DIGEST}","mode":"profile","warmup":0}}'.encode()
 
 
+def test_what_to_validate_on_goes_with_the_settings(server: FakeFarm, farm: Farm) -> None:
+    server.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
+    settings = RunSettings("train", steps=3, patience=2)
+    farm.start_run(DIGEST, settings, dataset=DIGEST, validation_dataset=DIGEST)
+    assert b'"validation_dataset":' in server.seen[0].body
+    for wrong in ({"validation": 0.5}, {"mode": "profile"}):
+        with pytest.raises(UsageError, match=r"^validation_dataset: must be left out"):
+            farm.start_run(DIGEST, settings, dataset=DIGEST, validation_dataset=DIGEST, **wrong)
+    with pytest.raises(UsageError, match="nothing to validate on"):
+        farm.start_run(DIGEST, settings, dataset=DIGEST)
+    assert len(server.seen) == 1
+
+
 def test_no_farm_at_the_address(loopback: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "RETRY_PAUSE_S", 0.01)
     with Farm("http://127.0.0.1:9", "k") as farm, pytest.raises(Unreachable, match="no answer from the farm at"):

@@ -95,3 +95,12 @@ def test_weights_that_match_in_part_are_told(folder: Path, bundle: Path) -> None
     (line,) = [line for line in said if "parameters are taken" in line]
     assert "1 of 4 parameters are taken from it, the others from the files before it" in line
     assert line.endswith("1 of its tensors are ignored: 'encoder.weight'")
+
+
+def test_an_adapter_of_a_plan_without_is_refused_before_anything_is_trained(
+    bundle: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["exec", str(bundle), "train", "--data", str(folder / "data.npz"), "--adapter", str(folder / "adapter")]
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err == f"pockfarm: --adapter: the plan of {bundle} has no adapters " \
+        "(build with `lora` in the plan)\n"  # fmt: skip

@@ -12,7 +12,7 @@ from torch import nn
 
 import pockfarm
 from compiler.trained.bring_back import manifest_of
-from pockfarm.errors import Diverged, UsageError
+from pockfarm.errors import Diverged, Failed, UsageError
 
 SPEC = {"batch": 8, "optimizer": {"kind": "sgd", "learning_rate": 0.2}}
 
@@ -51,6 +51,48 @@ def test_the_best_validated_state_comes_back() -> None:
         assert F.cross_entropy(module.double()(x[48:].double()), y[48:]).item() == pytest.approx(min(losses), rel=1e-5)
 
 
+def test_the_best_by_data_of_its_own_comes_back() -> None:
+    """Twelve samples of their own, a batch and a half; an epoch is of all of the data."""
+    module, x, y = task()
+    held_out = (x[48:60] * 0.5, y[48:60])
+    tuned = pockfarm.fine_tune(
+        module, x[:8], (x[:48], y[:48]), spec=SPEC, epochs=2, validation_data={"x": held_out[0], "y": held_out[1]},
+        eval_every=2, save_best=True,
+    )  # fmt: skip
+    losses = [one["loss"] for one in tuned.validations]
+    assert [(one["step"], one["samples"]) for one in tuned.validations] == [(step, 12) for step in range(2, 13, 2)]
+    assert tuned.weights_step == 2 * (losses.index(min(losses)) + 1)
+    module.load_state_dict(tuned)
+    with torch.no_grad():
+        logits = module.double()(held_out[0].double())
+    assert F.cross_entropy(logits, held_out[1]).item() == pytest.approx(min(losses), rel=1e-5)
+    best = tuned.validations[losses.index(min(losses))]
+    assert best["accuracy"] == pytest.approx((logits.argmax(1) == held_out[1]).double().mean().item())
+
+
+@pytest.mark.parametrize(
+    ("held_out", "said"),
+    [
+        ((torch.zeros(4, 5), torch.zeros(4).long()), "validation_data: the samples of 'input' have shape [5]"),
+        ((torch.zeros(4, 6), torch.zeros(3).long()), "validation_data: arrays have different numbers of samples"),
+    ],
+)
+def test_data_to_validate_on_that_does_not_fit_is_told_by_its_name(held_out: Any, said: str) -> None:
+    module, x, y = task()
+    with pytest.raises(UsageError) as told:
+        pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, validation_data=held_out)
+    assert said in str(told.value)
+
+
+def test_classes_that_there_are_not_end_the_run_before_it_trains() -> None:
+    module, x, y = task()
+    lines: list[str] = []
+    with pytest.raises(Failed, match=r"validation/array1\.npy: sample 0, label 0 is [23]; classes are 0 to 1") as told:
+        pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, validation_data=(x, y + 2), progress=lines.append)
+    assert told.value.cause == "user"
+    assert not [line for line in lines if line.startswith("step ")]
+
+
 def test_a_schedule_of_the_spec_is_what_a_run_takes_unless_told() -> None:
     module, x, y = task()
     spec = {**SPEC, "schedule": {"kind": "linear", "warmup_steps": 2, "final_ratio": 0.5}}
@@ -81,7 +123,8 @@ def test_training_that_diverges_is_told_with_its_losses() -> None:
     [
         ({"shedule": "linear"}, "shedule: no such setting; did you mean schedule?"),
         ({"schedule": "step"}, "schedule: must be one of constant, cosine, linear"),
-        ({"patience": 3}, "patience: must be left out, or `validation` set"),
+        ({"patience": 3}, "patience: must be left out, or `validation` or `validation_data` set"),
+        ({"validation_data": ([], []), "validation": 0.5}, "validation_data: must be left out, or `validation`"),
         ({"validation": 1.5}, "validation: must be above 0, at most 0.9"),
     ],
 )

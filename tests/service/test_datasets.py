@@ -302,8 +302,8 @@ def test_a_data_set_has_its_samples_first_wherever_the_model_has_them(change: di
     arrays = {name: {"dtype": "int64" if name == "y" else "float32", "shape": shape} for name, shape in shapes.items()}
     dataset, bundle = Dataset(arrays=arrays, samples=4), Bundle(manifest=MASKED)
     if not code:
-        check_fit(dataset, bundle)
+        check_fit(dataset, bundle, where="dataset")
         return
     with pytest.raises(Invalid) as caught:
-        check_fit(dataset, bundle)
+        check_fit(dataset, bundle, where="dataset")
     assert caught.value.code == code

@@ -19,7 +19,8 @@ from compiler.spec.documents import LossSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
 from compiler.step.plan import resolve_plan
-from tests.compiler.agreement.harness import Batch, Case, State, distance, vanishing
+from tests.compiler.agreement.harness import Batch, Case, State
+from tests.compiler.agreement.yardstick import distance, vanishing
 from tests.compiler.named import by_value
 
 MAX_LOSS_ERROR = 1e-5

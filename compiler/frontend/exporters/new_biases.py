@@ -16,7 +16,7 @@ import numpy as np
 from compiler.element_types import holds_reals
 from compiler.errors import PlanError
 from compiler.frontend.file.source import SourceModel, SourceNode
-from compiler.naming import WILD, matches, module_of, near_names
+from compiler.naming import WILD, Comparisons, matches, module_of, near_names
 from compiler.warnings import CompileWarning, few_of
 
 WHERE = "plan.create_biases"
@@ -80,18 +80,20 @@ def _chosen(layers: Sequence[_Layer], targets: Sequence[str]) -> tuple[set[str],
     reasons: dict[str, str] = {}
     for layer in layers:
         reasons[layer.bias] = reasons.get(layer.bias) or layer.reason
-    chosen: set[str] = set()
+    chosen, compared = set[str](), Comparisons(PlanError)
     left_out: dict[str, str] = {}
-    for position, target in enumerate(targets):
+    first = {target: position for position, target in reversed([*enumerate(targets)])}
+    for target, position in reversed(first.items()):
         where = f"{WHERE}[{position}]"
+        compared.add(len(layers), where)
         names = dict.fromkeys(layer.bias for layer in layers if layer.is_called(target))
         if not names:
             raise PlanError(f"no layer is called {target!r}", where=where, hint=_near(layers, target))
         found = [name for name in names if not reasons[name]]
         without = [name for name in names if reasons[name]]
         if without and (not found or WILD.isdisjoint(target)):
-            first = next(layer for layer in layers if layer.bias == without[0])
-            raise PlanError(f"{first.weight!r} takes no bias: {reasons[without[0]]}", where=where,
+            layer = next(layer for layer in layers if layer.bias == without[0])
+            raise PlanError(f"{layer.weight!r} takes no bias: {reasons[without[0]]}", where=where,
                             hint="name other layers; a bias that is there learns by a rule")  # fmt: skip
         chosen.update(found)
         left_out |= {name: reasons[name] for name in without if reasons[name] != _HAS}

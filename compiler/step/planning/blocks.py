@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from compiler.graph import Graph
 from compiler.step.planning.layers import Layer
-from compiler.step.planning.selection import module_paths
+from compiler.step.planning.names import module_paths
 from compiler.values import Value
 
 MOST_NEAR = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from compiler.axes.rules import VIEWS
 from compiler.graph import Graph, Node
 from compiler.values import Value
 
@@ -12,9 +13,10 @@ CONTRACTIONS = frozenset(
     {"matmul", "conv2d", "depthwise_conv2d", "conv2d_input_grad", "depthwise_input_grad", "recurrence"}
 )
 """Operators that multiply data by weights; the gradients are transposed convolutions."""
-VIEWS = frozenset({"reshape", "transpose", "identity", "cut"})
 MOST_BEHIND = 64
 """Of more parameters than that no weight is made."""
+MOST_VIEWS = 3
+"""Between a product and its bias."""
 _NO_VALUES: tuple[Value, ...] = ()
 
 
@@ -93,7 +95,7 @@ def _biases(
 ) -> tuple[Value, ...]:
     """The biases that are added to what a layer makes, seen through views of it."""
     value = node.outputs[0]
-    for _ in range(len(VIEWS)):
+    for _ in range(MOST_VIEWS):
         reading = readers.get(value, [])
         for reader in reading:
             added = [one for other in reader.inputs for one in behind.get(other, ()) if reader.op == "add"]

@@ -9,19 +9,21 @@ from compiler.spec.documents import SparsePlan
 from compiler.spec.rules import UpdateRule
 from compiler.spec.schemes import NAMED
 from compiler.step.planning.layers import Layer
+from compiler.step.planning.names import Named
 from compiler.step.planning.reach import Reach
 from compiler.step.planning.schemes import Selection, scheme_selections
-from compiler.step.planning.selection import every_name, selected_by
+from compiler.step.planning.selection import selected_by
 from compiler.values import Value
 
 
 def preset_selections(
-    graph: Graph, plan: SparsePlan, layers: Sequence[Layer], reach: Reach | None
+    model: Named, plan: SparsePlan, layers: Sequence[Layer], reach: Reach | None
 ) -> Iterator[Selection]:
     """What stands before the plan's own rules, preset and scheme, later ones overriding earlier ones.
 
     Raises: PlanError for a scheme that does not fit the model.
     """
+    graph = model.graph
     head = last_layer(graph, reach)
     if plan.preset in NAMED:
         named = SparsePlan.parse({"name": plan.preset, **NAMED[plan.preset]})
@@ -29,11 +31,11 @@ def preset_selections(
         if named.scheme is not None:
             yield from scheme_selections(graph, named.scheme, layers, head, where)
         for rule in named.rules:
-            yield rule, selected_by(graph, rule, layers, where)
+            yield rule, selected_by(model, rule, layers, where)
     elif plan.preset == "full":
-        yield UpdateRule(), list(every_name(graph))
+        yield UpdateRule(), list(model.kinds)
     elif plan.preset == "bias-only":
-        yield UpdateRule(), [name for name, kind in every_name(graph).items() if kind == "bias"]
+        yield UpdateRule(), [name for name, kind in model.kinds.items() if kind == "bias"]
     elif plan.preset == "last-layer":
         yield UpdateRule(), head
     if plan.scheme is not None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import translate
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from compiler.errors import PlanError
@@ -13,17 +11,20 @@ from compiler.graph import Graph
 from compiler.naming import near_names
 from compiler.spec.rules import UpdateRule
 from compiler.step.planning.layers import Layer
+from compiler.step.planning.names import Named
 from compiler.values import Value
 
-_SEPARATORS = re.compile(r"[./]")
-_DEEPEST = 32
-"""Levels of modules that a plan can speak of."""
 
+def selected_by(model: Named, rule: UpdateRule, layers: Sequence[Layer], where: str) -> list[str]:
+    """Each name once.
 
-def selected_by(graph: Graph, rule: UpdateRule, layers: Sequence[Layer], where: str) -> list[str]:
-    """Raises: PlanError for a selector that matches nothing, with near names or the number of layers."""
+    Raises: PlanError for a selector that matches nothing, with near names or the number of layers, and above the limit
+    on comparisons of all rules together.
+    """
     given = [(find, getattr(rule, name)) for name, find in SELECTIONS.items() if getattr(rule, name)]
-    return [name for find, selector in given for name in find(graph, rule, selector, layers, where)]
+    found = dict.fromkeys(name for find, selector in given for name in find(model, rule, selector, layers, where))
+    model.compared.add(len(found), where)
+    return list(found)
 
 
 def some_names(graph: Graph) -> str:
@@ -31,73 +32,58 @@ def some_names(graph: Graph) -> str:
     return ", ".join(list(graph.named_parameters())[:4])
 
 
-def every_name(graph: Graph) -> dict[str, str]:
-    """Every parameter that a plan may name, and its kind; of one that the file does not hold, only its name tells."""
-    kinds: dict[str, str] = {name: parameter.kind for name, parameter in graph.named_parameters().items()}
-    others = {name: "bias" if name.endswith("bias") else "weight" for name in graph.unlearnable if name not in kinds}
-    return kinds | others
-
-
 def _parameters(
-    graph: Graph, rule: UpdateRule, patterns: Sequence[str], layers: Sequence[Layer], where: str
-) -> list[str]:
-    every, found = every_name(graph), []
-    for pattern in patterns:
-        matching = _matcher(pattern)
-        names = [name for name in every if name == pattern or matching(name)]
-        kept = [name for name in names if rule.kind in ("any", every[name])]
+    model: Named, rule: UpdateRule, patterns: Sequence[str], layers: Sequence[Layer], where: str
+) -> Iterator[str]:
+    for pattern in dict.fromkeys(patterns):
+        names = model.compared.matching(pattern, model.kinds, where)
+        kept = model.of_kind(names, rule.kind)
         if not kept:
-            raise PlanError(_no_match(graph, rule, pattern, names), where=where, hint=near_parameters(graph, pattern))
-        found += kept
-    return found
+            told = _no_match(model.graph, rule, pattern, names)
+            raise PlanError(told, where=where, hint=near_parameters(model.graph, pattern))
+        yield from kept
 
 
-def _modules(graph: Graph, rule: UpdateRule, patterns: Sequence[str], layers: Sequence[Layer], where: str) -> list[str]:
-    every = every_name(graph)
-    below: dict[str, list[str]] = {}
-    for name in every:
-        for path in module_paths(name):
-            below.setdefault(path, []).append(name)
-    found = []
-    for pattern in patterns:
-        matching = _matcher(pattern)
-        names = list(dict.fromkeys(n for path in below if path == pattern or matching(path) for n in below[path]))
-        kept = [name for name in names if rule.kind in ("any", every[name])]
+def _modules(
+    model: Named, rule: UpdateRule, patterns: Sequence[str], layers: Sequence[Layer], where: str
+) -> Iterator[str]:
+    for pattern in dict.fromkeys(patterns):
+        paths = model.compared.matching(pattern, model.below, where)
+        names = list(dict.fromkeys(name for path in paths for name in model.below[path]))
+        kept = model.of_kind(names, rule.kind)
         if not kept:
             told = f"{len(names)} parameters are below {pattern!r}, none of kind {rule.kind}" if names else ""
-            raise PlanError(told or f"no module is called {pattern!r}", where=where, hint=_near_module(below, pattern))
-        found += kept
-    return found
-
-
-def module_paths(name: str) -> list[str]:
-    """The modules that a parameter lies in, from the outermost: `a`, `a.b` of `a.b.weight`."""
-    return [name[: found.start()] for found in islice(_SEPARATORS.finditer(name), _DEEPEST) if found.start()]
+            told = told or f"no module is called {pattern!r}"
+            raise PlanError(told, where=where, hint=_near_module(model.below, pattern))
+        yield from kept
 
 
 def _layers(
-    graph: Graph, rule: UpdateRule, spans: Sequence[tuple[int, int]], layers: Sequence[Layer], where: str
-) -> list[str]:
-    found, count = [], len(layers)
-    for first, last in spans:
+    model: Named, rule: UpdateRule, spans: Sequence[tuple[int, int]], layers: Sequence[Layer], where: str
+) -> Iterator[str]:
+    count = len(layers)
+    numbers: dict[int, None] = {}
+    for first, last in dict.fromkeys(spans):
         if not -count <= first <= last < count:
             shown = str(first) if first == last else f"{first}-{last}"
             hint = f"the model has {count} layers, 0 to {count - 1}" if count else "the model has no layer with weights"
             raise PlanError(f"there is no layer {shown}", where=where, hint=hint)
-        span = range(first, last + 1) if first >= 0 else [first]
-        found += [name for number in span for name in _of_kind(graph, layers[number].parameters, rule.kind)]
+        span = range(first, last + 1) if first >= 0 else [first % count]
+        model.compared.add(len(span), where)
+        numbers.update(dict.fromkeys(span))
+    found = [name for number in numbers for name in _of_kind(model.graph, layers[number].parameters, rule.kind)]
     if not found:
         raise PlanError(f"none of these layers has a parameter of kind {rule.kind}", where=where)
-    return found
+    yield from found
 
 
-def _last_biases(graph: Graph, rule: UpdateRule, count: int, layers: Sequence[Layer], where: str) -> list[str]:
+def _last_biases(model: Named, rule: UpdateRule, count: int, layers: Sequence[Layer], where: str) -> Iterator[str]:
     if count > len(layers):
         raise PlanError(f"there are no {count} last layers: the model has {len(layers)}", where=where)
-    found = [name for layer in layers[-count:] for name in _of_kind(graph, layer.biases, rule.kind)]
+    found = [name for layer in layers[-count:] for name in _of_kind(model.graph, layer.biases, rule.kind)]
     if not found:
         raise PlanError(f"none of the last {count} layers has a bias", where=where)
-    return found
+    yield from found
 
 
 def _of_kind(graph: Graph, values: Iterable[Value], kind: str) -> list[str]:
@@ -105,15 +91,10 @@ def _of_kind(graph: Graph, values: Iterable[Value], kind: str) -> list[str]:
     return [parameter.name for parameter in known if kind in ("any", parameter.kind)]
 
 
-def _matcher(pattern: str) -> Callable[[str], object]:
-    return re.compile(translate(pattern)).match
-
-
 def _no_match(graph: Graph, rule: UpdateRule, pattern: str, names: list[str]) -> str:
     if names:
         return f"{pattern!r} matches {len(names)} parameters, none of kind {rule.kind}"
-    matching = _matcher(pattern)
-    buffers = [name for name in graph.buffers() if name == pattern or matching(name)]
+    buffers = [name for name in graph.buffers() if name == pattern or fnmatchcase(name, pattern)]
     if buffers:
         return f"{buffers[0]!r} does not learn: every step updates it, as `batch_norm: train` says"
     return f"no parameter is called {pattern!r}"
@@ -130,7 +111,7 @@ def _near_module(modules: Mapping[str, object], pattern: str) -> str:
     return near_names(pattern, modules) or some
 
 
-SELECTIONS: Mapping[str, Callable[..., list[str]]] = MappingProxyType(
+SELECTIONS: Mapping[str, Callable[..., Iterator[str]]] = MappingProxyType(
     {"parameters": _parameters, "modules": _modules, "layers": _layers, "last_biases": _last_biases}
 )
 """Selector of a rule (`compiler.spec.rules.SELECTORS`) -> the names that it means."""

@@ -25,7 +25,7 @@ class WayPoint:
 
 
 def ways_plot(ways: Sequence[WayPoint], width: float, height: float = 240.0) -> Markup:
-    """Lower left is better; the way that was taken is the full mark."""
+    """Lower left is better: a line joins what nothing beats. The way that was taken is the full mark."""
     frame = Frame(width, height)
     x = nice_scale([way.needed_bytes / MIB for way in ways], *frame.x_range, from_zero=True)
     y = nice_scale([1.0, *(way.flops_ratio for way in ways)], *frame.y_range)
@@ -33,9 +33,18 @@ def ways_plot(ways: Sequence[WayPoint], width: float, height: float = 240.0) -> 
     marks = [
         svg.circle(px, py, 6, f"mark {'best' if way.taken else 'dominated'}", _title(way)) for px, py, way in placed
     ]
-    line = svg.path([(px, py) for px, py, _ in placed], "front")
+    line = svg.path([(x(way.needed_bytes / MIB), y(way.flops_ratio)) for way in worthwhile(ways)], "front")
     title = f"Arithmetic against memory: {fmt.plural(len(ways), 'way')} to run the step"
     return svg.picture(width, height, title, "ways-plot", axes(frame, x, y, "MiB in all", "x FLOPs"), line, *marks)
+
+
+def worthwhile(ways: Sequence[WayPoint]) -> list[WayPoint]:
+    """Those that no other beats in both, by falling memory."""
+    kept: list[WayPoint] = []
+    for way in sorted(ways, key=lambda way: (way.needed_bytes, way.flops_ratio)):
+        if not kept or way.flops_ratio < kept[-1].flops_ratio:
+            kept.append(way)
+    return kept[::-1]
 
 
 def _title(way: WayPoint) -> str:

@@ -181,13 +181,18 @@ def _bundle_facts(built: BundleFacts) -> tuple[Fact, ...]:
     share = f"{counts[0]:,} of {counts[1]:,} ({fmt.percent(counts[0] / counts[1])})" if counts else ""
     named = (
         ("Parameters that learn", share),
-        ("Batch", memory_plan.manifest_text(built, "batch")),
+        ("Batch", _batch_text(built)),
         ("Threads", memory_plan.manifest_text(built, "threads")),
         ("Loss", memory_plan.manifest_text(built, "loss").replace("_", " ")),
         ("Optimizer", memory_plan.manifest_text(built, "optimizer")),
         ("Learning rate", memory_plan.manifest_text(built, "learning_rate")),
     )
     return tuple(Fact(label, text) for label, text in named if text)
+
+
+def _batch_text(built: BundleFacts) -> str:
+    batch, parts = memory_plan.manifest_text(built, "batch"), memory_plan.micro_batches(built)
+    return f"{batch}, in {parts} micro-batches" if batch and parts > 1 else batch
 
 
 def _figures(found: JobFacts, built: BundleFacts) -> tuple[KeyFigure, ...]:

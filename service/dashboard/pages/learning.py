@@ -16,6 +16,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("weight_bytes", "Weights", "number", "B", hint="Of what learns"),
     Column("gradient_bytes", "Gradient", "number", "B", hint="Of gradients that are stored before they are applied"),
     Column("optimizer_bytes", "Optimizer", "number", "B"),
+    Column("accumulator_bytes", "Sums", "number", "B", hint="Of gradients, over the micro-batches of a step"),
     Column("kept_bytes", "Kept", "number", "B", hint="Kept by the forward pass for this layer's backward pass"),
     Column("forward_flops", "Forward", "number", "FLOP"),
     Column("backward_flops", "Backward", "number", "FLOP"),

@@ -59,12 +59,18 @@ def memory_figure(bundle: BundleFacts, data_href: str) -> Figure | None:
         title="Memory plan",
         note=f"Each box is a value: its bytes in the arena, from its first to its last kernel call. At the peak (call "
         f"{live.index(peak) if live else 0}) {fmt.size(peak)} live at once, {fmt.percent(held)} of the arena's "
-        f"{fmt.size(plan.arena_bytes)} (dashed).",
+        f"{fmt.size(plan.arena_bytes)} (dashed).{_of_which(bundle)}",
         legend=(("box-forward", "made in forward"), ("box-backward", "in backward"), ("box-update", "in update")),
         drawing=for_screens(lambda width: arena_picture(plan, width), FULL_WIDTH),
         table=full if len(full.rows) <= SHOWN_ROWS else _largest(full),
         data_href=data_href,
     )
+
+
+def _of_which(bundle: BundleFacts) -> str:
+    if memory_plan.micro_batches(bundle) == 1:
+        return ""
+    return " Shown is a step's last micro-batch; the others before it take the same bytes, or fewer."
 
 
 def _largest(full: Table) -> Table:
@@ -87,8 +93,9 @@ def ways_figure(bundle: BundleFacts) -> Figure | None:
     return Figure(
         id="memory-curve",
         title="Memory against arithmetic",
-        note=f"A memory_limit_bytes in the spec makes the compiler repeat forward kernels instead of keeping what they "
-        f"make: down to {fmt.size(least.needed_bytes)} at {least.flops_ratio:.2f} times the FLOPs.",
+        note=f"With a memory_limit_bytes in the spec, the compiler works part by part, or repeats forward kernels "
+        f"instead of keeping what they make: down to {fmt.size(least.needed_bytes)} at {least.flops_ratio:.2f} times "
+        f"the FLOPs.",
         drawing=for_screens(lambda width: ways_plot(ways, width), FULL_WIDTH),
         table=table("ways", "Ways to run the step", WAY_COLUMNS, rows),
     )

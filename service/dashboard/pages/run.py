@@ -259,6 +259,7 @@ def _facts(found: RunFacts) -> tuple[Fact, ...]:
         Fact("Batch", fmt.number(found.batch)),
         Fact("Threads", fmt.number(found.threads)),
         Fact("Data set", found.dataset_name or "synthetic", hint=found.dataset_digest or ""),
+        *_validation_dataset(found),
         Fact("Starts from", fmt.short_digest(start) if start else "the bundle's weights", hint=start or ""),
         Fact("Bundle", fmt.short_digest(found.bundle_digest), addresses.bundle(found.bundle_digest)),
         Fact("Bundle size", fmt.size(found.bundle_bytes)),
@@ -266,6 +267,11 @@ def _facts(found: RunFacts) -> tuple[Fact, ...]:
         Fact("Queued for", fmt.duration(_between(found.created_at, found.started_at))),
         Fact("Took", fmt.duration(_between(found.started_at, found.finished_at))),
     )
+
+
+def _validation_dataset(found: RunFacts) -> tuple[Fact, ...]:
+    digest = found.validation_dataset_digest
+    return (Fact("Validated on", found.validation_dataset_name or "", hint=digest),) if digest else ()
 
 
 def _settings(chosen: RunSettings) -> tuple[Fact, ...]:

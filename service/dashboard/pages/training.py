@@ -113,7 +113,7 @@ def training_notice(training: Training | None) -> str:
     kept = "It left no weights." if training.weights_step is None else (
         f"The weights that it left are those of step {fmt.number(training.weights_step)}, the best before."
     )  # fmt: skip
-    return f"At step {fmt.number(training.steps)}: {training.reason} {kept}"
+    return f"At step {fmt.number(training.steps)}: {training.reason.rstrip('.')}. {kept}"
 
 
 def _words(outcome: str) -> str:

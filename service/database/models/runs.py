@@ -81,6 +81,8 @@ class Run(Base):
     settings: Mapped[RunSettings] = mapped_column(RunSettingsColumn)
     """What its user set; lists filter by the mode in it."""
     dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"))
+    validation_dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"))
+    """What training is validated on; null: a share of the data set, or nothing."""
     weights_digest: Mapped[str | None] = mapped_column(Digest)
     """Starting weights; null: the bundle's."""
 

@@ -22,6 +22,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from tests.compiler.agreement.reference import Reference, Window, what_learns
 from tests.compiler.agreement.step_binary import StepBinary
+from tests.compiler.agreement.yardstick import Yardstick, distance
 
 STEPS = 20
 State = dict[str, np.ndarray]
@@ -214,21 +215,6 @@ def from_checkpoint(built: Built, tensors: State) -> tuple[State, State]:
     return weights, state
 
 
-def distance(found: np.ndarray, exact: np.ndarray) -> float:
-    """Relative L2 distance."""
-    scale = float(np.linalg.norm(exact))
-    return float(np.linalg.norm(found - exact)) / scale if scale else float(np.linalg.norm(found))
-
-
-def vanishing(exact: Mapping[str, np.ndarray]) -> set[str]:
-    """Gradients that are zero by mathematics and rounding noise by arithmetic, such as an attention key's bias.
-
-    (Softmax does not see a shift of all scores of a query.) A relative distance says nothing there.
-    """
-    norms = {name: float(np.linalg.norm(gradient)) for name, gradient in exact.items()}
-    return {name for name, norm in norms.items() if norm < 1e-9 * max(norms.values())}
-
-
 @dataclass(frozen=True)
 class StepResult:
     """One step of the binary beside float64 and PyTorch float32, all from the same state."""
@@ -237,7 +223,7 @@ class StepResult:
     exact_loss: float
     gradients: State
     exact: State
-    singles: list[State]
+    yardstick: Yardstick
     before: State
     after: State
     expected: State
@@ -290,12 +276,15 @@ def run_step(built: Built, optimizer: Optimizer, weights: State, state: State, t
     wide_state = {k: v.astype(np.float64) for k, v in rounded_state.items()}
     expected_weights, expected_state = optimizer.step(wide, wide_state, exact, t)
     read = optimizer.gradient_from_state
+    learning = {name: optimizer.window(name, exact[name]) for name in built.plan}
     return StepResult(
         loss=losses[0],
         exact_loss=exact_loss,
         gradients=gradients_of(built, optimizer, start, after),
-        exact={name: optimizer.window(name, exact[name]) for name in built.plan},
-        singles=[{name: read(name, rounded_state, single) for name in built.plan} for single in singles],
+        exact=learning,
+        yardstick=Yardstick.of(
+            learning, [{name: read(name, rounded_state, single) for name in built.plan} for single in singles]
+        ),
         before=start,
         after=after,
         expected=to_checkpoint(built, expected_weights, expected_state),
@@ -329,8 +318,7 @@ def problems(built: Built, result: StepResult) -> list[str]:
     found = []
     if abs(result.loss - result.exact_loss) > MAX_LOSS_ERROR * abs(result.exact_loss):
         found.append(f"loss {result.loss} instead of {result.exact_loss}")
-    largest = max(float(np.linalg.norm(gradient)) for gradient in result.exact.values())
-    zero = vanishing(result.exact)
+    largest, zero = result.yardstick.largest, result.yardstick.zero
     for name in zero:
         if not np.linalg.norm(result.gradients[name]) <= GRADIENT_FLOOR * largest:
             found.append(f"gradient of {name} should vanish, is {np.linalg.norm(result.gradients[name]):.3g}")
@@ -362,14 +350,10 @@ def _extent_problems(built: Built, result: StepResult) -> list[str]:
 
 def _gradient_problems(result: StepResult, name: str) -> list[str]:
     mine = distance(result.gradients[name], result.exact[name])
-    torch_own = _torch_own(result, name)
+    torch_own = result.yardstick.torch_own[name]
     if mine <= GRADIENT_FACTOR * torch_own + GRADIENT_FLOOR:
         return []
     return [f"gradient of {name}: {mine:.3g} from float64, PyTorch float32 {torch_own:.3g}"]
-
-
-def _torch_own(result: StepResult, name: str) -> float:
-    return max(distance(single[name], result.exact[name]) for single in result.singles)
 
 
 def _update_problems(built: Built, result: StepResult, name: str) -> list[str]:
@@ -391,8 +375,7 @@ def update_tolerance(built: Built, result: StepResult, name: str, wanted: np.nda
     """
     storing = 2.0**-23 * float(np.linalg.norm(result.before[name].astype(np.float64)))
     rate = float(built.case.optimizer["learning_rate"])  # type: ignore[arg-type]
-    if name in vanishing(result.exact):
-        largest = max(float(np.linalg.norm(gradient)) for gradient in result.exact.values())
+    if name in result.yardstick.zero:
         adamw = built.case.optimizer["kind"] == "adamw"
-        return storing + rate * (4 * wanted.size**0.5 if adamw else 10 * GRADIENT_FLOOR * largest)
-    return storing + (1e-4 + 10 * _torch_own(result, name)) * float(np.linalg.norm(wanted))
+        return storing + rate * (4 * wanted.size**0.5 if adamw else 10 * GRADIENT_FLOOR * result.yardstick.largest)
+    return storing + (1e-4 + 10 * result.yardstick.torch_own[name]) * float(np.linalg.norm(wanted))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from tests.compiler.agreement.harness import (
     start_problems,
 )
 from tests.compiler.agreement.module_reference import ModuleReference
+from tests.compiler.agreement.onnx_checks import moved_otherwise
 from tests.compiler.agreement.reference import what_learns
 from tests.compiler.agreement.step_binary import native_target
 from tests.models import export
@@ -123,6 +125,23 @@ def test_a_frozen_parameter_that_moves_or_holds_optimizer_state_is_noticed(step:
     assert problems(built, replace(result, after=learning)) == ["second.bias learns, and should not"]
     lost = _without(result.after, "optimizer.momentum.scale")
     assert problems(built, replace(result, after=lost)) == ["scale has no optimizer state"]
+
+
+def test_a_parameter_that_stays_behind_in_the_training_graph_is_noticed(step: tuple[Built, StepResult]) -> None:
+    """Each by its own change, however much more others move: here one moves a two-thousandth of another."""
+    built, result = step
+    assert moved_otherwise(result.before, result.after, result.after, 1) == []
+    for name in built.plan:
+        for factor in (0.0, 0.95, -1.0):
+            wrong = _moved(result, name, partial(np.multiply, factor)).after
+            (found,) = moved_otherwise(result.before, result.after, wrong, 1)
+            assert found.startswith(f"{name}: ")
+    start = {"w": np.ones((8, 8), np.float32), "b": np.zeros(8, np.float32)}
+    after = {"w": start["w"] + np.float32(0.1), "b": np.full(8, 1e-4, np.float32)}
+    assert np.linalg.norm(after["b"]) < 1e-3 * np.linalg.norm(after["w"] - start["w"])
+    assert moved_otherwise(start, after, after, 10) == []
+    (found,) = moved_otherwise(start, after, {**after, "b": start["b"]}, 10)
+    assert found.startswith("b: ")
 
 
 def test_another_layout_at_the_start_is_noticed() -> None:

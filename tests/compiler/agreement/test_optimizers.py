@@ -21,12 +21,12 @@ from compiler.frontend.importer import import_model
 from compiler.graph import Parameter
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
-from tests.compiler.agreement.harness import vanishing
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.reference import Window, what_learns
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.agreement.torch_optimizers import NAMES, optimizer_of, start_state, state_kinds
+from tests.compiler.agreement.yardstick import vanishing
 from tests.models import TransformerEncoder, export
 
 STEPS, BATCH = 3, 4

@@ -143,7 +143,10 @@ def test_the_binary_is_the_module(kind: Kind, attention: str, opset: int, tmp_pa
     binary = StepBinary.unpack(bundle, tmp_path)
     data = binary.write_data(want.feeds, want.labels)
     losses, after = binary.train(load_file(binary.weights), 1, data)
-    same_on_onnx_runtime(binary, data)
+    names = imported(want.model, batch=BATCH).named_parameters()
+    same_on_onnx_runtime(
+        binary, data, noise=[name for name in names if name.endswith("key.bias")]
+    )  # no softmax sees it
     assert losses[0] == pytest.approx(want.loss, rel=2e-6)
     parameters = imported(want.model, batch=BATCH).named_parameters()
     momentum = {name: after[f"optimizer.momentum.{name}"] for name in parameters}

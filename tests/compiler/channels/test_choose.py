@@ -13,7 +13,7 @@ from compiler.graph import Graph, Parameter
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.documents import SparsePlan
 from compiler.step.arranged import with_ranges
-from compiler.step.plan import plan_warnings, resolve_plan
+from compiler.step.plan import decide_plan, resolve_plan
 from compiler.values import Value
 
 PRODUCT: dict[str, Any] = {"transpose_a": False, "transpose_b": False}
@@ -97,7 +97,7 @@ def test_short_forms_and_later_rules() -> None:
 
 def test_what_has_no_such_axis_learns_whole_with_a_warning() -> None:
     plan = SparsePlan.parse({"update": [{"parameters": ["up", "bias"], "channels": [1, 3]}]})
-    assert [one.code for one in plan_warnings(GRAPH, plan)] == ["plan.channels_without_axis"]
+    assert [one.code for one in decide_plan(GRAPH, plan).warnings] == ["plan.channels_without_axis"]
     assert with_ranges(GRAPH, resolve_plan(GRAPH, SparsePlan.parse("full")))[0] is GRAPH
 
 
@@ -150,3 +150,42 @@ def test_a_choice_looks_the_graph_up_once(monkeypatch: pytest.MonkeyPatch) -> No
         chosen({"parameters": names, "channels": {"indices": [0, 3], "along": "output"}})
         counts.append(len(asked))
     assert counts[0] == counts[1]
+
+
+def plain() -> Graph:
+    """x [1, 4] -> two linears, 4 to 6 to 4."""
+    b, random = GraphBuilder(), np.random.default_rng(1)
+    held: dict[Value, Parameter] = {}
+    x = y = b.held(np.zeros((1, 4), np.float32))
+    del b.arrays[x]
+    for name, shape in (("up", (4, 6)), ("down", (6, 4))):
+        weight = b.held(random.normal(size=shape).astype(np.float32))
+        held[weight] = Parameter(name, shape, shape, (0, 1), "weight", name, 0)
+        y = b.emit("matmul", y, weight, **PRODUCT)
+    graph = b.graph_of(Graph((), (x,), (y,), {}))
+    return Graph(graph.nodes, graph.inputs, graph.outputs, graph.types, graph.arrays, held,
+                 {value: own.name for value, own in held.items()}, graph.next_number)  # fmt: skip
+
+
+def test_heads_where_no_attention_is_known_are_told_as_a_guess() -> None:
+    rules = [{"parameters": ["up"], "channels": {"indices": [0], "along": "heads", "heads": 6}}]
+    (told,) = decide_plan(plain(), SparsePlan.parse({"update": rules})).warnings
+    assert (told.code, told.where) == ("plan.heads_assumed", "plan.update[0].channels.heads")
+    assert "what has 6 parts is taken for its heads, in up" in told.message
+    rules = [{"parameters": ["q"], "channels": {"indices": [0], "along": "heads", "heads": 2}}]
+    assert decide_plan(GRAPH, SparsePlan.parse({"update": rules})).warnings == ()
+
+
+@pytest.mark.parametrize("later", ["rule", "frozen"])
+def test_what_is_decided_later_does_not_count_in_a_choice_by_magnitude(later: str) -> None:
+    """The first unit is the largest in `down`, the last one in `up`."""
+    graph = plain()
+    by_name = {own.name: value for value, own in graph.parameters.items()}
+    graph.arrays[by_name["up"]][:, -1] = 10
+    graph.arrays[by_name["down"]][0] = 100
+    first = {"parameters": ["*"], "channels": {"ratio": 0.1, "along": "ffn", "select": "magnitude"}}
+    plan: dict[str, Any] = {"update": [first]}
+    both = resolve_plan(graph, SparsePlan.parse(plan))
+    assert {part.start for part in both.values()} == {0}
+    more: dict[str, Any] = {"frozen": ["down"]} if later == "frozen" else {"update": [first, {"parameters": ["down"]}]}
+    assert resolve_plan(graph, SparsePlan.parse(plan | more))[by_name["up"]].start == 5

@@ -16,7 +16,7 @@ import torch
 
 from compiler.errors import PlanError
 from compiler.spec.documents import SparsePlan
-from compiler.step.plan import plan_warnings, resolve_plan
+from compiler.step.plan import decide_plan, resolve_plan
 from tests.compiler.frontend.authored import CASES, Authored
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.compiler.frontend.training import (
@@ -132,7 +132,9 @@ def test_what_the_exporter_folded_is_refused(name: str, how: str) -> None:
     """By name and by a pattern: the message names it and says how to export. `full` leaves it out and says so."""
     graph = imported(_exported(name, how))
     if name != "magnitudes":
-        (left_out,) = [one for one in plan_warnings(graph, SparsePlan.of_preset("full")) if one.where == "plan.preset"]
+        (left_out,) = [
+            one for one in decide_plan(graph, SparsePlan.of_preset("full")).warnings if one.where == "plan.preset"
+        ]
         assert any(parameter in left_out.message for parameter in CASES[name].folded)
         assert "optimize=False" in left_out.hint
     for folded in CASES[name].folded:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from compiler.channels.slices import WHOLE
 from compiler.graph import Graph
 from compiler.rewriting.builder import GraphBuilder
 from compiler.step.autodiff import differentiate
-from compiler.step.plan import WHOLE
 from compiler.step.training import Term, TrainingGraph
 from compiler.values import Value
 

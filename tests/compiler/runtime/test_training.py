@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from compiler.program.labels import label_of
+from compiler.spec.loss import LossKind
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
     QEMU,
@@ -215,6 +216,14 @@ def test_later_weights_replace_earlier_ones(binary: Path, tmp_path: Path, weight
     assert run(binary, "export", "--weights", weights, "--weights", mine, "--out", out).code == 0
     np.testing.assert_array_equal(load_file(out)["w"], classifier_state(5)["w"])
     np.testing.assert_array_equal(load_file(out)["b"], classifier_state()["b"])
+
+
+@pytest.mark.parametrize("kind", ["smooth_l1", "bce_with_logits"])
+def test_info_calls_each_loss_by_its_own_name(kind: LossKind, tmp_path: Path) -> None:
+    image = tiny_images.table()
+    (term,) = image.terms
+    binary = tiny_images.build(replace(image, terms=(replace(term, kind=kind),)), tmp_path / "step")
+    assert run(binary, "info").one("info")["loss"] == kind
 
 
 def test_info_tells_what_was_built(binary: Path) -> None:

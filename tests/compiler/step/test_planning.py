@@ -14,7 +14,7 @@ from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.loss import attach_loss
-from compiler.step.plan import plan_warnings, resolve_plan
+from compiler.step.plan import decide_plan, resolve_plan
 from compiler.step.planning.layers import layers_of
 from compiler.step.planning.reach import reached_by_loss
 from tests.models import export, transformers_model
@@ -137,9 +137,9 @@ def test_presets_leave_out_what_the_loss_does_not_reach(net: Graph) -> None:
     assert set(learns(net, "last-layer", "logits")) == both("head")
     assert set(learns(net, "last-layer", "aside")) == both("other")
     reach = reached_by_loss(attach_loss(net, TrainingSpec.parse("loss: {output: logits}").loss))
-    (told,) = plan_warnings(net, SparsePlan.of_preset("full"), reach)
+    (told,) = decide_plan(net, SparsePlan.of_preset("full"), reach).warnings
     assert (told.code, "other.weight" in told.message) == ("plan.left_out", True)
-    assert plan_warnings(net, SparsePlan.parse("update: [{parameters: '*'}]"), reach) == ()
+    assert decide_plan(net, SparsePlan.parse("update: [{parameters: '*'}]"), reach).warnings == ()
 
 
 def test_a_scheme_finds_bottlenecks_of_every_kind(net: Graph) -> None:

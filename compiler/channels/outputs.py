@@ -1,4 +1,4 @@
-"""Which axis of a parameter runs over its layer's output channels, and whose bias a bias is."""
+"""Which axis of a parameter runs over output channels, and what these are outputs of: whose bias a bias is."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from compiler.axes.rules import VIEWS
 from compiler.graph import Graph, Node
 from compiler.values import Value
 
-VIEWS = frozenset({"reshape", "transpose", "identity"})
 _TRANSPOSED = frozenset({"conv2d_input_grad"})
 
 
@@ -42,7 +42,7 @@ def output_axis(wires: Wires, value: Value) -> int | None:
     return last
 
 
-def layer_of(wires: Wires, value: Value, among: AbstractSet[Value]) -> object:
+def outputs_of(wires: Wires, value: Value, among: AbstractSet[Value]) -> object:
     """What a parameter shares its output channels with: the weight whose bias it is, if that is `among` others."""
     if len(wires.graph.parameters[value].shape) != 1:
         return value

@@ -1,0 +1,1 @@
+"""How operators carry the axes of their operands into their results: one table for all who follow an axis."""

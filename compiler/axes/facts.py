@@ -1,0 +1,73 @@
+"""What a rule says of a node's axes. Who follows an axis reads nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from compiler.graph import Node
+from compiler.values import Value
+
+Shapes = Callable[[Value], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of a value, or a factor of it, where it is seen as `count` equal runs.
+
+    The `outer` factor says which run, the `inner` one which place within each of them.
+    """
+
+    value: Value
+    axis: int
+    factor: Literal["whole", "outer", "inner"] = "whole"
+    count: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is no factor."""
+        return self.factor == "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Where both are put in one other order, nothing else changes; what is `of` an operand goes on `to` a result.
+
+    Of two operands: they are multiplied place by place, and summed.
+    """
+
+    of: Axis
+    to: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Stems:
+    """What stands along `to` a result is from along `of` an operand, and each keeps its order: a cut, a joint."""
+
+    of: Axis
+    to: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Places along it count: neighbours, or numbers by which something is looked up."""
+
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaped:
+    """The same elements in the same order, whatever the axes."""
+
+    of: Value
+    to: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody has thought this operator through, or not for such operands."""
+
+
+Fact = Alike | Stems | Fixed | Reshaped | Unknown
+Rule = Callable[[Node, Shapes], Iterator[Fact]]
