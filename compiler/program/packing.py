@@ -1,6 +1,6 @@
-"""Offsets for blocks of known size and life: several orders of a first-fit, then a short search from the best of them.
+"""Offsets for blocks of known size and life: orders of a first-fit, a short search from the best, fillings from below.
 
-The search is fixed in length, so packing takes time in proportion to the blocks and gives the same bytes each time. The
+Both searches are fixed in length, so packing takes time in proportion to the blocks, and gives the same bytes each time. The
 most bytes alive at one call are the bound below which no packing gets; packing ends where it is reached.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import exp
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,8 @@ from compiler.values import Value
 
 ROUNDS = 12
 """First-fits that the search may try."""
+FILLINGS, LOOKS = 40, 60_000
+"""Fillings from below that are tried where that leaves a gap, and how often they may look at a block in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,8 @@ def pack(blocks: Sequence[Block]) -> Packing:
         best = found if not number or found.used_bytes < best.used_bytes else best
         if best.used_bytes == bound:
             return best
-    return _searched(blocks, best, order)
+    best = _searched(blocks, best, order)
+    return best if best.used_bytes == bound else _from_below(blocks, best)
 
 
 def peak_bytes(blocks: Sequence[Block]) -> int:
@@ -91,6 +96,32 @@ def _searched(blocks: Sequence[Block], best: Packing, order: list[int]) -> Packi
         ends = [offset + block.size_bytes for offset, block in zip(found.offsets, blocks, strict=True)]
         order.sort(key=lambda i: ends[i] != found.used_bytes)  # the others stay as they are among themselves
     return best
+
+
+def _from_below(blocks: Sequence[Block], best: Packing) -> Packing:
+    """The best of some fillings from below, in which every round weighs the blocks a little otherwise."""
+    drawn, size = Random(0), [block.size_bytes * (block.last - block.first + 1) for block in blocks]
+    for number in range(min(FILLINGS, LOOKS // len(blocks) ** 2)):
+        weights = [own * exp(drawn.uniform(-1, 1)) if number else own for own in size]
+        found = Packing(*_filled(blocks, weights), best.bound_bytes)
+        best = found if found.used_bytes < best.used_bytes else best
+        if best.used_bytes == best.bound_bytes:
+            break
+    return best
+
+
+def _filled(blocks: Sequence[Block], weights: Sequence[float]) -> tuple[list[int], int]:
+    """Next comes what would lie lowest on those before it, and of equal ones the heaviest; nothing is put below."""
+    moved = _from_zero(blocks)
+    offsets, left = [0] * len(blocks), list(range(len(blocks)))
+    height = np.zeros(max(block.last for block in moved) + 1, np.int64)
+    while left:
+        lowest = {i: int(height[moved[i].first : moved[i].last + 1].max()) for i in left}
+        i = min(left, key=lambda i: (lowest[i], -weights[i]))
+        left.remove(i)
+        offsets[i] = lowest[i]
+        height[moved[i].first : moved[i].last + 1] = lowest[i] + blocks[i].size_bytes
+    return offsets, int(height.max())
 
 
 def _first_fit(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int], int]:

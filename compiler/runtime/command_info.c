@@ -44,16 +44,6 @@ static void put_optimizer(void) {
     pf_integer("micro_batches", image->micro_batches);
 }
 
-static const char *const loss_kinds[] = {
-    [PF_CROSS_ENTROPY] = "cross_entropy",
-    [PF_MSE] = "mse",
-    [PF_L1] = "l1",
-    [PF_HUBER] = "huber",
-    [PF_SMOOTH_L1] = "smooth_l1",
-    [PF_BCE_WITH_LOGITS] = "bce_with_logits",
-    [PF_GRAPH] = "graph",
-};
-
 void pf_command_info(void) {
     const pf_image *image = &pf_image_data;
     pf_event("info");
@@ -68,7 +58,7 @@ void pf_command_info(void) {
     for (int i = 0; i < image->label_count; i++) put_tensor(NULL, &image->labels[i]);
     pf_array_end();
     put_tensor("logits", &image->logits);
-    pf_text("loss", image->term_count == 1 ? loss_kinds[image->terms[0].kind] : "sum");
+    pf_text("loss", image->term_count == 1 ? image->terms[0].name : "sum");
     put_optimizer();
     pf_integer("threads", image->threads);
     pf_integer("arena_bytes", (int64_t)image->sizes.arena_bytes);

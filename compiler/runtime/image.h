@@ -77,6 +77,7 @@ typedef struct {
 /* One loss. Its output lies at `offset` after a forward run. */
 typedef struct {
     enum { PF_CROSS_ENTROPY, PF_MSE, PF_L1, PF_HUBER, PF_SMOOTH_L1, PF_BCE_WITH_LOGITS, PF_GRAPH } kind;
+    const char *name; /* of the kind */
     pf_tensor output; /* PF_GRAPH: one number, the loss itself */
     uint64_t offset;
     int32_t label; /* which array of labels; -1: none */

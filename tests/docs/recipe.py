@@ -20,7 +20,7 @@ Kind = Literal["new", "after", "before", "in place of"]
 _NEW = re.compile(r"New file `([^`]+)`:$")
 _EDIT = re.compile(r"In `([^`]+)`, (after|before|in place of) the line `([^`]+)`:$")
 _COSTS = re.compile(r"\bcosts (\w+) files?\b")
-_NUMBERS = {"one": 1, "two": 2, "three": 3}
+_NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from compiler.program.program import Optimizer, Schedule
+from compiler.spec.optimizer import OptimizerKind
 from compiler.values import Value
 
 
@@ -38,13 +39,14 @@ FORMS: Mapping[str, Form] = {
 }
 """By the kind of the graph's input. What random generators draw by is no number of a form (see `pf_program`)."""
 
-_TOLD: Mapping[str, tuple[str, ...]] = {
+TOLD: Mapping[OptimizerKind, tuple[str, ...]] = {
     "sgd": ("momentum",),
     "adam": ("beta1", "beta2"),
     "adamw": ("beta1", "beta2"),
     "lion": ("beta1", "beta2"),
     "adafactor": ("beta2_decay",),
 }
+"""Of each kind of optimizer, the settings that `info` tells."""
 
 
 def hyper_rows(optimizer: Optimizer, inputs: Iterable[Value], place: Callable[[Value], str]) -> list[str]:
@@ -59,7 +61,7 @@ def hyper_rows(optimizer: Optimizer, inputs: Iterable[Value], place: Callable[[V
 
 def setting_rows(optimizer: Optimizer) -> list[str]:
     """`pf_setting`: what `info` tells of the optimizer beside its kind and learning rate."""
-    return [f'{{"{name}", {float(getattr(optimizer, name)).hex()}}}' for name in _TOLD[optimizer.kind]]
+    return [f'{{"{name}", {float(getattr(optimizer, name)).hex()}}}' for name in TOLD[optimizer.kind]]
 
 
 def schedule_fields(schedule: Schedule) -> str:

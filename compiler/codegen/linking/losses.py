@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
+from compiler.codegen.linking.c_text import c_string
 from compiler.errors import InternalError
 from compiler.graph import TensorType
 from compiler.program.program import BinaryImage
@@ -44,8 +45,10 @@ def term_fields(image: BinaryImage, term: Term, output: str, offset: str, type_o
     tensor = type_of(term.output)
     classes, stride = class_layout(tensor, term)
     is_behind = term.labels is not None and term.class_axis is not None and term.batch_axis > term.class_axis
+    kind = _RUNTIME_KINDS.get(term.kind, term.kind)
     return {
-        "kind": f"PF_{_RUNTIME_KINDS.get(term.kind, term.kind).upper()}",
+        "kind": f"PF_{kind.upper()}",
+        "name": c_string(kind),
         "output": output,
         "offset": offset,
         "label": _position(image.label_arrays, term.labels),
