@@ -140,17 +140,21 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Everything of one model. `parameters` are the checkpoint's tensors that may learn, without adapters."""
+    """Everything of one model. `parameters` are the checkpoint's tensors that may learn, without adapters.
+
+    `created` are those that neither the file nor the author's model has: biases that the plan asks for.
+    """
 
     parameters: tuple[str, ...] = ()
     readings: tuple[Reading, ...] = ()
     norms: tuple[FoldedNorm, ...] = ()
     adapters: tuple[Adapter, ...] = ()
+    created: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         told = {"schema": SCHEMA, **asdict(self)}
-        return told if self.adapters else {name: entry for name, entry in told.items() if name != "adapters"}
+        return {name: entry for name, entry in told.items() if entry or name not in ("adapters", "created")}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Origins:
@@ -158,7 +162,8 @@ class Origins:
         readings = (Reading.from_json(one) for one in value["readings"])
         norms = (FoldedNorm(**one) for one in value["norms"])
         adapters = (Adapter(**one) for one in value.get("adapters", ()))
-        return cls(tuple(value["parameters"]), tuple(readings), tuple(norms), tuple(adapters))
+        created = tuple(value.get("created", ()))
+        return cls(tuple(value["parameters"]), tuple(readings), tuple(norms), tuple(adapters), created)
 
 
 def outputs_first(weight: NDArray[Any], transposed_groups: int) -> NDArray[Any]:

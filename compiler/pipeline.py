@@ -154,6 +154,7 @@ def _imported(model: bytes, settings: BuildSettings, external: External) -> Grap
         dropout=spec.dropout,
         tied=spec.tied,
         untied=spec.untied,
+        create_biases=settings.plan.create_biases,
         limits=settings.limits,
         external=external,
     )

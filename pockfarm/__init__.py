@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pockfarm.fine_tuning import FineTuned, MatchedWeights, apply_delta, fine_tune, match_weights
+    from pockfarm.fine_tuning import FineTuned, MatchedWeights, apply_delta, fine_tune, give_biases, match_weights
 
-__all__ = ["FineTuned", "MatchedWeights", "apply_delta", "fine_tune", "match_weights"]
+__all__ = ["FineTuned", "MatchedWeights", "apply_delta", "fine_tune", "give_biases", "match_weights"]
 
 
 def __getattr__(name: str) -> Any:

@@ -119,7 +119,8 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
     if repeated:
         notes.append(f"{repeated} forward kernels run again in the backward pass: what they make is not kept")
     learning = [step.forward.parameters[value] for value in step.plan]
-    created = [parameter.name for parameter in learning if parameter.created]
+    asked = step.forward.origins.created
+    created = [parameter.name for parameter in learning if parameter.created and parameter.name not in asked]
     if created:
         notes.append(
             f"{len(created)} parameters that the exporter had dropped or merged were created, such as {created[0]}"

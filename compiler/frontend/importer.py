@@ -19,6 +19,7 @@ from compiler.frontend.exporters.embedding_bags import without_bag_loops
 from compiler.frontend.exporters.label_smoothing import with_smoothing
 from compiler.frontend.exporters.masked_writes import without_masked_writes
 from compiler.frontend.exporters.module_paths import with_module_paths
+from compiler.frontend.exporters.new_biases import with_biases
 from compiler.frontend.exporters.readings import readings_of
 from compiler.frontend.exporters.restore import restored
 from compiler.frontend.exporters.sharing import shared_as_told
@@ -57,6 +58,7 @@ def import_model(
     batch_axes: Mapping[str, BatchAxis] | None = None,
     tied: Sequence[Sequence[str]] = (),
     untied: Sequence[str] = (),
+    create_biases: Sequence[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
     external: External = NO_EXTERNAL,
 ) -> Graph:
@@ -65,15 +67,15 @@ def import_model(
     `input_shapes` binds dimensions that the model leaves open, by input name; an open first axis is the batch, unless
     `batch_axes` or the model's own words say otherwise.
     The author's parameters become parameters (`tied` and `untied` overrule which of them are one); only what depends
-    on none is folded.
+    on none is folded. `create_biases` names layers that get a bias that they do not have.
 
     `external` holds the data files beside the model, by location.
 
-    Raises: ModelError and its kinds (what is wrong, where, what to do), SpecError (`tied`, `untied`), LimitExceeded.
+    Raises: ModelError and its kinds, LimitExceeded; SpecError (`tied`, `untied`), PlanError (`create_biases`).
     """
     prescan(model, limits, {location: memoryview(data).nbytes for location, data in external.items()})
     stored = without_functions(with_lifted_initializers(check_form(parse_model(model, external))), limits)
-    source = _prepared(check_form(stored), tied, untied)
+    source = with_biases(_prepared(check_form(stored), tied, untied), create_biases)
     scope = _open_scope(source, limits, batch_norm)
     scope.dropout, scope.stored = dropout, source.initializers
     inputs: dict[str, Value] = {}
@@ -343,7 +345,7 @@ def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value], read
         next_number=scope.builder.next_number,
         unlearnable=unlearnable,
         warnings=tuple(scope.warnings),
-        origins=Origins(tuple(scope.parameters), readings, tuple(dict.fromkeys(scope.norms))),
+        origins=Origins(tuple(scope.parameters), readings, tuple(dict.fromkeys(scope.norms)), (), source.new_biases),
     )
 
 

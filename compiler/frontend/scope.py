@@ -84,6 +84,8 @@ class Scope:
         """What the file calls its values; names that we make up join them."""
         self.limits = limits
         self.readers = readers
+        self.created = created
+        """Tensors that the file does not hold: dropped by an exporter, or asked for by a plan."""
         self.recorded = recorded
         """Parameters that the file itself calls so; of others we only know that they are float initializers."""
         self.batch_norm = batch_norm
@@ -121,7 +123,6 @@ class Scope:
         """(first output of a node, input) -> what it reads there as its own, of a tensor that it shares."""
         self.norms: list[FoldedNorm] = []
         """Norms that are folded into parameters."""
-        self._created = created
         self._orders: dict[str, tuple[int, ...]] = {}
         self._replay = replay
         self._replayed: set[str] = set()
@@ -253,7 +254,7 @@ class Scope:
             kind=kind,
             layer=self.builder.layer,
             channel_axis=channel_axis,
-            created=name in self._created,
+            created=name in self.created,
         )
         file_array = known.array.transpose(np.argsort(source_perm)) if known.perm else known.array
         return self._add(parameter, file_array, file_order)

@@ -44,6 +44,10 @@ class SparsePlan:
     frozen: tuple[str, ...] = member(
         Names(), "names or globs of what never learns, whatever the rules say; a model need not have them", default=()
     )
+    create_biases: tuple[str, ...] = member(
+        Names(), "layers without a bias that get one, zeros: by path or its end, weights by name, or globs of either",
+        default=(),
+    )  # fmt: skip
     lora: AdapterSpec | None = member(
         Optional(RecordOf(AdapterSpec)), "low-rank adapters, which learn beside frozen weights", default=None
     )
@@ -74,8 +78,10 @@ class SparsePlan:
         chooses = any(rule.ratio > 0 for rule in plan.rules) or plan.scheme is not None or plan.lora is not None
         if plan.preset == "frozen" and not chooses:
             raise PlanError(
-                "the plan trains nothing", where="plan.update", hint="add a rule under `update`, or set `preset: full`"
-            )
+                "the plan trains nothing", where="plan.update", hint="create_biases makes them, and what learns stands "
+                "beside it: `preset: bias-only`, or a rule under `update`" if plan.create_biases else
+                "add a rule under `update`, or set `preset: full`"
+            )  # fmt: skip
         return plan
 
     def canonical_json(self) -> str:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from math import prod
 from typing import Literal
 
 from compiler.errors import PlanError
 from compiler.graph import Graph, Node, Parameter
+from compiler.naming import WILD, Comparisons, matches, module_of, near_names
 from compiler.ops.record import integer, ints
 from compiler.spec.adapters import ALL_LINEAR
-from compiler.step.planning.names import Comparisons
-from compiler.step.planning.selection import near_names
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 
 Form = Literal["linear", "conv", "embedding"]
 _CONV_ORDER = (2, 3, 1, 0)
 """[K, C, KH, KW] inside."""
-_WILD = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +57,6 @@ class AdaptedWeight:
         return prod(self.parameter.file_shape) // max(self.outputs, 1)
 
 
-def module_of(name: str) -> str:
-    """The module that a parameter belongs to, as `peft` calls it; a name of another kind stands for itself."""
-    return name.removesuffix(".weight")
-
-
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The layers that get adapters, in the model's order, and what is to be said of others that the targets match."""
@@ -88,7 +80,7 @@ def chosen_layers(graph: Graph, targets: Sequence[str], learning: Collection[str
         where = f"plan.lora.targets[{position}]"
         compared.add(len(found), where)
         names = _all_linear(graph, found) if target == ALL_LINEAR else _matching(graph, found, target, where)
-        wild = target == ALL_LINEAR or not _WILD.isdisjoint(target)
+        wild = target == ALL_LINEAR or not WILD.isdisjoint(target)
         for name in names:
             layer = found[name]
             if isinstance(layer, str) or name in learning:
@@ -204,10 +196,3 @@ def _matching(graph: Graph, found: Mapping[str, AdaptedWeight | str], target: st
 
 def _parent(name: str) -> str:
     return name.rpartition(".")[0]
-
-
-def matches(name: str, target: str) -> bool:
-    """Whether a target means a parameter: its name, its module's path, or the end of either after a dot."""
-    return any(
-        one == target or fnmatchcase(one, target) or fnmatchcase(one, f"*.{target}") for one in (name, module_of(name))
-    )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from compiler.errors import SpecError
 from compiler.graph import Graph, Parameter
+from compiler.naming import Comparisons
 from compiler.spec.groups import GroupKind, ParameterGroup
 from compiler.spec.optimizer import OptimizerSpec
-from compiler.step.planning.names import Comparisons
 from compiler.step.planning.selection import near_parameters
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of

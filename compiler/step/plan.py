@@ -12,6 +12,7 @@ from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec.documents import SparsePlan, UpdateRule
 from compiler.step.planning.chosen import chosen_by
+from compiler.step.planning.created import idle_biases
 from compiler.step.planning.layers import layers_of
 from compiler.step.planning.names import Named
 from compiler.step.planning.presets import preset_selections
@@ -71,7 +72,8 @@ def decide_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> D
     if not learning and plan.lora is None:
         raise _trains_nothing(graph, plan, asked)
     odd = (*_odd_parts(graph, asked, chosen), *by_channel.warnings)
-    return Decided(learning, (*_left_out(graph, plan, asked), *odd, *_idle_frozen(model, plan)))
+    idle = (*_idle_frozen(model, plan), *idle_biases(graph, asked.rules))
+    return Decided(learning, (*_left_out(graph, plan, asked), *odd, *idle))
 
 
 def resolve_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> UpdatePlan:

@@ -46,6 +46,8 @@ class Trained:
     """What changed, as it was in the file."""
     model: str
     """The model's digest, as the bundle knows it."""
+    created: Mapping[str, Array]
+    """Biases that the plan gave to layers which the model has without, whether they changed or not."""
 
 
 def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External = NO_EXTERNAL) -> Trained:
@@ -87,7 +89,8 @@ def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External 
     met = {name: count for name, count in calls.items() if count}
     held = {name: stored.tensor(name) if name in behind else before[name] for name in changed}
     digest = str(manifest.get("digests", {}).get("model", ""))
-    return Trained(new.files, changed, parameters, tuple(revived), met, new.added, apart, held, digest)
+    created = {name: after[name] for name in origins.created}
+    return Trained(new.files, changed, parameters, tuple(revived), met, new.added, apart, held, digest, created)
 
 
 def _merged(origins: Origins, before: Mapping[str, Array], after: Mapping[str, Array]) -> dict[str, Array]:
@@ -118,7 +121,16 @@ def adapter_of(bundle: Held, checkpoint: Held) -> KeptApart:
 
 def adapters_of(bundle: Held) -> tuple[Adapter, ...]:
     """The adapters of a bundle's plan."""
-    return Origins.from_json(json.loads(bytes(_members(bundle)[ORIGINS]))).adapters
+    return _origins(bundle).adapters
+
+
+def created_in(bundle: Held) -> tuple[str, ...]:
+    """The biases that a bundle's plan gave to layers which the model has without."""
+    return _origins(bundle).created
+
+
+def _origins(bundle: Held) -> Origins:
+    return Origins.from_json(json.loads(bytes(_members(bundle)[ORIGINS])))
 
 
 def _behind(norm: FoldedNorm) -> tuple[str, ...]:

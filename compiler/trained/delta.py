@@ -6,16 +6,18 @@ Of each tensor that changed the file holds, under its name, the entries of one a
     format   pockfarm.delta/1
     model    digest of the model that was trained, as a farm knows it; empty if nobody knows
     base     sha256 of the base's tensors that are concerned (`base_digest`)
-    tensors  JSON: {name: {"dtype", "shape", "axis", "ranges": [[start, size], ...], "sha256": of the base's tensor}}
+    tensors  JSON: {name: {"dtype", "shape", "axis", "ranges": [[start, size], ...], "sha256": of the base's tensor}};
+             "created": true stands with a bias that a plan gave to a layer: a base may lack it, and then it was zeros
 
-An axis of -1 means the whole tensor. Applied to the base, what comes out is bit for bit what was trained.
+An axis of -1 means the whole tensor, as for all that were created. Applied to the base, what comes out is bit for bit
+what was trained.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -47,6 +49,8 @@ class Change:
     ranges: Ranges
     sha256: str
     """Of the base's tensor."""
+    created: bool = False
+    """True if a base may lack it: it began as zeros."""
 
     def taken(self, array: Array) -> Array:
         """The entries that changed, of a tensor in the base's shape."""
@@ -95,13 +99,17 @@ def base_digest(changes: Mapping[str, Change]) -> str:
     return f"sha256:{hashlib.sha256(listed.encode()).hexdigest()}"
 
 
-def change_between(base: Array, trained: Array) -> Change | None:
+def change_between(base: Array, trained: Array, *, created: bool = False) -> Change | None:
     """Where a tensor changed, by bits: along the axis on which that is least; None if it did not.
+
+    One that was `created` counts as changed, and as a whole.
 
     Raises: ModelError for tensors of different shapes or types.
     """
     if base.shape != trained.shape or base.dtype != trained.dtype or base.dtype not in _NAMES:
         raise ModelError(f"is {base.dtype}{list(base.shape)} in the base, {trained.dtype}{list(trained.shape)} trained")
+    if created:
+        return Change(_NAMES[base.dtype], base.shape, -1, (), digest_of(base), created=True)
     touched = _touched(base, trained)
     if not any(mask.any() for mask in touched):
         return None
@@ -125,9 +133,10 @@ def digest_of(array: Array) -> str:
 def delta_file(changes: Mapping[str, Change], trained: Mapping[str, Array], model: str = "") -> Iterator[Chunk]:
     """The file's bytes, for the changes and the tensors that they were found in."""
     told = {
-        name: {"dtype": one.dtype, "shape": one.shape, "axis": one.axis, "ranges": one.ranges, "sha256": one.sha256}
+        name: {"dtype": one.dtype, "shape": one.shape, "axis": one.axis, "ranges": one.ranges, "sha256": one.sha256,
+               **({"created": True} if one.created else {})}
         for name, one in changes.items()
-    }
+    }  # fmt: skip
     tensors = {
         name: Stored(TensorType(one.dtype, one.stored_shape), partial(one.taken, trained[name]))
         for name, one in changes.items()
@@ -136,14 +145,19 @@ def delta_file(changes: Mapping[str, Change], trained: Mapping[str, Array], mode
     return Checkpoint(tensors, metadata).chunks()
 
 
-def delta_between(base: Mapping[str, Array], trained: Mapping[str, Array], model: str = "") -> Iterator[Chunk]:
-    """The file for two checkpoints. Raises: ModelError if the trained one has a tensor that the base has not."""
+def delta_between(
+    base: Mapping[str, Array], trained: Mapping[str, Array], model: str = "", created: Collection[str] = ()
+) -> Iterator[Chunk]:
+    """The file for two checkpoints; `created` are tensors that the author's model does not have.
+
+    Raises: ModelError if the trained one has a tensor that the base has not.
+    """
     missing = next((name for name in trained if name not in base), None)
     if missing is not None:
         raise ModelError(
             "is not in the base", where=f"tensor {missing!r:.100}", hint="is it the base of this training?"
         )
-    found = {name: _change(name, base[name], array) for name, array in trained.items()}
+    found = {name: _change(name, base[name], array, created=name in created) for name, array in trained.items()}
     return delta_file({name: one for name, one in found.items() if one is not None}, trained, model)
 
 
@@ -177,18 +191,22 @@ def changed_tensors(base: Mapping[str, Array], delta: Delta) -> dict[str, Array]
     """
     for name, one in delta.changes.items():
         array = base.get(name)
+        if array is None and one.created:
+            array = np.zeros_like(delta.entries[name])
         if array is None or array.shape != one.shape or digest_of(array) != one.sha256:
             found = "it has no such tensor" if array is None else "its elements are others"
             model = f" of model {delta.model}" if delta.model else ""
             raise ModelError(f"this delta was made of base {delta.base}{model}, and this is another: {found}",
                              where=f"tensor {name!r:.100}",
                              hint="apply it to the weights that the training began with")  # fmt: skip
-    return {name: one.put(base[name], delta.entries[name]) for name, one in delta.changes.items()}
+    return {
+        name: one.put(base.get(name, delta.entries[name]), delta.entries[name]) for name, one in delta.changes.items()
+    }
 
 
-def _change(name: str, base: Array, trained: Array) -> Change | None:
+def _change(name: str, base: Array, trained: Array, *, created: bool) -> Change | None:
     try:
-        return change_between(base, trained)
+        return change_between(base, trained, created=created)
     except ModelError as problem:
         raise ModelError(problem.message, where=f"tensor {name!r:.100}") from None
 
@@ -239,7 +257,10 @@ def _read_change(told: Mapping[str, Any]) -> Change:
         end = start + size
     if not isinstance(sha256, str) or len(sha256) != 64 or told["dtype"] not in _NAMES.values():
         raise ValueError("no digest, or no type of ours")
-    return Change(told["dtype"], shape, axis, ranges, sha256)
+    created = told.get("created", False)
+    if type(created) is not bool or (created and axis >= 0):
+        raise ValueError(f"created {created!r:.40}, axis {axis}")
+    return Change(told["dtype"], shape, axis, ranges, sha256, created)
 
 
 def _counts(values: Sequence[Any]) -> tuple[int, ...]:

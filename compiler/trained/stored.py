@@ -121,6 +121,7 @@ class StoredModel:
         taken = {*self._tensors, *(name for node in proto.graph.node for name in node.output)}
         tensors = {**others, **changed}
         added: list[str] = []
+        sums: dict[str, str] = {}
         for stored, readers in uses.items():
             kinds = list(dict.fromkeys(use.seen if use.seen.is_of(changed) else None for use in readers))
             kept = self._kept(stored, kinds)
@@ -135,8 +136,11 @@ class StoredModel:
                 _add(proto.graph.initializer.add(), name, array, files)
                 added.append(name)
                 for use in readers:
-                    if use.seen == kind:
+                    if use.seen == kind and _is_sum(use):
+                        sums[use.node.output[0]] = name
+                    elif use.seen == kind:
                         _rewire(use, name)
+        _add_sums(proto.graph, sums, taken)
         return Rewritten(Files(proto.SerializeToString(), files), tuple(added))
 
     def _uses(self, graph: Any) -> Iterator[tuple[str, _Use]]:
@@ -209,6 +213,28 @@ def _add(tensor: Any, name: str, array: Array, files: Mapping[str, DataFile]) ->
 
 def _onnx_type(array: Array) -> int:
     return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+def _is_sum(use: _Use) -> bool:
+    """True for a bias that a plan gave to a product: ONNX's MatMul has no place for it."""
+    return use.node is not None and use.node.op_type == "MatMul" and use.place == 2
+
+
+def _add_sums(graph: Any, sums: Mapping[str, str], taken: set[str]) -> None:
+    """An Add behind each product that has a bias now; what reads the product reads the sum."""
+    if not sums:
+        return
+    nodes = []
+    for node in graph.node:
+        nodes.append(node)
+        name = node.output[0] if node.output else ""
+        if name in sums:
+            node.output[0] = _free(f"{name}_without_bias", taken)
+            label = f"{node.name}_bias" if node.name else ""
+            nodes.append(onnx.helper.make_node("Add", [node.output[0], sums[name]], [name], name=label))
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 def _rewire(use: _Use, name: str) -> None:

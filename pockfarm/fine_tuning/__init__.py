@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pockfarm.fine_tuning.biases import give_biases
 from pockfarm.fine_tuning.deltas import apply_delta
 from pockfarm.fine_tuning.here import fine_tune
 from pockfarm.fine_tuning.matching import MatchedWeights, match_weights
 from pockfarm.fine_tuning.result import FineTuned
 
-__all__ = ["FineTuned", "MatchedWeights", "apply_delta", "fine_tune", "match_weights"]
+__all__ = ["FineTuned", "MatchedWeights", "apply_delta", "fine_tune", "give_biases", "match_weights"]

@@ -16,13 +16,16 @@ Document = str | bytes | os.PathLike[str] | Mapping[str, object]
 _FILES = (".yaml", ".yml", ".json")
 
 
-def plan_of(given: Document, frozen: Sequence[str]) -> SparsePlan:
-    """The plan, with what the model itself freezes. Raises: UsageError."""
+def plan_of(given: Document, frozen: Sequence[str], names: Sequence[str] = ()) -> SparsePlan:
+    """The plan, with what the model itself freezes: globs, or `names` where they would freeze biases that it creates.
+
+    Raises: UsageError.
+    """
     try:
         plan = SparsePlan.parse(_read(given))
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
-    return replace(plan, frozen=(*plan.frozen, *frozen))
+    return replace(plan, frozen=(*plan.frozen, *(names if plan.create_biases else frozen)))
 
 
 def spec_of(given: Document | None, batch: int | None) -> TrainingSpec:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from compiler.errors import CompileError
-from compiler.trained.bring_back import manifest_of, weights_of
+from compiler.trained.bring_back import created_in, manifest_of, weights_of
 from compiler.trained.checkpoints import tensors_file, tensors_of
 from compiler.trained.delta import (
     Change,
@@ -31,7 +31,8 @@ Source = str | os.PathLike[str] | bytes
 def apply_delta(base: Mapping[str, Any] | Source, delta: Source) -> dict[str, Any]:
     """The base with what a training changed: a `state_dict`, arrays by name, or a file (safetensors, or a bundle).
 
-    Tensors that did not change are the base's own. Of a file, all are arrays.
+    Tensors that did not change are the base's own. Of a file, all are arrays. Biases that the plan created are there,
+    also where the base lacks them.
     Raises: UsageError for a base that the delta was not made of, and for what is no delta.
     """
     try:
@@ -41,12 +42,16 @@ def apply_delta(base: Mapping[str, Any] | Source, delta: Source) -> dict[str, An
         changed = changed_tensors(concerned, known)
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
-    return {name: _like(given[name], changed[name]) if name in changed else value for name, value in given.items()}
+    whole = {name: _like(given[name], changed[name]) if name in changed else value for name, value in given.items()}
+    beside = next((value for value in given.values() if hasattr(value, "detach")), None)
+    return {**whole, **{name: _like(beside, one) for name, one in changed.items() if name not in given}}
 
 
-def changes_of(base: Mapping[str, Array], state: Mapping[str, Any]) -> dict[str, Change]:
-    """Where the entries of a state differ from those of the same names before."""
-    found = {name: change_between(array, as_array(state[name])) for name, array in base.items()}
+def changes_of(base: Mapping[str, Array], state: Mapping[str, Any], created: Collection[str]) -> dict[str, Change]:
+    """Where the entries of a state differ from those of the same names before, and all that were created."""
+    found = {
+        name: change_between(array, as_array(state[name]), created=name in created) for name, array in base.items()
+    }
     return {name: one for name, one in found.items() if one is not None}
 
 
@@ -70,7 +75,8 @@ def delta_of(base: Source, trained: Source) -> bytes:
     try:
         held = _read(base)
         model = str(manifest_of(held).get("digests", {}).get("model", "")) if _is_bundle(held) else ""
-        return b"".join(delta_between(_known(tensors_in(held)), _known(tensors_of(_read(trained))), model))
+        created = created_in(held) if _is_bundle(held) else ()
+        return b"".join(delta_between(_known(tensors_in(held)), _known(tensors_of(_read(trained))), model, created))
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
 

@@ -91,7 +91,7 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     if is_plain:
         keyed = names.keyed(brought.inputs)
         sets = _each(task.data_sets, lambda data: fitted(read_data(data, names, brought.inputs), keyed))
-    plan = plan_of(asked.plan, brought.frozen)
+    plan = plan_of(asked.plan, brought.frozen, brought.frozen_names)
     say("compiling")
     step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
     bundle = _held(step.bundle)
@@ -109,19 +109,21 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     check_left(run)
     checkpoint = _held(run.checkpoint)
     trained = _brought_back(brought, bundle, checkpoint)
+    created = tuple(one for name in trained.created for one in brought.places(name) or (name,))
     state = brought.state(trained, steps_kept(run, settings.steps))
     return FineTuned(
         state,
-        changes=changes_of(brought.base(trained), state),
+        changes=changes_of(brought.base(trained), state, created),
         model=trained.model,
         files=trained.files,
         changed=tuple(sorted(trained.changed)),
+        created=created,
         report=run.report,
         warnings=(
             *brought.warnings,
             *_unread(task.data_sets, names),
             *step.warnings,
-            *_remarks(trained),
+            *_remarks(trained, brought),
             *told_of(run),
         ),
         checkpoint=checkpoint,
@@ -227,8 +229,17 @@ def _unread(sets: Mapping[str, Any], names: Names) -> tuple[CompileWarning, ...]
     )
 
 
-def _remarks(trained: Trained) -> tuple[CompileWarning, ...]:
+def _remarks(trained: Trained, brought: Brought) -> tuple[CompileWarning, ...]:
     told = []
+    unfit = [name for name in trained.created if not brought.places(name)]
+    if unfit:
+        told.append(
+            CompileWarning(
+                "fine_tune.no_place_for_bias", few_of(unfit),
+                "the plan created them, and no layer of the module has a place for them; tuned.onnx computes with them",
+                "let the layer's forward() add one, registered by register_parameter('bias', None)",
+            )
+        )  # fmt: skip
     if trained.revived:
         told.append(
             CompileWarning(
@@ -238,10 +249,11 @@ def _remarks(trained: Trained) -> tuple[CompileWarning, ...]:
                 "batch_norm: frozen trains the scales themselves",
             )
         )  # fmt: skip
-    if trained.added:
+    added = [name for name in trained.added if name not in trained.created]
+    if added:
         told.append(
             CompileWarning(
-                "fine_tune.added_initializers", ", ".join(trained.added),
+                "fine_tune.added_initializers", ", ".join(added),
                 "the file stored them once with other tensors, or not at all; they differ now, and are initializers of "
                 "their own",
             )

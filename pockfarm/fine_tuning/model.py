@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from compiler.trained.bring_back import Trained
 from pockfarm.errors import UsageError
 from pockfarm.model_files import ModelFiles, files_of
@@ -40,8 +42,9 @@ class Brought:
     """An ONNX model, its files open, and where it comes from.
 
     `inputs` is what the example says of the inputs (empty without one). `frozen` are parameters that the model itself
-    says do not learn (globs). `state` makes the complete state of what came back and the number of steps done;
-    `base` says what those parts of it were that changed.
+    says do not learn (globs), `frozen_names` the same one by one. `state` makes the complete state of what came back
+    and the number of steps done; `base` says what those parts of it were that changed; `places` is under which names
+    the model takes a bias that the plan created, none if it cannot.
     """
 
     files: ModelFiles
@@ -50,12 +53,18 @@ class Brought:
     state: Callable[[Trained, int], Mapping[str, Any]]
     base: Callable[[Trained], Mapping[str, Any]]
     warnings: tuple[CompileWarning, ...] = ()
+    frozen_names: tuple[str, ...] = ()
+    places: Callable[[str], tuple[str, ...]] = lambda name: (name,)
 
 
 def brought_file(model: File, opened: ExitStack) -> Brought:
     """An ONNX file; its state are its parameters. Its data files stay open as long as `opened`. Raises: UsageError."""
     files = opened.enter_context(files_of(_as_path(model)))
-    return Brought(files, {}, (), _parameters, lambda trained: trained.base)
+    return Brought(files, {}, (), _parameters, lambda trained: {**trained.base, **_zeros(trained)})
+
+
+def _zeros(trained: Trained) -> dict[str, Any]:
+    return {name: np.zeros_like(array) for name, array in trained.created.items()}
 
 
 def _parameters(trained: Trained, steps: int) -> Mapping[str, Any]:

@@ -26,6 +26,7 @@ class FineTuned(dict[str, Any]):
     Of a PyTorch module it is the `state_dict` (tensors): `module.load_state_dict(tuned)`. Of an ONNX file it holds
     every parameter (NumPy arrays) under the file's names. Beside it: `onnx` and `save_onnx`, the ONNX file with the
     trained elements (of a module: its export, in evaluation mode); `changed`, the names of what training changed;
+    `created`, those of biases that the plan gave to layers, which a module takes after `pockfarm.give_biases`;
     `report`, what the run said (`device_agents.wire.Report`), of which `outcome`, `losses`, `learning_rates`,
     `validations` and `weights_step` are parts; `warnings`; `checkpoint`, the trained parameters as safetensors, as the
     step knows them; `bundle`, what was built. `save_adapter` is for plans with adapters. Pickled or copied, it is the
@@ -40,6 +41,7 @@ class FineTuned(dict[str, Any]):
         changes: Mapping[str, Change],
         model: str,
         changed: tuple[str, ...],
+        created: tuple[str, ...],
         report: Mapping[str, Any],
         warnings: tuple[CompileWarning, ...],
         checkpoint: Held,
@@ -50,6 +52,7 @@ class FineTuned(dict[str, Any]):
         # What `load_state_dict` looks for: the versions of the modules that wrote the state.
         self._metadata = getattr(state, "_metadata", None)
         self.changed = changed
+        self.created = created
         self.report = report
         self.warnings = warnings
         self._files, self._checkpoint, self._bundle = files, checkpoint, bundle

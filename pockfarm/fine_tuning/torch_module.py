@@ -16,8 +16,9 @@ import torch
 from compiler.trained.bring_back import Trained
 from compiler.warnings import few_of
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning.asked import patterns
+from pockfarm.fine_tuning.asked import literal, patterns
 from pockfarm.fine_tuning.model import Brought, Input
+from pockfarm.fine_tuning.torch_biases import places, with_created
 from pockfarm.fine_tuning.torch_export import Call, Form, exported, inputs_of, outputs_of, own_gradients
 from pockfarm.model_files import files_of
 from pockfarm.values import CompileWarning
@@ -72,9 +73,11 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
         files=opened.enter_context(files_of(path)),
         inputs={name: _input(tensor, wanted.axes.get(name, 0)) for name, tensor in inputs_of(module, call).items()},
         frozen=patterns(frozen, learning),
+        frozen_names=tuple(map(literal, frozen)),
         state=lambda trained, steps: completed(module, trained, steps),
         base=lambda trained: changing(module, trained),
         warnings=told,
+        places=lambda name: places(module, name),
     )
 
 
@@ -256,6 +259,8 @@ def completed(module: Any, trained: Trained, steps: int) -> Mapping[str, Any]:
     own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
     fresh: dict[int, Any] = {}
     for name, array in trained.changed.items():
+        if name in trained.created:
+            continue
         if name not in own or tuple(own[name].shape) != array.shape:
             raise UsageError(
                 f"the step trained {name!r} {list(array.shape)}, for which the module has no tensor\n"
@@ -270,6 +275,7 @@ def completed(module: Any, trained: Trained, steps: int) -> Mapping[str, Any]:
         count = f"{name.rpartition('running_mean')[0]}num_batches_tracked"
         if name.endswith("running_mean") and count in state:
             state[count] += steps * calls
+    state.update(with_created(module, trained.created))
     return state
 
 
@@ -280,4 +286,7 @@ def changing(module: Any, trained: Trained) -> dict[str, Any]:
     counts = {f"{name.rpartition('running_mean')[0]}num_batches_tracked" for name in trained.calls}
     state = module.state_dict()
     concerned = (name for name in state if name in own and (id(own[name]) in changed or name in counts))
-    return {name: state[name].detach().cpu().numpy() for name in concerned}
+    created = with_created(module, {name: np.zeros_like(array) for name, array in trained.created.items()})
+    return {
+        name: tensor.detach().cpu().numpy() for name, tensor in {**{n: state[n] for n in concerned}, **created}.items()
+    }

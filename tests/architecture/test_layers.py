@@ -28,7 +28,7 @@ LAYERS: dict[str, Layers] = {
     ),
     "compiler": (
         "errors",
-        ("cache_folder", "element_types", "external", "identity", "origins", "targets", "values", "warnings"),
+        ("cache_folder", "element_types", "external", "identity", "naming", "origins", "targets", "values", "warnings"),
         "graph",  # what a model is inside
         "kernels",  # what a kernel computes
         "ops",

@@ -8,10 +8,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from compiler import pipeline
+from compiler import naming, pipeline
 from compiler.errors import CompileError, PlanError, SpecError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
+from compiler.naming import Comparisons
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.stages import STAGES
@@ -19,7 +20,6 @@ from compiler.step.adapted_layers import chosen_layers
 from compiler.step.groups import group_warnings, settings_of
 from compiler.step.plan import decide_plan
 from compiler.step.planning import names
-from compiler.step.planning.names import Comparisons
 from compiler.targets import load
 from tests.compiler.frontend.onnx_graphs import model_of, node
 
@@ -108,7 +108,7 @@ def test_comparisons_have_a_limit_that_the_refusal_names(
     plan: dict[str, object], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decide_plan(graph(), SparsePlan.parse(plan))
-    monkeypatch.setattr(names, "MAX_COMPARISONS", 30)
+    monkeypatch.setattr(naming, "MAX_COMPARISONS", 30)
     with pytest.raises(PlanError, match="more than 30 comparisons") as refusal:
         decide_plan(graph(), SparsePlan.parse(plan))
     assert refusal.value.where == where
@@ -120,9 +120,9 @@ def test_groups_of_the_optimizer_have_the_same_limit(monkeypatch: pytest.MonkeyP
     learning = decide_plan(own, SparsePlan.parse("full")).updates
     globs = {"groups": [{"parameters": ["l0.*", "l1.*"]}, {"parameters": ["*"] * 100}]}
     optimizer = TrainingSpec.parse({"optimizer": globs}).optimizer
-    monkeypatch.setattr(names, "MAX_COMPARISONS", 3 * NAMES)
+    monkeypatch.setattr(naming, "MAX_COMPARISONS", 3 * NAMES)
     settings_of(own, optimizer, learning)
-    monkeypatch.setattr(names, "MAX_COMPARISONS", 3 * NAMES - 1)
+    monkeypatch.setattr(naming, "MAX_COMPARISONS", 3 * NAMES - 1)
     for ask in (settings_of, group_warnings):
         with pytest.raises(SpecError, match="comparisons") as refusal:
             ask(own, optimizer, learning)
@@ -132,7 +132,7 @@ def test_groups_of_the_optimizer_have_the_same_limit(monkeypatch: pytest.MonkeyP
 def test_targets_of_adapters_have_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     targets = ["l0", *["l*"] * 100, "l[12]"]
     assert len(chosen_layers(graph(), targets, ()).layers) == LAYERS
-    monkeypatch.setattr(names, "MAX_COMPARISONS", 3 * LAYERS - 1)
+    monkeypatch.setattr(naming, "MAX_COMPARISONS", 3 * LAYERS - 1)
     with pytest.raises(PlanError, match="comparisons") as refusal:
         chosen_layers(graph(), targets, ())
     assert refusal.value.where == "plan.lora.targets[101]"

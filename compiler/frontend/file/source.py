@@ -131,7 +131,9 @@ class SourceModel:
     constants: frozenset[str] = frozenset()
     """Float initializers that are no parameters: buffers, and what an exporter computed."""
     created: frozenset[str] = frozenset()
-    """Initializers that the file does not hold because an exporter dropped them."""
+    """Initializers that the file does not hold: an exporter dropped them, or a plan asks for them."""
+    new_biases: tuple[str, ...] = ()
+    """Those of them that the author's model does not have either."""
     normed: frozenset[str] = frozenset()
     """Weights that an exporter folded norms into, of files that tell no more than that."""
     unlearnable: Mapping[str, str] = field(default_factory=dict)

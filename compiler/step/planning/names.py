@@ -4,49 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import translate
 from functools import cached_property
 from itertools import islice
 
 from compiler.errors import CompileError
 from compiler.graph import Graph
+from compiler.naming import Comparisons
 
-MAX_COMPARISONS = 10_000_000
-"""Of patterns with names, for all patterns of one document together: about a second."""
 _SEPARATORS = re.compile(r"[./]")
-_WILD = re.compile(r"[*?\[]")
 _DEEPEST = 32
 """Levels of modules that a plan can speak of."""
-
-
-class Comparisons:
-    """How often a document's patterns were compared with a model's names, which is limited: both are a stranger's."""
-
-    def __init__(self, error: type[CompileError]) -> None:
-        self.count, self._error = 0, error
-
-    def matching(self, pattern: str, names: Mapping[str, object], where: str) -> list[str]:
-        """The names that a name or glob means, in order. Raises: the document's error above `MAX_COMPARISONS`."""
-        if not _WILD.search(pattern):
-            return [pattern] if pattern in names else []
-        self.add(len(names), where)
-        matching = re.compile(translate(pattern)).match
-        return [name for name in names if name == pattern or matching(name)]
-
-    def any_of(self, patterns: Sequence[str], names: Mapping[str, object], where: str) -> dict[str, None]:
-        """The names that any of the patterns means, each once."""
-        return dict.fromkeys(name for one in dict.fromkeys(patterns) for name in self.matching(one, names, where))
-
-    def add(self, count: int, where: str) -> None:
-        """Count so many more. Raises: the document's error."""
-        self.count += count
-        if self.count > MAX_COMPARISONS:
-            raise self._error(
-                f"more than {MAX_COMPARISONS:,} comparisons of patterns with names of this model, which is the limit",
-                where=where,
-                hint="write fewer patterns with wildcards: one for a module takes the place of one for each of its "
-                "parameters, and names without wildcards cost nothing",
-            )
 
 
 class Named:

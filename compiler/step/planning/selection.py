@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from compiler.errors import PlanError
 from compiler.graph import Graph
-from compiler.spec.forms import MAX_TEXT
+from compiler.naming import near_names
 from compiler.spec.rules import UpdateRule
 from compiler.step.planning.layers import Layer
 from compiler.step.planning.names import Named
@@ -105,12 +104,6 @@ def near_parameters(graph: Graph, pattern: str) -> str:
     """A hint for a pattern that matches no parameter."""
     known = graph.named_parameters()
     return near_names(pattern, known) or f"the model has {len(known)} parameters, such as {some_names(graph)}"
-
-
-def near_names(given: str, known: Iterable[str]) -> str:
-    """`did you mean a, b?` of the nearest names, each once; empty if none is near."""
-    near = difflib.get_close_matches(given[:MAX_TEXT], list(dict.fromkeys(known)), n=3, cutoff=0.5)
-    return f"did you mean {', '.join(near)}?" if near else ""
 
 
 def _near_module(modules: Mapping[str, object], pattern: str) -> str:

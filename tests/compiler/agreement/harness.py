@@ -99,7 +99,9 @@ class Built:
 
 def build(case: Case, target: str, folder: Path, cache: Path, runner: tuple[str, ...] = ()) -> Built:
     """Compile the case's step for a target and unpack it; its first checkpoint holds the author's parameters."""
-    graph = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm)
+    graph = import_model(
+        case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm, create_biases=case.plan.create_biases
+    )
     bundle = compile_training(
         case.model, BuildSettings(plan=case.plan, spec=case.spec, target=load(target), cache_dir=cache, jobs=1)
     )

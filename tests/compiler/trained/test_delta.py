@@ -138,6 +138,27 @@ def test_any_bytes_are_refused(data: bytes) -> None:
         read_delta(data)
 
 
+def test_a_bias_that_was_created_needs_no_base(tmp_path: Path) -> None:
+    """Of a module without it, and of one that has it as zeros; of another base it is refused."""
+    trained = {"fc.bias": np.array([0.5, 0.0, -1.0], np.float32)}
+    zeros = {"fc.bias": np.zeros(3, np.float32)}
+    data = b"".join(delta_between(zeros, trained, created=["fc.bias"]))
+    (tmp_path / "d").write_bytes(data)
+    for base in ({}, zeros):
+        whole = pockfarm.apply_delta({"other": np.ones(2, np.float32), **base}, tmp_path / "d")
+        assert whole["fc.bias"].tobytes() == trained["fc.bias"].tobytes()
+    with pytest.raises(UsageError, match="its elements are others"):
+        pockfarm.apply_delta({"fc.bias": np.ones(3, np.float32)}, data)
+    with pytest.raises(UsageError, match="it has no such tensor"):
+        pockfarm.apply_delta({}, delta_bytes(zeros, trained))
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    told = json.loads(header["__metadata__"]["tensors"])
+    told["fc.bias"] |= {"axis": 0, "ranges": [[0, 3]], "shape": [1 << 40]}
+    odd = save(load(data), {**header["__metadata__"], "tensors": json.dumps(told)})
+    with pytest.raises(ModelError, match="damaged"):
+        read_delta(odd)
+
+
 def test_the_command_writes_and_applies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = base_tensors()
     (tmp_path / "base").write_bytes(save(base))
