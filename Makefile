@@ -32,6 +32,7 @@ format: set-up-test  ## rewrite the sources in the house format
 golden: set-up       ## renew the kept descriptions (openapi.json, schemas, what passes do), to be read in the diff
 	$(BIN)/python -m service.admin openapi > openapi.json.new
 	mv openapi.json.new openapi.json
+	$(BIN)/python -m service.states > docs/states.md
 	$(BIN)/pockfarm schema plan > docs/schema/plan.json
 	$(BIN)/pockfarm schema spec > docs/schema/spec.json
 	$(BIN)/python -m tests.compiler.goldens

@@ -30,6 +30,7 @@ from starlette.exceptions import HTTPException
 from device_agents.wire import ProtocolError
 from service.disk import is_disk_full
 from service.identifiers import clean_text
+from service.states import IllegalTransition
 
 LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -251,10 +252,11 @@ async def _on_database_error(request: Request, error: Exception) -> Response:
 
 async def _on_failure(request: Request, error: Exception) -> Response:
     LOG.exception("%s %s failed", request.method, shown_path(request), exc_info=error)
+    code = error.code if isinstance(error, IllegalTransition) else "service.internal"
     body = problem_body(
         500,
         cause="service",
-        code="service.internal",
+        code=code,
         detail="the farm failed on this request; the failure is in its log",
         instance=shown_path(request),
     )

@@ -21,10 +21,10 @@ from device_agents.wire import (
     Statement,
     attempt_path,
 )
+from service import states
 from service.agents.enrolment import Agent
 from service.database.models import Attempt, Bundle, Dataset, Device, Run
 from service.devices import blame
-from service.events import service as events
 from service.farm import Farm
 from service.identifiers import new_secret, secret_hash
 from service.problems import Conflict
@@ -155,8 +155,9 @@ def clock_s(settings: Settings, device: Device) -> float:
 
 def _start_attempt(session: Session, settings: Settings, run: Run, device: Device, token: str) -> Attempt:
     now = time.time()
-    run.state, run.device_id, run.attempts, run.steps_done = "leased", device.id, run.attempts + 1, 0
-    run.phase = ""
+    n = run.attempts + 1
+    states.move(session, run, "lease", attempt=n, device=device.id, name=device.name)
+    run.device_id, run.attempts, run.steps_done, run.phase = device.id, n, 0, ""
     attempt = Attempt(
         run_id=run.id,
         n=run.attempts,
@@ -166,7 +167,6 @@ def _start_attempt(session: Session, settings: Settings, run: Run, device: Devic
         deadline_at=now + clock_s(settings, device),
     )
     session.add(attempt)
-    events.add(session, run.id, "state", state="leased", attempt=attempt.n, device=device.id, name=device.name)
     session.flush()
     return attempt
 

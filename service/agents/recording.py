@@ -27,6 +27,7 @@ from device_agents.wire import (
     pae,
     to_json,
 )
+from service import states
 from service.agents.enrolment import Agent
 from service.agents.leasing import voided
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run
@@ -96,9 +97,8 @@ def heartbeat(
 def _mark_running(session: Session, run: Run, attempt: Attempt) -> None:
     if attempt.state != "leased":
         return
-    attempt.state, attempt.started_at = "running", time.time()
-    run.state, run.started_at = "running", run.started_at or time.time()
-    events.add(session, run.id, "state", state="running", attempt=attempt.n)
+    states.move(session, attempt, "start")
+    states.move(session, run, "start", attempt=attempt.n)
 
 
 def take_events(session: Session, agent: Agent, lease_token: str, batch: EventBatch) -> EventsResponse:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from service import states
 from service.database.models import Device, DeviceEvent, Run, Strike
 from service.identifiers import clean_text
 
@@ -35,6 +36,12 @@ def hold(session: Session, run: Run, device_id: str) -> Device:
     query = select(Device).where((Device.id == device_id) | Device.id.in_(struck)).order_by(Device.id)
     held = {device.id: device for device in session.scalars(query.with_for_update(), execution_options=FRESH)}
     return held[device_id]
+
+
+def hold_alone(session: Session, device_id: str) -> Device | None:
+    """The device, held and read anew; None if there is none."""
+    query = select(Device).where(Device.id == device_id).with_for_update()
+    return session.scalar(query, execution_options=FRESH)
 
 
 def strike(session: Session, device: Device, run: Run, *, code: str, message: str, most: int) -> None:
@@ -63,8 +70,8 @@ def _counted(codes: Iterable[str]) -> str:
 
 
 def _quarantine(session: Session, device: Device, reason: str, why: str) -> None:
-    device.state, device.state_reason, device.quarantined_for = "quarantined", clean_text(reason, 1000), why
-    note(session, device.id, "quarantined", device.state_reason)
+    states.move(session, device, "quarantine", message=reason)
+    device.state_reason, device.quarantined_for = clean_text(reason, 1000), why
 
 
 def forget_strikes(session: Session, device: Device) -> None:
@@ -86,8 +93,8 @@ def take_back(session: Session, run: Run, reason: str, *, most: int) -> None:
 
 
 def _end_quarantine(session: Session, device: Device, reason: str) -> None:
-    device.state, device.state_reason, device.quarantined_for = "active", "", ""
-    note(session, device.id, "released", reason)
+    states.move(session, device, "release", message=reason)
+    device.state_reason, device.quarantined_for = "", ""
 
 
 def judge_clock(session: Session, device: Device, said: float | None) -> None:
@@ -98,6 +105,9 @@ def judge_clock(session: Session, device: Device, said: float | None) -> None:
     if said is None or not math.isfinite(said):
         return
     off_s = said - time.time()
+    if not (device.state == "active" if abs(off_s) > CLOCK_SKEW_S else device.quarantined_for == BY_CLOCK):
+        return
+    hold_alone(session, device.id)  # an operator may have decided something since it was read
     if abs(off_s) > CLOCK_SKEW_S:
         if device.state == "active":
             side = "ahead of" if off_s > 0 else "behind"

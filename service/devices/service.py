@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service import states
 from service.database.models import Device, DeviceEvent, EnrolmentToken
 from service.database.paging import newest_first
-from service.devices.blame import forget_strikes, note
+from service.devices.blame import forget_strikes, hold_alone
 from service.identifiers import clean_text, new_secret, secret_hash
 from service.problems import Conflict, NotFound
+
+EVENTS = {"active": "release", "quarantined": "quarantine", "removed": "remove"}
 
 
 def find(session: Session, device_id: str) -> Device:
@@ -42,14 +45,14 @@ def history(session: Session, device_id: str, *, limit: int = 100) -> Sequence[D
 
 def set_state(session: Session, device_id: str, state: str, reason: str) -> Device:
     """Quarantine (no more work), release or remove (never again) a device. Raises: NotFound; Conflict if removed."""
-    device = find(session, device_id)
+    device = hold_alone(session, device_id) or find(session, device_id)
     if device.state == "removed" and state != "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
-    device.state, device.state_reason, device.quarantined_for = state, clean_text(reason, 1000), ""
+    states.move(session, device, EVENTS[state], message=reason)
+    device.state_reason, device.quarantined_for = clean_text(reason, 1000), ""
     if state == "active":
         device.released_at = time.time()
         forget_strikes(session, device)
-    note(session, device.id, {"active": "released"}.get(state, state), reason)
     return device
 
 

@@ -1,8 +1,7 @@
 """Jobs as workers and the sweeper see them. A worker writes only while its claim holds.
 
-queued --claim--> compiling --finish--> succeeded | failed | cancelled
-   ^                  |
-   `---- give_back ---'   (lost worker, killed child), at most `compile_attempts` times
+Which states follow which is in `service/states.py`; a lost worker or a killed child gives a job back, at most
+`compile_attempts` times.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service import states
 from service.bundles.archive import BundleContent
 from service.bundles.service import keep_bundle
 from service.database.models import Job
@@ -63,10 +63,10 @@ def claim(session: Session, job_id: str, *, lease_s: float, worker: str | None =
     """
     now, claim_hash = time.time(), secret_hash(new_secret())
     values = {
-        "state": "compiling", "claim_hash": claim_hash, "lease_expires_at": now + lease_s, "attempts": Job.attempts + 1,
+        "claim_hash": claim_hash, "lease_expires_at": now + lease_s, "attempts": Job.attempts + 1,
         "started_at": now, "stage": "", "fraction": 0.0, "worker": worker,
     }  # fmt: skip
-    taken = update(Job).where(Job.id == job_id, Job.state == "queued").values(values).returning(Job.attempts)
+    taken = states.moving(Job, "claim", job_id).values(values).returning(Job.attempts)
     attempt = session.execute(taken).scalar_one_or_none()
     if attempt is None:
         return None
@@ -98,8 +98,8 @@ def succeed(session: Session, claim: Claim, stored: StoredFile, content: BundleC
     """Record the bundle. Raises: LostClaim."""
     job = _mine(session, claim)
     bundle = keep_bundle(session, job, stored, content)
-    job.bundle_digest, job.fraction, job.stage = bundle.digest, 1.0, "done"
     _end(session, job, "succeeded", bundle=bundle.digest)
+    job.bundle_digest, job.fraction, job.stage = bundle.digest, 1.0, "done"
 
 
 def fail(session: Session, claim: Claim, failure: Failure, *, attempts: int) -> None:
@@ -119,10 +119,9 @@ def cancelled(session: Session, claim: Claim) -> None:
 
 def give_back(session: Session, job: Job, reason: str) -> None:
     """Queue a job again whose worker or child was lost."""
-    job.state, job.claim_hash, job.lease_expires_at, job.rung_at = "queued", None, None, time.time()
-    job.worker = None
+    states.move(session, job, "give-back", attempt=job.attempts, reason=clean_text(reason, 500))
+    job.claim_hash, job.lease_expires_at, job.rung_at, job.worker = None, None, time.time(), None
     job.stage, job.fraction = "", 0.0
-    events.add(session, job.id, "state", state="queued", attempt=job.attempts, reason=clean_text(reason, 500))
     ring_after_commit(session, COMPILE_TASK, job.id)
 
 
@@ -140,13 +139,12 @@ def lose(session: Session, job: Job, *, attempts: int, reason: str) -> None:
 
 def end_with(session: Session, job: Job, state: str, failure: Failure) -> None:
     """End a job without a bundle."""
-    job.cause, job.code = failure.cause, failure.code
-    job.message = clean_text(failure.message, MAX_MESSAGE_CHARACTERS)
+    message = clean_text(failure.message, MAX_MESSAGE_CHARACTERS)
+    _end(session, job, state, cause=failure.cause, code=failure.code, message=message)
+    job.cause, job.code, job.message = failure.cause, failure.code, message
     job.place, job.hint = clean_text(failure.where, 500), clean_text(failure.hint, 1000)
-    _end(session, job, state, cause=job.cause, code=job.code, message=job.message)
 
 
 def _end(session: Session, job: Job, state: str, **body: object) -> None:
-    job.state, job.finished_at, job.claim_hash, job.lease_expires_at = state, time.time(), None, None
-    job.worker = None
-    events.add(session, job.id, "state", state=state, **body)
+    states.move(session, job, states.EVENT_OF[state], **body)
+    job.claim_hash, job.lease_expires_at, job.worker = None, None, None

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from service import states
 from service.bundles.manifest import is_tuning
 from service.database.models import OPEN_JOB_STATES, Bundle, Job
 from service.database.paging import newest_first
@@ -143,9 +144,8 @@ def cancel(session: Session, job_id: str) -> Job:
     if job is None:
         return find(session, job_id)
     if job.state == "queued":
-        job.state, job.finished_at = "cancelled", time.time()
+        states.move(session, job, "cancel")
         job.cause, job.code, job.message = "user", "job.cancelled", "cancelled before it started"
-        events.add(session, job.id, "state", state="cancelled")
     elif job.state == "compiling":
         job.cancel_requested = True
     return job

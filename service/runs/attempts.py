@@ -1,11 +1,8 @@
 """How attempts end and what becomes of their runs: one place for retries, blame and strikes.
 
-    run:      queued -> leased -> running -> succeeded | failed | cancelled | inconclusive
-                ^__________|________|            (a lost attempt, or one that failed for a reason that may pass)
-    attempt:  leased -> running -> succeeded | failed | cancelled | inconclusive | lost
-
-A device that had a run and failed is not given it again (`spent`), and no run ends because of one device: it waits for
-another until its queue deadline. Two devices that die of it end it, and get their strikes back.
+Which states follow which is in `service/states.py`. A device that had a run and failed is not given it again (`spent`),
+and no run ends because of one device: it waits for another until its queue deadline. Two devices that die of it end it,
+and get their strikes back.
 
 Rows are held in the order attempt, run, devices (by id), everywhere, so that two transactions never wait for each
 other. No web framework here: the sweeper and the agent endpoints both use it.
@@ -19,9 +16,9 @@ from dataclasses import dataclass, replace
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
+from service import states
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Run
 from service.devices import blame
-from service.events import service as events
 from service.identifiers import clean_text
 from service.runs.faults import DAMAGE, DEATH, DEFECT, DOUBTS, OVERRUN, Fault, doubt_of, fault_of
 from service.settings import Settings
@@ -58,18 +55,19 @@ VERDICTS = {
 """What a run ends with when two devices have ended alike in a way that one alone could not settle."""
 
 
-def end_attempt(attempt: Attempt, ending: Ending) -> None:
+def end_attempt(session: Session, attempt: Attempt, ending: Ending) -> None:
     """Record how the attempt ended; its token is stale from now on."""
-    attempt.state, attempt.finished_at = ending.state, time.time()
+    states.move(session, attempt, states.EVENT_OF[ending.state])
     attempt.cause, attempt.code, attempt.message = ending.cause, ending.code, clean_text(ending.message, 4000)
 
 
 def end_run(session: Session, run: Run, ending: Ending) -> None:
     """Record how the run ended."""
-    run.state, run.finished_at, run.phase = ending.state, time.time(), ""
-    run.cause, run.code = ending.cause, ending.code
-    run.message, run.hint = clean_text(ending.message, 4000), clean_text(ending.hint, 1000)
-    events.add(session, run.id, "state", state=run.state, cause=run.cause, code=run.code, message=run.message)
+    message = clean_text(ending.message, 4000)
+    event = states.EVENT_OF[ending.state]
+    states.move(session, run, event, cause=ending.cause, code=ending.code, message=message)
+    run.phase, run.cause, run.code = "", ending.cause, ending.code
+    run.message, run.hint = message, clean_text(ending.hint, 1000)
 
 
 def untried(device: Device, settings: Settings) -> ColumnElement[bool]:
@@ -92,7 +90,7 @@ def settle(
     The caller holds the rows of attempt, run and devices (`blame.hold`). A run that has gone on without the attempt
     stays as it is.
     """
-    end_attempt(attempt, ending)
+    end_attempt(session, attempt, ending)
     if ending.state == "succeeded":
         blame.forget_strikes(session, device)
         device.succeeded_at = time.time()
@@ -166,8 +164,6 @@ def _queue_again(
     session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending
 ) -> None:  # fmt: skip
     """Another device (or the same one) may try; waiting starts anew, for clocks do not eat each other."""
-    run.state, run.steps_done = "queued", 0
-    run.phase = WAITS if attempt.spent else ""
     if run.attempts <= settings.run_attempts or attempt.spent == FAILED:
         run.queue_deadline_at = time.time() + settings.queue_s
     reason = f"{ending.code or ending.state} on {device.name}: {ending.message}"[:300]
@@ -175,7 +171,8 @@ def _queue_again(
         reason += f"; the run {WAITS}"
         if not _others(session, settings, run):
             reason += f", and the farm has none now: enrol one, or mend {device.name} and release it"
-    events.add(session, run.id, "state", state="queued", attempt=run.attempts, reason=clean_text(reason, 1000))
+    states.move(session, run, "requeue", attempt=run.attempts, reason=clean_text(reason, 1000))
+    run.steps_done, run.phase = 0, WAITS if attempt.spent else ""
 
 
 def _others(session: Session, settings: Settings, run: Run) -> bool:

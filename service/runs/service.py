@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import RunSettings
+from service import states
 from service.bundles.manifest import is_tuning
 from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Job, Result, Run
 from service.database.paging import newest_first
@@ -197,9 +198,9 @@ def cancel(session: Session, run_id: str) -> Run:
     if run is None:
         return find(session, run_id)
     if run.state == "queued":
-        run.state, run.finished_at, run.cancel_requested = "cancelled", time.time(), True
-        run.cause, run.code, run.message = "user", "run.cancelled", "cancelled before it started"
-        events.add(session, run.id, "state", state="cancelled")
+        states.move(session, run, "cancel")
+        run.cancel_requested, run.cause, run.code = True, "user", "run.cancelled"
+        run.message = "cancelled before it started"
     elif run.state in OPEN_RUN_STATES:
         run.cancel_requested = True
         events.add(session, run.id, "cancel-requested")
