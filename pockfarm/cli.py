@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from pockfarm.commands import deltas, farm, local, machine, plans, training_graph, tune
+from pockfarm.commands import deltas, farm, local, machine, plans, training_graph, tune, why
 from pockfarm.errors import PockfarmError, Refused
 
 INTERRUPTED = 130
@@ -31,6 +31,7 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     farm.add_run,
     farm.add_jobs,
     farm.add_runs,
+    why.add_why,
     farm.add_report,
     farm.add_weights,
     farm.add_dataset,

@@ -197,6 +197,7 @@ class Farm:
         dataset: str | None = None,
         validation_dataset: str | None = None,
         weights: str | None = None,
+        allow_waiting: bool = False,
         **given: Any,
     ) -> Run:
         """Ask for a run on a device, on one of a class, or on any that fits the bundle.
@@ -204,7 +205,8 @@ class Farm:
         `dataset` and `validation_dataset` (what training is validated on, in place of the setting `validation`, a share
         of the data set) are digests of data sets, `weights` that of what an earlier run trained. Settings are one
         `RunSettings`, or single fields of it by name (`mode="train", steps=50`); then what is left out takes the farm's
-        default. Raises: UsageError, beside what the farm refuses.
+        default. A class that no device of the farm has is refused unless `allow_waiting`; the run's `warnings` say if
+        it has to wait. Raises: UsageError, beside what the farm refuses.
         """
         known = ("mode", *settings_of(RunSettings))
         for name in given.keys() - set(known):
@@ -224,6 +226,7 @@ class Farm:
             "dataset": dataset,
             "validation_dataset": validation_dataset,
             "weights": weights,
+            "allow_waiting": allow_waiting or None,
         }
         given = {name: value for name, value in body.items() if value is not None}
         return run_of(json_of(self._send("POST", "/runs", json_body=given)))
@@ -231,6 +234,11 @@ class Farm:
     def run(self, run_id: str) -> Run:
         """The run as it is now."""
         return run_of(self._get(f"/runs/{run_id}"))
+
+    def why(self, run_or_job_id: str) -> Json:
+        """Why a run or a job is where it is: its tries and what followed, what it waits for, when it may start."""
+        kind = "jobs" if run_or_job_id.startswith("job_") else "runs"
+        return self._get(f"/{kind}/{run_or_job_id}/why")
 
     def runs(self, **filters: str | int | None) -> list[Run]:
         """The newest runs."""

@@ -31,7 +31,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class CompileWarning:
-    """What the compiler had to say: the step does what was asked, but perhaps not what was meant."""
+    """What compiler or farm had to say: what was asked is done, but perhaps it is not what was meant."""
 
     code: str
     where: str
@@ -100,6 +100,8 @@ class Run:
     """The weights that it left, if any. A run of mode train may succeed without: its training diverged."""
     ending: Ending | None
     raw: Json = field(repr=False, default_factory=dict)
+    warnings: tuple[CompileWarning, ...] = ()
+    """What the farm had to say when it took the run: that no device can take it now, and why."""
 
     @property
     def is_open(self) -> bool:
@@ -216,6 +218,7 @@ def run_of(body: Json) -> Run:
         trained_weights_digest=optional_text(body, "trained_weights_digest"),
         ending=ending_of(body),
         raw=body,
+        warnings=tuple(warning_of(one) for one in parts(body, "warnings")),
     )
 
 

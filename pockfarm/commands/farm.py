@@ -30,7 +30,7 @@ from pockfarm.values import Job, Run, optional_number, part, text
 
 
 def add_compile(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = _command(subparsers, "compile", "compile a training bundle on the farm", _compile)
+    command = farm_command(subparsers, "compile", "compile a training bundle on the farm", _compile)
     command.add_argument("model", type=Path, metavar="MODEL.onnx")
     add_recipe_options(command)
     command.add_argument("--target", required=True, help="such as raspberry-pi-4; host: what the farm's own agent runs")
@@ -38,7 +38,7 @@ def add_compile(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = _command(subparsers, "run", "run a bundle on a device and wait for its report", _run)
+    command = farm_command(subparsers, "run", "run a bundle on a device and wait for its report", _run)
     command.add_argument("bundle", metavar="DIGEST", help="sha256:… as printed by compile")
     command.add_argument("mode", choices=MODES)
     where = command.add_mutually_exclusive_group()
@@ -50,26 +50,28 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("--validation-dataset", metavar="DIGEST|F.npz", help=words)
     command.add_argument("--weights", metavar="RUN|DIGEST", help="start from what an earlier run trained")
     command.add_argument("--no-wait", action="store_true", help="print the run's id and return at once")
+    words = "queue it also for a class that no device of the farm has yet"
+    command.add_argument("--allow-waiting", action="store_true", help=words)
 
 
 def add_jobs(subparsers: argparse._SubParsersAction[Any]) -> None:
-    _command(subparsers, "jobs", "list compiles, the newest first", _jobs)
+    farm_command(subparsers, "jobs", "list compiles, the newest first", _jobs)
 
 
 def add_runs(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = _command(subparsers, "runs", "list runs, the newest first", _runs)
+    command = farm_command(subparsers, "runs", "list runs, the newest first", _runs)
     command.add_argument("--mode", choices=MODES, help="runs of this mode only")
 
 
 def add_report(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = _command(subparsers, "report", "show what a run measured", _report)
+    command = farm_command(subparsers, "report", "show what a run measured", _report)
     command.add_argument("run_id", metavar="RUN")
     command.add_argument("--kernels", action="store_true", help="the slowest kernels too")
     command.add_argument("--json", action="store_true", help="the whole report as JSON")
 
 
 def add_weights(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = _command(subparsers, "weights", "download the weights that a run trained (safetensors)", _weights)
+    command = farm_command(subparsers, "weights", "download the weights that a run trained (safetensors)", _weights)
     command.add_argument("run_id", metavar="RUN")
     command.add_argument("--out", type=Path, metavar="F.safetensors")
     command.add_argument("--adapter", type=Path, metavar="DIR", help="what peft loads, of a plan with lora")
@@ -77,12 +79,12 @@ def add_weights(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def add_dataset(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = _command(subparsers, "dataset", "upload a data set (npz) and print its digest", _dataset)
+    command = farm_command(subparsers, "dataset", "upload a data set (npz) and print its digest", _dataset)
     command.add_argument("file", type=Path, metavar="F.npz", help="inputs by name (or x) and labels y")
 
 
 def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
-    _command(subparsers, "devices", "list the farm's devices", _devices)
+    farm_command(subparsers, "devices", "list the farm's devices", _devices)
 
 
 def connect(options: argparse.Namespace) -> Farm:
@@ -100,9 +102,10 @@ def target_for(farm: Farm, name: str) -> str:
     raise UsageError("the farm has no agent on its own machine, so there is no target `host`; name one")
 
 
-def _command(
+def farm_command(
     subparsers: argparse._SubParsersAction[Any], name: str, words: str, run: object
 ) -> argparse.ArgumentParser:
+    """A command that talks to a farm."""
     command: argparse.ArgumentParser = subparsers.add_parser(name, help=words, description=words)
     command.add_argument("--state", metavar="FOLDER", help="state folder of a farm on this machine")
     command.set_defaults(run=run)
@@ -144,8 +147,10 @@ def _run(options: argparse.Namespace) -> int:
             dataset=_dataset_digest(farm, options.dataset),
             validation_dataset=_dataset_digest(farm, options.validation_dataset),
             weights=_weights_digest(farm, options.weights),
+            allow_waiting=options.allow_waiting,
             **given,
         )
+        print_warnings(run.warnings, f"`pockfarm why {run.id}`")
         if options.no_wait:
             print(run.id)
             return 0

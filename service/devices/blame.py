@@ -44,12 +44,12 @@ def hold_alone(session: Session, device_id: str) -> Device | None:
     return session.scalar(query, execution_options=FRESH)
 
 
-def strike(session: Session, device: Device, run: Run, *, code: str, message: str, most: int) -> None:
-    """Count an attempt against its device; the `most`th in a row quarantines it."""
+def strike(session: Session, device: Device, run: Run, *, code: str, message: str, most: int) -> bool:
+    """Count an attempt against its device, once for each run; the `most`th in a row quarantines it."""
     note(session, device.id, "strike", f"run {run.id}: {code}: {message}")
     mine = select(Strike.id).where(Strike.device_id == device.id)
     if session.scalar(mine.where(Strike.run_id == run.id).limit(1)) is not None:
-        return
+        return False
     session.add(Strike(device_id=device.id, run_id=run.id, code=code[:100]))
     device.strikes += 1
     session.flush()
@@ -62,6 +62,7 @@ def strike(session: Session, device: Device, run: Run, *, code: str, message: st
             + "; mend it, then release it"
         )
         _quarantine(session, device, reason, BY_STRIKES)
+    return True
 
 
 def _counted(codes: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from service.jobs import service
 from service.jobs.filter import JobFilter
 from service.jobs.form import COMPILE_BODY, CompileForm
 from service.jobs.schemas import JobView, TuneCreate, job_view
+from service.jobs.why import JobWhy, why
 from service.long_poll import Wait, watch
 from service.pagination import Cursor, Limit, Page
 
@@ -95,6 +96,13 @@ async def show_job(job_id: str, request: Request, farm: FarmDep, _: PrincipalDep
         return f"{job.id}.{job.version}", _view(session, job)
 
     return await watch(request, farm, look, wait_s=wait)
+
+
+@router.get("/jobs/{job_id}/why")
+def explain_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobWhy:
+    """Why a job is where it is: its tries and what followed, what it waits for, when it may start."""
+    with farm.database.read() as session:
+        return why(session, farm.settings, service.find(session, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service import states
@@ -26,6 +26,8 @@ from service.settings import Settings
 FAILED, MISSED = "failed", "missed"
 """`Attempt.spent`: the device is out for this run until an operator releases it; or until it has worked since, or
 `device_retry_s` have passed, for the reason may pass."""
+COUNTED, TAKEN_BACK = "counted", "taken-back"
+"""`Attempt.strike`."""
 WAITS = "waits for another device"
 
 
@@ -96,9 +98,11 @@ def settle(
         device.succeeded_at = time.time()
     is_cancelled = ending.state == "cancelled" and run.cancel_requested
     fault = Fault.RUN if is_cancelled or ending.state == "succeeded" else fault_of(*_key(ending))
-    if fault in (Fault.DEVICE, Fault.EITHER):
-        blame.strike(session, device, run, code=ending.code or ending.state, message=ending.message,
-                     most=settings.device_strikes)  # fmt: skip
+    attempt.fault = None if ending.state == "succeeded" else fault.value
+    if fault in (Fault.DEVICE, Fault.EITHER) and blame.strike(
+        session, device, run, code=ending.code or ending.state, message=ending.message, most=settings.device_strikes
+    ):
+        attempt.strike = COUNTED
     if run.state not in OPEN_RUN_STATES or run.attempts != attempt.n:
         return
     if fault is Fault.RUN:
@@ -112,6 +116,8 @@ def settle(
         return
     if fault is Fault.EITHER and not run.cancel_requested:
         blame.take_back(session, run, last.message, most=settings.device_strikes)
+        mine = update(Attempt).where(Attempt.run_id == run.id, Attempt.strike == COUNTED)
+        session.execute(mine.values(strike=TAKEN_BACK))
     end_run(session, run, last)
 
 

@@ -16,9 +16,19 @@ from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.long_poll import Wait, watch
 from service.pagination import Cursor, Limit, Page
 from service.problems import NotFound
-from service.runs import service
+from service.runs import placement, service
 from service.runs.filter import RunFilter
-from service.runs.schemas import ReportView, RunCreate, RunDetail, RunView, run_detail, run_view
+from service.runs.schemas import (
+    ReportView,
+    RunCreate,
+    RunCreated,
+    RunDetail,
+    RunView,
+    run_created,
+    run_detail,
+    run_view,
+)
+from service.runs.why import RunWhy, why
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 NAMES_ONLY = load_only(Bundle.model_name, Bundle.plan_name)
@@ -29,15 +39,20 @@ def _view(session: Session, run: Run) -> RunView:
     return run_view(run, session.get_one(Bundle, run.bundle_digest, options=[NAMES_ONLY]))
 
 
-@router.post("", status_code=202, response_model=RunView)
+@router.post("", status_code=202, response_model=RunCreated)
 def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
-    """Queue a run. What does not fit the bundle (data, weights, device) is refused now, not on the device."""
+    """Queue a run. What does not fit the bundle (data, weights, device) is refused now, not on the device.
+
+    So is a device class that the farm does not have, unless `allow_waiting`; `warnings` say what a run waits for.
+    """
 
     def act() -> Answer:
         run = service.create(
             session, body, api_key_id=principal.key_id, limits=farm.settings, storage=farm.storage
         )  # fmt: skip
-        return Answer(202, _view(session, run).model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
+        bundle = session.get_one(Bundle, run.bundle_digest, options=[NAMES_ONLY])
+        made = run_created(run, bundle, placement.warnings_of(session, farm.settings, run))
+        return Answer(202, made.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
 
     with farm.database.transaction() as session:
         payload = fingerprint("POST /runs", body.model_dump_json())
@@ -67,6 +82,13 @@ async def show_run(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep
         return f"{run.id}.{run.version}", run_detail(run, bundle, service.attempts_of(session, run_id))
 
     return await watch(request, farm, look, wait_s=wait)
+
+
+@router.get("/{run_id}/why")
+def explain_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunWhy:
+    """Why a run is where it is: its attempts and what followed, what it waits for, when it may start."""
+    with farm.database.read() as session:
+        return why(session, farm.settings, service.find(session, run_id))
 
 
 @router.post("/{run_id}/cancel", status_code=202)

@@ -26,6 +26,9 @@ class RunCreate(SettingsBody):
         "train only",
     )
     weights: DigestText | None = Field(default=None, description="Starting weights: trained ones of an earlier run")
+    allow_waiting: bool = Field(
+        default=False, description="Queue it also for a class that no device of the farm has yet; else that is refused"
+    )
 
     @model_validator(mode="after")
     def check_settings(self) -> Self:
@@ -115,6 +118,22 @@ class RunView(SettingsView):
     links: RunLinks
 
 
+class RunWarning(View):
+    """What its user should know of a run that was taken."""
+
+    code: str
+    where: str
+    message: str
+    hint: str
+
+
+class RunCreated(RunView):
+    """A run that was just queued."""
+
+    warnings: list[RunWarning]
+    """That it has to wait, and for what; empty if a device that fits is there."""
+
+
 class RunDetail(RunView):
     """A run with its attempts, the first one first."""
 
@@ -133,6 +152,11 @@ class ReportView(View):
 def run_view(run: Run, bundle: Bundle) -> RunView:
     """What a run's row looks like from outside."""
     return RunView(**_fields(run, bundle))
+
+
+def run_created(run: Run, bundle: Bundle, warnings: list[RunWarning]) -> RunCreated:
+    """The answer to who sent it."""
+    return RunCreated(**_fields(run, bundle), warnings=warnings)
 
 
 def run_detail(run: Run, bundle: Bundle, attempts: list[Attempt]) -> RunDetail:

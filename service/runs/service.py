@@ -18,6 +18,7 @@ from service.datasets import service as datasets
 from service.devices import service as devices
 from service.events import service as events
 from service.problems import Conflict, Invalid, NotFound, TooMany
+from service.runs import placement
 from service.runs.filter import RunFilter
 from service.runs.schemas import RunCreate
 from service.settings import Settings
@@ -36,6 +37,7 @@ def create(session: Session, body: RunCreate, *, api_key_id: str, limits: Settin
     settings = body.settings
     _check_kind(settings, bundle, limits)
     _check_place(session, body, bundle)
+    placement.check_class(session, body)
     _check_data(session, body, bundle)
     _check_weights(session, body, bundle, storage)
     _check_threads(settings, bundle)

@@ -7,11 +7,13 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     ForeignKey,
     Index,
     String,
     Text,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -55,6 +57,12 @@ class Device(Base):
     """When an operator last said that it is mended: runs that failed on it before may come back."""
     succeeded_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """When an attempt last succeeded on it."""
+    canary_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """When it may be given a canary run, while strikes quarantine it."""
+    canary_failures: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Canary runs in a row that were not right."""
+    canary_off: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    """An operator wants none for it."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     last_seen_at: Mapped[float] = mapped_column(default=time.time)
 

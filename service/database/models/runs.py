@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     text,
     type_coerce,
 )
@@ -85,6 +86,9 @@ class Run(Base):
     """What training is validated on; null: a share of the data set, or nothing."""
     weights_digest: Mapped[str | None] = mapped_column(Digest)
     """Starting weights; null: the bundle's."""
+
+    is_canary: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    """The farm's own: it shows whether a quarantined device has been mended (`service/canary/`)."""
 
     device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"), index=True)
     """The device of the newest attempt."""
@@ -165,6 +169,10 @@ class Attempt(Base):
     message: Mapped[str] = mapped_column(Text, default="")
     spent: Mapped[str | None] = mapped_column(String(20))
     """`failed` or `missed`: its device is not given the run again (see `service/runs/attempts.py`). Null: it may be."""
+    fault: Mapped[str | None] = mapped_column(String(20))
+    """Whose fault its end was judged to be (`service/runs/faults.py`); null: it succeeded, or has not been judged."""
+    strike: Mapped[str | None] = mapped_column(String(20))
+    """`counted` against its device, `taken-back` since; null: none."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None]

@@ -1,0 +1,158 @@
+"""Which devices could take a run, and what keeps the others from it: the one place that explains what leasing does.
+
+Leasing asks from the device's side, with one indexed query; this asks from the run's side, when somebody wants to know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Select, Text, cast, select
+from sqlalchemy.orm import Session
+
+from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Bundle, Device, Run
+from service.runs.attempts import FAILED
+from service.settings import Settings
+
+SILENT_AFTER_S = 90.0
+"""A device that has not asked for work or sent a heartbeat for so long is taken to be away."""
+MOST_DEVICES = 200
+"""That are looked at for one answer."""
+FREE, BUSY, TRIED, SILENT, QUARANTINED = "free", "busy", "tried", "silent", "quarantined"
+ISOLATION, FEATURES, TARGET, REMOVED = "isolation", "features", "target", "removed"
+FITS = (FREE, BUSY)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a run needs, and where its user wants it."""
+
+    target: str
+    features: frozenset[str]
+    device_id: str | None = None
+    device_class: str | None = None
+
+    @classmethod
+    def of(cls, session: Session, run: Run) -> Wish:
+        """The wish of a run that is there."""
+        bundle = session.get_one(Bundle, run.bundle_digest)
+        needed = frozenset(bundle.required_features)
+        return cls(run.target, needed, run.wanted_device_id, run.wanted_device_class)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one device stands to a run: `code` says what keeps it, `says` in words."""
+
+    device: Device
+    code: str
+    says: str
+    until: float | None = None
+    """When that passes by itself, as far as is known."""
+    busy_since: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """It takes the run now, or when it is done with what it does."""
+        return self.code in FITS
+
+
+def standings(session: Session, settings: Settings, wish: Wish, run: Run | None = None) -> list[Standing]:
+    """Every device that the wish may mean, those that fit first; `run`: earlier attempts count too."""
+    devices = list(session.scalars(_meant(wish).limit(MOST_DEVICES)))
+    busy = _busy(session, [device.id for device in devices])
+    spent = _spent(session, run) if run is not None else {}
+    found = [_standing(settings, wish, one, busy.get(one.id), spent.get(one.id)) for one in devices]
+    order = (FREE, BUSY, TRIED, QUARANTINED, SILENT, ISOLATION, FEATURES, TARGET, REMOVED)
+    return sorted(found, key=lambda one: (order.index(one.code), one.device.name))
+
+
+def has_one(session: Session, settings: Settings, wish: Wish) -> bool:
+    """Whether some device that is there now fits: one short query, for every run that is sent."""
+    query = _meant(wish).where(
+        Device.state == "active",
+        Device.last_seen_at > time.time() - SILENT_AFTER_S,
+        Device.isolation_level >= settings.isolation_level,
+        cast(Device.targets, Text).contains(f'"{wish.target}"', autoescape=True),
+    )
+    found = session.scalars(query.limit(MOST_DEVICES))
+    return any(wish.target in one.targets and wish.features.issubset(one.features) for one in found)
+
+
+def classes(session: Session) -> list[str]:
+    """The device classes that the farm has, by name."""
+    query = select(Device.device_class).where(Device.state != "removed").distinct()
+    return sorted(session.scalars(query))
+
+
+def _meant(wish: Wish) -> Select[tuple[Device]]:
+    query = select(Device).order_by(Device.state, Device.last_seen_at.desc())
+    if wish.device_id is not None:
+        return query.where(Device.id == wish.device_id)
+    query = query.where(Device.state != "removed")
+    return query if wish.device_class is None else query.where(Device.device_class == wish.device_class)
+
+
+def _busy(session: Session, ids: Sequence[str]) -> dict[str, Attempt]:
+    live = select(Attempt).where(Attempt.state.in_(LIVE_ATTEMPT_STATES), Attempt.device_id.in_(ids))
+    return {attempt.device_id: attempt for attempt in session.scalars(live)}
+
+
+def _spent(session: Session, run: Run) -> dict[str, Attempt]:
+    """The newest attempt on each device that keeps the run from it."""
+    query = select(Attempt).where(Attempt.run_id == run.id, Attempt.spent.is_not(None)).order_by(Attempt.n)
+    return {attempt.device_id: attempt for attempt in session.scalars(query)}
+
+
+def _standing(
+    settings: Settings, wish: Wish, device: Device, busy: Attempt | None, spent: Attempt | None
+) -> Standing:  # fmt: skip
+    if device.state == "removed":
+        return Standing(device, REMOVED, "was removed from the farm")
+    if wish.target not in device.targets:
+        return Standing(device, TARGET, f"runs {_listed(device.targets)}, not {wish.target}")
+    lacking = wish.features.difference(device.features)
+    if lacking:
+        return Standing(device, FEATURES, f"lacks the CPU features {_listed(sorted(lacking))}")
+    if device.state == "quarantined":
+        return Standing(device, QUARANTINED, f"is quarantined: {device.state_reason or 'an operator said so'}")
+    if device.isolation_level < settings.isolation_level:
+        return Standing(device, ISOLATION, f"isolates at level {device.isolation_level}, this farm asks for "
+                        f"{settings.isolation_level}")  # fmt: skip
+    tried = _tried(settings, device, spent)
+    if tried is not None:
+        return tried
+    if time.time() - device.last_seen_at > SILENT_AFTER_S:
+        return Standing(device, SILENT, f"has been silent for {spoken(time.time() - device.last_seen_at)}")
+    if busy is not None:
+        return Standing(device, BUSY, f"works on {busy.run_id}", busy_since=busy.created_at)
+    return Standing(device, FREE, "is free")
+
+
+def _tried(settings: Settings, device: Device, spent: Attempt | None) -> Standing | None:
+    """As `attempts.untried`, with the reason."""
+    if spent is None or spent.finished_at is None or spent.finished_at <= device.released_at:
+        return None
+    said = f"attempt {spent.n} on it ended with {spent.code or spent.state}"
+    if spent.spent == FAILED:
+        return Standing(device, TRIED, f"is not given this run again: {said}; an operator's release lifts that")
+    until = spent.finished_at + settings.device_retry_s
+    if spent.finished_at <= device.succeeded_at or until <= time.time():
+        return None
+    return Standing(device, TRIED, f"is kept from this run for now: {said}; it may try again in "
+                    f"{spoken(until - time.time())}, or after its next success", until)  # fmt: skip
+
+
+def spoken(seconds: float) -> str:
+    """A time as people say it: `40 seconds`, `3 minutes`, `2 hours`."""
+    for size, name in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second")):
+        if seconds >= 1.5 * size or name == "second":
+            count = max(1, round(seconds / size))
+            return f"{count} {name}{'' if count == 1 else 's'}"
+    raise AssertionError("seconds are the last")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"

@@ -1,0 +1,46 @@
+"""What is said at once to who asks for a device or a class that is not there: a refusal, or a warning that it waits."""
+
+from __future__ import annotations
+
+import difflib
+
+from sqlalchemy.orm import Session
+
+from service.database.models import Run
+from service.problems import Invalid
+from service.runs.fitting import Wish, classes, has_one, spoken, standings
+from service.runs.schemas import RunCreate, RunWarning
+from service.runs.why import nothing_there
+from service.settings import Settings
+
+SHOWN = 5
+
+
+def check_class(session: Session, body: RunCreate) -> None:
+    """Raises: Invalid for a class that no device of the farm has, with near names and those that there are."""
+    if body.device_class is None or body.allow_waiting:
+        return
+    known = classes(session)
+    if body.device_class in known:
+        return
+    near = difflib.get_close_matches(body.device_class, known, n=2, cutoff=0.5)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    there = f"it has {', '.join(known)}" if known else "it has no devices yet"
+    raise Invalid("run.device-class-unknown", f"no device of this farm is of class {body.device_class!r:.100}; {there}",
+                  where="device_class", hint=f"{meant}or say `allow_waiting` to wait for such a device")  # fmt: skip
+
+
+def warnings_of(session: Session, settings: Settings, run: Run) -> list[RunWarning]:
+    """That a run which was just queued has to wait for a device, and what there is; empty if one fits now."""
+    wish = Wish.of(session, run)
+    if has_one(session, settings, wish):
+        return []
+    found = standings(session, settings, wish, run)
+    said = "; ".join(f"{one.device.name} {one.says}" for one in found[:SHOWN])
+    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    message = said + more if found else nothing_there(run.wanted_device_class, run.target)
+    where = "device" if run.wanted_device_id else "device_class" if run.wanted_device_class else "target"
+    hint = (
+        f"it is queued, and expires in {spoken(settings.queue_s)} if none takes it; `pockfarm why {run.id}` says more"
+    )
+    return [RunWarning(code="run.waits", where=where, message=f"no device can take it now: {message}", hint=hint)]
