@@ -102,15 +102,6 @@ def _report(body: Mapping[str, Any]) -> Report | None:
         return None
 
 
-def attempts_of_run(session: Session, run_id: str) -> list[AttemptFacts]:
-    """Every attempt of a run, first to last."""
-    statement = select(Attempt, Device.name).join(Device, Device.id == Attempt.device_id)
-    return [
-        _attempt_facts(attempt, name)
-        for attempt, name in session.execute(statement.where(Attempt.run_id == run_id).order_by(Attempt.n))
-    ]
-
-
 def attempts_of_device(session: Session, device_id: str, limit: int) -> list[AttemptFacts]:
     """The newest attempts on a device, newest first."""
     statement = select(Attempt, Device.name).join(Device, Device.id == Attempt.device_id)

@@ -84,7 +84,7 @@ def jobs_data(ending: Ending, farm: FarmDep, chosen: Jobs, sort: Text = "") -> R
 def one_job(job_id: str, farm: FarmDep) -> Response:
     """One compile job."""
     with farm.database.read() as session:
-        found = job_page(session, job_id)
+        found = job_page(session, farm.settings, job_id)
     if found is None:
         raise NotFound("job.unknown", f"There is no compile job {job_id!r}.")
     return render.page("job.html", page=found, section="jobs")
@@ -120,7 +120,7 @@ def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, sort: Text = "") -> R
 def one_run(run_id: str, farm: FarmDep, sort: Text = "") -> Response:
     """One run; `sort` orders its per-kernel table."""
     with farm.database.read() as session:
-        found = run_page(session, run_id, sort)
+        found = run_page(session, farm.settings, run_id, sort)
     if found is None:
         raise NotFound("run.unknown", f"There is no run {run_id!r}.")
     return render.page("run.html", page=found, section="runs")
@@ -130,7 +130,7 @@ def one_run(run_id: str, farm: FarmDep, sort: Text = "") -> Response:
 def one_run_data(run_id: str, name: str, ending: Ending, farm: FarmDep, sort: Text = "") -> Response:
     """One of a run's tables as a file, all of its rows."""
     with farm.database.read() as session:
-        found = run_data(session, run_id, name, sort)
+        found = run_data(session, farm.settings, run_id, name, sort)
     if found is None:
         raise NotFound("data.unknown", f"run {run_id!r} has no table {name!r}")
     return render.data(found, ending, f"{run_id}-{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from itertools import pairwise
 from typing import Literal
 
 from sqlalchemy import func, select
@@ -78,7 +79,7 @@ def _tries(session: Session, job: Job) -> list[JobTry]:
         select(Event).where(Event.subject == job.id, Event.kind == "state").order_by(Event.id)
     ).all()
     tries = []
-    for line, following in zip(lines, [*lines[1:], None], strict=True):
+    for line, following in pairwise([*lines, None]):
         if line.body.get("state") == "compiling":
             decision = "still at work" if following is None else _followed(following)
             tries.append(JobTry(n=int(line.body.get("attempt", 0)), began_at=line.at, decision=decision))

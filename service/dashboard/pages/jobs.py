@@ -16,9 +16,11 @@ from service.dashboard.pages.memory import memory_figure, memory_table, ways_fig
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Filter, KeyFigure, Listing, choices, state_chip
 from service.dashboard.tables import Column, Row, Table, table
-from service.database.models import JOB_STATES, OPEN_JOB_STATES
+from service.database.models import JOB_STATES, OPEN_JOB_STATES, Job
 from service.jobs.filter import JobFilter
+from service.jobs.why import JobWhy, why
 from service.runs.filter import RunFilter
+from service.settings import Settings
 
 PAGE_ROWS = 50
 COLUMNS: tuple[Column, ...] = (
@@ -108,6 +110,7 @@ class JobPage:
     plan_text: str
     spec_text: str
     is_open: bool
+    said: JobWhy
 
     @property
     def announcement(self) -> str:
@@ -115,7 +118,7 @@ class JobPage:
         return f"{self.job.state}{', ' + self.job.stage if self.is_open and self.job.stage else ''}"
 
 
-def job_page(session: Session, job_id: str) -> JobPage | None:
+def job_page(session: Session, settings: Settings, job_id: str) -> JobPage | None:
     """One job with its bundle and the runs made from it; None when there is no such job."""
     found = queries.job(session, job_id)
     if found is None:
@@ -136,6 +139,7 @@ def job_page(session: Session, job_id: str) -> JobPage | None:
         plan_text=pretty(found.plan_text),
         spec_text=pretty(found.spec_text),
         is_open=found.state in OPEN_JOB_STATES,
+        said=why(session, settings, session.get_one(Job, job_id)),
     )
 
 

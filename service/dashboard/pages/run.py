@@ -12,7 +12,8 @@ from device_agents.wire import RunSettings, Setting, Validation, default_of, set
 from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH
-from service.dashboard.facts import AttemptFacts, RunFacts
+from service.dashboard.facts import RunFacts
+from service.dashboard.pages.history import attempt_table, waiting_facts, waiting_table
 from service.dashboard.pages.memory import memory_figure, memory_table
 from service.dashboard.pages.run_figures import (
     kernel_figures,
@@ -33,25 +34,28 @@ from service.dashboard.pages.training import (
 )
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, class_chip, outcome_chip, state_chip, verdict_chip
 from service.dashboard.tables import Column, Row, Table, table, thinned
-from service.database.models import OPEN_RUN_STATES
+from service.database.models import OPEN_RUN_STATES, Run
+from service.runs.why import why
+from service.settings import Settings
 
-ATTEMPT_COLUMNS = (
-    Column("attempt", "Attempt", "number", primary=True),
-    Column("device", "Device"),
-    Column("state", "State", "state"),
-    Column("cause", "Cause"),
-    Column("code", "Code", "code"),
-    Column("message", "Message", wrap=True),
-    Column("created_at", "Started", "time", "UTC"),
-    Column("finished_at", "Finished", "time", "UTC"),
-)
 EVALUATION_COLUMNS = (
     Column("when", "When", primary=True),
     Column("samples", "Samples", "number"),
     Column("loss", "Mean loss", "number", "", 4),
     Column("accuracy_percent", "Accuracy", "number", "%", 1),
 )
-TABLES = ("kernels", "schedules", "steps", "losses", "validations", "memory", "state", "attempts", "evaluation")
+TABLES = (
+    "kernels",
+    "schedules",
+    "steps",
+    "losses",
+    "validations",
+    "memory",
+    "state",
+    "attempts",
+    "waiting",
+    "evaluation",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,10 @@ class RunPage:
     schedules: Table | None
     memory: Figure | None
     states: tuple[Figure, ...]
+    says: str
+    """Why it is where it is."""
+    waiting: Table | None
+    queue: tuple[Fact, ...]
     attempts: Table
     downloads: tuple[Fact, ...]
     is_open: bool
@@ -86,12 +94,13 @@ class RunPage:
         return f"{self.run.state}, {10 * (10 * self.run.steps_done // self.run.steps)}% of the steps done"
 
 
-def run_page(session: Session, run_id: str, sort: str) -> RunPage | None:
+def run_page(session: Session, settings: Settings, run_id: str, sort: str) -> RunPage | None:
     """One run, or None when there is no such run. `sort` orders the per-kernel table."""
     found = queries.run(session, run_id)
     if found is None:
         return None
     report, here = found.report, addresses.run(found.id)
+    said = why(session, settings, session.get_one(Run, run_id))
     built = queries.bundle(session, found.bundle_digest)
     measured = report.measurement if report else None
     is_open = found.state in OPEN_RUN_STATES
@@ -118,19 +127,24 @@ def run_page(session: Session, run_id: str, sort: str) -> RunPage | None:
         schedules=schedule_table(report.tuning) if report and report.tuning else None,
         memory=memory_figure(built, f"{here}/memory") if built else None,
         states=state_figures(report.device_states, f"{here}/state") if report else (),
-        attempts=attempt_table(queries.attempts_of_run(session, run_id)),
+        says=said.says,
+        waiting=waiting_table(said.waiting) if said.waiting else None,
+        queue=waiting_facts(said.waiting) if said.waiting else (),
+        attempts=attempt_table(said),
         downloads=_downloads(found),
         is_open=is_open,
     )
 
 
-def run_data(session: Session, run_id: str, name: str, sort: str) -> Table | None:
+def run_data(session: Session, settings: Settings, run_id: str, name: str, sort: str) -> Table | None:
     """One of the run's tables by name, all of its rows; None when there is no such run or table."""
     found = queries.run(session, run_id)
     if found is None or name not in TABLES:
         return None
-    if name == "attempts":
-        return attempt_table(queries.attempts_of_run(session, run_id))
+    if name in ("attempts", "waiting"):
+        said = why(session, settings, session.get_one(Run, run_id))
+        waiting = waiting_table(said.waiting) if said.waiting else None
+        return attempt_table(said) if name == "attempts" else waiting
     if name == "memory":
         built = queries.bundle(session, found.bundle_digest)
         plan = memory_plan.arena_plan(built) if built else None
@@ -161,27 +175,6 @@ def _report_table(found: RunFacts, name: str, sort: str) -> Table | None:
     if name == "steps":
         return step_table(report.measurement) if report.measurement else None
     return state_table(report.device_states) if name == "state" else evaluation_table(found)
-
-
-def attempt_table(attempts: list[AttemptFacts]) -> Table:
-    """Every attempt of a run."""
-    rows = [
-        Row(
-            {
-                "attempt": attempt.number,
-                "device": attempt.device_name,
-                "state": attempt.state,
-                "cause": attempt.cause,
-                "code": attempt.code,
-                "message": attempt.message or None,
-                "created_at": fmt.iso(attempt.created_at),
-                "finished_at": fmt.iso(attempt.finished_at),
-            },
-            {"device": addresses.device(attempt.device_id)},
-        )
-        for attempt in attempts
-    ]
-    return table("attempts", "Attempts", ATTEMPT_COLUMNS, rows)
 
 
 def evaluation_table(found: RunFacts) -> Table:

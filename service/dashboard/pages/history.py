@@ -1,0 +1,81 @@
+"""A run's history as it explains itself: every attempt with what followed, and what a waiting run waits for."""
+
+from __future__ import annotations
+
+from service.dashboard import addresses
+from service.dashboard import format as fmt
+from service.dashboard.parts import Fact
+from service.dashboard.tables import Column, Row, Table, table
+from service.runs.why import RunWhy, Waiting
+
+ATTEMPT_COLUMNS = (
+    Column("attempt", "Attempt", "number", primary=True),
+    Column("device", "Device"),
+    Column("state", "State", "state"),
+    Column("cause", "Cause"),
+    Column("code", "Code", "code"),
+    Column("message", "Message", wrap=True),
+    Column("decision", "What followed", wrap=True),
+    Column("created_at", "Started", "time", "UTC"),
+    Column("finished_at", "Finished", "time", "UTC"),
+)
+WAITING_COLUMNS = (
+    Column("device", "Device", primary=True),
+    Column("class", "Class"),
+    Column("code", "Why", "code"),
+    Column("says", "Now it", wrap=True),
+    Column("until", "Until", "time", "UTC"),
+)
+
+
+def attempt_table(said: RunWhy) -> Table:
+    """Every attempt of a run."""
+    rows = [
+        Row(
+            {
+                "attempt": one.n,
+                "device": one.device_name,
+                "state": one.state,
+                "cause": one.cause,
+                "code": one.code,
+                "message": one.message or None,
+                "decision": one.decision,
+                "created_at": fmt.iso(one.created_at),
+                "finished_at": fmt.iso(one.finished_at),
+            },
+            {"device": addresses.device(one.device_id)},
+        )
+        for one in said.tries
+    ]
+    return table("attempts", "Attempts", ATTEMPT_COLUMNS, rows)
+
+
+def waiting_table(waiting: Waiting) -> Table:
+    """Every device that a waiting run may mean, and what keeps it."""
+    rows = [
+        Row(
+            {
+                "device": one.name,
+                "class": one.device_class,
+                "code": one.code,
+                "says": one.says,
+                "until": fmt.iso(one.until),
+            },
+            {"device": addresses.device(one.device_id)},
+        )
+        for one in waiting.devices
+    ]
+    return table("waiting", "Devices that it may wait for", WAITING_COLUMNS, rows)
+
+
+def waiting_facts(waiting: Waiting) -> tuple[Fact, ...]:
+    """Where it stands in the queue, and when it may start."""
+    least = "at least " if waiting.is_position_least else ""
+    position = f"{least}{waiting.position:,}" if waiting.position is not None else fmt.ABSENT
+    start = fmt.ABSENT if waiting.expected_start_at is None else f"{fmt.clock_seconds(waiting.expected_start_at)} UTC"
+    return (
+        Fact("Position", position),
+        Fact("May start", start, hint=waiting.basis),
+        Fact("How sure", waiting.sureness, hint=waiting.basis),
+        Fact("Expires", f"{fmt.clock_seconds(waiting.expires_at)} UTC"),
+    )
