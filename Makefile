@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
+.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -71,6 +71,9 @@ same: set-up-test    ## does BEFORE=<another checkout that has this target> comp
 
 old-and-new: set-up-test  ## steps built by BEFORE=<another checkout> and by this one, taking turns: is one slower?
 	$(BIN)/python -m benchmarks.old_and_new $(BEFORE)
+
+states: set-up-test  ## owners, devices, operators and time in any order, on both databases (EXAMPLES=...): the record stays exact
+	$(BIN)/python -m tests.service.story_campaign --examples $(or $(EXAMPLES),300)
 
 fuzz: set-up-test    ## models that are nearly right, through the whole compiler, for ten minutes (MINUTES=... or MODELS=...)
 	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10) --models $(or $(MODELS),0)

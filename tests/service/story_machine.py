@@ -1,0 +1,378 @@
+"""Owners, devices, operators and time do what they like, in any order; what must hold, holds after every step.
+
+The rules speak HTTP as users and agents do. What each may change is foretold by `story_model.py`; the invariants
+compare that with the rows. `python -m tests.service.story_campaign` runs many more examples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+from zlib import crc32
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sqlalchemy import select
+
+from device_agents import wire as p
+from service import states
+from service.database.models import Attempt, Device, DeviceEvent, Event, Result, Run, Strike
+from service.identifiers import digest_of
+from tests.service.board import Board
+from tests.service.farms import TestFarm
+from tests.service.story_model import (
+    LEASE_S,
+    OPEN,
+    QUEUE_S,
+    Lease,
+    Track,
+    after_report,
+    forget_everything,
+    let_time_pass,
+)
+
+BOARDS = (("x86 one", "x86-64", ("x86-64-v3",)), ("x86 two", "x86-64", ("x86-64-v3",)),
+          ("x86 other", "server", ("x86-64-v3",)), ("pi", "raspberry-pi-4", ("raspberry-pi-4",)))  # fmt: skip
+OUTCOMES = (
+    p.Outcome("succeeded"),
+    p.Outcome("succeeded"),
+    *(p.Outcome("failed", cause, "a.code", "m") for cause in ("user", "model", "limits", "compiler", "policy")),
+    *(p.Outcome("failed", cause, "a.code", "m") for cause in ("infra", "service", "device")),
+    p.Outcome("failed", "device", "step.killed", "m"),
+    p.Outcome("failed", "policy", "envelope.expired", "m"),
+    p.Outcome("failed", "policy", "download.digest", "m"),
+    p.Outcome("failed", "infra", "agent.internal", "m"),
+    p.Outcome("failed", "infra", "agent.stopped", "m"),
+    p.Outcome("inconclusive", "device", "device.hot", "m"),
+    p.Outcome("cancelled", "user", "run.cancelled", "m"),
+)  # fmt: skip
+JUMPS_S = (22.0, 90.0, 700.0, 4000.0, 23000.0)
+PICK = st.integers(0, 1 << 16).map(lambda number: crc32(str(number).encode()))
+"""Of all size alike: the library prefers small numbers."""
+
+
+class Story(RuleBasedStateMachine):
+    """`farm` and `built` (bundles by target) are those of the test; every example begins on empty tables."""
+
+    farm: TestFarm
+    built: dict[str, str]
+    seen: Counter[str]
+    """What has happened in all examples together: a test that nothing happens in proves nothing."""
+
+    @initialize()
+    def begin(self) -> None:
+        with self.farm.farm.database.transaction() as session:
+            forget_everything(session)
+        self.now = 0.0
+        self.tracks: dict[str, Track] = {}
+        self.keys: dict[str, tuple[dict[str, Any], str]] = {}
+        self.boards = [
+            self.farm.board(name=name, device_class=kind, targets=targets) for name, kind, targets in BOARDS
+        ]  # fmt: skip
+        self.removed: set[str] = set()
+        self.held: set[str] = set()
+        for pick in (0, 3, 24, 2):
+            self.submit(pick, "")
+
+    # What owners do
+
+    def body(self, pick: int) -> dict[str, Any]:
+        target = ("x86-64-v3", "x86-64-v3", "raspberry-pi-4")[pick % 3]
+        fitting = [board for board in self.boards if target in board.description.targets]
+        board = fitting[pick // 3 % len(fitting)]
+        where: tuple[dict[str, Any], ...] = ({}, {}, {"device_class": board.description.device_class},
+                                             {"device": board.device_id})  # fmt: skip
+        return {"bundle": self.built[target], "allow_waiting": True, **where[pick // 12 % 4]}
+
+    @rule(pick=PICK, key=st.sampled_from(("", "", "a", "b")))
+    def ask(self, pick: int, key: str) -> None:
+        self.submit(pick, key)
+
+    def submit(self, pick: int, key: str) -> None:
+        body, headers = self.body(pick), {"Idempotency-Key": f"key-{key}"} if key else {}
+        answer = self.farm.http.post("/runs", json=body, headers=headers)
+        known = self.keys.get(key)
+        if known is not None and known[0] != body:
+            assert (answer.status_code, answer.json()["code"]) == (422, "idempotency.reused")
+            return
+        if body.get("device") in self.removed and known is None:
+            assert answer.json()["code"] == "device.removed"
+            return
+        assert answer.status_code == 202, answer.text
+        run_id = answer.json()["id"]
+        if known is not None:
+            assert run_id == known[1], "the same request again is the same run"
+            self.seen["replayed"] += 1
+            return
+        if key:
+            self.keys[key] = (body, run_id)
+        assert run_id not in self.tracks
+        self.tracks[run_id] = Track(run_id, body, self.now)
+
+    @precondition(lambda self: self.tracks)
+    @rule(pick=PICK)
+    def cancel(self, pick: int) -> None:
+        if pick % 3:
+            return
+        track = self.any_of(list(self.tracks.values()), pick)
+        assert self.farm.http.post(f"/runs/{track.id}/cancel").status_code == 202
+        if track.state == "queued":
+            track.allowed = frozenset({"cancelled"})
+        track.is_cancelled = track.is_cancelled or track.state in OPEN
+
+    # What devices do
+
+    @staticmethod
+    def any_of(things: list[Any], pick: int) -> Any:
+        return things[pick % len(things)]
+
+    def asked(self, board: Board, ask: Any) -> Any:
+        """An answer; a credential that ran out is renewed as an agent does."""
+        answer = ask()
+        if answer.status_code == 401 and board.device_id not in self.removed:
+            renewed = board.try_renew()
+            assert renewed.status_code == 200, renewed.text
+            board.credential = p.loads(p.Credential, renewed.content).token
+            answer = ask()
+        return answer
+
+    @rule(pick=PICK, is_lost=st.integers(0, 5).map(lambda number: number == 5))
+    def want(self, pick: int, is_lost: bool) -> None:
+        self.lease(self.any_of(self.boards, pick), is_lost)
+
+    @rule()
+    def want_all(self) -> None:
+        """Every board that has nothing to do asks for work."""
+        busy = {track.live.board.device_id for track in self.tracks.values() if track.live}
+        for board in self.boards:
+            if board.device_id not in busy:
+                self.lease(board, False)
+
+    def lease(self, board: Board, is_lost: bool) -> None:
+        answer = self.asked(board, board.try_lease)
+        if board.device_id in self.removed:
+            assert answer.status_code in (401, 403)
+            return
+        self.give_up(board)
+        assert answer.status_code in (200, 204), answer.text
+        if answer.status_code == 204:
+            return
+        work = p.loads(p.Assignment, answer.content)
+        track = self.tracks[work.run_id]
+        assert "queued" in track.allowed | {track.state}, "only what waits is given away"
+        assert board.device_id not in self.held
+        assert track.body.get("device") in (None, board.device_id)
+        assert track.body.get("device_class") in (None, board.description.device_class)
+        assert track.live is None
+        assert work.attempt == len(track.leases) + 1
+        self.seen["leased, answer lost" if is_lost else "leased"] += 1
+        track.leases.append(Lease(track, work.attempt, board, work, self.now + LEASE_S, is_heard=not is_lost))
+        track.allowed, track.state = frozenset({"leased"}), "leased"
+
+    def give_up(self, board: Board) -> None:
+        for track in self.tracks.values():
+            if track.live is not None and track.live.board is board:
+                track.lost()
+
+    def leases(self) -> list[Lease]:
+        return [lease for track in self.tracks.values() for lease in track.leases if lease.is_heard]
+
+    @precondition(lambda self: self.leases())
+    @rule(pick=PICK, kind=st.sampled_from(("heartbeat", "event", "weights")))
+    def write(self, pick: int, kind: str) -> None:
+        lease: Lease = self.any_of(self.leases(), pick)
+        board, work = lease.board, lease.work
+        acts = {
+            "heartbeat": lambda: board.heartbeat(work, steps_done=pick % 7),
+            "event": lambda: board.send_events(work, p.Event(1, 1.0, "log", message="hello")),
+            "weights": lambda: board.put_weights(work, b"w", digest_of(b"w")),
+        }
+        answer = self.asked(board, acts[kind])
+        if board.device_id in self.removed:
+            assert answer.status_code in (401, 403)
+        elif lease.is_live:
+            assert answer.status_code in (200, 201), answer.text
+            if kind != "weights":
+                lease.run.allowed = frozenset({"running"})
+            if kind == "heartbeat":
+                lease.expires_at = self.now + LEASE_S
+        else:
+            late = kind == "weights" and self.may_count(lease)
+            assert answer.status_code == (201 if late else 409), answer.text
+
+    def may_count(self, lease: Lease) -> bool:
+        track = lease.run
+        if lease.is_live:
+            return True
+        return track.state == "queued" and lease.n == len(track.leases) and lease.report is None
+
+    @precondition(lambda self: self.leases())
+    @rule(pick=PICK, outcome=st.sampled_from(OUTCOMES), is_lost=st.booleans())
+    def end(self, pick: int, outcome: p.Outcome, is_lost: bool) -> None:
+        self.report(self.any_of(self.leases(), pick), outcome, is_lost)
+
+    @precondition(lambda self: any(lease.is_live for lease in self.leases()))
+    @rule(pick=PICK, outcome=st.sampled_from(OUTCOMES), is_lost=st.booleans())
+    def end_live(self, pick: int, outcome: p.Outcome, is_lost: bool) -> None:
+        self.report(self.any_of([lease for lease in self.leases() if lease.is_live], pick), outcome, is_lost)
+
+    def report(self, lease: Lease, outcome: p.Outcome, is_lost: bool) -> None:
+        board, track = lease.board, lease.run
+        envelope = board.envelope(board.make_report(lease.work, outcome))
+        path = p.attempt_path(p.REPORT_PATH, lease.work.lease_token)
+        answer = self.asked(board, lambda: board.post(path, envelope))
+        if board.device_id in self.removed:
+            assert answer.status_code in (401, 403)
+            return
+        if lease.report is not None:
+            is_same = lease.report.payload == envelope.payload
+            self.seen["reported again" if is_same else "another report"] += 1
+            assert answer.status_code == (200 if is_same else 409), answer.text
+            return
+        assert answer.status_code == 200, answer.text
+        said = p.loads(p.ReportResponse, answer.content).state
+        self.seen[said if lease.is_live else f"{said} late"] += 1
+        counts = self.may_count(lease)
+        assert said == ("recorded" if counts else "superseded")
+        lease.report = envelope
+        if counts:
+            track.lost()
+            track.allowed = after_report(track, outcome)
+            track.is_won = outcome.state == "succeeded"
+        if is_lost:  # the board did not hear the answer, and sends it again
+            again = self.asked(board, lambda: board.post(path, envelope))
+            assert p.loads(p.ReportResponse, again.content).state == "already-recorded"
+
+    @precondition(lambda self: self.leases())
+    @rule(pick=PICK, other=PICK)
+    def steal(self, pick: int, other: int) -> None:
+        """A device writes with a token that it was not given."""
+        lease: Lease = self.any_of(self.leases(), pick)
+        thief = self.any_of([board for board in self.boards if board is not lease.board], other)
+        path = p.attempt_path(p.REPORT_PATH, lease.work.lease_token)
+        envelope = thief.envelope(thief.make_report(lease.work))
+        answers = (self.asked(thief, lambda: thief.heartbeat(lease.work)),
+                   self.asked(thief, lambda: thief.post(path, envelope)))  # fmt: skip
+        for answer in answers:
+            assert answer.status_code in ((401, 403) if thief.device_id in self.removed else (409,)), answer.text
+
+    @rule(pick=PICK)
+    def restart(self, pick: int) -> None:
+        board: Board = self.any_of(self.boards, pick)
+        if board.device_id in self.removed:
+            assert board.try_renew(session="another-session").status_code == 403
+            return
+        board.restart()
+        self.give_up(board)
+
+    # What operators and time do
+
+    @rule(pick=PICK, act=st.sampled_from(("quarantine", "release", "release", "remove")))
+    def operate(self, pick: int, act: str) -> None:
+        board: Board = self.any_of(self.boards, pick)
+        if pick >> 8 & (15 if act == "remove" else 1):
+            return
+        path = f"/devices/{board.device_id}"
+        answer = self.farm.http.delete(path) if act == "remove" else self.farm.http.post(f"{path}/{act}", json={})
+        if board.device_id in self.removed:
+            assert answer.status_code == (200 if act == "remove" else 409)
+            return
+        assert answer.status_code == 200, answer.text
+        (self.held.add if act == "quarantine" else self.held.discard)(board.device_id)
+        if act == "remove":
+            self.removed.add(board.device_id)
+
+    @rule(seconds=st.sampled_from(JUMPS_S))
+    def wait(self, seconds: float) -> None:
+        with self.farm.farm.database.transaction() as session:
+            let_time_pass(session, seconds)
+        self.now += seconds
+
+    @rule()
+    def sweep(self) -> None:
+        self.farm.sweep()
+        for track in self.tracks.values():
+            if track.live is not None and track.live.expires_at <= self.now:
+                track.lost()
+            elif track.state == "queued" and track.since + QUEUE_S <= self.now:
+                track.allowed = frozenset({"queued", "expired"})
+
+    # What always holds
+
+    @invariant()
+    def nothing_is_lost_doubled_or_untold(self) -> None:
+        if not hasattr(self, "tracks"):
+            return
+        with self.farm.farm.database.read() as session:
+            runs = {run.id: run for run in session.scalars(select(Run))}
+            attempts = list(session.scalars(select(Attempt).order_by(Attempt.n)))
+            results = list(session.scalars(select(Result)))
+            devices = list(session.scalars(select(Device)))
+            strikes = Counter(session.scalars(select(Strike.device_id)))
+            told = list(
+                session.execute(select(Event.subject, Event.body).where(Event.kind == "state").order_by(Event.id))
+            )
+            noted = list(session.execute(select(DeviceEvent.device_id, DeviceEvent.kind).order_by(DeviceEvent.id)))
+        assert runs.keys() == self.tracks.keys()
+        self.check_runs(runs, attempts)
+        self.check_results(runs, attempts, results)
+        for run_id, run in runs.items():
+            check_history(states.RUN, [body["state"] for subject, body in told if subject == run_id], run.state)
+        self.check_devices(devices, strikes, noted)
+
+    def check_runs(self, runs: dict[str, Run], attempts: list[Attempt]) -> None:
+        live = [one for one in attempts if one.state in ("leased", "running")]
+        assert max(Counter(one.run_id for one in live).values(), default=0) <= 1
+        assert max(Counter(one.device_id for one in live).values(), default=0) <= 1
+        for track in self.tracks.values():
+            run, mine = runs[track.id], [one for one in attempts if one.run_id == track.id]
+            assert run.state in track.allowed, f"{run.id}: {track.state} -> {run.state}, foretold {set(track.allowed)}"
+            if run.state == "queued" and track.state != "queued":
+                track.since = self.now
+            if run.state != track.state:
+                self.seen[f"{track.state} -> {run.state}"] += 1
+            track.state, track.allowed = run.state, frozenset({run.state})
+            assert [one.n for one in mine] == list(range(1, len(track.leases) + 1))
+            assert run.attempts == len(mine)
+            assert [one.device_id for one in mine] == [lease.board.device_id for lease in track.leases]
+            assert [one.state in ("leased", "running") for one in mine] == [lease.is_live for lease in track.leases]
+            assert (run.state in ("leased", "running")) == (track.live is not None)
+            assert (run.finished_at is None) == (run.state in OPEN)
+            typed = run.cause is not None and run.code is not None and run.message != ""
+            assert typed == (run.state not in OPEN and run.state != "succeeded")
+
+    def check_results(self, runs: dict[str, Run], attempts: list[Attempt], results: list[Result]) -> None:
+        owner = {(lease.run.id, lease.n): lease for track in self.tracks.values() for lease in track.leases}
+        sent = {one.id: owner[one.run_id, one.n] for one in attempts}
+        accepted = {key for key, lease in sent.items() if lease.report is not None}
+        assert {one.attempt_id for one in results} == accepted, "each accepted report is kept once, and no other"
+        for one in results:
+            lease = sent[one.attempt_id]
+            assert one.report["device_id"] == lease.board.device_id
+            assert one.report["run_id"] == lease.run.id
+        recorded = Counter(one.run_id for one in results if one.state == "recorded")
+        for track in self.tracks.values():
+            assert recorded[track.id] <= 1
+            assert (track.state == "succeeded") == track.is_won
+            assert not track.is_won or recorded[track.id] == 1
+            assert runs[track.id].state not in OPEN or recorded[track.id] == 0
+
+    def check_devices(self, devices: list[Device], strikes: Counter[str], noted: list[Any]) -> None:
+        assert {one.id: one.strikes for one in devices if one.strikes} == dict(strikes)
+        for one in devices:
+            if one.state == "quarantined" and one.id not in self.held:
+                self.seen["quarantined by strikes"] += 1
+            assert (one.state == "removed") == (one.id in self.removed)
+            assert one.id not in self.held or one.state == "quarantined"
+            assert one.strikes < 3 or one.state != "active"
+            told = {"quarantined": "quarantined", "released": "active", "removed": "removed"}
+            lines = [told[kind] for device_id, kind in noted if device_id == one.id and kind in told]
+            check_history(states.DEVICE, ["active", *lines], one.state)
+
+
+def check_history(machine: states.Machine, told: list[str], state: str) -> None:
+    """That what was told leads from the first state to the last, each step a line of the table."""
+    ways = {(source, one.target) for one in machine.transitions for source in one.sources}
+    assert (told[0], told[-1]) == (machine.first, state), told
+    assert all(step in ways for step in pairwise(told)), told
