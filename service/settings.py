@@ -91,6 +91,9 @@ class Settings(BaseSettings):
     """Attempts in a row that failed because of the device, and quarantine it."""
     device_retry_s: float = 600.0
     """A run that failed on a device for a reason that may pass is kept from it so long, or until it has worked."""
+    canary_s: float = Field(default=600.0, ge=0)
+    """Until a device that strikes have quarantined is given its first canary run; the pause doubles with each that
+    fails. 0: none are given, an operator releases."""
     isolation_level: int = 0
     """Least isolation of a device that is given work (0 to 4)."""
     credential_s: float = Field(default=3600.0, le=3600.0)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from service.canary import sending as canaries
 from service.database.models import (
     LIVE_ATTEMPT_STATES,
     Attempt,
@@ -152,6 +153,15 @@ def expire_runs(farm: Farm) -> None:
     _each(farm, ids, expire)
 
 
+def send_canaries(farm: Farm) -> None:
+    """Let quarantined devices show that they work again."""
+
+    def give(session: Session, device_id: str) -> None:
+        canaries.send(session, farm, device_id)
+
+    _each(farm, canaries.due(farm), give)
+
+
 def forget_secrets(farm: Farm) -> None:
     """Delete links, sessions, credentials, tokens and idempotency records an hour after they ran out."""
     before = time.time() - FORGET_AFTER_S
@@ -167,7 +177,8 @@ def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]
 
 
 STEPS: tuple[Callable[[Farm], None], ...] = (
-    ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, expire_runs, forget_secrets,
+    ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, expire_runs, send_canaries,
+    forget_secrets,
 )  # fmt: skip
 
 

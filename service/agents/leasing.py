@@ -46,6 +46,8 @@ class Seeker:
     """False: quarantined, or isolated less than the farm asks."""
     untried: ColumnElement[bool]
     """Over `Run`: it has not failed on this device."""
+    only_canary: bool
+    """Strikes quarantine it: it may show that it works again, and nothing else."""
 
 
 def seek(
@@ -65,7 +67,9 @@ def seek(
 
 
 def _seeker(device: Device, settings: Settings) -> Seeker:
-    is_welcome = device.state == "active" and device.isolation_level >= settings.isolation_level
+    only_canary = device.state == "quarantined" and device.quarantined_for == blame.BY_STRIKES and not device.canary_off
+    is_isolated = device.isolation_level >= settings.isolation_level
+    is_welcome = (device.state == "active" or only_canary) and is_isolated
     return Seeker(
         device.id,
         device.device_class,
@@ -73,6 +77,7 @@ def _seeker(device: Device, settings: Settings) -> Seeker:
         frozenset(device.features),
         is_welcome=is_welcome,
         untried=attempts.untried(device, settings),
+        only_canary=only_canary,
     )
 
 
@@ -90,7 +95,7 @@ def candidates(session: Session, seeker: Seeker) -> list[str]:
         .where(Run.state == "queued", Run.target.in_(seeker.targets), Run.queue_deadline_at > time.time())
         .where((Run.wanted_device_id.is_(None)) | (Run.wanted_device_id == seeker.device_id))
         .where((Run.wanted_device_class.is_(None)) | (Run.wanted_device_class == seeker.device_class))
-        .where(seeker.untried)
+        .where(seeker.untried, *([Run.is_canary] if seeker.only_canary else []))
         .order_by(Run.created_at, Run.id)
         .limit(CANDIDATES)
     )
@@ -108,6 +113,8 @@ def lease(session: Session, farm: Farm, agent: Agent, run_id: str) -> Assignment
     if device.session != agent.session:
         raise voided()
     seeker = _seeker(device, farm.settings)
+    if seeker.only_canary and not run.is_canary:
+        return None
     if not seeker.is_welcome or session.scalar(select(Run.id).where(Run.id == run_id, seeker.untried)) is None:
         return None
     token, limits = new_secret(), _limits(farm.settings)

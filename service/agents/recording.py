@@ -30,6 +30,7 @@ from device_agents.wire import (
 from service import states
 from service.agents.enrolment import Agent
 from service.agents.leasing import voided
+from service.canary import verdict as canary
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run
 from service.devices import blame
 from service.events import service as events
@@ -233,6 +234,9 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
     if time.time() > attempt.deadline_at and ending.state == "cancelled" and not run.cancel_requested:
         ending = attempts.Ending("failed", "limits", "limits.run-time", attempts.OUT_OF_TIME.message,
                                  attempts.OUT_OF_TIME.hint)  # fmt: skip
+    wrong = canary.wrong(run, report) if run.is_canary and ending.state == "succeeded" else ""
+    if wrong:
+        ending = attempts.Ending("failed", "device", "canary.wrong", wrong, "the device computes wrongly; replace it")
     attempts.settle(session, farm.settings, run, attempt, device, ending)
     if run.state in OPEN_RUN_STATES:
         return False

@@ -59,7 +59,7 @@ def strike(session: Session, device: Device, run: Run, *, code: str, message: st
             f"{device.strikes} attempts in a row failed because of this device: {_counted(codes)}; the last: {message}"[
                 :800
             ]
-            + "; mend it, then release it"
+            + "; mend it, then release it (a canary run that is right does so too)"
         )
         _quarantine(session, device, reason, BY_STRIKES)
     return True
@@ -73,6 +73,7 @@ def _counted(codes: Iterable[str]) -> str:
 def _quarantine(session: Session, device: Device, reason: str, why: str) -> None:
     states.move(session, device, "quarantine", message=reason)
     device.state_reason, device.quarantined_for = clean_text(reason, 1000), why
+    device.canary_at, device.canary_failures = 0.0, 0
 
 
 def forget_strikes(session: Session, device: Device) -> None:
@@ -90,10 +91,11 @@ def take_back(session: Session, run: Run, reason: str, *, most: int) -> None:
         note(session, device.id, "strike-taken-back", f"run {run.id}: {reason}")
         session.delete(one)
         if device.strikes < most and device.quarantined_for == BY_STRIKES:
-            _end_quarantine(session, device, "a strike was taken back")
+            end_quarantine(session, device, "a strike was taken back")
 
 
-def _end_quarantine(session: Session, device: Device, reason: str) -> None:
+def end_quarantine(session: Session, device: Device, reason: str) -> None:
+    """The farm itself has found that the reason is gone."""
     states.move(session, device, "release", message=reason)
     device.state_reason, device.quarantined_for = "", ""
 
@@ -115,4 +117,4 @@ def judge_clock(session: Session, device: Device, said: float | None) -> None:
             reason = f"its clock is {abs(off_s):,.0f} s {side} the farm's; set it (NTP): then work comes again"
             _quarantine(session, device, reason, BY_CLOCK)
     elif device.state == "quarantined" and device.quarantined_for == BY_CLOCK:
-        _end_quarantine(session, device, "its clock is right again")
+        end_quarantine(session, device, "its clock is right again")

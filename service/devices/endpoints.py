@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from service.access import FarmDep, OperatorDep, PrincipalDep
 from service.devices import service
 from service.devices.schemas import (
+    CanaryChange,
     DeviceDetail,
     DeviceEventView,
     DeviceView,
@@ -61,6 +62,13 @@ def quarantine_device(device_id: str, body: StateChange, farm: FarmDep, _: Opera
 def release_device(device_id: str, body: StateChange, farm: FarmDep, _: OperatorDep) -> DeviceView:
     """Give a quarantined device work again; its strikes are forgotten."""
     return _set_state(farm, device_id, "active", body.reason)
+
+
+@router.post("/{device_id}/canary")
+def set_canary(device_id: str, body: CanaryChange, farm: FarmDep, _: OperatorDep) -> DeviceView:
+    """Say whether canary runs may bring the device back when strikes have quarantined it; enabled: one comes soon."""
+    with farm.database.transaction() as session:
+        return DeviceView.model_validate(service.set_canary(session, device_id, enabled=body.enabled))
 
 
 @router.delete("/{device_id}")

@@ -31,6 +31,10 @@ class DeviceView(View):
     runner: str | None
     environment: dict[str, Any]
     strikes: int
+    canary_failures: int
+    """Canary runs in a row that were not right, since strikes quarantined it."""
+    canary_off: bool
+    """An operator wants no canary runs for it: only a release brings it back."""
     created_at: Timestamp
     last_seen_at: Timestamp
 
@@ -61,6 +65,12 @@ class EnrolmentTokenCreated(View):
     token: str
     device_class: str | None
     expires_at: Timestamp
+
+
+class CanaryChange(RequestBody):
+    """Whether the farm may try by itself to bring the device back."""
+
+    enabled: bool
 
 
 class StateChange(RequestBody):

@@ -11,10 +11,12 @@ from sqlalchemy.orm import Session
 from service import states
 from service.database.models import Device, DeviceEvent, EnrolmentToken
 from service.database.paging import newest_first
-from service.devices.blame import forget_strikes, hold_alone
+from service.devices.blame import forget_strikes, hold_alone, note
 from service.identifiers import clean_text, new_secret, secret_hash
 from service.problems import Conflict, NotFound
 
+SOON = 1.0
+"""A moment that has passed, and is not 0, which says that nothing has been planned."""
 EVENTS = {"active": "release", "quarantined": "quarantine", "removed": "remove"}
 
 
@@ -53,6 +55,17 @@ def set_state(session: Session, device_id: str, state: str, reason: str) -> Devi
     if state == "active":
         device.released_at = time.time()
         forget_strikes(session, device)
+    return device
+
+
+def set_canary(session: Session, device_id: str, *, enabled: bool) -> Device:
+    """Turn canary runs on (the next one comes at once) or off for a device. Raises: NotFound."""
+    device = hold_alone(session, device_id) or find(session, device_id)
+    device.canary_off = not enabled
+    device.canary_at = min(device.canary_at or SOON, SOON) if enabled else device.canary_at
+    note(
+        session, device.id, "canary", "an operator turned canary runs on" if enabled else "an operator turned them off"
+    )
     return device
 
 

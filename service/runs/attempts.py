@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service import states
+from service.canary import verdict as canary
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Run
 from service.devices import blame
 from service.identifiers import clean_text
@@ -93,6 +94,9 @@ def settle(
     stays as it is.
     """
     end_attempt(session, attempt, ending)
+    if run.is_canary:
+        _settle_canary(session, settings, run, attempt, device, ending)
+        return
     if ending.state == "succeeded":
         blame.forget_strikes(session, device)
         device.succeeded_at = time.time()
@@ -119,6 +123,17 @@ def settle(
         mine = update(Attempt).where(Attempt.run_id == run.id, Attempt.strike == COUNTED)
         session.execute(mine.values(strike=TAKEN_BACK))
     end_run(session, run, last)
+
+
+def _settle_canary(
+    session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending
+) -> None:  # fmt: skip
+    """One attempt settles it, whatever it was, and says something of the device only."""
+    if run.state not in OPEN_RUN_STATES or run.attempts != attempt.n:
+        return
+    end_run(session, run, replace(ending, state="failed") if ending.state == "lost" else ending)
+    message = f"{ending.code or ending.state}: {ending.message}"
+    canary.conclude(session, settings, run, device, is_right=ending.state == "succeeded", message=message)
 
 
 def _key(ending: Ending) -> tuple[str, str | None, str | None]:

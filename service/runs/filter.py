@@ -11,7 +11,10 @@ from service.database.models import OPEN_RUN_STATES, Bundle, Run
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs to list; what is empty does not restrict. State `open`: any in which a run has not ended."""
+    """Which runs to list; what is empty does not restrict. State `open`: any in which a run has not ended.
+
+    Canary runs, which are the farm's own, are never listed.
+    """
 
     state: str = ""
     mode: str = ""
@@ -30,6 +33,7 @@ class RunFilter:
             (Run.device_id, self.device), (Run.measurement_class, self.measurement_class), (Run.verdict, self.verdict),
             (Bundle.model_name, self.model), (Bundle.plan_name, self.plan),
         )  # fmt: skip
+        ours = [Run.is_canary.is_(False)]
         if self.state == "open":
-            return [Run.state.in_(OPEN_RUN_STATES), *(column == value for column, value in pairs[1:] if value)]
-        return [column == value for column, value in pairs if value]
+            return [*ours, Run.state.in_(OPEN_RUN_STATES), *(column == value for column, value in pairs[1:] if value)]
+        return [*ours, *(column == value for column, value in pairs if value)]

@@ -1,0 +1,121 @@
+"""Gives canary runs to quarantined devices: the sweeper's step, and what it needs (model, bundle, data, owner)."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import time
+from functools import cache
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from device_agents.wire import RunSettings
+from service.canary import reference
+from service.database.models import OPEN_RUN_STATES, ApiKey, Bundle, Device, Run
+from service.datasets import service as datasets
+from service.datasets.npz import ArrayInfo
+from service.devices import blame
+from service.events import service as events
+from service.farm import Farm
+from service.identifiers import new_secret, secret_hash
+from service.jobs import service as jobs
+from service.jobs.request import CompileRequest, compiler_version
+
+OWNER = "pockfarm canary"
+NAME = "canary"
+SILENT_AFTER_S = 90.0
+COMPILE_PAUSE_S = 15.0
+"""Between two looks for the bundle."""
+WAIT_S = 900.0
+"""How long a canary run waits for its device."""
+BATCH = 20
+
+
+@cache
+def model() -> bytes:
+    """The canary model's file."""
+    return (Path(__file__).parent / "model.onnx").read_bytes()
+
+
+def due(farm: Farm) -> list[str]:
+    """Ids of devices that strikes have quarantined, that ask for work, and whose pause is over."""
+    if farm.settings.canary_s <= 0:
+        return []
+    now = time.time()
+    query = select(Device.id).where(*_is_due(now), Device.last_seen_at > now - SILENT_AFTER_S)
+    with farm.database.read() as session:
+        return list(session.scalars(query.limit(BATCH)))
+
+
+def _is_due(now: float):  # type: ignore[no-untyped-def]
+    return (Device.state == "quarantined", Device.quarantined_for == blame.BY_STRIKES, Device.canary_off.is_(False),
+            Device.canary_at <= now)  # fmt: skip
+
+
+def send(session: Session, farm: Farm, device_id: str) -> Run | None:
+    """A canary run for the device if it is still due; else, or while its bundle is being built, None."""
+    now = time.time()
+    query = select(Device).where(Device.id == device_id, *_is_due(now)).with_for_update(skip_locked=True)
+    device = session.scalar(query, execution_options=blame.FRESH)
+    if device is None:
+        return None
+    if device.canary_at == 0:  # just quarantined: who mends it gets some time
+        device.canary_at = now + farm.settings.canary_s
+        return None
+    mine = select(Run.id).where(Run.is_canary, Run.wanted_device_id == device.id, Run.state.in_(OPEN_RUN_STATES))
+    device.canary_at = now + COMPILE_PAUSE_S
+    bundle = None if session.scalar(mine.limit(1)) else _bundle(session, farm, device)
+    return _send(session, farm, device, bundle) if bundle is not None else None
+
+
+def _bundle(session: Session, farm: Farm, device: Device) -> Bundle | None:
+    """The canary's bundle for one of the device's targets; None while it is compiled, or if none can be."""
+    stored = farm.storage.put(io.BytesIO(model()), limit_bytes=len(model()))
+    plan, spec = SparsePlan.parse("full"), TrainingSpec.parse(reference.SPEC)
+    version = compiler_version(farm.settings)
+    for target in device.targets:
+        request = CompileRequest(stored.digest, stored.size_bytes, NAME, plan, spec, target, version)
+        job = jobs.submit(session, request, api_key_id=_owner(session), settings=farm.settings)
+        bundle = session.get(Bundle, job.bundle_digest) if job.bundle_digest else None
+        if bundle is None or set(bundle.required_features) <= set(device.features):
+            return bundle
+    return None
+
+
+def _send(session: Session, farm: Farm, device: Device, bundle: Bundle) -> Run:
+    seed = secrets.randbelow(1 << 31)
+    data = reference.archive(seed)
+    stored = farm.storage.put(io.BytesIO(data), limit_bytes=len(data))
+    arrays = {
+        name: ArrayInfo(str(array.dtype), array.shape) for name, array in zip("xy", reference.data(seed), strict=True)
+    }
+    dataset = datasets.keep(session, stored, arrays, name=NAME)
+    run = Run(
+        api_key_id=_owner(session),
+        bundle_digest=bundle.digest,
+        target=bundle.target,
+        wanted_device_id=device.id,
+        settings=RunSettings("train", steps=reference.STEPS, seed=seed),
+        dataset_digest=dataset.digest,
+        is_canary=True,
+        queue_deadline_at=time.time() + WAIT_S,
+    )
+    session.add(run)
+    session.flush()
+    events.add(session, run.id, "state", state="queued")
+    blame.note(session, device.id, "canary", f"run {run.id} is to show whether it works again")
+    return run
+
+
+def _owner(session: Session) -> str:
+    """The key that the farm's own jobs and runs belong to; nobody has its secret."""
+    found = session.scalar(select(ApiKey.id).where(ApiKey.name == OWNER, ApiKey.revoked_at.is_not(None)))
+    if found is not None:
+        return found
+    key = ApiKey(name=OWNER, role="user", secret_hash=secret_hash(new_secret()), revoked_at=time.time())
+    session.add(key)
+    session.flush()
+    return key.id
