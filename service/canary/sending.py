@@ -89,9 +89,8 @@ def _send(session: Session, farm: Farm, device: Device, bundle: Bundle) -> Run:
     seed = secrets.randbelow(1 << 31)
     data = reference.archive(seed)
     stored = farm.storage.put(io.BytesIO(data), limit_bytes=len(data))
-    arrays = {
-        name: ArrayInfo(str(array.dtype), array.shape) for name, array in zip("xy", reference.data(seed), strict=True)
-    }
+    x, y = reference.data(seed)
+    arrays = {"x": ArrayInfo(str(x.dtype), x.shape), "y": ArrayInfo(str(y.dtype), y.shape)}
     dataset = datasets.keep(session, stored, arrays, name=NAME)
     run = Run(
         api_key_id=_owner(session),

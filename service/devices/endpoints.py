@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from service.access import FarmDep, OperatorDep, PrincipalDep
 from service.devices import service
+from service.devices.marks import marks_of
 from service.devices.schemas import (
     CanaryChange,
     DeviceDetail,
@@ -47,9 +48,10 @@ def list_devices(
 def show_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceDetail:
     """One device and its health history."""
     with farm.database.read() as session:
-        device = DeviceView.model_validate(service.find(session, device_id))
+        found = service.find(session, device_id)
+        device, marks = DeviceView.model_validate(found), marks_of(session, found)
         lines = [DeviceEventView.model_validate(line) for line in service.history(session, device_id)]
-    return DeviceDetail(**device.model_dump(), history=lines)
+    return DeviceDetail(**device.model_dump(), marks=marks, history=lines)
 
 
 @router.post("/{device_id}/quarantine")

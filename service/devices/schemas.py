@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from service.devices.marks import DeviceMark
 from service.schemas import RequestBody, Timestamp, View
 
 
@@ -50,6 +51,8 @@ class DeviceEventView(View):
 class DeviceDetail(DeviceView):
     """A device with its health history, the newest line first."""
 
+    marks: list[DeviceMark]
+    """What its newest results say of it together: always noisy, unlike its peers, figures that cannot be."""
     history: list[DeviceEventView]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Literal
 
 from sqlalchemy import func, select
@@ -78,15 +78,17 @@ def _tries(session: Session, job: Job) -> list[JobTry]:
     lines = session.scalars(
         select(Event).where(Event.subject == job.id, Event.kind == "state").order_by(Event.id)
     ).all()
-    tries = []
-    for line, following in pairwise([*lines, None]):
-        if line.body.get("state") == "compiling":
-            decision = "still at work" if following is None else _followed(following)
-            tries.append(JobTry(n=int(line.body.get("attempt", 0)), began_at=line.at, decision=decision))
-    return tries
+    return [
+        JobTry(n=int(line.body.get("attempt", 0)), began_at=line.at, decision=_followed(lines[place + 1 : place + 2]))
+        for place, line in enumerate(lines)
+        if line.body.get("state") == "compiling"
+    ]
 
 
-def _followed(line: Event) -> str:
+def _followed(lines: Sequence[Event]) -> str:
+    if not lines:
+        return "still at work"
+    line = lines[0]
     if line.body.get("state") == "queued":
         return f"{line.body.get('reason') or 'it was given back'}; it went back into the queue"
     said = line.body.get("message")
@@ -119,7 +121,7 @@ def _expected(session: Session, ahead: int, busy: int) -> tuple[float | None, Su
         .order_by(Job.id.desc())
         .limit(NEWEST)
     )
-    took = [max(0.0, float(one)) for one in session.scalars(newest)]
+    took = [max(0.0, one or 0.0) for one in session.scalars(newest)]
     if not busy:
         return None, "unknown", "whether a worker is up is not known"
     if not took:

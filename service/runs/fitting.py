@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from sqlalchemy import Select, Text, cast, select
 from sqlalchemy.orm import Session
@@ -20,8 +21,16 @@ SILENT_AFTER_S = 90.0
 """A device that has not asked for work or sent a heartbeat for so long is taken to be away."""
 MOST_DEVICES = 200
 """That are looked at for one answer."""
-FREE, BUSY, TRIED, SILENT, QUARANTINED = "free", "busy", "tried", "silent", "quarantined"
-ISOLATION, FEATURES, TARGET, REMOVED = "isolation", "features", "target", "removed"
+Code = Literal["free", "busy", "tried", "silent", "quarantined", "isolation", "features", "target", "removed"]
+FREE: Final = "free"
+BUSY: Final = "busy"
+TRIED: Final = "tried"
+SILENT: Final = "silent"
+QUARANTINED: Final = "quarantined"
+ISOLATION: Final = "isolation"
+FEATURES: Final = "features"
+TARGET: Final = "target"
+REMOVED: Final = "removed"
 FITS = (FREE, BUSY)
 
 
@@ -47,7 +56,7 @@ class Standing:
     """How one device stands to a run: `code` says what keeps it, `says` in words."""
 
     device: Device
-    code: str
+    code: Code
     says: str
     until: float | None = None
     """When that passes by itself, as far as is known."""
@@ -65,7 +74,7 @@ def standings(session: Session, settings: Settings, wish: Wish, run: Run | None 
     busy = _busy(session, [device.id for device in devices])
     spent = _spent(session, run) if run is not None else {}
     found = [_standing(settings, wish, one, busy.get(one.id), spent.get(one.id)) for one in devices]
-    order = (FREE, BUSY, TRIED, QUARANTINED, SILENT, ISOLATION, FEATURES, TARGET, REMOVED)
+    order: tuple[Code, ...] = (FREE, BUSY, TRIED, QUARANTINED, SILENT, ISOLATION, FEATURES, TARGET, REMOVED)
     return sorted(found, key=lambda one: (order.index(one.code), one.device.name))
 
 
@@ -87,7 +96,7 @@ def classes(session: Session) -> list[str]:
     return sorted(session.scalars(query))
 
 
-def _meant(wish: Wish) -> Select[tuple[Device]]:
+def _meant(wish: Wish) -> Select[Device]:
     query = select(Device).order_by(Device.state, Device.last_seen_at.desc())
     if wish.device_id is not None:
         return query.where(Device.id == wish.device_id)

@@ -102,6 +102,6 @@ def _lengths(session: Session, run: Run, fitting: Sequence[Standing]) -> tuple[l
         .order_by(Attempt.id.desc())
         .limit(LOOKED_AT)
     )
-    rows = [(max(0.0, float(took)), digest == run.bundle_digest) for took, digest in session.execute(query)]
+    rows = [(max(0.0, took or 0.0), digest == run.bundle_digest) for took, digest in session.execute(query)]
     alike = [took for took, is_same in rows if is_same]
     return (alike, True) if alike else ([took for took, _ in rows], False)

@@ -163,7 +163,7 @@ def waiting_of(session: Session, settings: Settings, run: Run) -> Waiting:
     code, says = waiting_words(run, found, seen)
     shown = [
         DeviceWhy(device_id=one.device.id, name=one.device.name, device_class=one.device.device_class, code=one.code,
-                  says=one.says, until=one.until)  # type: ignore[arg-type]
+                  says=one.says, until=one.until)
         for one in found[:SHOWN_DEVICES]
     ]  # fmt: skip
     return Waiting(

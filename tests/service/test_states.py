@@ -50,7 +50,7 @@ def state_writes(text: str) -> Iterator[int]:
     for node in ast.walk(ast.parse(text)):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         flat = [part for one in targets for part in (one.elts if isinstance(one, ast.Tuple) else [one])]
-        if any(isinstance(one, ast.Attribute) and one.attr == "state" for one in flat):
+        if isinstance(node, ast.stmt) and any(isinstance(one, ast.Attribute) and one.attr == "state" for one in flat):
             yield node.lineno
         if not isinstance(node, ast.Call):
             continue
@@ -112,7 +112,7 @@ def test_every_pair_that_no_line_names_is_refused(small_farm: TestFarm) -> None:
                     else:
                         move(session, row, event)
                         assert row.state == line.target
-                        if machine.row is not Device:
+                        if not isinstance(row, Device):
                             assert (row.finished_at is not None) == (line.target in machine.ends)
         session.expunge_all()
 

@@ -16,6 +16,8 @@ from service.dashboard.facts import AttemptFacts, DeviceFacts, EventFacts
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Listing, class_chip, state_chip
 from service.dashboard.tables import Column, Row, Table, Value, table
+from service.database.models import Device
+from service.devices.marks import DeviceMark, marks_of
 from service.runs.filter import RunFilter
 
 COLUMNS: tuple[Column, ...] = (
@@ -81,6 +83,7 @@ class DevicePage:
     strip: Figure | None
     history: Table
     runs: Table
+    marks: tuple[DeviceMark, ...]
 
 
 def device_page(session: Session, device_id: str) -> DevicePage | None:
@@ -98,6 +101,7 @@ def device_page(session: Session, device_id: str) -> DevicePage | None:
         strip=_strip(attempts),
         history=history_table(queries.device_history(session, device_id, HISTORY)),
         runs=run_table(queries.runs(session, RunFilter(device=device_id), 20), "Newest runs on it", short=True),
+        marks=tuple(marks_of(session, session.get_one(Device, device_id))),
     )
 
 
