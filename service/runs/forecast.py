@@ -20,6 +20,9 @@ from service.runs.fitting import Standing, spoken
 
 Sureness = Literal["fair", "rough", "unknown"]
 MOST_AHEAD = 1000
+MOST_FREE = 5
+"""Free devices that are asked whether a run ahead would come to them first."""
+FREE_BASIS = "a device that fits is free, and asks for work every few seconds"
 LOOKED_AT = 30
 """Finished attempts that the length of a run is estimated from."""
 ENOUGH = 5
@@ -39,12 +42,17 @@ class Forecast:
     sureness: Sureness
     basis: str
     """What the forecast rests on, in words."""
+    taker: str = ""
+    """The free device that gets it when it asks."""
 
 
 def forecast(session: Session, run: Run, fitting: Sequence[Standing]) -> Forecast | None:
     """None when no device fits: then nothing is known."""
     if not fitting:
         return None
+    for one in [one for one in fitting if one.busy_since is None][:MOST_FREE]:
+        if not _ahead(session, run, [one]):
+            return Forecast(0, False, time.time(), "fair", FREE_BASIS, one.device.name)
     ahead = _ahead(session, run, fitting)
     lengths, are_alike = _lengths(session, run, fitting)
     return estimate(ahead, lengths, [one.busy_since for one in fitting], now=time.time(), are_alike=are_alike)
@@ -57,7 +65,7 @@ def estimate(
     is_more, free = ahead > MOST_AHEAD, sum(since is None for since in busy_since)
     ahead = min(ahead, MOST_AHEAD)
     if not is_more and ahead < free:
-        return Forecast(ahead, False, now, "fair", "a device that fits is free, and asks for work every few seconds")
+        return Forecast(ahead, False, now, "fair", FREE_BASIS)
     if not lengths:
         return Forecast(
             ahead,

@@ -203,7 +203,8 @@ def _in_queue(found: Sequence[Standing], seen: Forecast) -> tuple[str, str]:
     ready = [one for one in found if one.fits]
     free = [one for one in ready if one.code == fitting.FREE]
     if seen.ahead < len(free) and not seen.is_more:
-        return "next", f"It is next: {free[0].device.name} is free and gets it when it asks, in a few seconds."
+        taker = seen.taker or free[0].device.name
+        return "next", f"It is next: {taker} is free and gets it when it asks, in a few seconds."
     least = "at least " if seen.is_more else ""
     ahead = (
         f"{least}{seen.ahead} run{'' if seen.ahead == 1 else 's'} ahead of it" if seen.ahead else "first in the queue"

@@ -87,7 +87,8 @@ def test_a_mended_device_comes_back_by_a_canary_run(farm: TestFarm) -> None:
 
 
 @pytest.mark.parametrize("lie", ["wrong", "missing", "none", "too few"])
-def test_wrong_losses_keep_it_away_for_longer_and_longer(farm: TestFarm, lie: str) -> None:
+def test_wrong_losses_keep_it_away_for_longer_and_longer(small_farm: TestFarm, lie: str) -> None:
+    farm = small_farm
     board = quarantined(farm)
     pauses = []
     for n in (1, 2):
@@ -110,7 +111,8 @@ def test_wrong_losses_keep_it_away_for_longer_and_longer(farm: TestFarm, lie: st
     assert "was not right: canary.wrong: " in history(farm, board)
 
 
-def test_what_was_right_before_is_not_right_again(farm: TestFarm) -> None:
+def test_what_was_right_before_is_not_right_again(small_farm: TestFarm) -> None:
+    farm = small_farm
     board = quarantined(farm)
     first = canary(farm, board)
     board.report(first, DISK)
@@ -121,7 +123,8 @@ def test_what_was_right_before_is_not_right_again(farm: TestFarm) -> None:
 
 
 @pytest.mark.parametrize("end", ["failed", "silent", "restarted", "refused"])
-def test_any_other_end_of_a_canary_is_no_strike_and_no_return(farm: TestFarm, end: str) -> None:
+def test_any_other_end_of_a_canary_is_no_strike_and_no_return(small_farm: TestFarm, end: str) -> None:
+    farm = small_farm
     board = quarantined(farm)
     strikes = shown(farm, board)["strikes"]
     work = canary(farm, board)
@@ -138,7 +141,8 @@ def test_any_other_end_of_a_canary_is_no_strike_and_no_return(farm: TestFarm, en
     assert farm.show(work.run_id)["state"] == "failed"
 
 
-def test_an_operators_quarantine_and_a_clock_get_no_canary(farm: TestFarm) -> None:
+def test_an_operators_quarantine_and_a_clock_get_no_canary(small_farm: TestFarm) -> None:
+    farm = small_farm
     held, late = farm.board(name="held"), farm.board(name="late")
     farm.http.post(f"/devices/{held.device_id}/quarantine", json={})
     late.clock_off_s = 9000.0
@@ -149,7 +153,8 @@ def test_an_operators_quarantine_and_a_clock_get_no_canary(farm: TestFarm) -> No
         assert session.scalars(select(Job)).all() == []
 
 
-def test_an_operator_turns_canaries_off_and_on(farm: TestFarm) -> None:
+def test_an_operator_turns_canaries_off_and_on(small_farm: TestFarm) -> None:
+    farm = small_farm
     board = quarantined(farm)
     path = f"/devices/{board.device_id}/canary"
     assert farm.http.post(path, json={"enabled": False}).json()["canary_off"] is True
@@ -175,7 +180,8 @@ def test_a_device_that_is_away_gets_none(farm: TestFarm) -> None:
     assert shown(farm, board)["state"] == "quarantined"
 
 
-def test_a_release_in_between_is_not_undone_and_canaries_are_not_listed(farm: TestFarm) -> None:
+def test_a_release_in_between_is_not_undone_and_canaries_are_not_listed(small_farm: TestFarm) -> None:
+    farm = small_farm
     board = quarantined(farm)
     work = canary(farm, board)
     farm.http.post(f"/devices/{board.device_id}/release", json={})

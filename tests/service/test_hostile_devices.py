@@ -81,7 +81,8 @@ def test_sensors_that_lie_are_shown_and_marked(small_farm: TestFarm, state: p.De
     assert list(marks(farm, board)) == ["sensors"]
 
 
-def test_figures_that_cannot_be_are_refused_struck_and_marked(farm: TestFarm) -> None:
+def test_figures_that_cannot_be_are_refused_struck_and_marked(small_farm: TestFarm) -> None:
+    farm = small_farm
     digest, board = farm.bundle(), farm.board()
     run = farm.run(bundle=digest)
     assignment = leased(board)
@@ -147,7 +148,8 @@ def test_a_report_of_one_attempt_is_none_of_another(farm: TestFarm) -> None:
     assert farm.show(second_run["id"])["state"] == "succeeded"
 
 
-def test_a_challenge_that_was_signed_for_one_session_starts_no_other(farm: TestFarm) -> None:
+def test_a_challenge_that_was_signed_for_one_session_starts_no_other(small_farm: TestFarm) -> None:
+    farm = small_farm
     board = farm.board()
     challenge = p.loads(
         p.Challenge, board.post(p.CHALLENGE_PATH, p.ChallengeRequest(board.device_id)).content
@@ -207,8 +209,11 @@ def test_mutated_messages_change_nothing_that_was_not_signed(small_farm: TestFar
 
 
 @pytest.mark.parametrize("kind", ["lease", "heartbeat", "events", "renew", "enrol"])
-def test_mutated_requests_are_answered_with_a_type(small_farm: TestFarm, kind: str) -> None:
+def test_mutated_requests_are_answered_with_a_type(
+    small_farm: TestFarm, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     farm = small_farm
+    monkeypatch.setattr(p, "MAX_LONG_POLL_S", 0.0)  # a mutated `wait_s` is no reason to wait
     rng = random.Random(kind)
     farm.run(bundle=farm.bundle())
     board, victim = farm.board(), farm.board(name="victim")
@@ -287,7 +292,8 @@ def test_a_device_that_floods_reports_and_leases_hurts_itself_only(small_farm: T
     assert {farm.show(run_id)["state"] for run_id in runs} == {"succeeded"}
 
 
-def test_a_clock_that_is_wrong_is_told_and_comes_back_when_it_is_right(farm: TestFarm) -> None:
+def test_a_clock_that_is_wrong_is_told_and_comes_back_when_it_is_right(small_farm: TestFarm) -> None:
+    farm = small_farm
     board = farm.board()
     farm.run(bundle=farm.bundle())
     for off_s in (-5000.0, 5000.0, 1e18, float("inf"), float("nan")):

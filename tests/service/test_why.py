@@ -35,7 +35,8 @@ def go_away(farm: TestFarm, device_id: str, seconds: float) -> None:
         session.execute(update(Device).where(Device.id == device_id).values(last_seen_at=time.time() - seconds))
 
 
-def test_a_free_device_is_next(farm: TestFarm) -> None:
+def test_a_free_device_is_next(small_farm: TestFarm) -> None:
+    farm = small_farm
     board = farm.board(name="bench left")
     run = farm.run(bundle=farm.bundle())
     assert run["warnings"] == []
@@ -48,7 +49,8 @@ def test_a_free_device_is_next(farm: TestFarm) -> None:
     assert said["tries"][0]["decision"] == "the run ended with it"
 
 
-def test_a_farm_without_devices_says_so_at_once_and_later(farm: TestFarm) -> None:
+def test_a_farm_without_devices_says_so_at_once_and_later(small_farm: TestFarm) -> None:
+    farm = small_farm
     run = farm.run(bundle=farm.bundle())
     (warning,) = run["warnings"]
     assert (warning["code"], warning["where"]) == ("run.waits", "target")
@@ -58,7 +60,8 @@ def test_a_farm_without_devices_says_so_at_once_and_later(farm: TestFarm) -> Non
     assert "expires in 6 hours" in waiting["says"]
 
 
-def test_an_unknown_class_is_refused_with_near_names_unless_one_wants_to_wait(farm: TestFarm) -> None:
+def test_an_unknown_class_is_refused_with_near_names_unless_one_wants_to_wait(small_farm: TestFarm) -> None:
+    farm = small_farm
     digest = farm.bundle()
     farm.board(name="pi", device_class="raspberry-pi-4", targets=("raspberry-pi-4",))
     farm.board(name="host")
@@ -91,7 +94,8 @@ def test_a_class_whose_devices_cannot_take_it_is_taken_with_a_warning(farm: Test
         "away": "silent", "held": "quarantined", "weak": "features", "pi": "target"}  # fmt: skip
 
 
-def test_a_device_that_is_quarantined_or_away_is_warned_of(farm: TestFarm) -> None:
+def test_a_device_that_is_quarantined_or_away_is_warned_of(small_farm: TestFarm) -> None:
+    farm = small_farm
     digest, board = farm.bundle(), farm.board(name="mine")
     farm.http.post(f"/devices/{board.device_id}/quarantine", json={})
     run = farm.run(bundle=digest, device=board.device_id)
@@ -116,6 +120,17 @@ def test_the_queue_says_who_is_busy_how_many_are_ahead_and_when_it_may_start(far
     assert "may start in about 4 minutes (5 earlier runs of this bundle took 2 minutes to 2 minutes)" in waiting["says"]
     assert "first in the queue" in why(farm, second["id"])["waiting"]["says"]
     assert why(farm, other["id"])["waiting"]["code"] == "unavailable"
+
+
+def test_a_run_ahead_that_wants_another_device_is_not_in_the_way(small_farm: TestFarm) -> None:
+    digest, left = small_farm.bundle(), small_farm.board(name="left")
+    small_farm.run(bundle=digest, device=left.device_id)
+    run = small_farm.run(bundle=digest)
+    assert why(small_farm, run["id"])["waiting"]["position"] == 2
+    small_farm.board(name="right")
+    waiting = why(small_farm, run["id"])["waiting"]
+    assert (waiting["code"], waiting["position"]) == ("next", 1)
+    assert "right is free" in waiting["says"]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +176,8 @@ def test_attempts_tell_what_was_decided_because_of_them(farm: TestFarm) -> None:
     assert why(farm, run["id"])["waiting"]["code"] == "next"
 
 
-def test_a_run_that_kills_two_devices_says_that_the_strikes_were_taken_back(farm: TestFarm) -> None:
+def test_a_run_that_kills_two_devices_says_that_the_strikes_were_taken_back(small_farm: TestFarm) -> None:
+    farm = small_farm
     run = farm.run(bundle=farm.bundle())
     one, two = farm.board(name="one"), farm.board(name="two")
     one.report(leased(one), KILLED)
@@ -173,7 +189,8 @@ def test_a_run_that_kills_two_devices_says_that_the_strikes_were_taken_back(farm
     assert "was taken back: the run was to blame" in said["tries"][0]["decision"]
 
 
-def test_a_running_and_a_late_attempt(farm: TestFarm) -> None:
+def test_a_running_and_a_late_attempt(small_farm: TestFarm) -> None:
+    farm = small_farm
     run = farm.run(bundle=farm.bundle())
     slow, quick = farm.board(name="slow"), farm.board(name="quick")
     work = leased(slow)
@@ -186,7 +203,8 @@ def test_a_running_and_a_late_attempt(farm: TestFarm) -> None:
     assert said["tries"][0]["state"] == "lost"
 
 
-def test_runs_from_before_have_decisions_too(farm: TestFarm) -> None:
+def test_runs_from_before_have_decisions_too(small_farm: TestFarm) -> None:
+    farm = small_farm
     run, board = farm.run(bundle=farm.bundle()), farm.board()
     board.report(leased(board), DISK)
     with farm.farm.database.transaction() as session:
@@ -220,12 +238,14 @@ def test_a_compile_that_waits_is_tried_again_and_ends(farm: TestFarm) -> None:
     assert why(farm, first)["says"] == "It succeeded."
 
 
-def test_what_is_not_there_has_no_why(farm: TestFarm) -> None:
+def test_what_is_not_there_has_no_why(small_farm: TestFarm) -> None:
+    farm = small_farm
     for path in ("/runs/run_x/why", "/jobs/job_x/why"):
         assert farm.http.get(path).status_code == 404
 
 
-def test_expired_runs_say_who_did_not_take_them(farm: TestFarm) -> None:
+def test_expired_runs_say_who_did_not_take_them(small_farm: TestFarm) -> None:
+    farm = small_farm
     run = farm.run(bundle=farm.bundle())
     with farm.farm.database.transaction() as session:
         session.execute(update(Run).values(queue_deadline_at=time.time() - 1))
