@@ -15,7 +15,7 @@ ATTEMPT_COLUMNS = (
     Column("cause", "Cause"),
     Column("code", "Code", "code"),
     Column("message", "Message", wrap=True),
-    Column("decision", "What followed", wrap=True),
+    Column("decision", "What followed", files_only=True),
     Column("created_at", "Started", "time", "UTC"),
     Column("finished_at", "Finished", "time", "UTC"),
 )

@@ -35,7 +35,7 @@ from service.dashboard.pages.training import (
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, class_chip, outcome_chip, state_chip, verdict_chip
 from service.dashboard.tables import Column, Row, Table, table, thinned
 from service.database.models import OPEN_RUN_STATES, Run
-from service.runs.why import why
+from service.runs.why import TryWhy, why
 from service.settings import Settings
 
 EVALUATION_COLUMNS = (
@@ -82,6 +82,7 @@ class RunPage:
     """Why it is where it is."""
     waiting: Table | None
     queue: tuple[Fact, ...]
+    tries: tuple[TryWhy, ...]
     attempts: Table
     downloads: tuple[Fact, ...]
     is_open: bool
@@ -130,6 +131,7 @@ def run_page(session: Session, settings: Settings, run_id: str, sort: str) -> Ru
         says=said.says,
         waiting=waiting_table(said.waiting) if said.waiting else None,
         queue=waiting_facts(said.waiting) if said.waiting else (),
+        tries=tuple(said.tries),
         attempts=attempt_table(said),
         downloads=_downloads(found),
         is_open=is_open,
