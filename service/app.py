@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,15 +13,20 @@ from fastapi import APIRouter, FastAPI
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from starlette.concurrency import run_in_threadpool
 
-from service import health, problems, signing_keys
+from service import problems, signing_keys
 from service.agents import endpoints as agents
 from service.bundles import endpoints as bundles
 from service.dashboard import problem_pages
 from service.dashboard import routes as dashboard
+from service.database.engine import Database
+from service.database.schema import SchemaMismatch, check_schema
 from service.datasets import endpoints as datasets
 from service.devices import endpoints as devices
 from service.documents import endpoints as documents
 from service.farm import Farm, open_farm
+from service.health import endpoints as health
+from service.health.checks import Readiness, farm_checks
+from service.health.metrics import CountRequests, Metrics
 from service.jobs import endpoints as jobs
 from service.keys import endpoints as keys
 from service.limits import BodyLimits
@@ -75,7 +81,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     """The farm's web application. `queue` replaces the broker (tests)."""
     chosen = settings or Settings()
     farm = open_farm(chosen, queue)
-    metrics = health.Metrics(farm)
+    metrics = Metrics(farm)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -91,11 +97,27 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
         title="PockFarm", version="1", lifespan=lifespan, responses=PROBLEMS, docs_url=None, redoc_url=None
     )
     app.state.farm = farm
+    app.state.readiness = Readiness(farm_checks(farm), keep_s=chosen.ready_s)
     app.add_middleware(RefuseNul)
     app.add_middleware(BodyLimits, settings=chosen)
-    app.add_middleware(health.CountRequests, metrics=metrics)
+    app.add_middleware(CountRequests, requests=metrics.requests)
     problems.install(app)
     problem_pages.install(app)
     for router in (*ROUTERS, health.metrics_router(metrics)):
         app.include_router(router)
     return app
+
+
+def served() -> FastAPI:
+    """The application as uvicorn serves it: logs set up, and no start on a database of another schema."""
+    settings = Settings()
+    database = Database(settings.database)
+    try:
+        check_schema(database)
+    except SchemaMismatch as error:
+        sys.exit(f"the farm does not start: {error}")
+    except OperationalError as error:
+        LOG.warning("the database's schema could not be looked at: %s", error)
+    finally:
+        database.close()
+    return create_app(settings)

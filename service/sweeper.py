@@ -26,6 +26,7 @@ from service.database.models import (
     Run,
 )
 from service.farm import Farm
+from service.health.signs import Signs
 from service.jobs import claims
 from service.outbox import ring_after_commit
 from service.queue import COMPILE_TASK
@@ -176,6 +177,7 @@ class Sweeper:
 
     def __init__(self, farm: Farm) -> None:
         self._farm = farm
+        self._signs = Signs(farm.database, "sweeper")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
 
@@ -193,6 +195,10 @@ class Sweeper:
     def _run(self) -> None:
         while not self._stopping.wait(self._farm.settings.sweep_s):
             sweep(self._farm)
+            try:
+                self._signs.give()
+            except Exception:
+                LOG.exception("the sweeper could not give a sign of life")
 
 
 __all__ = ["STEPS", "Sweeper", "sweep"]

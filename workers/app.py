@@ -14,6 +14,7 @@ from typing import Any
 
 from celery.signals import worker_init, worker_ready, worker_shutdown
 
+from service.health.signs import INTERVAL_S, give_sign_to
 from service.queue import COMPILE_TASK, make_celery
 from service.settings import Settings
 from workers.ownership import is_stuck, root_of
@@ -23,7 +24,7 @@ from workers.tasks import compile_job
 LOG = logging.getLogger(__name__)
 SETTINGS = Settings()
 TASK_FUNCTIONS: dict[str, Callable[[str], None]] = {COMPILE_TASK: compile_job}
-TEND_S = 5.0
+TEND_S = INTERVAL_S
 
 app = make_celery(SETTINGS)
 for name, function in TASK_FUNCTIONS.items():
@@ -56,7 +57,16 @@ def tend() -> None:
     """Once every few seconds, in the worker's main process."""
     if not is_stuck(root_of(SETTINGS.state), os.getpid()):
         SETTINGS.worker_alive_path.touch()
+        _give_sign()
     _take_back()
+
+
+def _give_sign() -> None:
+    """In the database too, for parts of the farm on other machines."""
+    try:
+        give_sign_to(SETTINGS.database, "worker")
+    except Exception:  # whatever a driver raises: the file has been touched, and the next time may do
+        LOG.exception("could not give a sign of life")
 
 
 def _take_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -14,8 +15,22 @@ from service.database.engine import Database
 MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 
 
-class SchemaBehind(Exception):
-    """The database has another schema than this code expects."""
+class SchemaMismatch(Exception):
+    """The database has another schema than this code expects. `state` is one word for it."""
+
+    state = "other"
+
+
+class SchemaBehind(SchemaMismatch):
+    """It is older."""
+
+    state = "behind"
+
+
+class SchemaAhead(SchemaMismatch):
+    """It was migrated by newer code."""
+
+    state = "ahead"
 
 
 class BrokenReferences(Exception):
@@ -36,9 +51,23 @@ def migrate(url: str, revision: str = "head") -> None:
 
 
 def check_schema(database: Database) -> None:
-    """Raises: SchemaBehind; or the driver's error if the database does not answer."""
-    head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
+    """Raises: SchemaBehind, SchemaAhead; or the driver's error if the database does not answer."""
+    revisions, head = known_revisions()
     with database.engine.connect() as connection:
         current = MigrationContext.configure(connection).get_current_revision()
-    if current != head:
-        raise SchemaBehind(f"schema {current}, expected {head}; run `python -m service.admin migrate`")
+    if current == head:
+        return
+    if current is None or current in revisions:
+        raise SchemaBehind(f"the database has schema {current or 'none'}, this code expects {head}: "
+                           "run `python -m service.admin migrate`, then start again")  # fmt: skip
+    raise SchemaAhead(
+        f"the database has schema {current}, which this code does not know (its own is {head}): newer code has "
+        f"migrated it. Start that code; or take the schema back with it first (`alembic downgrade {head}`)"
+    )
+
+
+@cache
+def known_revisions() -> tuple[frozenset[str], str | None]:
+    """Every revision of this code, and the newest."""
+    scripts = ScriptDirectory(str(MIGRATIONS))
+    return frozenset(script.revision for script in scripts.walk_revisions()), scripts.get_current_head()

@@ -167,7 +167,7 @@ class Attempt(Base):
     """`failed` or `missed`: its device is not given the run again (see `service/runs/attempts.py`). Null: it may be."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     started_at: Mapped[float | None]
-    finished_at: Mapped[float | None]
+    finished_at: Mapped[float | None] = mapped_column(index=True)
 
 
 class Result(Base):
