@@ -30,7 +30,7 @@ from device_agents.farm.spool import Spool, SpooledResult
 from device_agents.farm.state import StateFolder
 from device_agents.job.sandbox import NOBODY, probe
 from device_agents.job.scratch import empty
-from device_agents.wire import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest
+from device_agents.wire import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest, log_lines
 
 log = logging.getLogger("device_agents")
 
@@ -77,7 +77,8 @@ class Agent:
 
     def _attempt(self, assignment: Assignment) -> None:
         try:
-            Attempt(self._station, assignment).run()
+            with log_lines.bind_process(run=assignment.run_id, attempt=assignment.attempt):
+                Attempt(self._station, assignment).run()
         except Exception:
             # The attempt has its own net; whatever falls through it must not take the agent down.
             log.exception("run %s: the attempt could not be carried out; its lease will run out", assignment.run_id)
@@ -207,7 +208,7 @@ def read_token(option: str | None) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_lines.configure("agent")
     os.umask(0o022)  # the state folder is private as a whole; jobs of another user must be able to read their own
     state = StateFolder(options.state)
     try:
@@ -245,11 +246,17 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     signal.signal(signal.SIGINT, agent.on_signal)
     try:
         join_farm(client, token, stop)
-        agent.run(once=options.once)
+        with log_lines.bind_process(device=_device_id(state)):
+            agent.run(once=options.once)
     except FarmError:
         if not stop.is_set():
             raise
     return 0
+
+
+def _device_id(state: StateFolder) -> str:
+    identity = state.identity()
+    return identity.device_id if identity else ""
 
 
 def beat(path: Path, stop: threading.Event) -> None:

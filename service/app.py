@@ -30,6 +30,7 @@ from service.health.metrics import CountRequests, Metrics
 from service.jobs import endpoints as jobs
 from service.keys import endpoints as keys
 from service.limits import BodyLimits
+from service.logs import LogRequests, set_up_logs
 from service.queue import Queue
 from service.runs import endpoints as runs
 from service.schemas import PROBLEMS, Problem
@@ -100,6 +101,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     app.state.readiness = Readiness(farm_checks(farm), keep_s=chosen.ready_s)
     app.add_middleware(RefuseNul)
     app.add_middleware(BodyLimits, settings=chosen)
+    app.add_middleware(LogRequests)
     app.add_middleware(CountRequests, requests=metrics.requests)
     problems.install(app)
     problem_pages.install(app)
@@ -111,6 +113,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
 def served() -> FastAPI:
     """The application as uvicorn serves it: logs set up, and no start on a database of another schema."""
     settings = Settings()
+    set_up_logs(settings, "api")
     database = Database(settings.database)
     try:
         check_schema(database)

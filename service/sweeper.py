@@ -13,6 +13,7 @@ from collections.abc import Callable
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from device_agents.wire.log_lines import bind
 from service.database.models import (
     LIVE_ATTEMPT_STATES,
     Attempt,
@@ -39,6 +40,7 @@ SECRETS: tuple[type[Base], ...] = (
     DashboardLink, DashboardSession, DeviceCredential, EnrolmentToken, IdempotencyRecord,
 )  # fmt: skip
 FORGET_AFTER_S = 3600.0
+ABOUT = {"job_": "job", "run_": "run", "att_": "attempt"}
 
 
 def sweep(farm: Farm) -> None:
@@ -54,7 +56,7 @@ def _each(farm: Farm, ids: list[str], act: Callable[[Session, str], None]) -> No
     """One transaction per row: a bad one does not hold up the rest."""
     for row_id in ids:
         try:
-            with farm.database.transaction() as session:
+            with bind(**{ABOUT.get(row_id[:4], "row"): row_id}), farm.database.transaction() as session:
                 act(session, row_id)
         except Exception:
             LOG.exception("sweeping %s failed", row_id)
