@@ -28,6 +28,7 @@ from sqlalchemy import select
 from service.backup.form import BackupError
 from service.backup.reading import restore_backup
 from service.backup.writing import write_backup
+from service.boards.agent_file import agent_digest, agent_file
 from service.database.engine import Database
 from service.database.models import ApiKey
 from service.database.schema import SchemaMismatch, migrate
@@ -77,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--with-keys", action="store_true", help=f"the farm's key files too, by the {PASSPHRASE}")
         command.add_argument("--passphrase-file", type=Path, help=f"holds the passphrase (else ${PASSPHRASE_VARIABLE})")
         command.set_defaults(run=run)
+    file = commands.add_parser("agent-file", help="write the agent as one file")
+    file.add_argument("file", type=Path)
+    file.set_defaults(run=_agent_file)
     commands.add_parser("openapi", help="print the API's description").set_defaults(run=_openapi)
     return parser
 
@@ -167,6 +171,13 @@ def _passphrase(options: argparse.Namespace) -> str | None:
 
 def _say(message: str) -> None:
     print(message, file=sys.stderr)
+
+
+def _agent_file(_: Settings, options: argparse.Namespace) -> str:
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    options.file.write_bytes(agent_file())
+    options.file.chmod(0o755)
+    return f"{options.file} sha256:{agent_digest()}"
 
 
 def _openapi(settings: Settings, _: argparse.Namespace) -> str:

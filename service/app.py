@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service import problems, signing_keys
 from service.agents import endpoints as agents
+from service.boards import endpoints as boards
 from service.bundles import endpoints as bundles
 from service.dashboard import problem_pages
 from service.dashboard import routes as dashboard
@@ -49,6 +50,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     devices.router,
     keys.router,
     agents.router,
+    boards.router,
     health.router,
     dashboard.router,
 )

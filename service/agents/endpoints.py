@@ -62,10 +62,10 @@ def challenge(farm: FarmDep, body: Annotated[wire.ChallengeRequest, sent(wire.Ch
 
 
 @router.post(wire.RENEW_PATH, openapi_extra=described(wire.RenewRequest))
-def renew(farm: FarmDep, body: Annotated[wire.RenewRequest, sent(wire.RenewRequest)]) -> Response:
+def renew(request: Request, farm: FarmDep, body: Annotated[wire.RenewRequest, sent(wire.RenewRequest)]) -> Response:
     """A fresh credential, by the device's signature."""
     with farm.database.transaction() as session:
-        return _json(enrolment.renew(session, farm, body))
+        return _json(enrolment.renew(session, farm, body, clock=_clock_of(request)))
 
 
 @router.post(wire.LEASE_PATH, responses={204: {"description": "No work now"}},

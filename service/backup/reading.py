@@ -110,7 +110,7 @@ def _check_begin(settings: Settings, begin: Mapping[str, Any]) -> None:
     if begin["release_number"] > settings.release_number:
         raise BackupError(
             f"the backup is of release {begin['release_number']}, this farm's is {settings.release_number}: devices "
-            f"that have seen the former refuse work of a lower one; set POCKFARM_RELEASE_NUMBER={begin['release_number']}"
+            f"that have seen that one refuse work of a lower: set POCKFARM_RELEASE_NUMBER={begin['release_number']}"
         )
 
 
