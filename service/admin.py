@@ -31,7 +31,7 @@ from service.backup.writing import write_backup
 from service.boards.agent_file import agent_digest, agent_file
 from service.database.engine import Database
 from service.database.models import ApiKey
-from service.database.schema import SchemaMismatch, migrate
+from service.database.schema import MigrationBlocked, SchemaMismatch, migrate
 from service.devices.service import create_enrolment_token
 from service.keys.service import create_key, create_link
 from service.private import make_private_folder
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     command: Callable[[Settings, argparse.Namespace], str] = options.run
     try:
         print(command(settings, options))
-    except (SigningKeyLost, BackupError, SchemaMismatch) as error:
+    except (SigningKeyLost, BackupError, SchemaMismatch, MigrationBlocked) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

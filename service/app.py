@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,8 +18,7 @@ from service.boards import endpoints as boards
 from service.bundles import endpoints as bundles
 from service.dashboard import problem_pages
 from service.dashboard import routes as dashboard
-from service.database.engine import Database
-from service.database.schema import SchemaMismatch, check_schema
+from service.database.schema import refuse_other_schema
 from service.datasets import endpoints as datasets
 from service.devices import endpoints as devices
 from service.documents import endpoints as documents
@@ -116,13 +114,5 @@ def served() -> FastAPI:
     """The application as uvicorn serves it: logs set up, and no start on a database of another schema."""
     settings = Settings()
     set_up_logs(settings, "api")
-    database = Database(settings.database)
-    try:
-        check_schema(database)
-    except SchemaMismatch as error:
-        sys.exit(f"the farm does not start: {error}")
-    except OperationalError as error:
-        LOG.warning("the database's schema could not be looked at: %s", error)
-    finally:
-        database.close()
+    refuse_other_schema(settings.database, "the farm")
     return create_app(settings)

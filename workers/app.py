@@ -14,6 +14,7 @@ from typing import Any
 
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown
 
+from service.database.schema import refuse_other_schema
 from service.health.signs import INTERVAL_S, give_sign_to
 from service.logs import set_up_logs
 from service.queue import COMPILE_TASK, make_celery
@@ -42,6 +43,7 @@ def write_lines(**_: Any) -> None:
 def begin(**_: Any) -> None:
     """An older worker's mark does not count, and what its processes held goes back."""
     os.umask(0o077)
+    refuse_other_schema(SETTINGS.database, "the worker")
     SETTINGS.worker_alive_path.unlink(missing_ok=True)
     _take_back()
 

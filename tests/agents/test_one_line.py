@@ -58,8 +58,17 @@ class Board:
     def pipe(self, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """What `curl ... | sh` does with a script."""
         command = [str(self.root / "bin" / "dash"), *(("-s", "--", *words) if words else ())]
-        return subprocess.run(command, input=script, env={**self.variables, **variables}, cwd=self.root,
-                              capture_output=True, text=True, timeout=60, check=False, start_new_session=True)  # fmt: skip
+        return subprocess.run(
+            command,
+            input=script,
+            env={**self.variables, **variables},
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            start_new_session=True,
+        )
 
 
 @pytest.fixture
