@@ -95,8 +95,10 @@ make_folder() {
 
 install_agent() {
     make_folder "$program" POCKFARM_PROGRAM
-    cp "$draft/agent.pyz" "$program/.agent.pyz.$$" && chmod 0755 "$program/.agent.pyz.$$" &&
-        mv -f "$program/.agent.pyz.$$" "$program/agent.pyz" || fail "the agent cannot be written to $program"
+    if ! { cp "$draft/agent.pyz" "$program/.agent.pyz.$$" && chmod 0755 "$program/.agent.pyz.$$" &&
+        mv -f "$program/.agent.pyz.$$" "$program/agent.pyz"; }; then
+        fail "the agent cannot be written to $program"
+    fi
     agent_file=$program/agent.pyz
 }
 
@@ -109,8 +111,10 @@ UNIT
 keep_running() {
     if [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ] && [ -z "${POCKFARM_NO_SERVICE:-}" ]; then
         unit >/etc/systemd/system/pockfarm-agent.service
-        systemctl daemon-reload && systemctl enable --quiet pockfarm-agent &&
-            systemctl restart pockfarm-agent || fail "systemd does not start the agent" "see: journalctl -u pockfarm-agent"
+        if ! { systemctl daemon-reload && systemctl enable --quiet pockfarm-agent &&
+            systemctl restart pockfarm-agent; }; then
+            fail "systemd does not start the agent" "see: journalctl -u pockfarm-agent"
+        fi
         say "the agent runs: systemctl status pockfarm-agent; its log: journalctl -u pockfarm-agent"
         return
     fi
