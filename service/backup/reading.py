@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from alembic import command
 from alembic.runtime.migration import MigrationContext
@@ -139,7 +139,7 @@ def _refuse_rows(connection: Connection) -> None:
 
 
 @contextmanager
-def _member(tar: tarfile.TarFile, entry: tarfile.TarInfo, read: Read) -> Iterator[IO[bytes]]:
+def _member(tar: tarfile.TarFile, entry: tarfile.TarInfo, read: Read) -> Iterator[BinaryIO]:
     source = tar.extractfile(entry) if entry.isreg() else None
     if source is None:
         raise BackupError(f"{entry.name!r:.80} in the backup is no plain file; nothing was restored")
@@ -152,7 +152,7 @@ def _member(tar: tarfile.TarFile, entry: tarfile.TarInfo, read: Read) -> Iterato
 
 
 def _take(
-    name: str, stream: IO[bytes], read: Read, connection: Connection, tables: Mapping[str, Table], storage: Storage
+    name: str, stream: BinaryIO, read: Read, connection: Connection, tables: Mapping[str, Table], storage: Storage
 ) -> None:
     kind, _, rest = name.partition("/")
     if kind == "tables":
@@ -170,7 +170,7 @@ def _take(
         raise BackupError(f"{name!r:.80} does not belong into a backup")
 
 
-def _insert(connection: Connection, table: Table, stream: IO[bytes]) -> int:
+def _insert(connection: Connection, table: Table, stream: BinaryIO) -> int:
     count, rows = 0, []
     for line in stream:
         rows.append(json.loads(line))
@@ -182,7 +182,7 @@ def _insert(connection: Connection, table: Table, stream: IO[bytes]) -> int:
     return count + len(rows)
 
 
-def _keep(storage: Storage, digest: str, stream: IO[bytes], read: Read) -> None:
+def _keep(storage: Storage, digest: str, stream: BinaryIO, read: Read) -> None:
     try:
         storage.put(stream, limit_bytes=MOST_BYTES, digest=digest)
     except DigestMismatch:

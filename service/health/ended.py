@@ -36,12 +36,11 @@ class Ended:
     def read(self, session: Session) -> list[Metric]:
         """The counters, up to a moment ago."""
         until = time.time() - self._settled_s
-        attempts, jobs, compiles = (query(session, self._until, until) for query in (_attempts, _jobs, _compiles))
-        self._attempts.update(attempts)
-        self._jobs.update(jobs)
-        for seconds, count in compiles:
-            self._buckets[bisect.bisect_left(BUCKETS_S, seconds)] += count
-            self._seconds += seconds * count
+        self._attempts.update(_by_outcome(session, Attempt, self._until, until))
+        self._jobs.update(_by_outcome(session, Job, self._until, until))
+        for seconds in _compiles(session, self._until, until):
+            self._buckets[bisect.bisect_left(BUCKETS_S, seconds)] += 1
+            self._seconds += seconds
         self._until = until
         return [_counter("attempts", "Attempts that ended", self._attempts),
                 _counter("compiles", "Jobs that ended", self._jobs), self._histogram()]  # fmt: skip
@@ -63,14 +62,6 @@ def _counter(name: str, text: str, counts: Counter[tuple[str, str]]) -> Metric:
     return metric
 
 
-def _attempts(session: Session, since: float, until: float) -> Counter[tuple[str, str]]:
-    return _by_outcome(session, Attempt, since, until)
-
-
-def _jobs(session: Session, since: float, until: float) -> Counter[tuple[str, str]]:
-    return _by_outcome(session, Job, since, until)
-
-
 def _by_outcome(session: Session, table: type[Attempt | Job], since: float, until: float) -> Counter[tuple[str, str]]:
     query = select(table.state, table.cause, func.count()).group_by(table.state, table.cause)
     counts: Counter[tuple[str, str]] = Counter()
@@ -79,9 +70,9 @@ def _by_outcome(session: Session, table: type[Attempt | Job], since: float, unti
     return counts
 
 
-def _compiles(session: Session, since: float, until: float) -> list[tuple[float, int]]:
+def _compiles(session: Session, since: float, until: float) -> list[float]:
     query = select(Job.finished_at - Job.started_at).where(Job.state == "succeeded", Job.started_at.is_not(None))
-    return [(float(seconds), 1) for seconds in session.scalars(_between(query, Job, since, until))]
+    return [float(seconds) for seconds in session.scalars(_between(query, Job, since, until))]
 
 
 def _between(query, table, since: float, until: float):  # type: ignore[no-untyped-def]

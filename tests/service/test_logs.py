@@ -107,9 +107,10 @@ def test_a_line_says_what_it_is_about() -> None:
 
 
 def test_an_unknown_level_or_form_is_refused_by_name() -> None:
-    for wrong in ({"level": "loud"}, {"form": "xml"}):
-        with pytest.raises(ValueError, match="expected one of"):
-            log_lines.configure("test", **wrong)
+    with pytest.raises(ValueError, match=r"POCKFARM_LOG_LEVEL=loud: expected one of debug, info"):
+        log_lines.configure("test", level="loud")
+    with pytest.raises(ValueError, match=r"POCKFARM_LOG_FORMAT=xml: expected one of auto, json"):
+        log_lines.configure("test", form="xml")
 
 
 def test_a_request_is_named_in_all_its_lines_and_in_its_answer(small_farm: TestFarm) -> None:
