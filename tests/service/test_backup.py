@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pockfarm import cli
 from service import admin
 from service.backup.form import BackupError, seal, unseal
 from service.backup.reading import restore_backup
@@ -233,3 +234,22 @@ def test_a_stored_file_that_has_rotted_is_told(small_farm: TestFarm, tmp_path: P
     read = restore_backup(new, tmp_path / "b", passphrase=None, say=said)
     assert read.lost == [digest]
     assert open_storage(new.storage).size(digest) is None
+
+
+def test_a_farm_of_this_machine_has_commands_for_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "farm.tar"
+    assert cli.main(["backup", str(file), "--state", str(old)]) == 1
+    assert "run `python -m service.admin migrate`" in capfd.readouterr().err
+    with open_test_farm(old, _migrated(old)) as farm:
+        farm.compile()
+    assert cli.main(["backup", str(file), "--state", str(old)]) == 0
+    assert cli.main(["restore", str(file), "--state", str(new)]) == 0
+    assert content(f"sqlite:///{new}/farm.db") == content(f"sqlite:///{old}/farm.db")
+    assert cli.main(["restore", str(file), "--state", str(new)]) == 1
+    assert "this farm is not empty" in capfd.readouterr().err
+
+
+def _migrated(state: Path) -> str:
+    url = f"sqlite:///{state}/farm.db"
+    migrate(url)
+    return url
