@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,31 @@ TEND_S = INTERVAL_S
 app = make_celery(SETTINGS)
 for name, function in TASK_FUNCTIONS.items():
     app.task(function, name=name)
+
+
+class Sign:
+    """Says in the database too that the worker lives, for parts of the farm on other machines.
+
+    By a thread: a database that hangs must not look like a worker that does. One at a time.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def give(self) -> None:
+        """Begin to say so, unless the last time is still under way."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._give, name="sign", daemon=True)
+            self._thread.start()
+
+    def _give(self) -> None:
+        try:
+            give_sign_to(SETTINGS.database, "worker")
+        except Exception:  # whatever a driver raises: the file has been touched, and the next time may do
+            LOG.exception("could not give a sign of life")
+
+
+SIGN = Sign()
 
 
 @setup_logging.connect  # type: ignore[untyped-decorator]
@@ -66,16 +92,8 @@ def tend() -> None:
     """Once every few seconds, in the worker's main process."""
     if not is_stuck(root_of(SETTINGS.state), os.getpid()):
         SETTINGS.worker_alive_path.touch()
-        _give_sign()
+        SIGN.give()
     _take_back()
-
-
-def _give_sign() -> None:
-    """In the database too, for parts of the farm on other machines."""
-    try:
-        give_sign_to(SETTINGS.database, "worker")
-    except Exception:  # whatever a driver raises: the file has been touched, and the next time may do
-        LOG.exception("could not give a sign of life")
 
 
 def _take_back() -> None:
