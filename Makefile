@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean
+.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -28,6 +28,9 @@ check: set-up-test   ## linter and type checker
 format: set-up-test  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+agent: set-up        ## the agent as one file for boards, build/pockfarm-agent.pyz, the same bytes each time
+	@$(BIN)/python -m service.admin agent-file build/pockfarm-agent.pyz
 
 golden: set-up       ## renew the kept descriptions (openapi.json, schemas, what passes do), to be read in the diff
 	$(BIN)/python -m service.admin openapi > openapi.json.new

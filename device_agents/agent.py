@@ -1,7 +1,8 @@
 """The agent: `python -m device_agents.agent --server URL --state DIR [--enrol-token FILE] ...`.
 
 Enrols once, then for ever: send what the spool holds, ask for work, do it. Ends on SIGTERM or SIGINT (a running job is
-stopped and reported), with exit code 0; 2 without an identity; 3 when another agent took this device over.
+stopped and reported), with exit code 0; 2 without an identity; 3 when another agent took this device over;
+4 when the self-test finds the board not fit.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from device_agents.farm.spool import Spool, SpooledResult
 from device_agents.farm.state import StateFolder
 from device_agents.job.sandbox import NOBODY, probe
 from device_agents.job.scratch import empty
-from device_agents.wire import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest
+from device_agents.self_test import self_test
+from device_agents.wire import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest, log_lines
 
 log = logging.getLogger("device_agents")
 
@@ -40,6 +42,7 @@ HOW_TO_ENROL = f"put a one-time token of the farm into ${TOKEN_VARIABLE}, or int
 ALIVE, BEAT_S = "alive", 2.0
 EXIT_NO_IDENTITY = 2
 EXIT_TAKEN_OVER = 3
+EXIT_NOT_FIT = 4
 PATIENCE_S = 120.0
 """For a result that the farm, though it is well, cannot take; then new work is asked for all the same."""
 LEAVING = retry.Policy(attempts=1, first_s=0.5, most_s=0.5)
@@ -77,7 +80,8 @@ class Agent:
 
     def _attempt(self, assignment: Assignment) -> None:
         try:
-            Attempt(self._station, assignment).run()
+            with log_lines.bind_process(run=assignment.run_id, attempt=assignment.attempt):
+                Attempt(self._station, assignment).run()
         except Exception:
             # The attempt has its own net; whatever falls through it must not take the agent down.
             log.exception("run %s: the attempt could not be carried out; its lease will run out", assignment.run_id)
@@ -91,7 +95,20 @@ class Agent:
             self._is_waiting = False
             raise _Leave
 
+    def _wait_for_clock(self) -> None:
+        """Ask for no work with a clock that is wrong; a renewal tells the farm, and us, what time it is."""
+        self._station.is_stopping.wait(self._long_poll_s)
+        if self._station.is_stopping.is_set():
+            return
+        try:
+            self._station.client.renew()
+        except Unreachable as error:
+            log.warning("the farm cannot be asked for the time: %s", error)
+
     def _lease(self) -> Assignment | None:
+        if self._station.client.clock_is_wrong():
+            self._wait_for_clock()
+            return None
         request = LeaseRequest(self._station.client.session, self._long_poll_s, self._station.sandbox.level)
         try:
             with self._interruptible():
@@ -207,7 +224,7 @@ def read_token(option: str | None) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_lines.configure("agent")
     os.umask(0o022)  # the state folder is private as a whole; jobs of another user must be able to read their own
     state = StateFolder(options.state)
     try:
@@ -237,6 +254,8 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     log.info("%s, isolation level %d", device.description.device_class, sandbox.level)
     client = FarmClient(options.server, state, session=secrets.token_hex(16), description=device.description)
     stop = threading.Event()
+    if options.self_test:
+        return 0 if self_test(device, sandbox, client, state.path, print) else EXIT_NOT_FIT
     threading.Thread(target=beat, args=(state.path / ALIVE, stop), name="beat", daemon=True).start()
     interval_s = options.heartbeat_interval
     station = Station(client, device, sandbox, Spool(state.spool), stop, interval_s, options.exclusive)
@@ -245,11 +264,19 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     signal.signal(signal.SIGINT, agent.on_signal)
     try:
         join_farm(client, token, stop)
-        agent.run(once=options.once)
+        if options.enrol_only:
+            return 0
+        with log_lines.bind_process(device=_device_id(state)):
+            agent.run(once=options.once)
     except FarmError:
         if not stop.is_set():
             raise
     return 0
+
+
+def _device_id(state: StateFolder) -> str:
+    identity = state.identity()
+    return identity.device_id if identity else ""
 
 
 def beat(path: Path, stop: threading.Event) -> None:
@@ -290,6 +317,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--exclusive", type=Path, help="lock file shared by the agents of one machine: one runs at a time"
     )
+    parser.add_argument("--self-test", action="store_true", help="print what this board can do, and end")
+    parser.add_argument("--enrol-only", action="store_true", help="enrol (or say that it is enrolled), and end")
     parser.add_argument("--once", action="store_true", help="end after one assignment")
     parser.add_argument("--long-poll", type=float, default=LONG_POLL_S, help="seconds that a request for work may wait")
     parser.add_argument("--heartbeat-interval", type=float, default=HEARTBEAT_INTERVAL_S, help="seconds")

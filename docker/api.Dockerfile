@@ -13,7 +13,7 @@ COPY workers workers
 COPY alembic.ini ./
 RUN pip install -c constraints.txt -e ".[service]" \
     && useradd --system --create-home pockfarm \
-    && install -d -o pockfarm -g pockfarm -m 0700 /var/lib/pockfarm
+    && install -d -o pockfarm -g pockfarm -m 0700 /var/lib/pockfarm /var/tmp/pockfarm
 USER pockfarm
 EXPOSE 8000
-CMD ["uvicorn", "service.app:create_app", "--factory", "--host", "0.0.0.0", "--port", "8000", "--proxy-headers", "--no-access-log"]
+CMD ["uvicorn", "service.app:served", "--factory", "--host", "0.0.0.0", "--port", "8000", "--proxy-headers", "--no-access-log"]

@@ -2,7 +2,7 @@
 FROM python:3.11-slim-bookworm
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN useradd --system --create-home pockfarm \
-    && install -d -o pockfarm -g pockfarm -m 0700 /var/lib/pockfarm
+    && install -d -o pockfarm -g pockfarm -m 0700 /var/lib/pockfarm /var/lib/pockfarm/tmp /var/cache/pockfarm
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md ./
 COPY compiler compiler
@@ -15,5 +15,7 @@ COPY workers workers
 COPY alembic.ini ./
 RUN pip install -c constraints.txt -e ".[worker]"
 USER pockfarm
+# A new volume is filled with what the image has there, so the first compile finds the linker warm.
+ENV POCKFARM_CACHE_DIR=/var/cache/pockfarm
 RUN python -c "from compiler.codegen.linking.link import warm_toolchain; warm_toolchain()"
 CMD ["celery", "--app", "workers.app", "worker", "--concurrency", "1", "--without-mingle", "--without-gossip"]

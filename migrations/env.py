@@ -12,9 +12,9 @@ from typing import Any
 from alembic import context
 from sqlalchemy import Connection, text
 
-from service.database.engine import LOCK_TIMEOUT_S, Database
+from service.database.engine import Database
 from service.database.models import Base
-from service.database.schema import BrokenReferences
+from service.database.schema import BrokenReferences, Patience
 from service.database.set_aside import add_operations
 from service.settings import Settings
 
@@ -71,10 +71,13 @@ def _check_references(connection: Connection) -> None:
 def _migrate_postgres(connection: Connection) -> None:
     context.configure(connection=connection, target_metadata=Base.metadata, compare_type=True)
     with context.begin_transaction():
+        patience: Patience = context.config.attributes.get("patience", Patience())
         for name in ("statement_timeout", "lock_timeout"):  # those of requests: another migration may take longer
             connection.execute(text(f"SET LOCAL {name} = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": LOCK_NUMBER})
-        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"))
+        # Whoever asks for a table after us waits behind us: better to let go, and to try again (`schema.migrate`).
+        connection.execute(text(f"SET LOCAL lock_timeout = {int(1000 * patience.lock_s)}"))
+        connection.execute(text(f"SET LOCAL statement_timeout = {int(1000 * patience.statement_s)}"))
         context.run_migrations()
 
 

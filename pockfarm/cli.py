@@ -19,6 +19,8 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     machine.add_down,
     machine.add_status,
     machine.add_link,
+    machine.add_backup,
+    machine.add_restore,
     local.add_build,
     local.add_exec,
     local.add_targets,

@@ -120,14 +120,14 @@ def broker(plan: FarmPlan) -> Part:
 def api(plan: FarmPlan) -> Part:
     """The REST API and the dashboard under uvicorn."""
     command = [
-        *python("uvicorn", "service.app:create_app", "--factory", "--host", HOST, "--port", str(plan.port)),
+        *python("uvicorn", "service.app:served", "--factory", "--host", HOST, "--port", str(plan.port)),
         *("--timeout-graceful-shutdown", "3", "--no-access-log"),
     ]
     return Part(
         "api",
         "API and dashboard",
         lambda: command,
-        lambda: answers_http(f"{plan.url}/readyz"),
+        lambda: answers_http(f"{plan.url}/readyz?exclude=workers"),
         up_within_s=60,
         stop_within_s=8,
         is_alive=lambda: answers_http(f"{plan.url}/healthz"),

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
+from device_agents.wire.log_lines import note
 from service.farm import Farm
 from service.keys.service import Principal, principal_of_cookie, principal_of_key
 from service.problems import Forbidden, Unauthenticated
@@ -65,6 +66,7 @@ def require_principal(request: Request, farm: FarmDep, _: Annotated[object, Depe
     """The caller. Raises: Unauthenticated."""
     principal = find_principal(request, farm)
     if principal is not None:
+        note(key=principal.key_id)
         return principal
     hint = "send `Authorization: Bearer <API key>`; the embedded farm keeps one in its state folder's file `api-key`"
     if bearer_token(request) is None:

@@ -5,6 +5,9 @@
     one-time-link                            print a link that opens the dashboard once
     enrolment-token [--device-class C]       print a token that lets one device enrol within 15 minutes
     new-signing-key                          make another signing key when the farm's own is lost; devices enrol again
+    backup FILE [--with-keys]                write the farm's record to a file while it works
+    restore FILE                             fill an empty farm from such a file
+    agent-file FILE                          write the agent as one file, which Python runs
     openapi                                  print the API's description (kept in the repository as openapi.json)
 
 The answer is the last line of the standard output. Settings are the farm's own (POCKFARM_*).
@@ -22,9 +25,13 @@ from pathlib import Path
 
 from sqlalchemy import select
 
+from service.backup.form import BackupError
+from service.backup.reading import restore_backup
+from service.backup.writing import write_backup
+from service.boards.agent_file import agent_digest, agent_file
 from service.database.engine import Database
 from service.database.models import ApiKey
-from service.database.schema import migrate
+from service.database.schema import MigrationBlocked, SchemaMismatch, migrate
 from service.devices.service import create_enrolment_token
 from service.keys.service import create_key, create_link
 from service.private import make_private_folder
@@ -32,6 +39,7 @@ from service.settings import Settings
 from service.signing_keys import SigningKeyLost, replace_key
 
 LOCAL_KEY_NAME = "local operator"
+PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     command: Callable[[Settings, argparse.Namespace], str] = options.run
     try:
         print(command(settings, options))
-    except SigningKeyLost as error:
+    except (SigningKeyLost, BackupError, SchemaMismatch, MigrationBlocked) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
@@ -63,6 +71,16 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--device-class", default=None, help="only a device of this class may use it")
     token.set_defaults(run=_enrolment_token)
     commands.add_parser("new-signing-key", help="replace a lost signing key").set_defaults(run=_new_signing_key)
+    for name, run, text in (("backup", _backup, "write the farm's record to a file"),
+                            ("restore", _restore, "fill an empty farm from a backup")):  # fmt: skip
+        command = commands.add_parser(name, help=text)
+        command.add_argument("file", type=Path)
+        command.add_argument("--with-keys", action="store_true", help=f"the farm's key files too, by the {PASSPHRASE}")
+        command.add_argument("--passphrase-file", type=Path, help=f"holds the passphrase (else ${PASSPHRASE_VARIABLE})")
+        command.set_defaults(run=run)
+    file = commands.add_parser("agent-file", help="write the agent as one file")
+    file.add_argument("file", type=Path)
+    file.set_defaults(run=_agent_file)
     commands.add_parser("openapi", help="print the API's description").set_defaults(run=_openapi)
     return parser
 
@@ -117,6 +135,49 @@ def _new_signing_key(settings: Settings, _: argparse.Namespace) -> str:
     return (
         f"the farm signs with key {signer.key_id} from now on: start it again, then enrol every device with a new token"
     )
+
+
+def _backup(settings: Settings, options: argparse.Namespace) -> str:
+    lost = write_backup(settings, options.file, passphrase=_passphrase(options), say=_say)
+    if not options.with_keys:
+        _say("without keys: a restored farm needs signing-key.json put back from where you keep it, "
+             "or `new-signing-key` and all devices enrolled again (--with-keys takes it along, encrypted)")  # fmt: skip
+    if lost:
+        raise BackupError(f"{options.file} is written, but {len(lost)} stored files are damaged and were kept as they "
+                          f"are: {', '.join(lost[:3])}; restore these from an older backup")  # fmt: skip
+    return f"{options.file}: {options.file.stat().st_size:,} bytes"
+
+
+def _restore(settings: Settings, options: argparse.Namespace) -> str:
+    read = restore_backup(settings, options.file, passphrase=_passphrase(options), say=_say)
+    if read.keys is None or not options.with_keys:
+        kept = "does not hold the keys" if read.keys is None else "holds the keys, and they were not asked for"
+        _say(f"the backup {kept}: put signing-key.json into {settings.state} before the farm starts")
+    return "restored; attempts that were under way then are taken back once their leases have run out"
+
+
+def _passphrase(options: argparse.Namespace) -> str | None:
+    if not options.with_keys:
+        return None
+    given = options.passphrase_file
+    try:
+        text = given.read_text().strip() if given else os.environ.get(PASSPHRASE_VARIABLE, "")
+    except OSError as error:
+        raise BackupError(f"--passphrase-file {given}: {error.strerror}") from None
+    if not text:
+        raise BackupError(f"--with-keys needs a {PASSPHRASE}: in a --passphrase-file, or in ${PASSPHRASE_VARIABLE}")
+    return str(text)
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def _agent_file(_: Settings, options: argparse.Namespace) -> str:
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    options.file.write_bytes(agent_file())
+    options.file.chmod(0o755)
+    return f"{options.file} sha256:{agent_digest()}"
 
 
 def _openapi(settings: Settings, _: argparse.Namespace) -> str:

@@ -12,18 +12,24 @@ from fastapi import APIRouter, FastAPI
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from starlette.concurrency import run_in_threadpool
 
-from service import health, problems, signing_keys
+from service import problems, signing_keys
 from service.agents import endpoints as agents
+from service.boards import endpoints as boards
 from service.bundles import endpoints as bundles
 from service.dashboard import problem_pages
 from service.dashboard import routes as dashboard
+from service.database.schema import refuse_other_schema
 from service.datasets import endpoints as datasets
 from service.devices import endpoints as devices
 from service.documents import endpoints as documents
 from service.farm import Farm, open_farm
+from service.health import endpoints as health
+from service.health.checks import Readiness, farm_checks
+from service.health.metrics import CountRequests, Metrics
 from service.jobs import endpoints as jobs
 from service.keys import endpoints as keys
 from service.limits import BodyLimits
+from service.logs import LogRequests, set_up_logs
 from service.queue import Queue
 from service.runs import endpoints as runs
 from service.schemas import PROBLEMS, Problem
@@ -42,6 +48,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     devices.router,
     keys.router,
     agents.router,
+    boards.router,
     health.router,
     dashboard.router,
 )
@@ -75,7 +82,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     """The farm's web application. `queue` replaces the broker (tests)."""
     chosen = settings or Settings()
     farm = open_farm(chosen, queue)
-    metrics = health.Metrics(farm)
+    metrics = Metrics(farm)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -91,11 +98,21 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
         title="PockFarm", version="1", lifespan=lifespan, responses=PROBLEMS, docs_url=None, redoc_url=None
     )
     app.state.farm = farm
+    app.state.readiness = Readiness(farm_checks(farm), keep_s=chosen.ready_s)
     app.add_middleware(RefuseNul)
     app.add_middleware(BodyLimits, settings=chosen)
-    app.add_middleware(health.CountRequests, metrics=metrics)
+    app.add_middleware(LogRequests)
+    app.add_middleware(CountRequests, requests=metrics.requests)
     problems.install(app)
     problem_pages.install(app)
     for router in (*ROUTERS, health.metrics_router(metrics)):
         app.include_router(router)
     return app
+
+
+def served() -> FastAPI:
+    """The application as uvicorn serves it: logs set up, and no start on a database of another schema."""
+    settings = Settings()
+    set_up_logs(settings, "api")
+    refuse_other_schema(settings.database, "the farm")
+    return create_app(settings)

@@ -56,6 +56,15 @@ class Settings(BaseSettings):
     disk_reserve_bytes: int = 256 * MIB
     """The farm is not ready (`/readyz`) while a disk that it writes to has less room than this."""
 
+    ready_s: float = Field(default=2.0, ge=0)
+    """What `/readyz` found is kept for so long."""
+    metrics_s: float = Field(default=5.0, ge=0)
+    """The database is asked for figures (`/metrics`) at most so often, by each process."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    log_format: str = "auto"
+    """`json` (one line per event), `text`, or `auto`: text for a terminal, else JSON."""
+
     open_jobs_per_key: int = 200
     open_runs_per_key: int = 1000
     queue_s: float = 6 * 3600.0

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from device_agents.wire.log_lines import bind
 from service.canary import sending as canaries
 from service.database.models import (
     LIVE_ATTEMPT_STATES,
@@ -27,6 +28,7 @@ from service.database.models import (
     Run,
 )
 from service.farm import Farm
+from service.health.signs import Signs
 from service.jobs import claims
 from service.outbox import ring_after_commit
 from service.queue import COMPILE_TASK
@@ -39,6 +41,7 @@ SECRETS: tuple[type[Base], ...] = (
     DashboardLink, DashboardSession, DeviceCredential, EnrolmentToken, IdempotencyRecord,
 )  # fmt: skip
 FORGET_AFTER_S = 3600.0
+ABOUT = {"job_": "job", "run_": "run", "att_": "attempt"}
 
 
 def sweep(farm: Farm) -> None:
@@ -54,7 +57,7 @@ def _each(farm: Farm, ids: list[str], act: Callable[[Session, str], None]) -> No
     """One transaction per row: a bad one does not hold up the rest."""
     for row_id in ids:
         try:
-            with farm.database.transaction() as session:
+            with bind(**{ABOUT.get(row_id[:4], "row"): row_id}), farm.database.transaction() as session:
                 act(session, row_id)
         except Exception:
             LOG.exception("sweeping %s failed", row_id)
@@ -187,6 +190,7 @@ class Sweeper:
 
     def __init__(self, farm: Farm) -> None:
         self._farm = farm
+        self._signs = Signs(farm.database, "sweeper")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
 
@@ -204,6 +208,10 @@ class Sweeper:
     def _run(self) -> None:
         while not self._stopping.wait(self._farm.settings.sweep_s):
             sweep(self._farm)
+            try:
+                self._signs.give()
+            except Exception:
+                LOG.exception("the sweeper could not give a sign of life")
 
 
 __all__ = ["STEPS", "Sweeper", "sweep"]

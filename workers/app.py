@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from celery.signals import worker_init, worker_ready, worker_shutdown
+from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown
 
+from service.database.schema import refuse_other_schema
+from service.health.signs import INTERVAL_S, give_sign_to
+from service.logs import set_up_logs
 from service.queue import COMPILE_TASK, make_celery
 from service.settings import Settings
 from workers.ownership import is_stuck, root_of
@@ -23,17 +27,49 @@ from workers.tasks import compile_job
 LOG = logging.getLogger(__name__)
 SETTINGS = Settings()
 TASK_FUNCTIONS: dict[str, Callable[[str], None]] = {COMPILE_TASK: compile_job}
-TEND_S = 5.0
+TEND_S = INTERVAL_S
 
 app = make_celery(SETTINGS)
 for name, function in TASK_FUNCTIONS.items():
     app.task(function, name=name)
 
 
+class Sign:
+    """Says in the database too that the worker lives, for parts of the farm on other machines.
+
+    By a thread: a database that hangs must not look like a worker that does. One at a time.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def give(self) -> None:
+        """Begin to say so, unless the last time is still under way."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._give, name="sign", daemon=True)
+            self._thread.start()
+
+    def _give(self) -> None:
+        try:
+            give_sign_to(SETTINGS.database, "worker")
+        except Exception:  # whatever a driver raises: the file has been touched, and the next time may do
+            LOG.exception("could not give a sign of life")
+
+
+SIGN = Sign()
+
+
+@setup_logging.connect  # type: ignore[untyped-decorator]
+def write_lines(**_: Any) -> None:
+    """In place of Celery's own: one line of ours per event."""
+    set_up_logs(SETTINGS, "worker")
+
+
 @worker_init.connect  # type: ignore[untyped-decorator]
 def begin(**_: Any) -> None:
     """An older worker's mark does not count, and what its processes held goes back."""
     os.umask(0o077)
+    refuse_other_schema(SETTINGS.database, "the worker")
     SETTINGS.worker_alive_path.unlink(missing_ok=True)
     _take_back()
 
@@ -56,6 +92,7 @@ def tend() -> None:
     """Once every few seconds, in the worker's main process."""
     if not is_stuck(root_of(SETTINGS.state), os.getpid()):
         SETTINGS.worker_alive_path.touch()
+        SIGN.give()
     _take_back()
 
 

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import mmap
 import os
 import sys
-import traceback
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from compiler.external import External, mapped
+from device_agents.wire import log_lines
 from service.confinement import ChildLimits, confine
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 ORDER, SOURCE, BUNDLE, EXTERNAL = "order.json", "source", "bundle.pfb", "external"
 Say = Callable[..., None]
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Order:
     """The source is a bundle, and the module's `build_tuning` makes the one that measures its kernels."""
     tuning_json: str = ""
     """Measured schedules to compile with (`pockfarm.tuning/1`); empty: none."""
+    log_ids: Mapping[str, str] = field(default_factory=dict)
+    """What the lines of the child's log are about."""
     external: tuple[str, ...] = ()
     """Locations of the model's data files; in the folder they are `external/0` and so on."""
 
@@ -71,11 +75,14 @@ def main(folder: Path, parent: int) -> int:
         lines.flush()
 
     order = Order.read(folder)
+    log_lines.configure("compile")
     say("confined", no_network=confine(ChildLimits(order.memory_bytes, order.cpu_s, order.file_bytes), parent=parent))
     try:
-        digest = _compile(order, folder, say)
+        with log_lines.bind_process(**order.log_ids):
+            digest = _compile(order, folder, say)
     except BaseException as error:  # the last line always says how it ended
-        traceback.print_exc()
+        with log_lines.bind_process(**order.log_ids):
+            LOG.exception("the compile ended with %s", type(error).__name__)
         say("failed", **_failure(error, order))
         return 1
     say("done", digest=digest)

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, get_args
 
 from compiler.errors import CompileError
 from compiler.external import MAX_LISTING_BYTES, Listing
-from device_agents.wire import Cause
+from device_agents.wire import Cause, log_lines
 from service.bundles.archive import BadBundle, read_bundle
 from service.database.engine import Database
 from service.jobs import claims
@@ -37,7 +37,8 @@ MAX_LINE_CHARACTERS = 1 << 16
 LOG_TAIL_BYTES = 8000
 CAUSES = get_args(Cause)
 _FAILURE_FIELDS = ("cause", "code", "message", "where", "hint")
-KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR")
+KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR",
+                  log_lines.LEVEL_VARIABLE, log_lines.FORMAT_VARIABLE)  # fmt: skip
 
 
 class Cancelled(Exception):
@@ -101,6 +102,7 @@ class Compile:
             file_bytes=settings.compile_file_bytes,
             is_tuning=self.claim.source_digest is not None,
             tuning_json=self.claim.tuning_json,
+            log_ids=log_lines.bound(),
             external=locations,
         ).write(folder)
 

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from functools import cache
 
+from device_agents.wire.log_lines import bind, note
 from service.database.engine import Database
 from service.jobs import claims
 from service.outbox import Bell
@@ -39,12 +40,13 @@ def tools() -> Tools:
 def compile_job(job_id: str) -> None:
     """Compile the job's model, unless another worker has it or it has ended."""
     kit = tools()
-    with own_folder(root_of(kit.settings.state)) as own:
+    with bind(job=job_id), own_folder(root_of(kit.settings.state)) as own:
         with kit.database.transaction() as session:
             claim = claims.claim(session, job_id, lease_s=kit.settings.compile_lease_s, worker=own.name)
         if claim is None:
             LOG.info("job %s is not queued: nothing to do", job_id)
             return
+        note(attempt=claim.attempt)
         LOG.info("job %s: attempt %d", job_id, claim.attempt)
         try:
             Compile(kit.settings, kit.database, kit.storage, claim, own.path).run()

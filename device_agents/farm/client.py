@@ -31,7 +31,7 @@ from device_agents.errors import (
     Unreachable,
     Untrusted,
 )
-from device_agents.farm.clock import ClockWatch
+from device_agents.farm.clock import ClockWatch, seconds_of
 from device_agents.farm.state import Identity, StateFolder, public_key_text, sign
 from device_agents.farm.trust import accept_keys
 from device_agents.wire import (
@@ -115,6 +115,23 @@ class FarmClient:
         identity, credential = self.state.identity(), self.state.credential()
         offered = credential.server_keys if credential else ()
         return identity is None or not offered or any(key.key_id in identity.trusted_keys for key in offered)
+
+    def clock_is_wrong(self) -> bool:
+        """Whether our clock was off by more than assignments bear, at the farm's last answer."""
+        return self._clock.off_s != 0.0
+
+    def clock_off_s(self) -> float:
+        """How far our clock is ahead of the farm's, to about a second. Raises: `FarmError`."""
+        with self._connection(self.server, TIMEOUT_S) as connection:
+            asked_at = time.time()
+            connection.request("GET", "/healthz")
+            answer = connection.getresponse()
+            now = (asked_at + time.time()) / 2
+            answer.read(MAX_ANSWER_BYTES)
+        farm_s = seconds_of(answer.headers.get("Date"))
+        if answer.status != 200 or farm_s is None:
+            raise Refused(f"GET /healthz: {answer.status} {answer.reason}, and no farm's time", status=answer.status)
+        return now - farm_s - 0.5  # the header has whole seconds
 
     def lease(self, request: LeaseRequest) -> Assignment | None:
         """Wait for work, up to `request.wait_s`. None: there is none."""

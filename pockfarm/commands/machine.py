@@ -1,9 +1,12 @@
-"""`pockfarm up | down | status | link`: the farm on this machine."""
+"""`pockfarm up | down | status | link | backup | restore`: the farm on this machine."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,22 @@ def add_link(subparsers: argparse._SubParsersAction[Any]) -> None:
     _command(subparsers, "link", "print a fresh one-time link to the dashboard", _link)
 
 
+def add_backup(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = _command(subparsers, "backup", "write the farm's record to a file, while it works", _copy("backup"))
+    _add_copy_options(command)
+
+
+def add_restore(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = _command(subparsers, "restore", "fill a new state folder from a backup", _copy("restore"))
+    _add_copy_options(command)
+
+
+def _add_copy_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", help="the backup")
+    command.add_argument("--with-keys", action="store_true", help="the keys too, by $POCKFARM_BACKUP_PASSPHRASE")
+    command.add_argument("--passphrase-file", help="file with the passphrase of the keys")
+
+
 def state_of(options: argparse.Namespace) -> StateFolder:
     return StateFolder(Path(options.state)) if options.state else default_state()
 
@@ -43,6 +62,17 @@ def _command(subparsers: argparse._SubParsersAction[Any], name: str, text: str, 
     command.add_argument("--state", metavar="FOLDER", help="state folder (default: $POCKFARM_STATE or .state)")
     command.set_defaults(run=run)
     return command
+
+
+def _copy(act: str) -> Callable[[argparse.Namespace], int]:
+    def run(options: argparse.Namespace) -> int:
+        words = [sys.executable, "-m", "service.admin", act, options.file]
+        words += ["--with-keys"] if options.with_keys else []
+        words += ["--passphrase-file", options.passphrase_file] if options.passphrase_file else []
+        environment = {**os.environ, "POCKFARM_STATE": str(state_of(options).path)}
+        return subprocess.run(words, env=environment, check=False).returncode
+
+    return run
 
 
 def _up(options: argparse.Namespace) -> int:

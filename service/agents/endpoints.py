@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from device_agents import wire
+from device_agents.wire.log_lines import note
 from service.access import FarmDep, bearer_token
 from service.agents import enrolment, leasing, recording
 from service.agents.bodies import described, sent
@@ -33,7 +34,9 @@ def _check_protocol(request: Request) -> None:
 
 def _authenticate(request: Request, farm: FarmDep) -> Agent:
     with farm.database.read() as session:
-        return enrolment.authenticate(session, bearer_token(request))
+        agent = enrolment.authenticate(session, bearer_token(request))
+    note(device=agent.device_id)
+    return agent
 
 
 router = APIRouter(tags=["agents"], dependencies=[Depends(_check_protocol)], default_response_class=Response)
@@ -59,10 +62,10 @@ def challenge(farm: FarmDep, body: Annotated[wire.ChallengeRequest, sent(wire.Ch
 
 
 @router.post(wire.RENEW_PATH, openapi_extra=described(wire.RenewRequest))
-def renew(farm: FarmDep, body: Annotated[wire.RenewRequest, sent(wire.RenewRequest)]) -> Response:
+def renew(request: Request, farm: FarmDep, body: Annotated[wire.RenewRequest, sent(wire.RenewRequest)]) -> Response:
     """A fresh credential, by the device's signature."""
     with farm.database.transaction() as session:
-        return _json(enrolment.renew(session, farm, body))
+        return _json(enrolment.renew(session, farm, body, clock=_clock_of(request)))
 
 
 @router.post(wire.LEASE_PATH, responses={204: {"description": "No work now"}},

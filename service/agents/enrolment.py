@@ -21,7 +21,7 @@ from device_agents.wire import (
     pae,
 )
 from service.database.models import Device, DeviceCredential, EnrolmentToken
-from service.devices.blame import note
+from service.devices.blame import judge_clock, note
 from service.devices.service import find
 from service.farm import Farm
 from service.identifiers import clean_text, new_secret, secret_hash
@@ -77,8 +77,8 @@ def challenge(session: Session, farm: Farm, device_id: str) -> Challenge:
     return Challenge(farm.signer.challenge(device_id))
 
 
-def renew(session: Session, farm: Farm, request: RenewRequest) -> Credential:
-    """A fresh credential for who has the device's key. Raises: Forbidden."""
+def renew(session: Session, farm: Farm, request: RenewRequest, *, clock: float | None) -> Credential:
+    """A fresh credential for who has the device's key. `clock`: the device's time, if it says so. Raises: Forbidden."""
     device = session.get(Device, request.device_id)
     if device is None or device.state == "removed":
         raise Forbidden("device.removed", "this device was removed, or never was", hint="enrol it with a new token")
@@ -92,6 +92,7 @@ def renew(session: Session, farm: Farm, request: RenewRequest) -> Credential:
             raise Forbidden("renew.class", f"this device enrolled as {getattr(device, name)}", where=name,
                             hint="enrol what is another device with a new state folder and token")  # fmt: skip
     _restart(session, farm, device, request.session, request.description)
+    judge_clock(session, device, clock)  # an agent with a wrong clock asks for no work, where it would be judged too
     return _credential(session, farm, device)
 
 

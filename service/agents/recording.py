@@ -24,6 +24,7 @@ from device_agents.wire import (
     check_plausible,
     dumps,
     loads,
+    log_lines,
     pae,
     to_json,
 )
@@ -57,6 +58,7 @@ def find_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
     attempt = session.scalar(query.with_for_update())
     if attempt is None:
         raise _stale("no attempt of this device has this lease token")
+    log_lines.note(run=attempt.run_id, attempt=attempt.n)
     if session.get_one(Device, agent.device_id).session != agent.session:
         raise voided()
     return attempt

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
@@ -48,6 +48,17 @@ class Database:
     def read(self) -> Iterator[Session]:
         """A session for reading: a consistent view that blocks nobody."""
         with Session(self._reader, expire_on_commit=False, autoflush=False) as session:
+            yield session
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Session]:
+        """A session for reading that sees one moment throughout, however long it takes."""
+        options: dict[str, Any] = {"pockfarm_read": True}
+        if self.engine.dialect.name != "sqlite":  # there, WAL gives any reading transaction that
+            options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        with Session(self.engine.execution_options(**options), autoflush=False) as session:
+            if self.engine.dialect.name != "sqlite":
+                session.execute(text("SET LOCAL statement_timeout = 0"))
             yield session
 
     def close(self) -> None:

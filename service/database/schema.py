@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import time
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from service.database.engine import Database
 
+LOG = logging.getLogger(__name__)
+BLOCKED_SQLSTATES = ("55P03", "40P01")
+"""PostgreSQL: lock_not_available, deadlock_detected."""
+SQLITE_BUSY = 5
+LONGEST_TRANSACTIONS = """
+    SELECT pid, application_name, state, extract(epoch FROM now() - xact_start) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+    ORDER BY xact_start LIMIT 3"""
 MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 
 
-class SchemaBehind(Exception):
-    """The database has another schema than this code expects."""
+class SchemaMismatch(Exception):
+    """The database has another schema than this code expects. `state` is one word for it."""
+
+    state = "other"
+
+
+class SchemaBehind(SchemaMismatch):
+    """It is older."""
+
+    state = "behind"
+
+
+class SchemaAhead(SchemaMismatch):
+    """It was migrated by newer code."""
+
+    state = "ahead"
 
 
 class BrokenReferences(Exception):
@@ -30,15 +59,96 @@ def alembic_config(url: str) -> Config:
     return config
 
 
-def migrate(url: str, revision: str = "head") -> None:
-    """Bring the database up to `revision`; concurrent calls wait for each other."""
-    command.upgrade(alembic_config(url), revision)
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a migration gets its locks while the farm is at work (PostgreSQL; SQLite waits 30 s for its one lock)."""
+
+    lock_s: float = 2.0
+    """A statement waits so long for a lock; requests that come after it wait for as long."""
+    pause_s: float = 3.0
+    """Then everything is undone, and tried again after so long."""
+    give_up_s: float = 180.0
+    statement_s: float = 3600.0
+    """No statement takes longer."""
+
+
+class MigrationBlocked(Exception):
+    """Somebody held a lock for too long; nothing was changed."""
+
+
+def migrate(url: str, revision: str = "head", *, patience: Patience | None = None) -> None:
+    """Bring the database up to `revision`; concurrent calls wait for each other. Raises: MigrationBlocked."""
+    patience = patience or Patience()
+    config, give_up_at, tries = alembic_config(url), time.monotonic() + patience.give_up_s, 0
+    config.attributes["patience"] = patience
+    while True:
+        tries += 1
+        try:
+            return command.upgrade(config, revision)
+        except DBAPIError as error:
+            if not _is_blocked(error):
+                raise
+            if time.monotonic() >= give_up_at:
+                raise MigrationBlocked(_blocked_by(url, tries)) from None
+            LOG.warning("the migration let go of its locks, for another holds one that it needs; trying again")
+        time.sleep(patience.pause_s)
+
+
+def _is_blocked(error: DBAPIError) -> bool:
+    return (
+        getattr(error.orig, "sqlstate", None) in BLOCKED_SQLSTATES
+        or getattr(error.orig, "sqlite_errorcode", None) == SQLITE_BUSY
+    )
+
+
+def _blocked_by(url: str, tries: int) -> str:
+    """What to tell the operator: who has been in a transaction for longest."""
+    said = f"the migration did not get its locks in {tries} tries; the database is as it was. "
+    database = Database(url)
+    try:
+        if database.engine.dialect.name == "sqlite":
+            return said + "Another process is writing all the time: stop the farm, then migrate again"
+        with database.read() as session:
+            rows = session.execute(text(LONGEST_TRANSACTIONS)).all()
+    finally:
+        database.close()
+    who = "; ".join(
+        f"pid {pid} ({name or 'no name'}, {state}, since {since:.0f} s)" for pid, name, state, since in rows
+    )
+    return said + f"In a transaction for longest: {who or 'nobody now'}. End these (pg_terminate_backend), or wait"
 
 
 def check_schema(database: Database) -> None:
-    """Raises: SchemaBehind; or the driver's error if the database does not answer."""
-    head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
+    """Raises: SchemaBehind, SchemaAhead; or the driver's error if the database does not answer."""
+    revisions, head = known_revisions()
     with database.engine.connect() as connection:
         current = MigrationContext.configure(connection).get_current_revision()
-    if current != head:
-        raise SchemaBehind(f"schema {current}, expected {head}; run `python -m service.admin migrate`")
+    if current == head:
+        return
+    if current is None or current in revisions:
+        raise SchemaBehind(f"the database has schema {current or 'none'}, this code expects {head}: "
+                           "run `python -m service.admin migrate`, then start again")  # fmt: skip
+    raise SchemaAhead(
+        f"the database has schema {current}, which this code does not know (its own is {head}): newer code has "
+        f"migrated it. Start that code; or take the schema back with it first (`alembic downgrade {head}`)"
+    )
+
+
+@cache
+def known_revisions() -> tuple[frozenset[str], str | None]:
+    """Every revision of this code, and the newest."""
+    scripts = ScriptDirectory(str(MIGRATIONS))
+    return frozenset(script.revision for script in scripts.walk_revisions()), scripts.get_current_head()
+
+
+def refuse_other_schema(url: str, what: str) -> None:
+    """End this process, in words, if the database's schema is not this code's. One that is away is waited for later."""
+    database = Database(url)
+    try:
+        check_schema(database)
+    except SchemaMismatch as error:
+        sys.exit(f"{what} does not start: {error}")
+    except DBAPIError as error:
+        LOG.warning("the database's schema could not be looked at: %s", error)
+    finally:
+        database.close()

@@ -50,7 +50,7 @@ class _PutBack(MigrateOperation):
                 columns = ", ".join(column["name"] for column in sa.inspect(operations.get_bind()).get_columns(aside))
                 operations.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {aside}")
                 operations.drop_table(aside)
-                _count_on(operations, table, key)
+                count_on(operations.get_bind(), table, key)
         for table, column, _ in values:
             aside = f"set_aside_{revision}_{table}_{column}"
             if _is_there(operations, aside):
@@ -85,11 +85,13 @@ def _copy(op: Operations, table: str, columns: str, condition: str, *, to: str) 
         op.execute(f"CREATE TABLE {to} AS SELECT {columns} FROM {table} WHERE {condition}")
 
 
-def _count_on(op: Operations, table: str, key: str) -> None:
+def count_on(bind: sa.Connection, table: str, key: str) -> None:
     """Rows that come with their numbers leave PostgreSQL's counter behind; the next row takes the next number."""
-    bind = op.get_bind()
     if bind.dialect.name != "postgresql":
         return
     sequence = bind.scalar(sa.text("SELECT pg_get_serial_sequence(:table, :key)"), {"table": table, "key": key})
     if sequence is not None:
-        bind.execute(sa.text(f"SELECT setval(:sequence, max({key})) FROM {table}"), {"sequence": sequence})
+        bind.execute(
+            sa.text(f"SELECT setval(:sequence, coalesce(max({key}), 1), max({key}) IS NOT NULL) FROM {table}"),
+            {"sequence": sequence},
+        )

@@ -20,6 +20,7 @@ import time; now = time.time; time.time = lambda: now() - 3600.0
 from device_agents.farm.client import FarmClient
 headers = FarmClient._headers
 FarmClient._headers = lambda *a: {k: v for k, v in headers(*a).items() if k != "X-Pockfarm-Clock"}
+FarmClient.clock_is_wrong = lambda _: False
 """
 NO_SANDBOX = """
 import dataclasses, device_agents.agent, json
@@ -100,3 +101,5 @@ def test_an_agent_says_that_its_clock_is_off(farm: LiveFarm, start: Start, tmp_p
     until(lambda: bool(farm.device("bad")) and "ahead of the farm's" in (tmp_path / "bad.log").read_text())
     time.sleep(2.5)
     assert (tmp_path / "bad.log").read_text().count("ahead of the farm's") == 1, "once, not with each request"
+    until(lambda: farm.device("bad")["state"] == "quarantined")
+    assert "/agent/lease" not in farm.http.get("/metrics").text, "it asks for no work; the farm knows by its renewals"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import importlib
 import importlib.util
 import os
@@ -9,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from moto.server import ThreadedMotoServer
 
 from service.settings import Settings
 from tests.architecture.sources import ROOT
+from tests.service.postgres import find_binaries
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -52,6 +55,30 @@ def test_every_server_has_a_health_check(name: str) -> None:
 def test_our_containers_have_no_capabilities_and_no_new_privileges(name: str) -> None:
     assert SERVICES[name]["cap_drop"] == ["ALL"]
     assert "no-new-privileges:true" in SERVICES[name]["security_opt"]
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_every_container_has_limits_and_a_root_that_it_cannot_write(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert any(mount.startswith("/tmp:size=") for mount in service["tmpfs"])
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    assert 16 <= service["pids_limit"] <= 1024
+
+
+def test_only_the_api_is_on_both_networks() -> None:
+    """An agent, and whoever takes one over, cannot speak to the database; the servers cannot speak to the world."""
+    networks = {name: set(service["networks"]) for name, service in SERVICES.items()}
+    assert [name for name, on in networks.items() if on == {"front", "back"}] == ["api"]
+    assert [name for name, on in networks.items() if on == {"front"}] == ["agent"]
+    assert COMPOSE["networks"]["back"]["internal"] is True
+
+
+def test_compiled_kernels_outlive_the_container_that_made_them() -> None:
+    worker = SERVICES["worker"]
+    folder = worker["environment"]["POCKFARM_CACHE_DIR"]
+    assert f"kernels:{folder}" in worker["volumes"]
+    assert f"ENV POCKFARM_CACHE_DIR={folder}" in (ROOT / "docker/worker.Dockerfile").read_text()
 
 
 @pytest.mark.parametrize("name", ["migrate", "api", "worker"])
@@ -184,6 +211,46 @@ def test_a_file_that_nobody_touches_any_more_is_not_healthy(tmp_path: Path) -> N
     assert code() == 0
     os.utime(alive, (time.time() - 120, time.time() - 120))
     assert code() == 1, "hung, or dead"
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    """Answers with the server's status of the moment."""
+
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Quietly."""
+
+
+def test_an_api_that_is_not_ready_is_not_healthy(loopback: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of the container's check, against an API that answers 200, 503, and not at all."""
+    asked = SERVICES["api"]["healthcheck"]["test"][3]
+    assert asked.endswith("/readyz?exclude=workers")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = asked.replace(":8000", f":{server.server_address[1]}")
+
+    def code() -> int:
+        words = [sys.executable, str(ROOT / "docker/healthy.py"), url]
+        return subprocess.run(words, check=False, capture_output=True).returncode
+
+    assert code() == 0
+    monkeypatch.setattr(Answer, "status", 503)
+    assert code() == 1
+    server.shutdown()
+    server.server_close()
+    assert code() == 1
+
+
+def test_the_databases_check_fails_without_a_database(tmp_path: Path) -> None:
+    words = SERVICES["database"]["healthcheck"]["test"][1].split()
+    there = find_binaries() / words[0]
+    done = subprocess.run([str(there), *words[1:], "--host", str(tmp_path)], check=False, capture_output=True)
+    assert done.returncode == 2
 
 
 def test_the_worker_touches_the_file_that_its_container_is_asked_about() -> None:

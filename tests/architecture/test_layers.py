@@ -18,12 +18,13 @@ Layers = Sequence[str | tuple[str, ...]]
 
 LAYERS: dict[str, Layers] = {
     "device_agents": (
-        "wire",  # what both ends say
+        ("unpack", "wire"),  # the start of the one-file agent; what both ends say
         "errors",
         "devices",  # what this machine is
         "measure",  # what the numbers mean
         ("farm", "job"),  # a job knows no farm, and the farm's client no job
         ("attempt", "execute"),  # a job for the farm, a job without one
+        "self_test",  # what a board can do, before it enrols
         "agent",
     ),
     "compiler": (

@@ -19,6 +19,7 @@ from service.app import create_app
 from service.bundles.archive import read_bundle
 from service.database.models import Attempt
 from service.farm import Farm
+from service.health.signs import give_sign
 from service.jobs import claims
 from service.keys.service import create_key
 from service.settings import Settings
@@ -58,6 +59,11 @@ class TestFarm:
         with self.farm.database.transaction() as session:
             _, secret = create_key(session, name=role, role=role)  # type: ignore[arg-type]
         return {"Authorization": f"Bearer {secret}"}
+
+    def worker_lives(self) -> None:
+        """What a worker says every few seconds."""
+        with self.farm.database.transaction() as session:
+            give_sign(session, "worker")
 
     def sweep(self) -> None:
         sweep(self.farm)
@@ -122,7 +128,13 @@ def npz(**arrays: Any) -> bytes:
 @contextmanager
 def open_test_farm(state: Path, database_url: str, **settings: Any) -> Iterator[TestFarm]:
     """A farm whose sweeper is called by hand and whose broker records."""
-    chosen: dict[str, Any] = {"sweep_s": 0.0, "poll_s": 0.02, "compiler_version": "test"} | settings
+    chosen: dict[str, Any] = {
+        "sweep_s": 0.0,
+        "poll_s": 0.02,
+        "ready_s": 0.0,
+        "metrics_s": 0.0,
+        "compiler_version": "test",
+    } | settings
     queue = RecordingQueue()
     app = create_app(Settings(state=state, database_url=database_url, **chosen), queue=queue)
     farm: Farm = app.state.farm

@@ -69,6 +69,7 @@ def test_a_full_disk_is_not_ready(sqlite_url: str, tmp_path: Path, caplog: pytes
 
 
 def test_a_disk_that_takes_no_write_is_not_ready(small_farm: TestFarm) -> None:
+    small_farm.worker_lives()
     with files_end_at(1 << 10):
         answer = small_farm.anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["parts"]["disk"]) == (503, "full")

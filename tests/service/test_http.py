@@ -1,4 +1,4 @@
-"""What holds for every request: bounded bodies, problems without tracebacks, health, metrics, the kept description."""
+"""What holds for every request: bounded bodies, problems without tracebacks, the kept description."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 
 from compiler.spec.schema import DOCUMENTS, published_schema
 from device_agents import wire as p
-from service.app import create_app
-from service.settings import Settings
 from tests.service.farms import TestFarm, open_test_farm
 
 OPENAPI = Path(__file__).parents[2] / "openapi.json"
@@ -85,35 +83,6 @@ def test_unknown_paths_and_methods_are_problems(small_farm: TestFarm) -> None:
     assert small_farm.http.get("/nothing").json()["code"] == "http.no-such-path"
     answer = small_farm.http.put("/jobs")
     assert (answer.status_code, answer.json()["code"]) == (405, "http.method")
-
-
-def test_health_says_which_part_is_down(farm: TestFarm) -> None:
-    assert farm.anonymous.get("/healthz").json() == {"status": "ok"}
-    assert farm.anonymous.get("/readyz").json() == {
-        "status": "ok", "parts": {"database": "ok", "storage": "ok", "broker": "ok", "disk": "ok"}}  # fmt: skip
-    farm.queue.is_down = True
-    answer = farm.anonymous.get("/readyz")
-    assert (answer.status_code, answer.json()["parts"]["broker"]) == (503, "down")
-
-
-def test_database_without_tables_is_not_ready(tmp_path: Path) -> None:
-    from fastapi.testclient import TestClient
-
-    from tests.service.farms import RecordingQueue
-
-    app = create_app(Settings(state=tmp_path / "empty", sweep_s=0), queue=RecordingQueue())
-    with TestClient(app) as http:
-        assert http.get("/readyz").json()["parts"]["database"] == "down"
-
-
-def test_metrics_count_rows_and_requests(farm: TestFarm) -> None:
-    farm.work_off(farm.compile().json()["id"])
-    farm.compile(b"second")
-    text = farm.http.get("/metrics").text
-    for line in ('pockfarm_jobs{state="succeeded"} 1.0', 'pockfarm_jobs{state="queued"} 1.0',
-                 'pockfarm_requests_total{method="POST",route="/compile",status="202"} 2.0',
-                 'pockfarm_devices{state="active"} 0.0'):  # fmt: skip
-        assert line in text.splitlines()
 
 
 def test_description_in_the_repository_is_the_applications(small_farm: TestFarm) -> None:

@@ -64,7 +64,7 @@ class LiveFarm:
             sys.executable,
             "-m",
             "uvicorn",
-            "service.app:create_app",
+            "service.app:served",
             "--factory",
             "--port",
             str(self.port),
@@ -75,7 +75,7 @@ class LiveFarm:
 
     def is_ready(self) -> bool:
         try:
-            return self.http.get("/readyz").status_code == 200
+            return self.http.get("/readyz?exclude=workers").status_code == 200
         except httpx.TransportError:
             return False
 

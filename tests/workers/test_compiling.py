@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import os
 import socket
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from compiler.external import Listing, model_digest
+from device_agents.wire.log_lines import bind
 from service.database.models import Tuning
 from service.jobs import claims
 from service.settings import Settings
@@ -161,6 +163,17 @@ def test_every_bad_ending_is_typed(farm: TestFarm, model: str, cause: str, code:
 def test_what_a_child_leaves_and_says_is_not_trusted(farm: TestFarm, model: str, cause: str, code: str) -> None:
     job = compile_now(farm, model, bundle_limit_bytes=1 << 30)
     assert (job["state"], job["ending"]["cause"], job["ending"]["code"]) == ("failed", cause, code), job
+
+
+def test_what_the_child_logs_says_of_which_job(farm: TestFarm, caplog: pytest.LogCaptureFixture) -> None:
+    with bind(job="job_1", attempt=1), caplog.at_level(logging.ERROR):
+        compile_now(farm, "broken")
+    [tail] = [record.getMessage() for record in caplog.records if "last words" in record.getMessage()]
+    told = [json.loads(line) for line in tail.splitlines() if line.startswith("{")]
+    assert [(line["part"], line["job"], line["attempt"], line["level"]) for line in told] == [
+        ("compile", "job_1", "1", "error")
+    ]
+    assert "Traceback" in told[0]["traceback"]
 
 
 @pytest.mark.parametrize("model", ["babble", "log-fifo"])

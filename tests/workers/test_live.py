@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import socket
@@ -159,6 +160,10 @@ def test_the_worker_gives_signs_of_life_and_a_stopped_one_does_not(farm: LiveFar
         return alive.stat().st_mtime_ns != seen
 
     assert beats(60)
+    wait_until(lambda: farm.http.get("/readyz").json()["parts"]["workers"] == "ok")
+    log = (farm.folder / "worker.log").read_text()
+    assert all(json.loads(line)["part"] == "worker" for line in log.splitlines() if line.startswith("{"))
+    assert '"part": "worker"' in log
     pid = farm.processes["worker"].pid
     os.killpg(pid, signal.SIGSTOP)
     try:

@@ -30,11 +30,12 @@ from service.database.models.runs import (
     Result,
     Run,
 )
+from service.database.models.signs import SIGN_KINDS, SignOfLife
 from service.database.models.tunings import Tuning
 
 __all__ = [
     "ATTEMPT_STATES", "DEVICE_STATES", "JOB_STATES", "LIVE_ATTEMPT_STATES", "OPEN_JOB_STATES", "OPEN_RUN_STATES",
-    "RUN_STATES", "ApiKey", "Attempt", "Base", "Bundle", "DashboardLink", "DashboardSession",
+    "RUN_STATES", "SIGN_KINDS", "ApiKey", "Attempt", "Base", "Bundle", "DashboardLink", "DashboardSession",
     "Dataset", "Device", "DeviceCredential", "DeviceEvent", "EnrolmentToken", "Event", "IdempotencyRecord", "Job",
-    "Outbox", "Result", "Run", "SigningKey", "Strike", "Tuning",
+    "Outbox", "Result", "Run", "SignOfLife", "SigningKey", "Strike", "Tuning",
 ]  # fmt: skip

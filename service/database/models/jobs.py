@@ -73,5 +73,5 @@ class Job(Base):
     queue_deadline_at: Mapped[float]
     created_at: Mapped[float] = mapped_column(default=time.time)
     started_at: Mapped[float | None]
-    finished_at: Mapped[float | None]
+    finished_at: Mapped[float | None] = mapped_column(index=True)
     version: Mapped[int] = mapped_column(default=1, onupdate=text("version + 1"))

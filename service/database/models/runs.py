@@ -175,7 +175,7 @@ class Attempt(Base):
     """`counted` against its device, `taken-back` since; null: none."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     started_at: Mapped[float | None]
-    finished_at: Mapped[float | None]
+    finished_at: Mapped[float | None] = mapped_column(index=True)
 
 
 class Result(Base):

@@ -1,0 +1,1 @@
+"""A farm's record as one file: written while the farm works, restored into an empty one."""

@@ -1,0 +1,78 @@
+"""Signs of life in the database, by which one part of the farm knows of the others, on whatever machine they are."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Literal
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from service.database.engine import Database
+from service.database.models import SignOfLife
+
+Kind = Literal["api", "sweeper", "worker"]
+INTERVAL_S = 5.0
+"""Between two signs of a process."""
+FRESH_S = 30.0
+"""Older than this, it is taken for dead or hung."""
+FORGET_AFTER_S = 3600.0
+
+
+def own_name(kind: Kind) -> str:
+    """Of this process; a container's process number says little, so the machine's name is part of it."""
+    return f"{kind}@{socket.gethostname()[:150]}:{os.getpid()}"
+
+
+def give_sign(session: Session, kind: Kind) -> None:
+    """Say that this process lives. Only the process itself writes its row."""
+    now, name = time.time(), own_name(kind)
+    row = update(SignOfLife).where(SignOfLife.name == name).values(seen_at=now).returning(SignOfLife.name)
+    if session.scalar(row) is None:
+        session.add(SignOfLife(name=name, kind=kind, seen_at=now))
+
+
+def newest(session: Session, kind: Kind) -> float | None:
+    """When any process of the kind last gave a sign; None if there is none."""
+    return session.scalar(select(func.max(SignOfLife.seen_at)).where(SignOfLife.kind == kind))
+
+
+def count_alive(session: Session, kind: Kind) -> int:
+    """Processes of the kind with a fresh sign."""
+    fresh = (SignOfLife.kind == kind, SignOfLife.seen_at >= time.time() - FRESH_S)
+    return session.scalar(select(func.count()).select_from(SignOfLife).where(*fresh)) or 0
+
+
+def forget_silent(session: Session) -> None:
+    """Delete signs that are an hour old."""
+    session.execute(delete(SignOfLife).where(SignOfLife.seen_at < time.time() - FORGET_AFTER_S))
+
+
+def give_sign_to(url: str, kind: Kind) -> None:
+    """Say it on a connection that is closed again: for a process that forks others."""
+    database = Database(url)
+    try:
+        with database.transaction() as session:
+            give_sign(session, kind)
+    finally:
+        database.close()
+
+
+class Signs:
+    """Gives this process's sign when the last is `INTERVAL_S` old."""
+
+    def __init__(self, database: Database, kind: Kind) -> None:
+        self._database = database
+        self._kind: Kind = kind
+        self._next_s = 0.0
+
+    def give(self) -> None:
+        """Give it if it is time. Raises: the driver's errors."""
+        if time.monotonic() < self._next_s:
+            return
+        with self._database.transaction() as session:
+            give_sign(session, self._kind)
+            forget_silent(session)
+        self._next_s = time.monotonic() + INTERVAL_S

@@ -1,0 +1,148 @@
+"""Files of deployment beside the compose file: systemd units and Kubernetes manifests, read as data and tried out."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import Settings
+from tests.architecture.sources import ROOT
+from tests.architecture.test_compose import SERVICES
+
+UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
+MANIFESTS: list[dict[str, Any]] = [
+    one for path in sorted((ROOT / "deploy/kubernetes").glob("*.yaml")) for one in yaml.safe_load_all(path.read_text())
+]
+WORKLOADS = [one for one in MANIFESTS if one["kind"] in ("Deployment", "Job")]
+
+
+class Unit(configparser.RawConfigParser):
+    """A unit file; words keep their case."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(strict=False, interpolation=None)
+        self.optionxform = str  # type: ignore[assignment,method-assign]
+        self.read(path)
+
+
+def known_settings() -> set[str]:
+    return {f"POCKFARM_{field.upper()}" for field in Settings.model_fields}
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_a_unit_starts_what_exists_and_is_shut_in(path: Path) -> None:
+    service = Unit(path)["Service"]
+    words = shlex.split(service["ExecStart"])
+    assert words[:2] == ["/opt/pockfarm/bin/python", "-m"]
+    compose = SERVICES["api" if "uvicorn" in words else "worker"]
+    text = (ROOT / compose["build"]["dockerfile"]).read_text()
+    image = yaml.safe_load(re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)[-1])
+    assert [word for word in image[:2] if word not in words] == [], "the same program as the image's"
+    for name in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "ProtectKernelModules", "LockPersonality"):
+        assert service[name] == "yes", name
+    assert service["ProtectSystem"] == "strict"
+    assert service["CapabilityBoundingSet"] == ""
+    assert service["MemoryMax"]
+    assert service["Restart"] == "always"
+    given = {pair.split("=")[0] for pair in service["Environment"].split()}
+    assert {name for name in given if name.startswith("POCKFARM_")} <= known_settings()
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_systemd_understands_each_unit(path: Path, tmp_path: Path) -> None:
+    """By its own checker, where there is one; a Python that is there in place of the installed one."""
+    copy = tmp_path / path.name
+    copy.write_text(path.read_text().replace("/opt/pockfarm/bin/python", sys.executable))
+    checker = shutil.which("systemd-analyze")
+    if checker:
+        said = subprocess.run([checker, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False)
+        assert path.stem not in said.stderr, said.stderr
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(workload, pod, container)."""
+    for one in WORKLOADS:
+        pod = one["spec"]["template"]["spec"]
+        yield from ((one["metadata"]["name"], pod, container) for container in pod["containers"])
+
+
+def test_everything_is_in_the_farms_namespace() -> None:
+    names = {one["metadata"].get("namespace") for one in MANIFESTS if one["kind"] != "Namespace"}
+    assert names == {"pockfarm"}
+
+
+@pytest.mark.parametrize("name", ["migrate", "api", "worker"])
+def test_a_pod_is_as_restricted_as_its_namespace_wants(name: str) -> None:
+    [(pod, container)] = [(pod, container) for workload, pod, container in containers() if workload == name]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    context = container["securityContext"]
+    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert "memory" in container["resources"]["limits"]
+    assert re.search(r":\d[\w.]*$", container["image"]), "a version, not whatever is newest"
+
+
+def test_every_mount_has_its_volume_and_every_name_its_object() -> None:
+    objects = {(one["kind"], one["metadata"]["name"]) for one in MANIFESTS}
+    objects.add(("Secret", "signing-key"))  # made by a command, from a file: see secret.example.yaml
+    for _, pod, container in containers():
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
+        for source in container["envFrom"]:
+            [(kind, reference)] = source.items()
+            assert ({"configMapRef": "ConfigMap", "secretRef": "Secret"}[kind], reference["name"]) in objects
+        for volume in volumes.values():
+            if "secret" in volume:
+                assert ("Secret", volume["secret"]["secretName"]) in objects
+            if "persistentVolumeClaim" in volume:
+                assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in objects
+
+
+def test_selectors_find_their_pods() -> None:
+    labels = {one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"] for one in WORKLOADS}
+    for one in MANIFESTS:
+        name, spec = one["metadata"]["name"], one.get("spec", {})
+        if one["kind"] in ("Deployment", "PodDisruptionBudget"):
+            assert spec["selector"]["matchLabels"] == labels[name]
+        if one["kind"] == "Service":
+            assert spec["selector"] == labels[name]
+
+
+def test_settings_are_those_that_the_service_knows() -> None:
+    given = {key for one in MANIFESTS for key in {**one.get("data", {}), **one.get("stringData", {})}}
+    given |= {variable["name"] for _, _, container in containers() for variable in container.get("env", ())}
+    assert {name for name in given if name.startswith("POCKFARM_")} <= known_settings()
+
+
+def test_the_worker_is_alive_by_the_file_that_it_touches() -> None:
+    [worker] = [container for name, _, container in containers() if name == "worker"]
+    assert worker["livenessProbe"]["exec"]["command"] == SERVICES["worker"]["healthcheck"]["test"][1:]
+
+
+def test_no_secret_is_in_a_manifest() -> None:
+    for one in MANIFESTS:
+        if one["kind"] == "Secret":
+            for name, value in one["stringData"].items():
+                if name in ("AWS_ACCESS_KEY_ID", "AWS_DEFAULT_REGION", "POCKFARM_S3_ENDPOINT_URL"):
+                    continue
+                assert "change-me" in value or value == "", name
+
+
+def test_the_command_that_makes_the_signing_key_does(tmp_path: Path) -> None:
+    text = (ROOT / "deploy/kubernetes/secret.example.yaml").read_text()
+    [command] = re.findall(r"^#   (python -c .*)$", text, re.MULTILINE)
+    words = shlex.split(command)
+    subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, check=True)
+    assert (tmp_path / "signing-key.json").stat().st_mode & 0o777 == 0o600

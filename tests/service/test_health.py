@@ -1,0 +1,133 @@
+"""What `/healthz` and `/readyz` say, and when they say otherwise."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import text, update
+
+from service.app import create_app
+from service.database.models import SignOfLife
+from service.health import signs
+from service.health.checks import Check, NotReady, Readiness
+from service.settings import Settings
+from service.sweeper import Sweeper
+from tests.service.farms import RecordingQueue, TestFarm
+
+PARTS = ("database", "migrations", "storage", "broker", "disk", "workers")
+
+
+def states(farm: TestFarm, query: str = "") -> tuple[int, dict[str, str]]:
+    answer = farm.anonymous.get(f"/readyz{query}")
+    return answer.status_code, answer.json()["parts"]
+
+
+def test_a_farm_with_all_its_parts_is_ready(farm: TestFarm) -> None:
+    farm.worker_lives()
+    assert farm.anonymous.get("/healthz").json() == {"status": "ok"}
+    answer = farm.anonymous.get("/readyz")
+    assert (answer.status_code, answer.json()["status"]) == (200, "ok")
+    assert answer.json()["parts"] == dict.fromkeys(PARTS, "ok")
+    assert set(answer.json()["limits_s"]) == set(PARTS)
+    assert answer.json()["why"] == {}
+
+
+def test_it_says_which_part_is_down_and_goes_on_without_those_excluded(farm: TestFarm) -> None:
+    assert states(farm) == (503, dict.fromkeys(PARTS, "ok") | {"workers": "none"})
+    assert states(farm, "?exclude=workers") == (200, dict.fromkeys(PARTS[:-1], "ok"))
+    farm.queue.is_down = True
+    assert states(farm, "?exclude=workers")[1]["broker"] == "down"
+    assert states(farm, "?exclude=workers&exclude=broker")[0] == 200
+    answer = farm.anonymous.get("/readyz?exclude=nothing")
+    assert (answer.status_code, answer.json()["code"]) == (422, "ready.unknown")
+
+
+def test_a_worker_that_went_silent_is_no_worker(farm: TestFarm) -> None:
+    farm.worker_lives()
+    with farm.farm.database.transaction() as session:
+        session.execute(update(SignOfLife).values(seen_at=time.time() - signs.FRESH_S - 1))
+    assert states(farm)[1]["workers"] == "none"
+    farm.worker_lives()
+    assert states(farm)[1]["workers"] == "ok"
+
+
+@pytest.mark.parametrize(("revision", "state"), [("0001", "behind"), ("9999", "ahead")])
+def test_another_schema_is_not_ready(farm: TestFarm, revision: str, state: str) -> None:
+    with farm.farm.database.engine.begin() as connection:
+        before = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+    answer = farm.anonymous.get("/readyz")
+    with farm.farm.database.engine.begin() as connection:
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{before}'"))
+    assert (answer.status_code, answer.json()["parts"]["migrations"]) == (503, state)
+    assert f"the database has schema {revision}" in answer.json()["why"]["migrations"]
+
+
+def test_a_database_without_tables_takes_no_write(tmp_path: Path) -> None:
+    app = create_app(Settings(state=tmp_path / "empty", sweep_s=0), queue=RecordingQueue())
+    with TestClient(app) as http:
+        parts = http.get("/readyz").json()["parts"]
+    assert (parts["database"], parts["migrations"]) == ("down", "behind")
+
+
+def test_the_answer_holds_no_word_of_a_driver(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ConnectionError("redis://:the-password@broker:6379 refused")
+
+    monkeypatch.setattr(farm.queue, "check", broken)
+    checks = [Check(one.name, one.limit_s, broken) for one in farm.anonymous.app.state.readiness.checks]  # type: ignore[attr-defined]
+    farm.anonymous.app.state.readiness = Readiness(checks, keep_s=0)  # type: ignore[attr-defined]
+    answer = farm.anonymous.get("/readyz")
+    assert set(answer.json()["parts"].values()) == {"down"}
+    assert "password" not in answer.text
+    assert "ConnectionError" in answer.json()["why"]["broker"]
+
+
+def test_a_hung_part_costs_its_limit_of_time_and_one_thread() -> None:
+    gate, asked = threading.Event(), []
+
+    def hang() -> None:
+        asked.append(1)
+        gate.wait(30)
+
+    readiness = Readiness([Check("hung", 0.05, hang), Check("well", 5.0, lambda: None)], keep_s=0)
+    for _ in range(3):
+        findings = readiness.findings()
+        assert (findings["hung"].state, findings["well"].state) == ("slow", "ok")
+        assert "0.05 s" in findings["hung"].why
+    assert len(asked) == 1
+    gate.set()
+
+
+def test_findings_are_kept_for_a_moment() -> None:
+    asked = []
+
+    def act() -> None:
+        asked.append(1)
+        raise NotReady("none", "nobody is there")
+
+    readiness = Readiness([Check("one", 1.0, act)], keep_s=60)
+    assert [readiness.findings()["one"].state for _ in range(3)] == ["none"] * 3
+    assert len(asked) == 1
+
+
+def test_a_sweeper_says_that_it_sweeps(farm: TestFarm) -> None:
+    sweeper = Sweeper(farm.farm)
+    sweeper._signs.give()
+    sweeper._signs.give()
+    with farm.farm.database.read() as session:
+        assert signs.count_alive(session, "sweeper") == 1
+        assert signs.newest(session, "worker") is None
+
+
+def test_old_signs_are_forgotten(farm: TestFarm) -> None:
+    with farm.farm.database.transaction() as session:
+        session.add(SignOfLife(name="worker@gone:1", kind="worker", seen_at=time.time() - 7200))
+        session.add(SignOfLife(name="worker@here:1", kind="worker", seen_at=time.time()))
+    signs.Signs(farm.farm.database, "api").give()
+    with farm.farm.database.read() as session:
+        assert {one.name for one in session.query(SignOfLife)} == {"worker@here:1", signs.own_name("api")}

@@ -1,0 +1,101 @@
+"""Migrating a farm that is at work, and not starting on a database of another schema."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from service.database.engine import Database
+from service.database.schema import MigrationBlocked, Patience, check_schema, migrate
+from tests.architecture.sources import ROOT
+from tests.service.postgres import PostgresServer
+
+QUICK = Patience(lock_s=0.2, pause_s=0.1, give_up_s=60.0)
+
+
+@contextmanager
+def old_database(url: str) -> Iterator[Database]:
+    """Of a farm before the last migrations."""
+    migrate(url, "0005")
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def test_a_held_lock_holds_up_the_migration_and_nobody_behind_it(postgres: PostgresServer) -> None:
+    url = postgres.make_database()
+    with old_database(url) as database:
+        failed: list[BaseException] = []
+
+        def act() -> None:
+            try:
+                migrate(url, patience=QUICK)
+            except BaseException as error:
+                failed.append(error)
+
+        with database.engine.connect() as holder:
+            holder.execute(text("SELECT count(*) FROM runs"))  # as a long report: shared, until its transaction ends
+            thread = threading.Thread(target=act)
+            thread.start()
+            for _ in range(20):
+                with database.engine.connect() as reader:  # would queue behind a migration that waits for good
+                    reader.execute(text("SET LOCAL lock_timeout = '15s'"))
+                    assert reader.scalar(text("SELECT count(*) FROM runs")) == 0
+                    if reader.scalar(text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")):
+                        break
+                thread.join(0.05)
+            assert thread.is_alive(), "it waits"
+        thread.join(60)
+        assert failed == []
+        check_schema(database)
+
+
+def test_a_migration_that_gives_up_says_who_is_in_the_way_and_changes_nothing(postgres: PostgresServer) -> None:
+    url = postgres.make_database()
+    with old_database(url) as database, database.engine.connect() as holder:
+        holder.execute(text("SET application_name = 'long-report'"))
+        holder.execute(text("LOCK TABLE runs IN ACCESS SHARE MODE"))
+        with pytest.raises(MigrationBlocked, match=r"(?s)as it was.*long-report, idle in transaction"):
+            migrate(url, patience=Patience(lock_s=0.1, pause_s=0.05, give_up_s=0.3))
+        with database.engine.connect() as connection:
+            assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "0005"
+
+
+def start(url: str, state: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POCKFARM_STATE": str(state), "POCKFARM_DATABASE_URL": url,
+                   "POCKFARM_LOG_FORMAT": "json"}  # fmt: skip
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=60,
+                          check=False, cwd=state)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("revision", "message"),
+    [("0005", "run `python -m service.admin migrate`"), ("9999", "newer code has migrated it")],
+)
+@pytest.mark.parametrize(
+    "words",
+    [("-m", "uvicorn", "service.app:served", "--factory", "--port", "0"), ("-c", "import workers.app as a; a.begin()")],
+    ids=["api", "worker"],
+)
+def test_nothing_starts_on_another_schema(tmp_path: Path, revision: str, message: str, words: tuple[str, ...]) -> None:
+    url = f"sqlite:///{tmp_path}/farm.db"
+    migrate(url, "0005")
+    database = Database(url)
+    with database.engine.begin() as connection:
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+    database.close()
+    done = start(url, tmp_path, *words)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert f"the database has schema {revision}" in done.stderr
+    assert "Traceback" not in done.stderr, "an operator's matter, in words"
