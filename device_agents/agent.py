@@ -330,9 +330,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", help="the device's name on the dashboard")
     parser.add_argument("--class", dest="device_class", help="device class; found out when left away")
     parser.add_argument("--runner", help="emulator in front of the binary, such as qemu-aarch64-static")
-    parser.add_argument(
-        "--run-as", help="one user for all jobs, in place of one for each; the agent's own: not as root"
-    )
+    parser.add_argument("--run-as", help="one user for all jobs, in place of one each; the agent's own: not as root")
     parser.add_argument("--job-users", metavar="FIRST-LAST", help=f"numbers of jobs' own users (default: {DEFAULT})")
     parser.add_argument("--show", action="append", default=[], help="read-only in a job's view (an emulator's files)")
     parser.add_argument("--isolation", type=int, default=4, choices=range(5), help="at most this level (4: what works)")

@@ -1,4 +1,4 @@
-"""What holds for one job from its first process to its last: its user, its cgroup, its limits, its share of the disk."""
+"""What holds for one job from its first process to its last: its user, cgroup, limits and share of the disk."""
 
 from __future__ import annotations
 

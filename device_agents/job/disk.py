@@ -1,8 +1,8 @@
 """What a job takes of the disk, looked at while it runs: a limit on all of its files together, and on their number.
 
-The kernel limits one file (RLIMIT_FSIZE); a quota on a folder needs file systems that boards do not have, and a RAM disk
-would take the memory that training needs. So the folder is measured twice a second: files by name, and files that have
-no name any more as long as the process holds them. What even that does not see shows in the free room of the disk.
+The kernel limits one file (RLIMIT_FSIZE); a quota on a folder needs file systems that boards do not have, and a RAM
+disk would take the memory that training needs. So the folder is measured four times a second: files by name, and files
+that have no name any more as long as the process holds them. What even that does not see shows in the disk's free room.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DiskWatch:
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._next_s = 0.0
-        self._free_bytes, self._free_files = _free(folder)
+        self._free_bytes = _free_bytes(folder)
         self.pid: int | None = None
 
     def check(self) -> Stopped | None:
@@ -49,7 +49,7 @@ class DiskWatch:
         if used_bytes > self._limit_bytes:
             message = f"the job wrote {used_bytes:,} bytes, its limit is {self._limit_bytes:,}"
             return Stopped("limits.disk", message, cause="limits")
-        free_bytes, free_files = _free(self._folder)
+        free_bytes = _free_bytes(self._folder)
         lost_bytes = self._free_bytes - free_bytes - used_bytes
         if lost_bytes > self._limit_bytes + UNSEEN_BYTES:
             message = f"the disk lost {lost_bytes:,} bytes while the job ran, which has {used_bytes:,} in its folder"
@@ -60,9 +60,9 @@ class DiskWatch:
         return None
 
 
-def _free(folder: Path) -> tuple[int, int]:
+def _free_bytes(folder: Path) -> int:
     found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize, found.f_favail
+    return found.f_bavail * found.f_frsize
 
 
 def _used(folder: Path, pid: int | None) -> tuple[int, int]:
