@@ -44,9 +44,10 @@ def matrix(sandbox: Sandbox, *, command_line: str | None = None, cgroups: str | 
         return Row(level, name, bool(fact), tried if fact else missing)
 
     lowered = "the operator wants none" if sandbox.syscalls == "any" else "refused by the kernel"
+    privileges = why.get("privileges", "")
     return [
-        row(1, "no privileges", has("no_capabilities"), "capget and the bounding set are empty", why.get("privileges", "")),
-        row(1, "no new privileges", has("no_new_privileges"), "prctl says so", why.get("privileges", "")),
+        row(1, "no privileges", has("no_capabilities"), "capget and the bounding set are empty", privileges),
+        row(1, "no new privileges", has("no_new_privileges"), "prctl says so", privileges),
         row(2, "system calls", has("filter"), f"a socket ends with SIGSYS ({sandbox.syscalls} list)",
             why.get("filter", lowered)),
         row(2, "one process", has("one_process"), "fork ends with SIGSYS", why.get("filter", lowered)),

@@ -15,7 +15,6 @@ import platform
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 from device_agents.job.launch import AT_EMPTY_PATH, FD_OF_BINARY, THIS_PROCESS
 
@@ -33,77 +32,18 @@ O_TMPFILE = 0x400000
 PROT_EXEC = 4
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-BINARY = [
-    "futex",
-    "read",
-    "write",
-    "pread64",
-    "pwrite64",
-    "readv",
-    "writev",
-    "sched_yield",
-    "clock_gettime",
-    "clock_getres",
-    "gettimeofday",
-    "nanosleep",
-    "clock_nanosleep",
-    "restart_syscall",
-    "close",
-    "fstat",
-    "newfstatat",
-    "stat",
-    "lseek",
-    "brk",
-    "munmap",
-    "mremap",
-    "madvise",
-    "rt_sigaction",
-    "rt_sigprocmask",
-    "rt_sigreturn",
-    "sigaltstack",
-    "exit",
-    "exit_group",
-    "getpid",
-    "gettid",
-    "getrusage",
-    "sched_getaffinity",
-    "sched_setaffinity",
-    "set_tid_address",
-    "set_robust_list",
-    "arch_prctl",
-    "fsync",
-    "fdatasync",
-    "ftruncate",
-    "rename",
-    "renameat",
-    "unlink",
-    "unlinkat",
-    "getrandom",
-]
-EMULATOR = [
-    "access",
-    "faccessat",
-    "readlink",
-    "readlinkat",
-    "uname",
-    "prlimit64",
-    "getrlimit",
-    "sysinfo",
-    "getuid",
-    "geteuid",
-    "getgid",
-    "getegid",
-    "getcwd",
-    "getdents64",
-    "get_mempolicy",
-    "set_mempolicy",
-    "statx",
-    "lstat",
-    "times",
-    "dup",
-    "rt_sigtimedwait",
-    "membarrier",
-]
+BINARY = """
+    futex read write pread64 pwrite64 readv writev sched_yield clock_gettime clock_getres gettimeofday nanosleep
+    clock_nanosleep restart_syscall close fstat newfstatat stat lseek brk munmap mremap madvise rt_sigaction
+    rt_sigprocmask rt_sigreturn sigaltstack exit exit_group getpid gettid getrusage sched_getaffinity
+    sched_setaffinity set_tid_address set_robust_list arch_prctl fsync fdatasync ftruncate rename renameat unlink
+    unlinkat getrandom
+"""
+EMULATOR = """
+    access faccessat readlink readlinkat uname prlimit64 getrlimit sysinfo getuid geteuid getgid getegid getcwd
+    getdents64 get_mempolicy set_mempolicy statx lstat times dup rt_sigtimedwait membarrier
+"""
+"""Beside those of a binary."""
 _NUMBERS = {
     "x86_64": {
         "read": 0, "write": 1, "open": 2, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "lseek": 8, "mmap": 9,
@@ -153,14 +93,14 @@ class Rule:
     call: str
     tests: tuple[Test, ...] = ()
     action: int = ALLOW
-    otherwise: Optional[int] = None
+    otherwise: int | None = None
     """None: the process ends."""
 
 
 def rules(policy: str) -> list[Rule]:
     """Of a policy, `binary` or `emulator`."""
     is_emulator = policy == "emulator"
-    plain = [*BINARY, *(EMULATOR if is_emulator else [])]
+    plain = [*BINARY.split(), *(EMULATOR.split() if is_emulator else [])]
     no_code = () if is_emulator else (Test(2, PROT_EXEC, 0),)
     itself = (Test(0, 0xFFFFFFFF, THIS_PROCESS),)
     thread = (Test(0, THREAD_FLAGS, THREAD_FLAGS), Test(0, NAMESPACE_FLAGS, 0))

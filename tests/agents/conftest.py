@@ -29,7 +29,7 @@ class AgentProcess:
         self.state = state
         self.log = state.with_suffix(".log")
         command = [python, "-m", "device_agents.agent", "--server", farm.url, "--state", str(state)]
-        # The binaries of these tests are scripts, which need the whole system: hostile/ has what confinement is tried with.
+        # The binaries of these tests are scripts, which need the whole system: tests/hostile/ tries the confinement.
         command += ["--run-as", str(os.geteuid()), "--isolation", "1", "--heartbeat-interval", "0.2"]
         command += ["--long-poll", "2", *options]
         given = {**(os.environ if environment is None else environment), "POCKFARM_ENROL_TOKEN": farm.token}
