@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from device_agents.devices.describe import Device
 from device_agents.errors import Stopped
+from device_agents.job import step
 from device_agents.job.asked import Job
 from device_agents.job.cgroup import JobCgroup
 from device_agents.job.disk import DiskWatch
@@ -35,7 +36,7 @@ class Confinement:
             cpu_s=run_s * (os.cpu_count() or 1) + 10,
             emulated=device.is_emulated,
         )
-        return Process(argv, job.folder, self.sandbox, rlimits, deadline_s, group=self.group)
+        return Process(argv, job.folder, self.sandbox, rlimits, deadline_s, step.GRACE_S, self.group)
 
     def stops(self, should_stop: Callable[[], Stopped | None]) -> Callable[[], Stopped | None]:
         """Told from outside, or out of disk."""
