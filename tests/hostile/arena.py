@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from compiler.codegen.testing import zig
@@ -17,11 +17,12 @@ from device_agents.job.users import JobUsers, processes
 from tests.agents.conftest import ROOT, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import archive, manifest
-from tests.hostile.behaviours import SOURCE, Behaviour
+from tests.hostile.behaviours import SLOW, SOURCE, Behaviour
 
 USERS = JobUsers(1_900_000_100, 1_900_000_103)
 SECRET = b"what only the agent may know"
-LIMITS = p.Limits(run_s=1.5, memory_bytes=96 << 20, disk_bytes=48 << 20)
+LIMITS = p.Limits(run_s=60, memory_bytes=96 << 20, disk_bytes=48 << 20)
+SHORT = replace(LIMITS, run_s=1.0)
 SHORT_GRACE = """
 import sys, device_agents.job.step as step
 step.GRACE_S = 0.5
@@ -41,7 +42,10 @@ def compiled(folder: Path, architecture: str = "x86_64") -> bytes:
 
 @dataclass
 class Arena:
-    """One agent and what stands around it. `who`: words in front of the agent's command, such as another user's."""
+    """One agent and what stands around it.
+
+    `who`: words in front of the agent's command that make it another user's; its sources then lie in `folder`.
+    """
 
     farm: FakeFarm
     folder: Path
@@ -50,6 +54,7 @@ class Arena:
     who: Sequence[str] = ()
     target: str = "x86-64-v3"
     device_class: str = "x86-64"
+    python: str = sys.executable
     count: int = 0
     process: subprocess.Popen[bytes] = field(init=False)
 
@@ -59,9 +64,13 @@ class Arena:
         self.beside.write_bytes(b"untouched")
         self.beside.chmod(0o666)
         self.log = (self.folder / "agent.log").open("ab")
-        words = [*self.who, sys.executable, "-c", SHORT_GRACE, "--server", self.farm.url, "--state", str(self.state)]
+        words = [*self.who, self.python, "-c", SHORT_GRACE, "--server", self.farm.url, "--state", str(self.state)]
         words += ["--heartbeat-interval", "1", "--long-poll", "5", *self.options]
-        given = {**os.environ, "POCKFARM_ENROL_TOKEN": self.farm.token, "PYTHONPATH": str(ROOT)}
+        given = {
+            **os.environ,
+            "POCKFARM_ENROL_TOKEN": self.farm.token,
+            "PYTHONPATH": str(self.folder if self.who else ROOT),
+        }
         self.process = subprocess.Popen(words, cwd=self.folder, env=given, stderr=self.log, stdin=subprocess.DEVNULL)
         self.mounts = Path("/proc/self/mountinfo").read_text()
         return self
@@ -74,13 +83,14 @@ class Arena:
             self.process.kill()
             self.log.close()
 
-    def run(self, behaviour: Behaviour, limits: p.Limits = LIMITS) -> p.Report:
+    def run(self, behaviour: Behaviour) -> p.Report:
         """One job."""
         self.count += 1
         lease = f"lease-{self.count:04}"
         orders = f"{behaviour.name}\n{self.state / 'device-key'}\n{self.beside}\n{self.process.pid}\n"
         files = {"bin/step": self.step, "weights.safetensors": orders.encode()}
         bundle = archive({**files, "manifest.json": manifest(files, target=self.target)})
+        limits = SHORT if behaviour.name in SLOW else LIMITS
         data = npz() if behaviour.mode == "train" else None
         signed = {"target": self.target}
         self.farm.assign(bundle, lease=lease, dataset=data, limits=limits, mode=behaviour.mode, steps=2,

@@ -60,7 +60,7 @@ WORDS = _rows(
     says-too-many-steps      step.output
     says-no-newline          step.incomplete
     floods-one-line          step.output
-    floods-errors            succeeded step.output
+    floods-errors            succeeded
     forges-launch            step.output
     forges-device-error      step.error
     writes-every-descriptor  succeeded
@@ -77,7 +77,7 @@ RESOURCES = _rows(
     memory-by-file           step.forbidden
     memory-by-ram-disk       succeeded
     memory-locked            step.forbidden
-    disk-one-file            limits.disk
+    disk-one-file            limits.step limits.disk
     disk-many-files          limits.disk
     disk-without-names       limits.disk
     disk-nameless-from-birth succeeded
@@ -128,5 +128,5 @@ KERNEL = [
     )
 ]
 BEHAVIOURS = [*FILES, *WORDS, *RESOURCES, *SIGNALS, *PLACES, *KERNEL]
-SLOW = ("spins", "stops-itself", "ignores-sigterm", "hangs-in-silence")
+SLOW = ("spins", "stops-itself", "kills-itself", "ignores-sigterm", "hangs-in-silence")
 """They end with the run's time."""

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 extern char **environ;
-static char name[200], secret[1000], beside[1000];
+static char name[200], secret[1000], beside[1000], orders[3000];
 static int agent;
 static const char *command, *out, *save;
 static int steps;
@@ -93,7 +93,7 @@ static int words(void) {
     else if (is("says-too-many-steps")) for (int i = 1; i < 100; i++) printf("{\"event\":\"step\",\"step\":%d,\"loss\":1,\"us\":1}\n", i);
     else if (is("says-no-newline")) { printf("{\"event\":\"done\""); fflush(stdout); exit(0); }
     else if (is("floods-one-line")) for (int i = 0; i < 4000000; i++) putchar('x');
-    else if (is("floods-errors")) for (int i = 0; i < 300000; i++) fprintf(stderr, "a line of no use, number %d\n", i);
+    else if (is("floods-errors")) for (int i = 0; i < 30000; i++) fprintf(stderr, "a line of no use, number %d\n", i);
     else if (is("forges-launch")) say("{\"event\":\"launch\",\"monotonic_s\":0}");
     else if (is("forges-device-error")) {
         say("{\"event\":\"error\",\"cause\":\"device\",\"code\":\"launch.sandbox\",\"message\":\"the board is broken\"}");
@@ -132,7 +132,7 @@ static int resources(void) {
     else if (is("memory-by-file")) tried("memfd_create", syscall(SYS_memfd_create, "x", 0));
     else if (is("memory-by-ram-disk")) write_path("/dev/shm/pockfarm-hostile", O_CREAT);
     else if (is("memory-locked")) tried("mlockall", syscall(SYS_mlockall, 3));
-    else if (is("disk-one-file")) { fill("out/big", 1L << 30, 1); hang(); }
+    else if (is("disk-one-file")) { fill("out/big", 1L << 30, 1); exit(4); }
     else if (is("disk-many-files")) { for (int i = 0; i < 200; i++) snprintf(path, 100, "out/f%d", i), fill(path, 4 << 20, 1); hang(); }
     else if (is("disk-without-names")) { for (int i = 0; i < 100; i++) snprintf(path, 100, "out/f%d", i), fill(path, 4 << 20, 0); hang(); }
     else if (is("disk-nameless-from-birth")) tried("O_TMPFILE", open("out", O_TMPFILE | O_WRONLY, 0666));
@@ -237,11 +237,10 @@ static int kernel(void) {
 }
 
 static void read_orders(const char *path) {
-    static char text[3000];
     int file = open(path, O_RDONLY);
-    long got = read(file, text, sizeof text - 1);
+    long got = read(file, orders, sizeof orders - 1);
     close(file);
-    if (got <= 0 || sscanf(text, "%199[^\n]\n%999[^\n]\n%999[^\n]\n%d", name, secret, beside, &agent) != 4) exit(3);
+    if (got <= 0 || sscanf(orders, "%199[^\n]\n%999[^\n]\n%999[^\n]\n%d", name, secret, beside, &agent) != 4) exit(3);
 }
 
 int main(int count, char **words_) {
@@ -259,7 +258,7 @@ int main(int count, char **words_) {
     const char *to = out ? out : save;
     if (to) {
         int file = open(to, O_CREAT | O_WRONLY | O_TRUNC, 0644);
-        if (file < 0 || write(file, "trained", 7) != 7) { perror(to); return 4; }
+        if (file < 0 || write(file, orders, strlen(orders)) < 0) { perror(to); return 4; }
         close(file);
     }
     if (!strcmp(command, "export")) files(to);

@@ -51,7 +51,7 @@ def test_after_all_that_a_good_run(strong: Arena) -> None:
 QUICK = [behaviour for behaviour in BEHAVIOURS if behaviour.name not in SLOW]
 
 
-@pytest.mark.parametrize("behaviour", QUICK[::3], ids=lambda behaviour: behaviour.name)
+@pytest.mark.parametrize("behaviour", QUICK[::4], ids=lambda behaviour: behaviour.name)
 def test_without_root_and_namespaces(weak: Arena, behaviour: Behaviour) -> None:
     assert verdict(weak, behaviour)[1] == ""
 
