@@ -248,8 +248,8 @@ def _install(text: str) -> None:
     program = base64.b64decode(text).replace(struct.pack("<I", THIS_PROCESS), struct.pack("<I", os.getpid()))
     code = ctypes.create_string_buffer(program, len(program))
     frame = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
-    # Without the flag, kernels before 5.16 turn a mitigation on that slows every load and store: the job has one process
-    # and no secrets of another's in it.
+    # Without the flag, kernels before 5.16 turn a mitigation on that slows loads and stores; there is nobody else in
+    # the process whose secrets it would keep.
     how = ctypes.c_long(SYS["seccomp"]), ctypes.c_ulong(1), ctypes.c_ulong(SPEC_ALLOW), frame
     if libc.syscall(*how) != 0:
         _call("seccomp", libc.prctl(PR_SET_SECCOMP, 2, frame, 0, 0))

@@ -100,7 +100,7 @@ class Arena:
     def breaches(self) -> list[str]:
         """What the last binary said it could do, and should not have."""
         events = self.farm.events[f"lease-{self.count:04}"].values()
-        return [event.message for event in events if "BREACH" in (event.message or "")]
+        return [event.message for event in events if event.message and "BREACH" in event.message]
 
     def traces(self, users: JobUsers = USERS) -> list[str]:
         """What of the job is left outside its folder, or running."""
