@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from compiler.codegen.linking.link import FLAGS, LINK_FLAGS
 from compiler.codegen.testing import zig
 from device_agents import wire as p
 from device_agents.job.users import JobUsers, processes
@@ -35,7 +36,8 @@ OUTSIDE = tuple(Path(folder) / "pockfarm-hostile" for folder in ("/tmp", "/var/t
 def compiled(folder: Path, architecture: str = "x86_64") -> bytes:
     """The hostile binary, static."""
     path = folder / f"hostile-{architecture}"
-    options = ("-static", "-O1", "-fno-sanitize=all", "-Wno-everything")
+    # As binaries are linked, so that the C library is there already.
+    options = (*FLAGS, *LINK_FLAGS, "-fno-sanitize=all", "-Wno-everything")
     zig("cc", "-target", f"{architecture}-linux-musl", *options, "-o", str(path), str(SOURCE))
     return path.read_bytes()
 
