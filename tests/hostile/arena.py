@@ -21,6 +21,7 @@ from tests.agents.fake_step import archive, manifest
 from tests.hostile.behaviours import SLOW, SOURCE, Behaviour
 
 USERS = JobUsers(1_900_000_100, 1_900_000_103)
+PLAIN_USER = 65534
 SECRET = b"what only the agent may know"
 LIMITS = p.Limits(run_s=60, memory_bytes=96 << 20, disk_bytes=48 << 20)
 SHORT = replace(LIMITS, run_s=1.0)
@@ -128,10 +129,12 @@ class Arena:
             time.sleep(0.02)
 
     def _is_binary(self, pid: int) -> bool:
+        """Of this agent: jobs of other agents on this machine are as good as any other process."""
         try:
-            return os.readlink(f"/proc/{pid}/exe").startswith((str(self.state), "/job/"))
+            path, uid = os.readlink(f"/proc/{pid}/exe"), os.stat(f"/proc/{pid}").st_uid
         except OSError:
             return False
+        return path.startswith(str(self.state)) or (bool(self.who) and uid == PLAIN_USER and path.startswith("/job/"))
 
 
 def verdict(arena: Arena, behaviour: Behaviour) -> tuple[p.Report, str]:
