@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent
+.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -92,6 +92,12 @@ round-trip: set-up-test  ## models out and back by fine_tune, beside PyTorch in 
 
 large: set-up-test   ## a module of 2.3 GB out and back, here and by a farm, with peaks of memory (ACTS="compile here farm"); 30 GB of disk
 	$(BIN)/python -W ignore -m tests.large $(ACTS)
+
+hostile: set-up-test  ## hostile binaries through the agent, at each level of isolation that this machine has; prints the table
+	$(BIN)/python -m tests.hostile.table
+
+sandbox-cost: set-up-test  ## a real step with the least and with the whole confinement, taking turns: is one slower? (BUNDLE=file.pfb)
+	$(BIN)/python -m benchmarks.confined $(BUNDLE)
 
 soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0

@@ -29,8 +29,10 @@ from device_agents.farm import retry
 from device_agents.farm.client import FarmClient
 from device_agents.farm.spool import Spool, SpooledResult
 from device_agents.farm.state import StateFolder
-from device_agents.job.sandbox import NOBODY, probe
+from device_agents.job.matrix import described, matrix, table
+from device_agents.job.sandbox import Sandbox, probe
 from device_agents.job.scratch import empty
+from device_agents.job.users import DEFAULT, parse
 from device_agents.self_test import self_test
 from device_agents.wire import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest, log_lines
 
@@ -224,6 +226,8 @@ def read_token(option: str | None) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     options = _parser().parse_args(arguments)
+    if options.probe:
+        return _probe(options)
     log_lines.configure("agent")
     os.umask(0o022)  # the state folder is private as a whole; jobs of another user must be able to read their own
     state = StateFolder(options.state)
@@ -244,14 +248,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_NO_IDENTITY
 
 
+def _probe(options: argparse.Namespace) -> int:
+    try:
+        sandbox = confinement(options, None)
+    except EnrolmentError as error:
+        print(f"work is refused: {error}\n", file=sys.stderr)
+        sandbox = confinement(argparse.Namespace(**{**vars(options), "run_as": str(os.geteuid())}), None)
+    print(table(sandbox, matrix(sandbox)))
+    return 0
+
+
 def _run(options: argparse.Namespace, state: StateFolder) -> int:
     token = read_token(options.enrol_token)
     empty(state.scratch)
-    sandbox = probe(hide=state.path, uid=_uid(options.run_as))
+    sandbox = confinement(options, state.path)
+    rows = matrix(sandbox)
     device = describe_device(
-        name=options.name, device_class=options.device_class, runner=options.runner, isolation_level=sandbox.level
-    )
+        name=options.name, device_class=options.device_class, runner=options.runner, isolation_level=sandbox.level,
+        facts=described(rows),
+    )  # fmt: skip
     log.info("%s, isolation level %d", device.description.device_class, sandbox.level)
+    for row in rows:
+        if not row.holds:
+            log.warning("isolation lacks %s: %s", row.name, row.how)
     client = FarmClient(options.server, state, session=secrets.token_hex(16), description=device.description)
     stop = threading.Event()
     if options.self_test:
@@ -288,14 +307,35 @@ def beat(path: Path, stop: threading.Event) -> None:
             return
 
 
-def _uid(name: str | None) -> int | None:
-    """The user that jobs run as: `nobody` when the agent is root and nothing else is said."""
-    if name is None:
-        return NOBODY if os.geteuid() == 0 else None
+def confinement(options: argparse.Namespace, hide: Path | None) -> Sandbox:
+    """The sandbox that the options ask for, as far as it works here. Raises: `EnrolmentError`."""
+    users, uid = DEFAULT, None
     try:
-        uid = pwd.getpwnam(name).pw_uid
+        users = parse(options.job_users) if options.job_users else DEFAULT
+    except ValueError as error:
+        raise EnrolmentError(f"--job-users {error}") from None
+    if options.run_as is not None:
+        uid = _uid(options.run_as)
+    elif os.geteuid() != 0:
+        raise EnrolmentError(
+            f"not as root, this agent cannot give jobs a user of their own: they would run as user {os.geteuid()}, who "
+            f"owns what you own. Start it as root, or, if whoever may submit to this farm may act as that user, say "
+            f"--run-as {os.geteuid()}"
+        )
+    return probe(
+        hide=hide, users=None if options.run_as is not None else users, uid=uid, shown=options.show,
+        runner=options.runner.split() if options.runner else (), most=options.isolation,
+    )  # fmt: skip
+
+
+def _uid(name: str) -> int | None:
+    """The user that all jobs run as; None: the agent's own. Raises: `EnrolmentError`."""
+    try:
+        uid = int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid
     except KeyError:
         raise EnrolmentError(f"--run-as {name}: no such user") from None
+    if uid != os.geteuid() and os.geteuid() != 0:
+        raise EnrolmentError(f"--run-as {name}: only root can become another user")
     return uid if uid != os.geteuid() else None
 
 
@@ -303,8 +343,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m device_agents.agent", description="The PockFarm agent of one device."
     )
-    parser.add_argument("--server", required=True, help="the farm's address, http://HOST:PORT")
-    parser.add_argument("--state", required=True, type=Path, help="folder for the device's key and results (made 0700)")
+    probing = "--probe" in sys.argv
+    parser.add_argument("--server", required=not probing, help="the farm's address, http://HOST:PORT")
+    parser.add_argument(
+        "--state", required=not probing, type=Path, help="folder for the device's key and results (made 0700)"
+    )
+    parser.add_argument("--probe", action="store_true", help="print what confines a job on this machine, and end")
     parser.add_argument(
         "--enrol-token",
         metavar="FILE",
@@ -313,7 +357,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", help="the device's name on the dashboard")
     parser.add_argument("--class", dest="device_class", help="device class; found out when left away")
     parser.add_argument("--runner", help="emulator in front of the binary, such as qemu-aarch64-static")
-    parser.add_argument("--run-as", help="user that jobs run as when the agent is root (default: nobody)")
+    parser.add_argument("--run-as", help="one user for all jobs, in place of one each; the agent's own: not as root")
+    parser.add_argument("--job-users", metavar="FIRST-LAST", help=f"numbers of jobs' own users (default: {DEFAULT})")
+    parser.add_argument("--show", action="append", default=[], help="read-only in a job's view (an emulator's files)")
+    parser.add_argument("--isolation", type=int, default=4, choices=range(5), help="at most this level (4: what works)")
     parser.add_argument(
         "--exclusive", type=Path, help="lock file shared by the agents of one machine: one runs at a time"
     )

@@ -26,6 +26,7 @@ from device_agents.job.findings import Findings
 from device_agents.job.output import KeptOutput
 from device_agents.job.sandbox import probe
 from device_agents.job.scratch import temporary_folder
+from device_agents.job.users import DEFAULT
 from device_agents.measure.tuning import Trial
 from device_agents.wire import Limits, Outcome, Report, RunSettings
 
@@ -67,7 +68,7 @@ def run_bundle(
     class), `OSError` (the bundle cannot be read, or a result not written where it was asked for).
     """
     started_at, limits, settings = time.time(), limits or Limits(), settings.fitted()
-    sandbox = probe(hide=None, uid=None, with_cgroup=False)
+    sandbox = probe(users=DEFAULT, with_cgroup=False, runner=runner.split() if runner else ())
     device = describe_device(device_class=device_class, runner=runner, isolation_level=sandbox.level)
     with temporary_folder() as temporary:
         folder, kept = temporary / "job", temporary / "kept"

@@ -174,6 +174,8 @@ def agent(plan: FarmPlan, name: str, title: str, device_class: str, options: Seq
         # Agents of one machine run one at a time, else each would disturb what the other measures.
         exclusive = str(plan.state.agents / "machine.lock")
         words = python("device_agents.agent", "--server", plan.url, "--state", str(folder), "--exclusive", exclusive)
+        # The one user of this farm is the one who submits to it: jobs may be that user, where they cannot be another.
+        words += [] if os.geteuid() == 0 else ["--run-as", str(os.geteuid())]
         return [*words, *options]
 
     def environment() -> Mapping[str, str]:

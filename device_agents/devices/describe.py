@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from device_agents import AGENT_VERSION
@@ -23,6 +23,8 @@ from device_agents.devices.host import (
 )
 from device_agents.errors import EnrolmentError
 from device_agents.wire import DeviceDescription, MeasurementClass
+
+NO_FACTS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,17 @@ class Device:
 
 def describe_device(
     *, name: str | None = None, device_class: str | None = None, runner: str | None = None, board: Board | None = None,
-    isolation_level: int = 0,
+    isolation_level: int = 0, facts: Mapping[str, str] = NO_FACTS,
 ) -> Device:  # fmt: skip
     """Recognise this machine; with `runner`, an emulated board of class `device_class` on this machine.
+
+    `facts`: more that stands beside its numbers.
 
     Raises: `EnrolmentError` when the class or the runner is unknown.
     """
     board = board or Board()
     if runner:
-        return _emulated(name, device_class or "raspberry-pi-4", runner, board, isolation_level)
+        return _emulated(name, device_class or "raspberry-pi-4", runner, board, isolation_level, facts)
     kind, found_class = _recognise(board)
     device_class = device_class or found_class
     features = cpu_features(board)
@@ -72,12 +76,15 @@ def describe_device(
         sensors=_sensors(kind.read(board)),
         isolation_level=isolation_level,
         agent_version=AGENT_VERSION,
-        environment={**_system_facts(), **max_frequency(board), **kind.facts(board)},
+        environment={**_system_facts(), **max_frequency(board), **kind.facts(board), **facts},
     )
     return Device(kind, board, description)
 
 
-def _emulated(name: str | None, device_class: str, runner: str, board: Board, isolation_level: int) -> Device:
+def _emulated(
+    name: str | None, device_class: str, runner: str, board: Board, isolation_level: int,
+    facts: Mapping[str, str],
+) -> Device:  # fmt: skip
     emulated = EMULATED_BOARDS.get(device_class)
     if emulated is None:
         raise EnrolmentError(f"--class {device_class}: cannot be emulated; known: {', '.join(EMULATED_BOARDS)}")
@@ -99,7 +106,7 @@ def _emulated(name: str | None, device_class: str, runner: str, board: Board, is
         isolation_level=isolation_level,
         agent_version=AGENT_VERSION,
         runner=runner,
-        environment=_system_facts(),
+        environment={**_system_facts(), **facts},
     )
     kind = next(kind for kind in DEVICE_KINDS if kind.name == "emulated")
     return Device(kind, board, description, (program, *words[1:]))

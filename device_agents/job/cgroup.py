@@ -1,57 +1,133 @@
-"""A cgroup v2 per job: a hard limit on memory and processes, the peak, and one switch that kills all of it.
+"""A cgroup per job: a hard limit on memory and processes, the peak, and a way to kill all of it.
 
-Needs a writable cgroup of the agent's own with the `memory` and `pids` controllers (systemd: `Delegate=yes`). Version 1
-hierarchies are not used: without `memory.peak` and `cgroup.kill` they give less than they complicate.
+Version 2 needs a writable cgroup of the agent's own with the `memory` and `pids` controllers (systemd: `Delegate=yes`).
+Version 1, which older boards have, the same two controllers, each with a tree of its own, writable (by root).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 MAX_PROCESSES = 512
 _CONTROLLERS = ("memory", "pids")
+_V1_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True)
+class Parent:
+    """Where groups of jobs are made: one folder (version 2), or one for each controller (version 1)."""
+
+    version: int
+    folders: Mapping[str, Path]
+
+    def make(self, name: str, memory_bytes: int) -> JobCgroup | None:
+        """A limited group for one job; None when the system refuses."""
+        job = JobCgroup(self.version, {key: folder / f"pockfarm-job-{name}" for key, folder in self.folders.items()})
+        try:
+            for path in set(job.paths.values()):
+                path.mkdir(exist_ok=True)
+            job.limit(memory_bytes)
+        except OSError:
+            job.remove()
+            return None
+        return job
 
 
 @dataclass(frozen=True)
 class JobCgroup:
-    """The cgroup of one job. Made by `create`, ended by `remove`."""
+    """The cgroup of one job. Made by `Parent.make`, ended by `remove`."""
 
-    path: Path
+    version: int
+    paths: Mapping[str, Path]
+    """By controller; the same one for each in version 2."""
+
+    @property
+    def memory(self) -> Path:
+        return self.paths["memory"]
+
+    @property
+    def joined_by(self) -> list[str]:
+        """Files that a process writes `0` to, to be in."""
+        return [str(path / "cgroup.procs") for path in sorted(set(self.paths.values()))]
+
+    def limit(self, memory_bytes: int) -> None:
+        """Raises: `OSError`."""
+        (self.paths["pids"] / "pids.max").write_text(str(MAX_PROCESSES))
+        if self.version == 1:
+            (self.memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
+            if (self.memory / "memory.memsw.limit_in_bytes").exists():
+                (self.memory / "memory.memsw.limit_in_bytes").write_text(str(memory_bytes))
+            return
+        (self.memory / "memory.max").write_text(str(memory_bytes))
+        with contextlib.suppress(OSError):
+            (self.memory / "memory.swap.max").write_text("0")
+
+    def is_limited(self) -> bool:
+        """Whether the kernel holds a limit on memory now."""
+        text = _read(self.memory / ("memory.limit_in_bytes" if self.version == 1 else "memory.max"))
+        return bool(text and text.isdigit() and int(text) < _V1_UNLIMITED)
 
     def peak_bytes(self) -> int | None:
-        """`memory.peak` (counts page cache); None before Linux 5.19."""
-        text = _read(self.path / "memory.peak")
+        """The most there was (counts page cache); None with version 2 before Linux 5.19."""
+        text = _read(self.memory / ("memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"))
         return int(text) if text and text.isdigit() else None
 
     def was_out_of_memory(self) -> bool:
         """Whether the kernel killed something here for passing the limit."""
-        events = dict(line.split(" ", 1) for line in (_read(self.path / "memory.events") or "").splitlines())
+        text = _read(self.memory / ("memory.oom_control" if self.version == 1 else "memory.events")) or ""
+        events = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
         return int(events.get("oom_kill", "0")) > 0
+
+    def kill(self) -> None:
+        """End every process in it."""
+        if self.version == 2:
+            with contextlib.suppress(OSError):
+                (self.memory / "cgroup.kill").write_text("1")
+                return
+        for path in set(self.paths.values()):
+            for pid in (_read(path / "cgroup.procs") or "").split():
+                with contextlib.suppress(OSError):
+                    os.kill(int(pid), signal.SIGKILL)
 
     def remove(self) -> None:
         """Kill what is left and remove the group; a group that will not go is left to the system."""
-        with contextlib.suppress(OSError):
-            (self.path / "cgroup.kill").write_text("1")
+        left = set(self.paths.values())
         for _ in range(50):
-            with contextlib.suppress(OSError):
-                self.path.rmdir()
+            self.kill()
+            for path in list(left):
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+                    left.discard(path)
+                if not path.exists():
+                    left.discard(path)
+            if not left:
                 return
             time.sleep(0.02)
 
 
-def prepare(root: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> Path | None:
+def prepare(root: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> Parent | None:
     """Make room for jobs under the agent's own cgroup; None when that cannot be done.
 
-    A group with members may not give controllers to children, so the agent moves itself one level down first.
+    `own` is what /proc/self/cgroup says. With version 2 a group with members may not give controllers to children, so
+    the agent moves itself one level down first.
     """
-    own = own if own is not None else _own_group()
-    if own in (None, "", "/"):
+    own = own if own is not None else _read(Path("/proc/self/cgroup")) or ""
+    groups = {parts[1]: parts[2] for parts in (line.split(":", 2) for line in own.splitlines()) if len(parts) == 3}
+    return _version_2(root, groups) or _version_1(root, groups)
+
+
+def _version_2(root: Path, groups: Mapping[str, str]) -> Parent | None:
+    own = groups.get("", "")
+    if own in ("", "/"):
         return None
-    group = root / str(own).lstrip("/")
+    group = root / own.lstrip("/")
     available = (_read(group / "cgroup.controllers") or "").split()
     if not all(name in available for name in _CONTROLLERS) or not os.access(group, os.W_OK):
         return None
@@ -62,29 +138,34 @@ def prepare(root: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> Path
         (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in _CONTROLLERS))
     except OSError:
         return None
-    return group
+    return Parent(2, dict.fromkeys(_CONTROLLERS, group))
 
 
-def create(parent: Path, name: str, memory_bytes: int) -> JobCgroup | None:
-    """A limited group for one job; None when the system refuses."""
-    job = JobCgroup(parent / f"pockfarm-job-{name}")
-    try:
-        job.path.mkdir(exist_ok=True)
-        (job.path / "memory.max").write_text(str(memory_bytes))
-        (job.path / "pids.max").write_text(str(MAX_PROCESSES))
-    except OSError:
-        job.remove()
-        return None
-    with contextlib.suppress(OSError):
-        (job.path / "memory.swap.max").write_text("0")
-    return job
+def _version_1(root: Path, groups: Mapping[str, str]) -> Parent | None:
+    folders = {}
+    for names, own in groups.items():
+        for name in set(names.split(",")) & set(_CONTROLLERS):
+            # A container sees its own group as the top of the tree, whatever /proc says.
+            places = [root / place / own.lstrip("/") for place in (names, name)] + [root / names, root / name]
+            found = next((place for place in places if (place / "cgroup.procs").exists()), None)
+            if found is not None and os.access(found, os.W_OK):
+                folders[name] = found
+    return Parent(1, folders) if set(folders) == set(_CONTROLLERS) else None
 
 
-def _own_group() -> str | None:
-    for line in (_read(Path("/proc/self/cgroup")) or "").splitlines():
-        if line.startswith("0::"):
-            return line[3:]
-    return None
+def memory_switched_off(command_line: str, table: str) -> str:
+    """Why the kernel has no memory controller, if its boot options say so (as on a Raspberry Pi); else nothing.
+
+    From /proc/cmdline and /proc/cgroups.
+    """
+    listed = re.search(r"^memory\s+\d+\s+\d+\s+(\d)", table, re.MULTILINE)
+    if listed is not None and listed.group(1) != "0":
+        return ""
+    words = command_line.split()
+    fix = "add `cgroup_enable=memory` to the one line of /boot/firmware/cmdline.txt and start the board again"
+    if "cgroup_disable=memory" in words and "cgroup_enable=memory" not in words:
+        return f"the boot option cgroup_disable=memory switches the kernel's memory controller off; {fix}"
+    return f"the kernel has its memory controller off; {fix}" if listed is not None else ""
 
 
 def _read(path: Path) -> str | None:

@@ -12,13 +12,13 @@ from typing import Optional
 
 from device_agents.devices.describe import Device
 from device_agents.errors import AttemptError, BadData, Stopped
-from device_agents.job import cgroup
 from device_agents.job.asked import Job, check_fits
+from device_agents.job.confinement import OUT, Confinement, confined
 from device_agents.job.dataset import DataFiles
 from device_agents.job.findings import Findings
 from device_agents.job.output import KeptOutput, keep_output
-from device_agents.job.sandbox import Sandbox, job_rlimits
-from device_agents.job.step import Ending, Process, check, run_process
+from device_agents.job.sandbox import Sandbox
+from device_agents.job.step import Ending, check, run_process
 from device_agents.job.step_events import (
     Done,
     Evaluated,
@@ -50,7 +50,6 @@ WANTED_BLOCKS = 5
 MIN_BLOCK_STEPS = 4
 TUNE_SHARE = 0.8
 """Of the run's time limit, at most: the last kernel's rounds may pass the end of the measuring time."""
-OUT = "out"
 TRAINED, EXPORTED, LOGITS = f"{OUT}/trained.safetensors", f"{OUT}/weights.safetensors", f"{OUT}/logits.npy"
 CHECKPOINT_FACTOR = 4
 CHECKPOINT_SLACK_BYTES = 1 << 20
@@ -75,7 +74,7 @@ class Execution:
         self._should_stop = should_stop
         self._name = name
         self._sampler = Sampler(device.read)
-        self._group: cgroup.JobCgroup | None = None
+        self._confinement: Confinement | None = None
         factor = EMULATION_TIME_FACTOR if device.is_emulated else 1.0
         self._run_limit_s = job.limits.run_s * factor
         self._deadline_s = time.monotonic() + self._run_limit_s
@@ -83,10 +82,6 @@ class Execution:
     def run(self) -> None:
         """Run the job's mode. Raises: `AttemptError`; `findings` holds what was found until then."""
         check_fits(self.job, self.device)
-        out = self.job.folder / OUT
-        out.mkdir(exist_ok=True)
-        if self.sandbox.uid is not None:
-            os.chown(out, self.sandbox.uid, self.sandbox.uid)
         modes = {
             "profile": self._profile,
             "train": self._train,
@@ -101,8 +96,9 @@ class Execution:
             finally:
                 self.findings.states = self._sampler.states()
                 self.findings.energy_use = None if self.device.is_emulated else self._sampler.energy()
-                if self._group:
-                    self.findings.memory = replace(self.findings.memory, cgroup_peak_bytes=self._group.peak_bytes())
+                group = self._confinement.group if self._confinement else None
+                if group:
+                    self.findings.memory = replace(self.findings.memory, cgroup_peak_bytes=group.peak_bytes())
 
     def _profile(self) -> None:
         settings = self.job.settings
@@ -268,8 +264,15 @@ class Execution:
 
     def _run(self, command: str, arguments: Sequence[str], on_event: Callable[[StepEvent], None]) -> Ending:
         """One process of the binary. Raises: `AttemptError`."""
-        process = self._process(command, arguments)
+        assert self._confinement is not None, "run() sets it up"
+        confinement = self._confinement
+        process = confinement.process(self._argv(command, arguments), self.job, self.device, run_s=self._run_limit_s,
+                                      deadline_s=self._deadline_s)  # fmt: skip
         started_s = time.monotonic()
+
+        def watch(pid: int) -> None:
+            self._sampler.watch(pid)
+            confinement.disk.pid = pid
 
         def take(event: StepEvent) -> None:
             self._take_sizes(event)
@@ -280,26 +283,19 @@ class Execution:
                 process,
                 on_event=take,
                 on_stderr=lambda line: self._notify("log", message=line[:2000]),
-                should_stop=self._should_stop,
-                on_pid=self._sampler.watch,
+                should_stop=confinement.stops(self._should_stop),
+                on_pid=watch,
             )
         finally:
             self.findings.run_s += time.monotonic() - started_s
         check(ending, process)
+        confinement.check_disk()
         return ending
 
-    def _process(self, command: str, arguments: Sequence[str]) -> Process:
-        job = self.job
+    def _argv(self, command: str, arguments: Sequence[str]) -> Sequence[str]:
         threads = [] if self._threads() is None or command == "export" else ["--threads", str(self._threads())]
-        step = f"./{self._relative(job.bundle.step)}"
-        rlimits = job_rlimits(
-            memory_bytes=job.limits.memory_bytes,
-            disk_bytes=job.limits.disk_bytes,
-            cpu_s=self._run_limit_s * (os.cpu_count() or 1) + 10,
-            emulated=self.device.is_emulated,
-        )
-        argv = [*self.device.runner, step, command, *arguments, *threads]
-        return Process(argv, job.folder, self.sandbox, rlimits, self._deadline_s, group=self._group)
+        step = f"./{self._relative(self.job.bundle.step)}"
+        return [*self.device.runner, step, command, *arguments, *threads]
 
     def _take_sizes(self, event: StepEvent) -> None:
         memory = self.findings.memory
@@ -353,16 +349,9 @@ class Execution:
 
     @contextmanager
     def _confined(self) -> Iterator[None]:
-        parent = self.sandbox.cgroup_parent
-        if parent is None:
+        with confined(self.sandbox, self.job, self._name) as self._confinement:
+            self.sandbox = self._confinement.sandbox
             yield
-            return
-        self._group = cgroup.create(parent, self._name, self.job.limits.memory_bytes)
-        try:
-            yield
-        finally:
-            if self._group:
-                self._group.remove()
 
 
 def block_steps(steps: int, *, emulated: bool) -> tuple[int, ...]:

@@ -1,30 +1,40 @@
 """How a job is confined on this machine: tried once at start, reported honestly, applied by `launch.py`.
 
 Namespaces are made by us and not by bubblewrap: SIGTERM must reach the binary itself (it ends after its current step),
-and nothing needs to be installed on a board. seccomp and Landlock are not used; the report's level says what is.
+and nothing needs to be installed on a board. What each level is and how it is probed: docs/isolation.md.
 """
 
 from __future__ import annotations
 
+import base64
+import ctypes
 import json
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from device_agents.job import cgroup
+from device_agents.job import cgroup, seccomp
+from device_agents.job.users import JobUsers, borrowed, is_mapped
 
-_LAUNCHER = str(Path(__file__).with_name("launch.py"))
 NOBODY = 65534
 PROBE_TIMEOUT_S = 20.0
 MAX_FILES = 256
+MAX_THREADS = 512
+"""Of the user that a job runs as, where that user is its own."""
 ADDRESS_SLACK_BYTES = 1 << 30
 """Address space beyond the memory limit: thread stacks, the executable, allocator arenas."""
-MEMORY_SLACK_BYTES = 64 << 20
-"""Memory beyond the limit of the job's cgroup: page cache in flight and the launcher."""
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
+"""What an emulator that is no static file needs beside itself."""
 
 
 @dataclass(frozen=True)
@@ -32,31 +42,67 @@ class Sandbox:
     """What is applied to each process of a job."""
 
     level: int
-    """0-4, as in `wire.DeviceDescription.isolation_level`."""
+    """0-4, as in `wire.DeviceDescription.isolation_level`: what was found to hold."""
+    namespaces: bool = False
+    """Own processes, network, IPC, and an empty root."""
+    syscalls: str = "any"
+    """The list of system calls: `binary`, `emulator` or, for programs that the operator trusts, `any`."""
+    landlock: bool = False
+    users: JobUsers | None = None
+    """Of which each job gets one. Needs root."""
     uid: int | None = None
-    """User (and group) that jobs run as; None: the agent's own. Needs root."""
-    hide: Path | None = None
-    """The agent's state folder, covered from level 3 on."""
-    cgroup_parent: Path | None = None
+    """User (and group) of this job; None: the agent's own."""
+    shown: tuple[str, ...] = ()
+    """Files and folders that a job may read besides its own: the emulator's."""
+    cgroup_parent: cgroup.Parent | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the probe found, by the names of `launch.py`, and `why` something is missing."""
 
     def command(
-        self, argv: Sequence[str], *, rlimits: Mapping[str, int], group: Path | None, say: int = 1
-    ) -> list[str]:
+        self, argv: Sequence[str], *, rlimits: Mapping[str, int], group: cgroup.JobCgroup | None = None, say: int = 1,
+        probe: bool = False, hidden: str = "",
+    ) -> list[str]:  # fmt: skip
         """The command line that ends up as `argv`, confined. Start it in a new session, in the job's folder.
 
         `say`: the descriptor that the launcher reports on; the binary does not get it, unless it is its output.
         """
+        program = _filter(self.syscalls)
         plan = {
             "argv": list(argv),
-            "level": min(self.level, 3),
+            "namespaces": self.namespaces,
+            "landlock": self.landlock,
+            "filter": base64.b64encode(program).decode() if program else None,
             "uid": self.uid,
-            "hide": str(self.hide) if self.hide else None,
-            "cgroup": str(group) if group else None,
+            "shown": list(self.shown),
+            "cgroups": group.joined_by if group else [],
             "parent": os.getpid(),
             "rlimits": dict(rlimits),
             "say": say,
+            "probe": probe,
+            "hidden": hidden,
         }
-        return [sys.executable, "-I", "-S", _LAUNCHER, json.dumps(plan)]
+        return [sys.executable, "-I", "-S", _launcher(), json.dumps(plan)]
+
+    @contextmanager
+    def of_one_job(self) -> Iterator[Sandbox]:
+        """With a user of the job's own, where there are any. Raises: `AttemptError` when all are taken."""
+        if self.users is None:
+            yield self
+            return
+        with borrowed(self.users) as uid:
+            yield replace(self, uid=uid)
+
+    @property
+    def is_own_user(self) -> bool:
+        """Whether jobs run as a user who is not the agent's."""
+        return self.users is not None or (self.uid is not None and self.uid != os.geteuid())
+
+    def job_rlimits(self, *, memory_bytes: int, disk_bytes: int, cpu_s: float, emulated: bool) -> dict[str, int]:
+        """The limits of one process of a job, and of the job where the filter keeps it to one process."""
+        limits = job_rlimits(memory_bytes=memory_bytes, disk_bytes=disk_bytes, cpu_s=cpu_s, emulated=emulated)
+        if self.users is not None:
+            limits["RLIMIT_NPROC"] = MAX_THREADS
+        return limits
 
 
 def job_rlimits(*, memory_bytes: int, disk_bytes: int, cpu_s: float, emulated: bool) -> dict[str, int]:
@@ -71,27 +117,141 @@ def job_rlimits(*, memory_bytes: int, disk_bytes: int, cpu_s: float, emulated: b
         "RLIMIT_FSIZE": disk_bytes,
         "RLIMIT_NOFILE": MAX_FILES,
         "RLIMIT_CORE": 0,
+        "RLIMIT_MEMLOCK": 1 << 16,
+        "RLIMIT_MSGQUEUE": 0,
     }
 
 
-def probe(*, hide: Path | None, uid: int | None, with_cgroup: bool = True) -> Sandbox:
-    """The strongest sandbox that works here, found by trying it."""
-    uid = uid if os.geteuid() == 0 else None
-    candidates = (Sandbox(level, uid, hide) for level in (3, 2, 1))
-    working = next((sandbox for sandbox in candidates if _works(sandbox)), Sandbox(0))
-    parent = cgroup.prepare() if with_cgroup else None
-    if parent is None:
-        return working
-    return replace(working, cgroup_parent=parent, level=4 if working.level == 3 else working.level)
+def probe(
+    *, hide: Path | None = None, users: JobUsers | None = None, uid: int | None = None, runner: Sequence[str] = (),
+    with_cgroup: bool = True, shown: Sequence[str] = (), most: int = 4,
+) -> Sandbox:  # fmt: skip
+    """The strongest sandbox that works here, found by trying it: each part is left out only if it fails.
+
+    `hide`: a folder that jobs must not see (the agent's state); `users`: to give each job one, or `uid`, the user of
+    all jobs, where the agent is root; `runner`: the emulator in front of binaries;
+    `shown`: more that jobs may read; `most`: the highest level that is wanted.
+    """
+    kind = "any" if most < 2 else "emulator" if runner else "binary"
+    shown = (*shown, *(_needed_by(runner[0]) if runner else ()))
+    users, uid = (users, uid) if os.geteuid() == 0 else (None, None)
+    if users is not None and not is_mapped(users, Path("/proc/self/uid_map").read_text()):
+        users, uid = None, NOBODY  # a container that has few numbers
+    parent = cgroup.prepare() if with_cgroup and most >= 4 else None
+    why: dict[str, str] = {}
+    best = Sandbox(0, facts={"why": why})
+    whole = Sandbox(0, most >= 3, kind, most >= 2, users, None if users else uid, shown)
+    for candidate in _weaker_and_weaker(whole):
+        facts = _try(candidate, hide, why)
+        if facts is not None:
+            best = replace(candidate, facts={**facts, "why": why})
+            break
+    best = _with_cgroup(best, parent if best.facts.get("uid") is not None else None)
+    return replace(best, level=level_of(best))
 
 
-def _works(sandbox: Sandbox) -> bool:
-    with tempfile.TemporaryDirectory(dir=sandbox.hide) as folder:
-        command = sandbox.command([], rlimits={"RLIMIT_CORE": 0}, group=None)
+def level_of(sandbox: Sandbox) -> int:
+    """The level that the facts make; each has all those below it."""
+    has = sandbox.facts.get
+    if not has("no_new_privileges") or not has("no_capabilities"):
+        return 0
+    if not (has("filter") and has("one_process")):
+        return 1
+    if not all(has(name) for name in ("own_processes", "no_network", "empty_root", "read_only")):
+        return 2
+    return 4 if has("cgroup") else 3
+
+
+def _weaker_and_weaker(whole: Sandbox) -> Iterator[Sandbox]:
+    """Own user first to stay, namespaces before that, Landlock and the filter first to go."""
+    for users, uid in dict.fromkeys(((whole.users, whole.uid), (None, None))):
+        for namespaces in dict.fromkeys((whole.namespaces, False)):
+            for syscalls in dict.fromkeys((whole.syscalls, "any")):
+                for landlock in dict.fromkeys((whole.landlock, False)):
+                    yield replace(
+                        whole, users=users, uid=uid, namespaces=namespaces, syscalls=syscalls, landlock=landlock
+                    )
+
+
+def _try(sandbox: Sandbox, hide: Path | None, why: dict[str, str]) -> dict[str, Any] | None:
+    """What a process in it finds; None when it cannot be set up."""
+    if sandbox.syscalls != "any" and _filter(sandbox.syscalls) is None:
+        why["filter"] = f"there is no list of system calls for {platform.machine()}"
+        return None
+    with tempfile.TemporaryDirectory(dir=hide) as folder, sandbox.of_one_job() as confined:
+        os.mkdir(f"{folder}/out")
+        os.chmod(folder, 0o755)
+        if confined.uid is not None:
+            os.chown(f"{folder}/out", confined.uid, confined.uid)
+        limits = {"RLIMIT_CORE": 0}
+        command = confined.command([], rlimits=limits, probe=True, hidden=str(hide or folder))
         try:
             done = subprocess.run(
                 command, cwd=folder, capture_output=True, timeout=PROBE_TIMEOUT_S, start_new_session=True, check=False
             )
-        except (OSError, subprocess.TimeoutExpired):
-            return False
-        return done.returncode == 0 and b'"launch"' in done.stdout
+            said = json.loads(done.stdout or json.dumps({"message": done.stderr.decode("utf-8", "replace")[-200:]}))
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            said = {"message": str(error)}
+    if said.get("facts", {}).get("writes_out"):
+        return dict(said["facts"])
+    key = "landlock" if "Landlock" in said.get("message", "") else "namespaces" if sandbox.namespaces else "privileges"
+    why.setdefault(key, str(said.get("message", "nothing was said"))[:200])
+    return None
+
+
+def _with_cgroup(sandbox: Sandbox, parent: cgroup.Parent | None) -> Sandbox:
+    """Tried too: a group is made, and its limit read back."""
+    job = parent.make(f"probe-{os.getpid()}", 1 << 26) if parent else None
+    if parent is None or job is None:
+        return sandbox
+    holds = job.is_limited()
+    job.remove()
+    facts = {**sandbox.facts, "cgroup": parent.version if holds else 0}
+    return replace(sandbox, cgroup_parent=parent if holds else None, facts=facts)
+
+
+@lru_cache(maxsize=4)
+def _filter(policy: str) -> bytes | None:
+    if policy == "any":
+        return None
+    return seccomp.program(policy, kill=seccomp.KILL_PROCESS if _kills_processes() else seccomp.TRAP)
+
+
+def _kills_processes() -> bool:
+    """Linux 4.14 and later; before, SIGSYS is sent, which ends a process too unless it has another idea."""
+    action = ctypes.c_uint(seccomp.KILL_PROCESS)
+    number = {"x86_64": 317, "aarch64": 277}.get(platform.machine(), -1)
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.syscall(ctypes.c_long(number), 2, 0, ctypes.byref(action)) == 0)
+
+
+@lru_cache(maxsize=1)
+def _launcher() -> str:
+    """The launcher's file; out of an agent that is one archive it is unpacked first."""
+    path = Path(__file__).with_name("launch.py")
+    if path.exists():
+        return str(path)
+    folder = tempfile.mkdtemp(prefix="pockfarm-launch-")
+    archive = next(parent for parent in path.parents if zipfile.is_zipfile(parent))
+    with zipfile.ZipFile(archive) as agent, open(f"{folder}/launch.py", "wb") as file:
+        file.write(agent.read(str(path.relative_to(archive))))
+    _at_exit(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return file.name
+
+
+def _at_exit(act: Callable[[], None]) -> None:
+    import atexit
+
+    atexit.register(act)
+
+
+def _needed_by(program: str) -> tuple[str, ...]:
+    """A static emulator needs itself; another one the system's libraries too."""
+    program = shutil.which(program) or program
+    needed = tuple(dict.fromkeys((os.path.realpath(program), program)))
+    try:
+        with open(program, "rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return needed
+    return (*needed, *LIBRARIES) if b"/ld-linux" in head or b"/ld-musl" in head else needed

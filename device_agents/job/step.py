@@ -113,9 +113,8 @@ def run_process(
 
 
 def _started(process: Process, say: int) -> subprocess.Popen[bytes]:
-    group = process.group.path if process.group else None
     return subprocess.Popen(
-        process.sandbox.command(process.argv, rlimits=process.rlimits, group=group, say=say),
+        process.sandbox.command(process.argv, rlimits=process.rlimits, group=process.group, say=say),
         cwd=process.folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -269,6 +268,10 @@ def _from_signal(number: int, tail: str) -> StepFailed:
     name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
     if number == signal.SIGXCPU:
         return StepFailed("limits.cpu_time", "the job used more CPU time than its limit", cause="limits")
+    if number == signal.SIGSYS:
+        message = f"the binary made a system call that jobs do not get (SIGSYS){tail}"
+        hint = "no compiler of this farm makes such a binary; device_agents/job/seccomp.py has the list of calls"
+        return StepFailed("step.forbidden", message, hint=hint)
     if number == signal.SIGXFSZ:
         return StepFailed("limits.disk", "the job wrote a larger file than its limit", cause="limits")
     if number in (signal.SIGKILL, signal.SIGTERM):

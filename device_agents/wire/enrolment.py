@@ -35,8 +35,8 @@ class DeviceDescription:
     """What it can measure: `temperature`, `frequency`, `throttling`, `energy`, `power`."""
     isolation_level: int = 0
     """What the sandbox of a job really gives, tried at start; each level has those below it: 0 nothing, 1 own session,
-    resource limits, no new privileges, 2 namespaces (no network, own process tree), 3 read-only file system and a
-    hidden state folder, 4 cgroup v2 limits on memory and processes."""
+    resource limits, no privileges, 2 a list of system calls (no network, one process), 3 namespaces and an empty root
+    with only the job's folder, 4 a cgroup's limits on memory and processes."""
     agent_version: str = ""
     runner: Optional[str] = None
     """The emulator in front of the binary (`qemu-aarch64-static`), or null."""

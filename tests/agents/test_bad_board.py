@@ -28,7 +28,7 @@ from device_agents.job.sandbox import Sandbox, probe
 class Broken(Sandbox):
     def command(self, *arguments, **options):
         *words, plan = super().command(*arguments, **options)
-        return [*words, json.dumps({**json.loads(plan), "cgroup": "/nowhere"})]
+        return [*words, json.dumps({**json.loads(plan), "cgroups": ["/nowhere/cgroup.procs"]})]
 device_agents.agent.probe = lambda **options: Broken(**vars(probe(**options)))
 """
 MAIN = "\nimport sys; from device_agents.agent import main; sys.exit(main())"
@@ -48,7 +48,7 @@ def start(farm: LiveFarm, tmp_path: Path) -> Iterator[Start]:
 
     def act(name: str, fault: str = "") -> subprocess.Popen[bytes]:
         words = [sys.executable, "-c", fault + MAIN, "--server", farm.url, "--state", str(tmp_path / name)]
-        words += ["--name", name, "--run-as", "root", "--long-poll", "1", "--class", "x86-64"]
+        words += ["--name", name, "--run-as", "0", "--isolation", "1", "--long-poll", "1", "--class", "x86-64"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "POCKFARM_ENROL_TOKEN": farm.token()}
         with (tmp_path / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(words, cwd=ROOT, stderr=log, stdin=subprocess.DEVNULL, env=environment)

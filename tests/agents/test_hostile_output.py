@@ -28,7 +28,6 @@ ODD: dict[str, tuple[str, str]] = {
     "link to a FIFO": ("os.unlink(W); os.mkfifo('out/f'); os.symlink('f', W)", "output.unsafe"),
     "link to nothing": ("os.unlink(W); os.symlink('nothing', W)", "output.unsafe"),
     "FIFO": ("os.unlink(W); os.mkfifo(W)", "output.unsafe"),
-    "device": ("os.unlink(W); os.mknod(W, 0o20666, os.makedev(1, 5))", "output.unsafe"),
     "socket": ("import socket; os.unlink(W); socket.socket(socket.AF_UNIX).bind(W)", "output.unsafe"),
     "folder": ("os.unlink(W); os.mkdir(W)", "output.unsafe"),
     "hard link": ("os.link(W, 'out/second-name')", "output.unsafe"),

@@ -88,7 +88,7 @@ def working(farm: FakeFarm, tmp_path: Path, patience_s: float) -> Iterator[Spool
     state, device, stop = StateFolder(tmp_path / "state"), describe_device(), threading.Event()
     client = FarmClient(farm.url, state, session="s" * 16, description=device.description)
     client.enrol("one-time")
-    station = Station(client, device, probe(hide=state.path, uid=None), Spool(state.spool), stop, 0.2)
+    station = Station(client, device, probe(hide=state.path, most=1), Spool(state.spool), stop, 0.2)
     agent = Agent(station, long_poll_s=0.5, patience_s=patience_s)
     thread = threading.Thread(target=agent.run, kwargs={"once": False})
     thread.start()

@@ -8,23 +8,29 @@ import socket
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from device_agents.errors import AttemptError, Stopped
 from device_agents.job import cgroup
-from device_agents.job.sandbox import NOBODY, Sandbox, job_rlimits, probe
+from device_agents.job.matrix import matrix
+from device_agents.job.sandbox import NOBODY, Sandbox, job_rlimits, level_of, probe
 from device_agents.job.step import Ending, Process, check, run_process
 
 LIMITS = job_rlimits(memory_bytes=1 << 28, disk_bytes=1 << 20, cpu_s=60, emulated=False)
-HERE = probe(hide=None, uid=None, with_cgroup=False)
+SHOWN = tuple(f"/{name}" for name in sorted(os.listdir("/")) if name not in ("proc", "sys", "dev", "tmp", "job"))
+BEST = probe(with_cgroup=False, shown=SHOWN)
+"""As for binaries. Scripts are binaries here: they see the whole system, and no call is refused them."""
+HERE = replace(BEST, syscalls="any", landlock=False)
+LEAST = probe(most=1)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     path = tmp_path / "state" / "scratch" / "job"
-    path.mkdir(parents=True)
+    (path / "out").mkdir(parents=True)
     (tmp_path / "state" / "device-key").write_text("secret")
     return path
 
@@ -92,7 +98,7 @@ def test_each_end_is_typed(folder: Path, script: str, cause: str, code: str) -> 
     ],
 )
 def test_signals(folder: Path, name: str, cause: str, code: str) -> None:
-    ending, _, process = shell(folder, f"sh -c 'exit 0'; kill -{name} $$", sandbox=Sandbox(1))
+    ending, _, process = shell(folder, f"sh -c 'exit 0'; kill -{name} $$", sandbox=LEAST)
     assert code_of(ending, process) == (cause, code)
 
 
@@ -110,14 +116,14 @@ def test_stop_is_sigterm_first(folder: Path) -> None:
 
 
 def test_then_sigkill_of_the_whole_group(folder: Path) -> None:
-    script = "trap '' TERM; (while true; do date > alive; sleep 0.05; done) & while true; do sleep 0.05; done"
+    script = "trap '' TERM; (while true; do date > out/alive; sleep 0.05; done) & while true; do sleep 0.05; done"
     begin_s = time.monotonic()
-    shell(folder, script, stop_after_s=0.5, grace_s=1.0)
+    shell(folder, script, sandbox=LEAST, stop_after_s=0.5, grace_s=1.0)
     assert time.monotonic() - begin_s < 20
     time.sleep(0.3)
-    before = (folder / "alive").stat().st_mtime_ns
+    before = (folder / "out" / "alive").stat().st_mtime_ns
     time.sleep(0.4)
-    assert (folder / "alive").stat().st_mtime_ns == before
+    assert (folder / "out" / "alive").stat().st_mtime_ns == before
 
 
 def test_deadline(folder: Path) -> None:
@@ -128,87 +134,94 @@ def test_deadline(folder: Path) -> None:
 def test_memory_limit(folder: Path) -> None:
     limits = {**LIMITS, "RLIMIT_AS": 200 << 20}
     script = f"dd if=/dev/zero of=/dev/null bs=400M count=1 && {DONE}"
-    ending, words, _ = shell(folder, script, limits=limits)
+    ending, words, _ = shell(folder, script, sandbox=LEAST, limits=limits)
     assert not ending.done
     assert any("memory" in word for word in words)
 
 
 def test_no_network_and_no_survivors(loopback: None, folder: Path) -> None:
-    if HERE.level < 2:
+    if not HERE.namespaces:
         return  # a container without namespaces: the level says so, and there is nothing to hold it to
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         script = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
-        command = HERE.command(["python3", "-c", script], rlimits={}, group=None)
+        command = HERE.command(["python3", "-c", script], rlimits={})
         assert subprocess.run(command, cwd=folder, capture_output=True, timeout=20, check=False).returncode != 0
-    shell(folder, f"setsid sh -c 'while true; do date > alive; sleep 0.05; done' & sleep 0.5; {DONE}")
+    daemon = "import os, time\nif os.fork() == 0:\n os.setsid()\n while True: open('out/alive', 'w'); time.sleep(0.05)"
+    shell(folder, f'python3 -c "{daemon}"; sleep 0.5; {DONE}')
     time.sleep(0.2)
-    before = (folder / "alive").stat().st_mtime_ns
+    before = (folder / "out" / "alive").stat().st_mtime_ns
     time.sleep(0.4)
-    assert (folder / "alive").stat().st_mtime_ns == before
+    assert (folder / "out" / "alive").stat().st_mtime_ns == before
 
 
-def test_read_only_world_and_hidden_state(folder: Path, tmp_path: Path) -> None:
-    if HERE.level < 3:
+def test_an_empty_root_with_only_the_jobs_folder(folder: Path, tmp_path: Path) -> None:
+    if not HERE.namespaces:
         return  # as above
-    state = tmp_path / "state"
-    sandbox = Sandbox(3, None, state)
-    script = (
-        f"""cat {state}/device-key >&2; touch {tmp_path}/outside; echo in > inside; cat {folder}/inside >&2; {DONE}"""
-    )
-    ending, words, process = shell(folder, script, sandbox=sandbox)
+    beside = tmp_path / "state" / "device-key"
+    script = f"cat {beside} >&2; touch {tmp_path}/outside; touch inside; echo in > out/inside; pwd >&2; {DONE}"
+    ending, words, process = shell(folder, script)
     check(ending, process)
     assert not any("secret" in word for word in words)
-    assert words[-1] == "in"
-    assert (folder / "inside").read_text() == "in\n"
+    assert words[-1] == "/job"
+    assert (folder / "out" / "inside").read_text() == "in\n"
+    assert not (folder / "inside").exists()
     assert not (tmp_path / "outside").exists()
 
 
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_jobs_of_root_run_as_nobody(folder: Path, tmp_path: Path, level: int) -> None:
-    if os.geteuid() != 0 or level > HERE.level:
+def test_jobs_of_root_run_as_another_user(folder: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
         return  # only root can become another user
     os.chmod(tmp_path / "state", 0o700)
-    os.chown(folder, NOBODY, NOBODY)
-    sandbox = Sandbox(level, NOBODY, tmp_path / "state")
-    ending, words, process = shell(
-        folder, f"id -u >&2; cat ../../device-key >&2; echo x > made; {DONE}", sandbox=sandbox
-    )
-    check(ending, process)
-    assert words[0] == str(NOBODY)
-    assert not any("secret" in word for word in words)
-    assert (folder / "made").stat().st_uid == NOBODY
+    os.chown(folder / "out", NOBODY, NOBODY)
+    script = f"id -u >&2; cat ../../device-key >&2; echo x > out/made; {DONE}"
+    for sandbox in (replace(LEAST, uid=NOBODY), replace(HERE, uid=NOBODY)):
+        ending, words, process = shell(folder, script, sandbox=sandbox)
+        check(ending, process)
+        assert words[0] == str(NOBODY)
+        assert not any("secret" in word for word in words)
+        assert (folder / "out" / "made").stat().st_uid == NOBODY
 
 
-@pytest.mark.parametrize("level", range(1, max(1, HERE.level) + 1))
-def test_job_dies_with_its_parent(folder: Path, level: int) -> None:
+@pytest.mark.parametrize("namespaces", {HERE.namespaces, False})
+def test_job_dies_with_its_parent(folder: Path, namespaces: bool) -> None:
     """A parent that is killed cannot clean up; the kernel does."""
-    if os.geteuid() == 0:
-        os.chown(folder, NOBODY, NOBODY)
-    sandbox = Sandbox(level, NOBODY if os.geteuid() == 0 else None)
     starter = (
         "import subprocess, sys, time, json; from pathlib import Path; from device_agents.job.sandbox import Sandbox; "
-        f"s = Sandbox({sandbox.level}, {sandbox.uid}); "
-        "c = s.command(['/bin/sh', '-c', 'while true; do date > alive; sleep 0.05; done'], rlimits={}, group=None); "
+        f"s = Sandbox(1, {namespaces}, shown={SHOWN!r}); "
+        "c = s.command(['/bin/sh', '-c', 'while true; do date > out/alive; sleep 0.05; done'], rlimits={}); "
         f"subprocess.Popen(c, cwd={str(folder)!r}, start_new_session=True, stdout=subprocess.DEVNULL); time.sleep(60)"
     )
     parent = subprocess.Popen(["python3", "-c", starter], cwd=Path(__file__).parents[2])
     try:
         deadline = time.monotonic() + 20
-        while not (folder / "alive").exists():
+        while not (folder / "out" / "alive").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
         parent.kill()
         parent.wait()
     time.sleep(0.5)
-    before = (folder / "alive").stat().st_mtime_ns
+    before = (folder / "out" / "alive").stat().st_mtime_ns
     time.sleep(0.4)
-    assert (folder / "alive").stat().st_mtime_ns == before
+    assert (folder / "out" / "alive").stat().st_mtime_ns == before
+
+
+def test_levels_are_what_was_found() -> None:
+    facts = {
+        "no_new_privileges": True, "no_capabilities": True, "filter": True, "one_process": True,
+        "own_processes": True, "no_network": True, "empty_root": True, "read_only": True, "cgroup": 1,
+    }  # fmt: skip
+    levels = {"cgroup": 3, "read_only": 2, "no_network": 2, "one_process": 1, "no_capabilities": 0}
+    assert level_of(Sandbox(0, facts=facts)) == 4
+    for missing, level in levels.items():
+        assert level_of(Sandbox(0, facts={**facts, missing: False})) == level
+    assert BEST.level == level_of(BEST) or SHOWN
+    assert LEAST.level <= 1
 
 
 def test_output_flood_ends_the_process(folder: Path) -> None:
-    ending, _, process = shell(folder, "head -c 3000000 /dev/zero; sleep 30")
+    ending, _, process = shell(folder, "head -c 3000000 /dev/zero; sleep 30", sandbox=LEAST)
     assert code_of(ending, process) == ("compiler", "step.output")
 
 
@@ -230,24 +243,64 @@ def test_cgroup_files(tmp_path: Path) -> None:
     own = tmp_path / "system.slice" / "agent.service"
     own.mkdir(parents=True)
     (own / "cgroup.controllers").write_text("cpu memory pids\n")
-    parent = cgroup.prepare(tmp_path, "/system.slice/agent.service")
-    assert parent == own
+    parent = cgroup.prepare(tmp_path, "0::/system.slice/agent.service")
+    assert parent is not None
+    assert (parent.version, set(parent.folders.values())) == (2, {own})
     assert (own / "pockfarm-agent" / "cgroup.procs").read_text() == str(os.getpid())
     assert (own / "cgroup.subtree_control").read_text() == "+memory +pids"
-    job = cgroup.create(own, "7", 1000)
+    job = parent.make("7", 1000)
     assert job is not None
-    assert (job.path / "memory.max").read_text() == "1000"
+    assert (job.memory / "memory.max").read_text() == "1000"
+    assert job.joined_by == [str(own / "pockfarm-job-7" / "cgroup.procs")]
+    assert job.is_limited()
     assert job.peak_bytes() is None
     assert not job.was_out_of_memory()
-    (job.path / "memory.peak").write_text("12345\n")
-    (job.path / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n")
+    (job.memory / "memory.peak").write_text("12345\n")
+    (job.memory / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n")
     assert job.peak_bytes() == 12345
     assert job.was_out_of_memory()
 
 
+def test_cgroup_files_of_version_1(tmp_path: Path) -> None:
+    """SYNTHETIC too (Documentation/admin-guide/cgroup-v1/memory.rst): a tree for each controller."""
+    for place in ("memory/agents/one", "pids"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "cgroup.procs").write_text("")
+    parent = cgroup.prepare(tmp_path, "8:pids:/\n4:memory:/agents/one\n0::/")
+    assert parent is not None
+    assert (parent.version, parent.folders["pids"]) == (1, tmp_path / "pids")
+    job = parent.make("7", 1 << 20)
+    assert job is not None
+    assert (job.memory / "memory.limit_in_bytes").read_text() == "1048576"
+    assert len(job.joined_by) == 2
+    assert job.is_limited()
+    (job.memory / "memory.max_usage_in_bytes").write_text("777\n")
+    (job.memory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert job.peak_bytes() == 777
+    assert job.was_out_of_memory()
+
+
 def test_no_cgroup_where_there_is_none(tmp_path: Path) -> None:
-    assert cgroup.prepare(tmp_path, "/") is None
-    assert cgroup.prepare(tmp_path, "/gone") is None
+    assert cgroup.prepare(tmp_path, "0::/") is None
+    assert cgroup.prepare(tmp_path, "0::/gone") is None
+    assert cgroup.prepare(tmp_path, "4:memory:/") is None
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "cgroup.controllers").write_text("cpu\n")
-    assert cgroup.prepare(tmp_path, "/x") is None
+    assert cgroup.prepare(tmp_path, "0::/x") is None
+
+
+@pytest.mark.parametrize(
+    ("command_line", "table", "expected"),
+    [
+        ("console=serial0 cgroup_disable=memory rootwait", "memory\t0\t95\t0", "cgroup_disable=memory"),
+        ("rootwait", "memory\t0\t95\t0", "memory controller off"),
+        ("cgroup_disable=memory cgroup_enable=memory", "memory\t0\t95\t1", ""),
+        ("rootwait", "cpuset\t0\t95\t1", ""),
+    ],
+)
+def test_boot_options_that_switch_the_memory_controller_off(command_line: str, table: str, expected: str) -> None:
+    said = cgroup.memory_switched_off(command_line, table)
+    assert expected in said
+    assert bool(said) == bool(expected)
+    rows = matrix(Sandbox(0), command_line=command_line, cgroups=table)
+    assert not said or said in {row.how for row in rows}

@@ -29,7 +29,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("cores", "Cores", "number", sortable=True),
     Column("memory_gib", "Memory", "number", "GiB", 1, sortable=True),
     Column("sensors", "Sensors", wrap=True),
-    Column("isolation_level", "Isolation", "number", hint="0 none to 4: own session, cgroup, namespaces, own view"),
+    Column("isolation_level", "Isolation", "number", hint="0 none to 4: limits, system calls, empty root, cgroup"),
     Column("agent", "Agent", "code"),
     Column("last_seen_at", "Last seen", "time", "UTC", sortable=True),
 )
@@ -41,7 +41,7 @@ EVENT_COLUMNS = (
 HISTORY = 50
 STRIP = 60
 TONES = {"succeeded": "good", "failed": "bad", "lost": "bad", "leased": "open", "running": "open"}
-ISOLATION = ("none", "own session and limits", "and a cgroup", "and namespaces", "and its own view of the files")
+ISOLATION = ("none", "limits, no privileges", "and a list of system calls", "and an empty root", "and a cgroup")
 
 
 def device_table(found: Sequence[DeviceFacts], caption: str) -> Table:

@@ -1,0 +1,68 @@
+"""What holds for one job from its first process to its last: its user, cgroup, limits and share of the disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from device_agents.devices.describe import Device
+from device_agents.errors import Stopped
+from device_agents.job import step
+from device_agents.job.asked import Job
+from device_agents.job.cgroup import JobCgroup
+from device_agents.job.disk import DiskWatch
+from device_agents.job.sandbox import Sandbox
+from device_agents.job.step import Process
+
+OUT = "out"
+"""The one folder that a job writes in."""
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """Of one job. Made by `confined`."""
+
+    sandbox: Sandbox
+    disk: DiskWatch
+    group: JobCgroup | None
+
+    def process(self, argv: Sequence[str], job: Job, device: Device, *, run_s: float, deadline_s: float) -> Process:
+        """One process of the job, within all that holds for it."""
+        rlimits = self.sandbox.job_rlimits(
+            memory_bytes=job.limits.memory_bytes,
+            disk_bytes=job.limits.disk_bytes,
+            cpu_s=run_s * (os.cpu_count() or 1) + 10,
+            emulated=device.is_emulated,
+        )
+        return Process(argv, job.folder, self.sandbox, rlimits, deadline_s, step.GRACE_S, self.group)
+
+    def stops(self, should_stop: Callable[[], Stopped | None]) -> Callable[[], Stopped | None]:
+        """Told from outside, or out of disk."""
+        return lambda: should_stop() or self.disk.check()
+
+    def check_disk(self) -> None:
+        """What a process has written between the last look and its end. Raises: `Stopped`."""
+        self.disk.pid = None
+        stopped = self.disk.look()
+        if stopped is not None:
+            raise stopped
+
+
+@contextmanager
+def confined(sandbox: Sandbox, job: Job, name: str) -> Iterator[Confinement]:
+    """Set up for one job, and taken down with all that it left running. Raises: `AttemptError`, `OSError`."""
+    with sandbox.of_one_job() as own:
+        out = job.folder / OUT
+        out.mkdir(exist_ok=True)
+        if own.uid is not None:
+            os.chown(out, own.uid, own.uid)
+        group = own.cgroup_parent.make(name, job.limits.memory_bytes) if own.cgroup_parent else None
+        # Where the rest of its folder is out of a job's reach, what it cannot have written is not counted.
+        watched = out if own.namespaces or own.landlock or own.is_own_user else job.folder
+        try:
+            yield Confinement(own, DiskWatch(watched, job.limits.disk_bytes), group)
+        finally:
+            if group:
+                group.remove()

@@ -1,0 +1,105 @@
+"""What a job takes of the disk, looked at while it runs: a limit on all of its files together, and on their number.
+
+The kernel limits one file (RLIMIT_FSIZE); a quota on a folder needs file systems that boards do not have, and a RAM
+disk would take the memory that training needs. So the folder is measured four times a second: files by name, and files
+that have no name any more as long as the process holds them. What even that does not see shows in the disk's free room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from pathlib import Path
+
+from device_agents.errors import Stopped
+
+EVERY_S = 0.25
+MAX_FILES = 1000
+RESERVE_BYTES = 32 << 20
+"""Of the disk, for the agent's own report."""
+UNSEEN_BYTES = 512 << 20
+"""That the disk may lose beyond what is seen in the job's folder before somebody must stop."""
+
+
+class DiskWatch:
+    """The limit on one job's folder. `check` is called often and looks seldom."""
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._next_s = 0.0
+        self._free_bytes = _free_bytes(folder)
+        self.pid: int | None = None
+
+    def check(self) -> Stopped | None:
+        """What ends the job: `limits.disk`, `limits.files` for what it has written, `device.disk` for a full disk."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return None
+        self._next_s = now_s + EVERY_S
+        return self.look()
+
+    def look(self) -> Stopped | None:
+        """The same, now."""
+        used_bytes, files = _used(self._folder, self.pid)
+        if files > MAX_FILES:
+            return Stopped("limits.files", f"the job made more than {MAX_FILES:,} files", cause="limits")
+        if used_bytes > self._limit_bytes:
+            message = f"the job wrote {used_bytes:,} bytes, its limit is {self._limit_bytes:,}"
+            return Stopped("limits.disk", message, cause="limits")
+        free_bytes = _free_bytes(self._folder)
+        lost_bytes = self._free_bytes - free_bytes - used_bytes
+        if lost_bytes > self._limit_bytes + UNSEEN_BYTES:
+            message = f"the disk lost {lost_bytes:,} bytes while the job ran, which has {used_bytes:,} in its folder"
+            return Stopped("device.disk", message, cause="device", hint="look what else writes to the device's disk")
+        if free_bytes < RESERVE_BYTES < self._free_bytes:
+            message = f"the device's disk is full ({free_bytes:,} bytes left); the job wrote {used_bytes:,}"
+            return Stopped("device.disk", message, cause="device", hint="make room on the device's disk")
+        return None
+
+
+def _free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _used(folder: Path, pid: int | None) -> tuple[int, int]:
+    """Bytes on disk and number of files, at most a few more than `MAX_FILES` looked at."""
+    used_bytes = files = 0
+    todo = [os.fspath(folder)]
+    while todo and files <= MAX_FILES:
+        with contextlib.suppress(OSError), os.scandir(todo.pop()) as entries:
+            for entry in entries:
+                files += 1
+                with contextlib.suppress(OSError):
+                    found = entry.stat(follow_symlinks=False)
+                    used_bytes += found.st_blocks * 512
+                    if stat.S_ISDIR(found.st_mode):
+                        todo.append(entry.path)
+                if files > MAX_FILES:
+                    break
+    return used_bytes + sum(_nameless(one) for one in _family(pid)), files
+
+
+def _family(pid: int | None) -> list[int]:
+    """The launcher, and the binary where that is its child."""
+    if pid is None:
+        return []
+    try:
+        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    except (OSError, ValueError):
+        return [pid]
+
+
+def _nameless(pid: int) -> int:
+    """Bytes of open files that have no name any more."""
+    used_bytes = 0
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                found = entry.stat()
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+                    used_bytes += found.st_blocks * 512
+    return used_bytes

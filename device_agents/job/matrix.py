@@ -1,0 +1,90 @@
+"""The probe matrix of this machine: what confines a job here, how that was tried, and what is missing and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_agents.job.cgroup import memory_switched_off
+from device_agents.job.sandbox import Sandbox
+
+LEVELS = (
+    "nothing",
+    "own session, limits, no privileges",
+    "and the list of system calls",
+    "and namespaces, an empty root",
+    "and kernel limits per job",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One part of the confinement."""
+
+    level: int
+    """That needs it; 0: more than any level asks for."""
+    name: str
+    holds: bool
+    how: str
+    """What was tried, or why it does not hold."""
+
+
+def matrix(sandbox: Sandbox, *, command_line: str | None = None, cgroups: str | None = None) -> list[Row]:
+    """`command_line` and `cgroups` are /proc/cmdline and /proc/cgroups."""
+    has = sandbox.facts.get
+    why: Mapping[str, str] = has("why", {})
+    off = memory_switched_off(_read("/proc/cmdline", command_line), _read("/proc/cgroups", cgroups))
+    space, group = why.get("namespaces", "not set up"), has("cgroup", 0)
+    no_group = off or "no writable cgroup with the memory and pids controllers (systemd: Delegate=yes, or be root)"
+    user = f"user {sandbox.users} is each job's own" if sandbox.users else f"shared user {has('uid')}"
+    shared = f"jobs run as user {has('uid')}, who is not of one job alone"
+
+    def row(level: int, name: str, fact: object, tried: str, missing: str) -> Row:
+        return Row(level, name, bool(fact), tried if fact else missing)
+
+    lowered = "the operator wants none" if sandbox.syscalls == "any" else "refused by the kernel"
+    privileges = why.get("privileges", "")
+    return [
+        row(1, "no privileges", has("no_capabilities"), "capget and the bounding set are empty", privileges),
+        row(1, "no new privileges", has("no_new_privileges"), "prctl says so", privileges),
+        row(2, "system calls", has("filter"), f"a socket ends with SIGSYS ({sandbox.syscalls} list)",
+            why.get("filter", lowered)),
+        row(2, "one process", has("one_process"), "fork ends with SIGSYS", why.get("filter", lowered)),
+        row(3, "own processes", has("own_processes"), "is process 1", space),
+        row(3, "no network", has("no_network"), "no interface but lo", space),
+        row(3, "empty root", has("empty_root"), "/etc and the agent's state are not there", space),
+        row(3, "read-only folder", has("read_only"), "a file beside out/ cannot be made", space),
+        row(4, "memory and processes", group, f"cgroup v{group}: a limit was set and read back", no_group),
+        row(0, "own user", sandbox.users, user, shared),
+        row(0, "Landlock", has("landlock"), f"version {has('landlock')}: a FIFO in out/ is refused",
+            why.get("landlock", "the kernel has none")),
+        row(0, "own /proc", has("proc"), "/proc/self/status is there", "cannot be mounted in this container"),
+        row(0, "limited out/", True, "looked at four times a second while a job runs", ""),
+    ]  # fmt: skip
+
+
+def table(sandbox: Sandbox, rows: list[Row]) -> str:
+    """For people."""
+    wide = max(len(row.name) for row in rows)
+    lines = [f"isolation level {sandbox.level}: {', '.join(LEVELS[: sandbox.level + 1][1:]) or LEVELS[0]}"]
+    for row in rows:
+        level = str(row.level) if row.level else "-"
+        lines.append(f"  {level}  {row.name:{wide}}  {'yes' if row.holds else 'NO '}  {row.how}")
+    return "\n".join(lines)
+
+
+def described(rows: list[Row]) -> dict[str, str]:
+    """For the description of the device: facts beside its numbers."""
+    missing = [f"{row.name}: {row.how}" for row in rows if not row.holds]
+    facts = {"isolation": ", ".join(row.name for row in rows if row.holds)}
+    return {**facts, "isolation_lacks": "; ".join(missing)[:1000]} if missing else facts
+
+
+def _read(path: str, given: str | None) -> str:
+    if given is not None:
+        return given
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,119 @@
+"""A user of its own for each job of an agent that is root: the kernel counts processes by user, and tells files apart.
+
+Numbers come from a range that no account has. A number in use is locked, so agents of one machine never share one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_agents.errors import AttemptError
+
+
+@dataclass(frozen=True)
+class JobUsers:
+    """User numbers `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}" if self.first != self.last else str(self.first)
+
+
+DEFAULT = JobUsers(1_900_000_000, 1_900_000_063)
+"""Of the numbers that systemd's list of users and groups leaves free."""
+
+
+def parse(text: str) -> JobUsers:
+    """`FIRST-LAST`. Raises: `ValueError` for what is no range, or holds accounts of the system."""
+    first, _, last = text.partition("-")
+    users = JobUsers(int(first), int(last or first))
+    if not 1000 <= users.first <= users.last < (1 << 32) - 1:
+        raise ValueError(f"{text}: FIRST-LAST is expected, at least 1000, FIRST not above LAST")
+    return users
+
+
+def is_mapped(users: JobUsers, text: str) -> bool:
+    """Whether the machine (a container, perhaps) has these numbers; `text` is /proc/self/uid_map."""
+    for line in text.splitlines():
+        words = [int(word) for word in line.split()]
+        if len(words) == 3 and words[0] <= users.first and users.last < words[0] + words[2]:
+            return True
+    return False
+
+
+@contextmanager
+def borrowed(users: JobUsers) -> Iterator[int]:
+    """A number that nobody else has now. What still runs under it in the end is killed.
+
+    Raises: `AttemptError` (`device.users`) when all are taken.
+    """
+    folder = _folder()
+    for uid in range(users.first, users.last + 1):
+        lock = os.open(folder / str(uid), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if not _try_lock(lock):
+                continue
+            kill_all(uid)
+            try:
+                yield uid
+            finally:
+                kill_all(uid)
+            return
+        finally:
+            os.close(lock)
+    hint = "give the agents of this machine a longer range with --job-users"
+    raise AttemptError("device.users", f"all user numbers for jobs ({users}) are in use", cause="device", hint=hint)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def kill_all(uid: int) -> int:
+    """Kill every process of a user; returns how many there were at first."""
+    found = len(processes(uid))
+    for _ in range(100):
+        left = processes(uid)
+        if not left:
+            break
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    return found
+
+
+def processes(uid: int) -> list[int]:
+    """Of a user; those that are dead already and only wait to be taken note of are left out."""
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, IndexError):
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
+                state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
+                if state not in "ZX":
+                    found.append(int(name))
+    return found
+
+
+def _folder() -> Path:
+    folder = Path("/run") if os.access("/run", os.W_OK) else Path(tempfile.gettempdir())
+    folder = folder / "pockfarm-job-users"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+        raise OSError(f"{folder} belongs to somebody else")
+    return folder

@@ -1,0 +1,99 @@
+"""The filter of system calls, run here step by step as the kernel would; what it must never let through."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from device_agents.job import seccomp
+from device_agents.job.launch import AT_EMPTY_PATH, FD_OF_BINARY, THIS_PROCESS
+
+MACHINES = ("x86_64", "aarch64")
+POLICIES = ("binary", "emulator")
+ALLOW, KILL, ERRNO = seccomp.ALLOW, seccomp.KILL_PROCESS, seccomp.ERRNO
+
+
+def decided(program: bytes, number: int, arguments: tuple[int, ...] = (), audit: int = 0) -> int:
+    """What the filter says, by the meaning of classic BPF (Documentation/networking/filter.rst)."""
+    padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
+    data = struct.pack("<iIQ6Q", number, audit, 0, *padded)
+    at, value = 0, 0
+    while True:
+        code, if_true, if_false, k = struct.unpack_from("<HBBI", program, 8 * at)
+        at += 1
+        if code == 0x20:
+            value = struct.unpack_from("<I", data, k)[0]
+        elif code == 0x54:
+            value &= k
+        elif code in (0x15, 0x35):
+            at += if_true if (value == k if code == 0x15 else value >= k) else if_false
+        else:
+            assert code == 0x06
+            return int(k)
+
+
+def numbers(machine: str) -> dict[str, int]:
+    return seccomp._NUMBERS[machine]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_only_what_is_listed(machine: str, policy: str) -> None:
+    program, audit = seccomp.program(policy, machine), seccomp.AUDIT[machine]
+    assert program is not None
+    listed = {numbers(machine)[rule.call]: rule for rule in seccomp.rules(policy) if rule.call in numbers(machine)}
+    for number in range(600):
+        if number not in listed:
+            assert decided(program, number, audit=audit) == KILL, number
+        elif not listed[number].tests:
+            assert decided(program, number, audit=audit) == listed[number].action
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_another_architecture_and_x32_end_the_process(machine: str) -> None:
+    program = seccomp.program("binary", machine)
+    assert program is not None
+    other = {"x86_64": (0x40000003, 0xC00000B7), "aarch64": (0x40000028, 0xC000003E)}[machine]
+    for audit in other:
+        assert {decided(program, number, audit=audit) for number in range(600)} == {KILL}
+    audit = seccomp.AUDIT[machine]
+    assert {decided(program, 0x40000000 + number, audit=audit) for number in range(600)} == {KILL}
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "expected"),
+    [
+        ("clone", (0x3D0F00,), ALLOW),
+        ("clone", (0x11,), KILL),
+        ("clone", (0x3D0F00 | 0x10000000,), KILL),
+        ("clone3", (), ERRNO | 38),
+        ("mmap", (0, 4096, 3), ALLOW),
+        ("mmap", (0, 4096, 5), KILL),
+        ("mprotect", (0, 4096, 7), KILL),
+        ("openat", (0, 0, 0x241), ALLOW),
+        ("openat", (0, 0, 0x410002), ERRNO | 95),
+        ("tgkill", (THIS_PROCESS, 1, 6), ALLOW),
+        ("tgkill", (1, 1, 9), ERRNO | 1),
+        ("execveat", (FD_OF_BINARY, 0, 0, 0, AT_EMPTY_PATH), ALLOW),
+        ("execveat", (FD_OF_BINARY, 0, 0, 0, 0), KILL),
+        ("execveat", (3, 0, 0, 0, AT_EMPTY_PATH), KILL),
+        ("fcntl", (3, 2), ALLOW),
+        ("fcntl", (3, 1030), ERRNO | 22),
+    ],
+)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_that_depend_on_what_they_ask(machine: str, call: str, arguments: tuple[int, ...], expected: int) -> None:
+    program = seccomp.program("binary", machine)
+    assert program is not None
+    assert decided(program, numbers(machine)[call], arguments, seccomp.AUDIT[machine]) == expected
+
+
+def test_an_emulator_may_map_what_it_translates() -> None:
+    program = seccomp.program("emulator", "x86_64")
+    assert program is not None
+    assert decided(program, 9, (0, 4096, 7), seccomp.AUDIT["x86_64"]) == ALLOW
+
+
+def test_a_machine_without_a_table_has_no_filter() -> None:
+    assert seccomp.program("binary", "riscv64") is None

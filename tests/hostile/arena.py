@@ -1,0 +1,149 @@
+"""A real agent against a farm on a socket, given hostile binaries one after another, and looked at from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from compiler.codegen.linking.link import FLAGS, LINK_FLAGS
+from compiler.codegen.testing import zig
+from device_agents import wire as p
+from device_agents.job.users import JobUsers, processes
+from tests.agents.conftest import ROOT, npz
+from tests.agents.fake_farm import FakeFarm
+from tests.agents.fake_step import archive, manifest
+from tests.hostile.behaviours import SLOW, SOURCE, Behaviour
+
+USERS = JobUsers(1_900_000_100, 1_900_000_103)
+PLAIN_USER = 65534
+SECRET = b"what only the agent may know"
+LIMITS = p.Limits(run_s=60, memory_bytes=96 << 20, disk_bytes=48 << 20)
+SHORT = replace(LIMITS, run_s=1.0)
+SHORT_GRACE = """
+import sys, device_agents.job.step as step
+step.GRACE_S = 0.5
+from device_agents.agent import main
+sys.exit(main())
+"""
+OUTSIDE = tuple(Path(folder) / "pockfarm-hostile" for folder in ("/tmp", "/var/tmp", "/dev/shm"))
+
+
+def compiled(folder: Path, architecture: str = "x86_64") -> bytes:
+    """The hostile binary, static."""
+    path = folder / f"hostile-{architecture}"
+    # As binaries are linked, so that the C library is there already.
+    options = (*FLAGS, *LINK_FLAGS, "-fno-sanitize=all", "-Wno-everything")
+    zig("cc", "-target", f"{architecture}-linux-musl", *options, "-o", str(path), str(SOURCE))
+    return path.read_bytes()
+
+
+@dataclass
+class Arena:
+    """One agent and what stands around it.
+
+    `who`: words in front of the agent's command that make it another user's; its sources then lie in `folder`.
+    """
+
+    farm: FakeFarm
+    folder: Path
+    step: bytes
+    options: Sequence[str] = ()
+    who: Sequence[str] = ()
+    target: str = "x86-64-v3"
+    device_class: str = "x86-64"
+    python: str = sys.executable
+    count: int = 0
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __enter__(self) -> Arena:
+        self.state = self.folder / "state"
+        self.beside = self.folder / "beside"
+        self.beside.write_bytes(b"untouched")
+        self.beside.chmod(0o666)
+        self.log = (self.folder / "agent.log").open("ab")
+        words = [*self.who, self.python, "-c", SHORT_GRACE, "--server", self.farm.url, "--state", str(self.state)]
+        words += ["--heartbeat-interval", "1", "--long-poll", "5", *self.options]
+        given = {
+            **os.environ,
+            "POCKFARM_ENROL_TOKEN": self.farm.token,
+            "PYTHONPATH": str(self.folder if self.who else ROOT),
+        }
+        self.process = subprocess.Popen(words, cwd=self.folder, env=given, stderr=self.log, stdin=subprocess.DEVNULL)
+        self.mounts = Path("/proc/self/mountinfo").read_text()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.log.close()
+
+    def run(self, behaviour: Behaviour) -> p.Report:
+        """One job."""
+        self.count += 1
+        lease = f"lease-{self.count:04}"
+        orders = f"{behaviour.name}\n{self.state / 'device-key'}\n{self.beside}\n{self.process.pid}\n"
+        files = {"bin/step": self.step, "weights.safetensors": orders.encode()}
+        bundle = archive({**files, "manifest.json": manifest(files, target=self.target)})
+        limits = SHORT if behaviour.name in SLOW else LIMITS
+        data = npz() if behaviour.mode == "train" else None
+        signed = {"target": self.target}
+        self.farm.assign(bundle, lease=lease, dataset=data, limits=limits, mode=behaviour.mode, steps=2,
+                         device_class=self.device_class, statement=signed)  # fmt: skip
+        return self.farm.report(lease, timeout_s=60)
+
+    def breaches(self) -> list[str]:
+        """What the last binary said it could do, and should not have."""
+        events = self.farm.events[f"lease-{self.count:04}"].values()
+        return [event.message for event in events if event.message and "BREACH" in event.message]
+
+    def traces(self, users: JobUsers = USERS) -> list[str]:
+        """What of the job is left outside its folder, or running."""
+        found = [f"{path} was made" for path in OUTSIDE if path.exists()]
+        if self.process.poll() is not None:
+            found.append(f"the agent ended with {self.process.returncode}")
+        if self.beside.read_bytes() != b"untouched":
+            found.append("a file beside the agent's folder was written")
+        if Path("/proc/self/mountinfo").read_text() != self.mounts:
+            found.append("the machine's mounts changed")
+        if "pockfarm-hostile" in Path("/proc/net/unix").read_text():
+            found.append("a socket is open")
+        return [*found, *self._running(users)]
+
+    def _running(self, users: JobUsers) -> list[str]:
+        """The agent reports before it wipes up; what is still there after a moment is left."""
+        deadline = time.monotonic() + 2
+        while True:
+            left = [pid for uid in range(users.first, users.last + 1) for pid in processes(uid)]
+            left += [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_binary(pid)]
+            if not left or time.monotonic() > deadline:
+                return [f"process {pid} runs on" for pid in left]
+            time.sleep(0.02)
+
+    def _is_binary(self, pid: int) -> bool:
+        """Of this agent: jobs of other agents on this machine are as good as any other process."""
+        try:
+            path, uid = os.readlink(f"/proc/{pid}/exe"), os.stat(f"/proc/{pid}").st_uid
+        except OSError:
+            return False
+        return path.startswith(str(self.state)) or (bool(self.who) and uid == PLAIN_USER and path.startswith("/job/"))
+
+
+def verdict(arena: Arena, behaviour: Behaviour) -> tuple[p.Report, str]:
+    """Run it, and what is wrong with how it went; nothing, if all is as it should be."""
+    report = arena.run(behaviour)
+    code = report.outcome.code or report.outcome.state
+    wrong = [*arena.traces(), *arena.breaches()]
+    if code not in behaviour.codes:
+        wrong.append(f"told as {code} ({report.outcome.message[:200]}), not {' or '.join(behaviour.codes)}")
+    if SECRET in b"".join(arena.farm.weights.values()):
+        wrong.append("a secret came up")
+    return report, "; ".join(wrong)

@@ -1,0 +1,132 @@
+"""Every behaviour of `hostile.c` and how the report must tell of it, where jobs get a list of system calls."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("hostile.c")
+FORBIDDEN = "step.forbidden"
+OK = "succeeded"
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """One bad thing."""
+
+    name: str
+    codes: tuple[str, ...]
+    """Outcome codes that tell it; `succeeded` where it was refused by an error, and the binary went on."""
+    mode: str = "profile"
+
+
+def _rows(text: str, mode: str = "profile") -> list[Behaviour]:
+    words = (line.split() for line in text.strip().splitlines())
+    return [Behaviour(name, tuple(codes), mode) for name, *codes in words]
+
+
+FILES = _rows(
+    """
+    out-symbolic-link        step.forbidden
+    out-hard-link            step.forbidden
+    out-link-to-outside      step.forbidden
+    out-fifo                 step.forbidden
+    out-device               step.forbidden
+    out-socket               step.forbidden
+    out-folder               step.forbidden
+    out-set-user-id          step.forbidden
+    out-deep-tree            step.forbidden
+    out-extended-attribute   step.forbidden
+    out-sparse-giant         output.size
+    out-sparse-beyond-limit  limits.disk succeeded
+    out-missing              output.missing
+    out-moved-away           output.missing output.unsafe
+    out-odd-names            succeeded
+    out-overwrites-itself    succeeded
+    """,
+    "train",
+)
+WORDS = _rows(
+    """
+    says-garbage             step.output
+    says-a-list              step.output
+    says-nul                 step.output
+    says-invalid-utf8        step.output
+    says-escapes             x.y
+    says-huge-numbers        step.output
+    says-a-long-integer      step.output
+    says-deep-nesting        step.output
+    says-too-many-steps      step.output
+    says-no-newline          step.incomplete
+    floods-one-line          step.output
+    floods-errors            succeeded
+    forges-launch            step.output
+    forges-device-error      step.error
+    writes-every-descriptor  succeeded
+    """
+)
+RESOURCES = _rows(
+    """
+    fork-bomb                step.forbidden
+    many-processes           step.forbidden
+    thread-bomb              succeeded limits.memory
+    memory-by-mapping        limits.step limits.memory
+    memory-shared            limits.step limits.memory
+    memory-by-segment        step.forbidden
+    memory-by-file           step.forbidden
+    memory-by-ram-disk       succeeded
+    memory-locked            step.forbidden
+    disk-one-file            limits.step limits.disk
+    disk-many-files          limits.disk
+    disk-without-names       limits.disk
+    disk-nameless-from-birth succeeded
+    many-files               limits.files
+    all-descriptors          succeeded
+    spins                    limits.time
+    """
+)
+SIGNALS = _rows(
+    """
+    kills-the-agent          step.forbidden
+    stops-the-agent          succeeded
+    kills-everybody          step.forbidden
+    kills-its-group          step.forbidden
+    stops-itself             limits.time
+    ignores-sigterm          limits.time
+    leaves-a-daemon          step.forbidden
+    hangs-in-silence         limits.time
+    kills-itself             limits.time step.killed
+    dumps-core               step.crashed
+    aborts                   step.crashed
+    ends-well-without-done   step.incomplete
+    ends-with-the-launchers-code step.exit
+    is-done-and-fails        step.exit
+    is-done-at-once          step.incomplete
+    """
+)
+PLACES = _rows(
+    """
+    reads-the-agents-key     succeeded
+    reads-the-system         succeeded
+    reads-other-processes    succeeded
+    writes-other-memory      succeeded
+    climbs-out               succeeded
+    reads-the-environment    succeeded
+    writes-outside           succeeded
+    opens-devices            succeeded
+    turns-the-kernels-knobs  succeeded
+    """
+)
+KERNEL = [
+    Behaviour(name, (FORBIDDEN,))
+    for name in (
+        *re.findall(r'\{"([a-z0-9-]+)", (?:SYS_|\d)', SOURCE.read_text()),
+        "writes-code",
+        "calls-as-32-bit",
+        "calls-as-x32",
+    )
+]
+BEHAVIOURS = [*FILES, *WORDS, *RESOURCES, *SIGNALS, *PLACES, *KERNEL]
+SLOW = ("spins", "stops-itself", "kills-itself", "ignores-sigterm", "hangs-in-silence")
+"""They end with the run's time."""
