@@ -13,14 +13,9 @@ from device_agents.devices.describe import Device
 from device_agents.errors import FarmError
 from device_agents.farm.client import FarmClient
 from device_agents.farm.trust import CLOCK_TOLERANCE_S
+from device_agents.job.matrix import matrix, table
 from device_agents.job.sandbox import Sandbox
 
-LEVELS = (
-    (1, "limits on memory, CPU time, files; no new privileges"),
-    (2, "no network, a process tree of its own"),
-    (3, "the file system read-only but the job's folder"),
-    (4, "hard limits on memory and processes of the whole job (cgroup v2)"),
-)
 SENSORS = ("temperature", "frequency", "throttling", "power", "energy")
 FEWEST_FREE_BYTES = 1 << 30
 Say = Callable[[str], None]
@@ -41,19 +36,8 @@ def self_test(device: Device, sandbox: Sandbox, client: FarmClient, state: Path,
 
 
 def _say_isolation(sandbox: Sandbox, say: Say) -> None:
-    say(f"isolation     level {sandbox.level} of 4")
-    for level, what in LEVELS:
-        say(f"              {level} {'yes' if sandbox.level >= level else 'no '}  {what}")
-    if "cgroup_disable=memory" in _boot_options():
-        say("              the boot options switch the memory controller off (cgroup_disable=memory): without it "
-            "a job's memory is limited process by process")  # fmt: skip
-
-
-def _boot_options() -> str:
-    try:
-        return Path("/proc/cmdline").read_text()
-    except OSError:
-        return ""
+    for line in table(sandbox, matrix(sandbox)).splitlines():
+        say(line)
 
 
 def _disk_is_enough(state: Path, say: Say) -> bool:

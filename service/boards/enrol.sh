@@ -37,6 +37,8 @@ sys.exit(int(cryptography.__version__.split(".")[0]) < 38)' 2>/dev/null ||
 }
 
 choose_folders() {
+    as_user='' # whose rights jobs have: as root each its own user, else whoever started this
+    [ "$(id -u)" = 0 ] || as_user="--run-as $(id -u)"
     if [ "$(id -u)" = 0 ]; then
         state=${POCKFARM_STATE:-/var/lib/pockfarm-agent}
         program=${POCKFARM_PROGRAM:-/opt/pockfarm-agent}
@@ -71,7 +73,7 @@ PYTHON
 }
 
 agent() {
-    "$python" "$agent_file" --server "$farm" --state "$state" \
+    "$python" "$agent_file" --server "$farm" --state "$state" $as_user \
         ${POCKFARM_CLASS:+--class "$POCKFARM_CLASS"} ${POCKFARM_NAME:+--name "$POCKFARM_NAME"} "$@"
 }
 
@@ -120,7 +122,7 @@ keep_running() {
     fi
     unit >"$program/pockfarm-agent.service"
     say "start the agent with:"
-    say "  $python $agent_file --server $farm --state $state"
+    say "  $python $agent_file --server $farm --state $state $as_user"
     say "or, as root with systemd, by the unit $program/pockfarm-agent.service"
 }
 
