@@ -38,6 +38,8 @@ SECRETS: tuple[type[Base], ...] = (
     DashboardLink, DashboardSession, DeviceCredential, EnrolmentToken, IdempotencyRecord,
 )  # fmt: skip
 FORGET_AFTER_S = 3600.0
+STUCK_S = 600.0
+"""A pass that takes longer has a step that hangs: every step waits for the database with a time-out."""
 
 
 def sweep(farm: Farm) -> None:
@@ -177,6 +179,7 @@ class Sweeper:
     def __init__(self, farm: Farm) -> None:
         self._farm = farm
         self._stopping = threading.Event()
+        self._moved_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
 
     def start(self) -> None:
@@ -190,9 +193,16 @@ class Sweeper:
         if self._thread.is_alive():
             self._thread.join(timeout=10)
 
+    def is_well(self) -> bool:
+        """Whether it sweeps, unless it is not to; a pass may take long while the database is away or locked."""
+        if self._farm.settings.sweep_s <= 0:
+            return True
+        return self._thread.is_alive() and time.monotonic() - self._moved_at < STUCK_S + self._farm.settings.sweep_s
+
     def _run(self) -> None:
         while not self._stopping.wait(self._farm.settings.sweep_s):
             sweep(self._farm)
+            self._moved_at = time.monotonic()
 
 
 __all__ = ["STEPS", "Sweeper", "sweep"]
