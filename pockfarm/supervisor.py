@@ -178,6 +178,7 @@ class Supervisor:
         except (PockfarmError, OSError, subprocess.SubprocessError) as problem:
             print(f"supervisor: {one.part.name} does not start: {problem}", flush=True)
             one.restart_at = time.monotonic() + one.delay_s
+            one.delay_s = min(2 * one.delay_s, SLOWEST_RESTART_S)
 
     def _stop_all(self) -> None:
         for one in reversed(self.running):

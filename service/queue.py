@@ -16,6 +16,8 @@ from service.settings import Settings
 LOG = logging.getLogger(__name__)
 COMPILE_TASK = "pockfarm.compile"
 TASKS = (COMPILE_TASK,)
+SEND_WITHIN_S = 5.0
+"""A request waits for its doorbell; one that cannot be rung stays in the outbox."""
 
 
 class Queue(Protocol):
@@ -30,7 +32,7 @@ class Queue(Protocol):
         ...
 
 
-def make_celery(settings: Settings) -> Celery:
+def make_celery(settings: Settings, *, socket_timeout_s: float = 30.0) -> Celery:
     """The Celery application of this farm, for senders and workers alike."""
     app = Celery("pockfarm", broker=settings.broker, set_as_current=False)
     app.conf.update(
@@ -46,7 +48,7 @@ def make_celery(settings: Settings) -> Celery:
             # Above twice the longest task, else running work is delivered again.
             "visibility_timeout": int(2 * settings.compile_s + 600),
             "socket_connect_timeout": 3,
-            "socket_timeout": 30,
+            "socket_timeout": socket_timeout_s,
         },
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
@@ -58,13 +60,14 @@ class CeleryQueue:
     """A `Queue` on the farm's broker. One try, a few seconds: what fails stays in the outbox."""
 
     def __init__(self, settings: Settings) -> None:
-        self._app = make_celery(settings)
+        self._app = make_celery(settings, socket_timeout_s=SEND_WITHIN_S)
 
     def ring(self, task: str, argument: str) -> None:
         """See `Queue.ring`."""
         self._app.send_task(task, args=(argument,), ignore_result=True, retry=False)
 
-    def check(self) -> None:
+    def check(self, within_s: float = 3.0) -> None:
         """See `Queue.check`."""
-        with self._app.connection_for_write(connect_timeout=3) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0, timeout=3)
+        limits = {"socket_connect_timeout": within_s, "socket_timeout": within_s}  # a stopped broker takes connections
+        with self._app.connection_for_write(connect_timeout=within_s, transport_options=limits) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=within_s)

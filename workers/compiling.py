@@ -27,6 +27,7 @@ from service.database.engine import Database
 from service.jobs import claims
 from service.settings import Settings
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage
+from workers.child_watch import ChildWatch
 from workers.compile_child import BUNDLE, EXTERNAL, SOURCE, Order
 
 LOG = logging.getLogger(__name__)
@@ -38,6 +39,10 @@ LOG_TAIL_BYTES = 8000
 CAUSES = get_args(Cause)
 _FAILURE_FIELDS = ("cause", "code", "message", "where", "hint")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR")
+
+HUNG = claims.Failure("infra", "infra.compile-hung",
+                      "the compile process gave no sign of life and was killed", where="compile",
+                      hint="perhaps somebody stopped it; send it again", retry=True)  # fmt: skip
 
 
 class Cancelled(Exception):
@@ -56,6 +61,8 @@ class Compile:
     """An empty private folder, of its owner's to remove."""
     last: dict[str, Any] = field(default_factory=dict)
     """The newest line of the child."""
+    is_hung: bool = False
+    """It gave no sign of life, and was killed for that."""
 
     def run(self) -> None:
         """Compile and record. Whatever happens becomes a typed outcome. Raises: claims.LostClaim."""
@@ -79,7 +86,7 @@ class Compile:
         if self.last.get("event") == "done" and child.returncode == 0:
             self._keep_bundle(folder / BUNDLE, str(self.last.get("digest")))
             return
-        failure = failure_of(self.last, child.returncode, self.settings, in_time=in_time)
+        failure = HUNG if self.is_hung else failure_of(self.last, child.returncode, self.settings, in_time=in_time)
         LOG.info("job %s: %s: %s", self.claim.job_id, failure.code, failure.message)
         if failure.cause in ("compiler", "infra"):
             LOG.error("job %s: the child's last words (exit %s):\n%s", self.claim.job_id, child.returncode, tail)
@@ -152,9 +159,14 @@ class Compile:
         threading.Thread(target=_read_lines, args=(child, lines), daemon=True).start()
         deadline, told_at, kept_at = time.monotonic() + self.settings.compile_s, 0.0, time.monotonic()
         news: dict[str, Any] | None = None
+        watch = ChildWatch(child.pid)
         while time.monotonic() < deadline:
+            if watch.is_hung():
+                self.is_hung = True
+                return True
             with contextlib.suppress(queue.Empty):
                 line = lines.get(timeout=TICK_S)
+                watch.heard()
                 if line is None:
                     child.wait(timeout=max(1.0, deadline - time.monotonic()))
                     return True

@@ -74,7 +74,7 @@ class Turns:
 class Campaign:
     """Until there are enough confirmed faults, or the time is over."""
 
-    field: Field
+    farm: Field
     wanted: int
     ends_at: float
     rng: random.Random
@@ -89,7 +89,7 @@ class Campaign:
     def __post_init__(self) -> None:
         self._turns, self._lock = Turns(), threading.Lock()
         self._busy: set[str] = set()
-        self._parts = candidates(self.field.topology.database, self.field.small_disks)
+        self._parts = candidates(self.farm.topology.database, self.farm.small_disks)
         if self.log.exists():
             self.before = [Record(**json.loads(line)) for line in self.log.read_text().splitlines()]
 
@@ -108,7 +108,7 @@ class Campaign:
         return sum(bool(one.evidence) for one in (*self.before, *self.records))
 
     def is_over(self) -> bool:
-        return self.confirmed() >= self.wanted or time.monotonic() >= self.ends_at or self.field.stopping.is_set()
+        return self.confirmed() >= self.wanted or time.monotonic() >= self.ends_at or self.farm.stopping.is_set()
 
     def _lane(self, lane: str) -> None:
         points = [one for one in POINTS if LANE_OF.get(one.lane, one.lane) == lane and self._parts[one.lane]]
@@ -160,18 +160,18 @@ class Campaign:
     def _hit(self, point: Point, part: str) -> Record:
         now = time.time()
         nothing = Record(point.point, point.kind, part, "", now, None, point.within_s)
-        found = [point.find(self.field, part)]
+        found = [point.find(self.farm, part)]
 
         def is_found() -> bool:
-            found[0] = found[0] or point.find(self.field, part)
-            return found[0] is not None or self.field.stopping.is_set()
+            found[0] = found[0] or point.find(self.farm, part)
+            return found[0] is not None or self.farm.stopping.is_set()
 
         if not until(is_found, FIND_WITHIN_S, pause_s=0.15) or found[0] is None:
             return nothing
         victim = found[0]
         if point.marks:
-            self.field.hit.update(victim.work)
-        wound = point.harm(self.field, victim)
+            self.farm.hit.update(victim.work)
+        wound = point.harm(self.farm, victim)
         if wound is None:
             return nothing
         recovered = until(wound.has_recovered, RECOVER_WITHIN_S)

@@ -75,9 +75,10 @@ class Field:
         except SQLAlchemyError:
             return None
 
-    def count(self, query: Select[tuple[int]]) -> int | None:
+    def count(self, query: Select[int]) -> int | None:
         """A number; None while the database is away."""
-        return self.look(lambda session: session.scalar(query))
+        found: int | None = self.look(lambda session: session.scalar(query))  # type: ignore[call-overload]
+        return found
 
     def run_on(self, agent: str) -> Run | None:
         """The run whose live attempt the agent has."""

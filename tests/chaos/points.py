@@ -23,6 +23,7 @@ from service.settings import Settings
 from tests.chaos import victims
 from tests.chaos.faults import clock, disk, gone, killed, messages, parted, server, stopped
 from tests.chaos.faults.fault import Harm
+from tests.chaos.links import Trick
 from tests.chaos.topology import AGENTS, APIS, WORKERS, Kind
 
 WITHIN_S = 20.0
@@ -50,7 +51,7 @@ def _path(path: str) -> str:
     return path.replace("{lease_token}", "[^/]+")
 
 
-def _message(trick: messages.Trick, of: str, path: str) -> Point:
+def _message(trick: Trick, of: str, path: str) -> Point:
     return Point("message", f"{trick} {of}", "agents", victims.agent, messages.disturb(trick, _path(path)), marks=False)
 
 
