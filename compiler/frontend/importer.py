@@ -67,15 +67,13 @@ def import_model(
     `input_shapes` binds dimensions that the model leaves open, by input name; an open first axis is the batch, unless
     `batch_axes` or the model's own words say otherwise.
     The author's parameters become parameters (`tied` and `untied` overrule which of them are one); only what depends
-    on none is folded. `create_biases` names layers that get a bias that they do not have.
-
-    `external` holds the data files beside the model, by location.
+    on none is folded. `create_biases` names layers that get a bias that they do not have; `external` holds data files.
 
     Raises: ModelError and its kinds, LimitExceeded; SpecError (`tied`, `untied`), PlanError (`create_biases`).
     """
     prescan(model, limits, {location: memoryview(data).nbytes for location, data in external.items()})
     stored = without_functions(with_lifted_initializers(check_form(parse_model(model, external))), limits)
-    source = with_biases(_prepared(check_form(stored), tied, untied), create_biases)
+    source = _prepared(check_form(stored), tied, untied, create_biases)
     scope = _open_scope(source, limits, batch_norm)
     scope.dropout, scope.stored = dropout, source.initializers
     inputs: dict[str, Value] = {}
@@ -94,13 +92,15 @@ def import_model(
     return replace(graph, batch_axes={inputs[name]: axis for name, axis in bound.axes.items() if axis != 0})
 
 
-def _prepared(stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
-    """The model as its author meant it: what exporters did to parameters undone, and the spec's word on sharing."""
+def _prepared(
+    stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str], biases: Sequence[str]
+) -> SourceModel:
+    """The model as its author meant it: what exporters did undone, the spec's word on sharing, the plan's on biases."""
     try:
         apart = told_apart(restored(with_module_tensors(with_module_paths(stored))), untied)
         source = shared_as_told(apart, tied, untied)
         written = without_masked_writes(with_smoothing(without_bag_loops(source)))
-        return _without_replaced(written, stored)
+        return with_biases(_without_replaced(written, stored), biases)
     except _FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",

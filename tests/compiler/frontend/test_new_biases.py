@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from compiler.api import BuildSettings
-from compiler.errors import PlanError
+from compiler.errors import ModelError, PlanError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.kernels.spec import signature
@@ -112,6 +112,13 @@ def test_a_weight_on_the_left_takes_none_and_a_third_operand_of_the_files_is_non
     odd = model_of([node("MatMul", ["x", "w", "b"], ["y"])], {"x": ("f32", (2, 4))}, ["y"], arrays,
                    infer_shapes=False)  # fmt: skip
     assert [one.op for one in imported(odd)] == ["matmul"]
+
+
+def test_a_transpose_that_fits_nothing_is_refused_as_a_models_fault() -> None:
+    nodes = [node("Transpose", ["w"], ["t"], perm=[0, 7]), node("MatMul", ["x", "t"], ["y"])]
+    odd = model_of(nodes, {"x": ("f32", (2, 4))}, ["y"], {"w": np.ones((4, 4), np.float32)}, infer_shapes=False)
+    with pytest.raises(ModelError):
+        with_biases(odd, "*")
 
 
 def test_a_created_bias_that_does_not_learn_is_said(models: dict[str, bytes]) -> None:
