@@ -106,7 +106,7 @@ class Agent:
             if isinstance(error, Stale):
                 raise
             log.error("the farm refuses to give work: %s; asking again in a minute", error)
-            self._station.is_stopping.wait(retry.LEASE.most_s)
+            self._station.is_stopping.wait(retry.REFUSED_S)
             return None
 
     @contextmanager

@@ -10,12 +10,15 @@ import logging
 from typing import Protocol
 
 from celery import Celery
+from kombu import Connection
+from kombu.exceptions import ChannelError
 
 from service.settings import Settings
 
 LOG = logging.getLogger(__name__)
 COMPILE_TASK = "pockfarm.compile"
 TASKS = (COMPILE_TASK,)
+QUEUE = "pockfarm"
 SEND_WITHIN_S = 5.0
 """A request waits for its doorbell; one that cannot be rung stays in the outbox."""
 
@@ -31,6 +34,10 @@ class Queue(Protocol):
         """Raise if the broker does not answer."""
         ...
 
+    def waiting(self) -> int:
+        """How many doorbells nobody has taken yet. Raises: any error of the transport, quickly."""
+        ...
+
 
 def make_celery(settings: Settings, *, socket_timeout_s: float = 30.0) -> Celery:
     """The Celery application of this farm, for senders and workers alike."""
@@ -42,7 +49,7 @@ def make_celery(settings: Settings, *, socket_timeout_s: float = 30.0) -> Celery
         task_ignore_result=True,
         task_serializer="json",
         accept_content=["json"],
-        task_default_queue="pockfarm",
+        task_default_queue=QUEUE,
         broker_connection_retry_on_startup=True,
         broker_transport_options={
             # Above twice the longest task, else running work is delivered again.
@@ -68,6 +75,17 @@ class CeleryQueue:
 
     def check(self, within_s: float = 3.0) -> None:
         """See `Queue.check`."""
-        limits = {"socket_connect_timeout": within_s, "socket_timeout": within_s}  # a stopped broker takes connections
-        with self._app.connection_for_write(connect_timeout=within_s, transport_options=limits) as connection:
+        with self._connection(within_s) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=within_s)
+
+    def waiting(self) -> int:
+        """See `Queue.waiting`."""
+        with self._connection(SEND_WITHIN_S) as connection:
+            try:
+                return int(connection.default_channel.queue_declare(queue=QUEUE, passive=True).message_count)
+            except ChannelError:  # there is no list of messages where there are none
+                return 0
+
+    def _connection(self, within_s: float) -> Connection:
+        limits = {"socket_connect_timeout": within_s, "socket_timeout": within_s}  # a stopped broker takes connections
+        return self._app.connection_for_write(connect_timeout=within_s, transport_options=limits)

@@ -26,7 +26,7 @@ class LoopWatch:
 
     broker_answers: Callable[[], bool]
     """Quick, and asked only while the loop stands still."""
-    ticked_at: float = field(default_factory=time.monotonic)
+    ticked_at: float = field(default_factory=lambda: time.monotonic())
     excused_until: float = 0.0
 
     def tick(self) -> None:

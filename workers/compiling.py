@@ -14,10 +14,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from compiler.errors import CompileError
 from compiler.external import MAX_LISTING_BYTES, Listing
@@ -29,6 +32,7 @@ from service.settings import Settings
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage
 from workers.child_watch import ChildWatch
 from workers.compile_child import BUNDLE, EXTERNAL, SOURCE, Order
+from workers.patience import with_patience
 
 LOG = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,8 +73,7 @@ class Compile:
         try:
             self._run_in(self.folder)
         except Cancelled:
-            with self.database.transaction() as session:
-                claims.cancelled(session, self.claim)
+            self._record(lambda session: claims.cancelled(session, self.claim))
         except CompileError as error:  # a listing of files that is none
             self._fail(claims.Failure(error.cause, error.code, error.message, error.where, error.hint))
         except (OSError, BadBundle, MissingFile, FileTooLarge, DigestMismatch) as error:
@@ -195,24 +198,36 @@ class Compile:
         return None
 
     def _keep(self, stage: str = "", fraction: float | None = None) -> None:
-        with self.database.transaction() as session:
-            is_cancelled = claims.keep(
-                session, self.claim, lease_s=self.settings.compile_lease_s, stage=stage, fraction=fraction
-            )
+        """A database that is away costs nothing but this renewal, unless it is away for longer than the lease."""
+        try:
+            with self.database.transaction() as session:
+                is_cancelled = claims.keep(
+                    session, self.claim, lease_s=self.settings.compile_lease_s, stage=stage, fraction=fraction
+                )
+        except DBAPIError as error:
+            LOG.warning("job %s: the claim could not be renewed now: %s", self.claim.job_id, error.orig)
+            return
         if is_cancelled:
             raise Cancelled
+
+    def _record(self, act: Callable[[Session], None]) -> None:
+        """Write how it ended, again and again while the database is away: the work is done. Raises: LostClaim."""
+        with_patience(lambda: self._in_transaction(act), f"job {self.claim.job_id}")
+
+    def _in_transaction(self, act: Callable[[Session], None]) -> None:
+        with self.database.transaction() as session:
+            act(session)
 
     def _keep_bundle(self, path: Path, digest: str) -> None:
         with _open_bundle(path, self.settings.bundle_limit_bytes) as stream:
             content = read_bundle(Path(f"/proc/self/fd/{stream.fileno()}"))
             stored = self.storage.put(stream, limit_bytes=self.settings.bundle_limit_bytes, digest=digest)
-        with self.database.transaction() as session:
-            claims.succeed(session, self.claim, stored, content)
+        self._record(lambda session: claims.succeed(session, self.claim, stored, content))
         LOG.info("job %s: bundle %s", self.claim.job_id, stored.digest)
 
     def _fail(self, failure: claims.Failure) -> None:
-        with self.database.transaction() as session:
-            claims.fail(session, self.claim, failure, attempts=self.settings.compile_attempts)
+        attempts = self.settings.compile_attempts
+        self._record(lambda session: claims.fail(session, self.claim, failure, attempts=attempts))
 
 
 def _environment(folder: Path, settings: Settings) -> dict[str, str]:

@@ -139,7 +139,7 @@ class Beats:
     worker: Callable[[], int]
     seen: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By folder: when it was touched, and for how long it has not been since."""
-    looked_at: float = field(default_factory=time.monotonic)
+    looked_at: float = field(default_factory=lambda: time.monotonic())
 
     def silent(self) -> list[int]:
         """Process ids, after `STUCK_S` of looks at which nothing moved."""

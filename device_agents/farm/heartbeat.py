@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ class HeartbeatSettings:
     lease_token: str
     interval_s: float
     description: DeviceDescription
+    phase: str = "download"
+    steps_done: int = 0
+    """What the first beat says."""
 
 
 class Heartbeat:
@@ -60,7 +63,6 @@ class Heartbeat:
             client.server, str(client.state.path), client.session, lease_token, interval_s, client.description
         )
         self._process: subprocess.Popen[bytes] | None = None
-        self._told: Any = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
@@ -93,8 +95,8 @@ class Heartbeat:
     def tell(self, phase: str, steps_done: int) -> None:
         """What the next beat says."""
         with self._lock:
-            self._told = {"phase": phase, "steps_done": steps_done}
-            self._write(self._told)
+            self._settings = replace(self._settings, phase=phase, steps_done=steps_done)
+            self._write({"phase": phase, "steps_done": steps_done})
 
     def _start(self) -> None:
         package = str(Path(__file__).resolve().parents[2])
@@ -107,8 +109,6 @@ class Heartbeat:
             start_new_session=True,
         )
         self._write(to_json(self._settings))
-        if self._told is not None:
-            self._write(self._told)
 
     def _write(self, value: Any) -> None:
         if self._process and self._process.stdin:
@@ -177,7 +177,7 @@ def main() -> None:
     state = StateFolder(Path(settings.state))
     client = FarmClient(settings.server, state, session=settings.session, description=settings.description)
     threading.Thread(target=_say_alive, name="alive", daemon=True).start()
-    request, next_s = HeartbeatRequest("download", 0), time.monotonic()
+    request, next_s = HeartbeatRequest(settings.phase, settings.steps_done), time.monotonic()
     running_s = next_s
     os.set_blocking(sys.stdin.fileno(), False)
     with selectors.DefaultSelector() as selector:
@@ -200,7 +200,7 @@ def main() -> None:
 
 
 def _say_alive() -> None:
-    """An agent that is stopped does not listen, and must not hold us up: what does not fit into the pipe is left out."""
+    """A stopped agent does not listen, and must not hold us up: what does not fit into the pipe is left out."""
     os.set_blocking(sys.stdout.fileno(), False)
     while True:
         with contextlib.suppress(BlockingIOError):

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.chaos.answers import STAND_IN, made_of
 
-SECONDS = 6.0
+SECONDS = 5.0
 
 
 def compile_training(model: bytes, settings: Any, **more: Any) -> Any:

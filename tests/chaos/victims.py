@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from service.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Outbox
+from service.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Job, Outbox
 from tests.chaos.field import Field
 from tests.chaos.processes import below, children, command_of, state_of
 
@@ -141,7 +141,8 @@ def api(field: Field, name: str) -> Victim | None:
     waiting = [agent for agent, link in field.farm.items() if link.open[port] > 0]
     if pid is None or not field.is_up(name) or not waiting:
         return None
-    work = tuple(run.id for run in map(field.run_on, field.farm) if run is not None and run.phase == "run")[:1]
+    runs = [run for run in map(field.run_on, field.farm) if run is not None and run.phase == "run"]
+    work = tuple(run.id for run in runs if _may_hit(field, run.id))[:1]
     return Victim(name, (pid,), work, f"requests of {', '.join(waiting)} open",
                   lambda: any(link.open[port] > 0 for link in field.farm.values()), is_part=True)  # fmt: skip
 
@@ -162,3 +163,8 @@ def server(field: Field, name: str) -> Victim | None:
 def pending_doorbells(field: Field) -> list[str]:
     """Jobs whose doorbell is in the outbox."""
     return list(field.look(lambda session: session.scalars(select(Outbox.argument)).all()) or [])
+
+
+def queued_jobs(field: Field) -> list[str]:
+    """Jobs that wait for a worker."""
+    return list(field.look(lambda session: session.scalars(select(Job.id).where(Job.state == "queued")).all()) or [])

@@ -10,7 +10,7 @@ from tests.chaos.faults.fault import Wound, after
 from tests.chaos.field import Field
 from tests.chaos.links import until
 from tests.chaos.processes import send
-from tests.chaos.victims import Victim, pending_doorbells
+from tests.chaos.victims import Victim, pending_doorbells, queued_jobs
 
 QUEUE = b"pockfarm"
 
@@ -25,8 +25,9 @@ def flush(field: Field, victim: Victim) -> Wound | None:
     waiting = _ask(field, b"LLEN " + QUEUE).decode()[1:]
     if waiting == "0" or _ask(field, b"FLUSHALL") != b"+OK":
         return None
-    wound = after(field, victim, {})
-    return Wound(f"{waiting} message(s) waiting; {victim.evidence}", wound.ended_at, wound.has_recovered)
+    jobs, wound = queued_jobs(field), after(field, victim, {})
+    return Wound(f"{waiting} message(s) waiting; {', '.join(jobs)} queued", wound.ended_at,
+                 lambda: not set(jobs) & set(queued_jobs(field)) and wound.has_recovered())  # fmt: skip
 
 
 def restart(field: Field, victim: Victim) -> Wound | None:

@@ -40,6 +40,7 @@ def pause(field: Field, victim: Victim) -> Wound | None:
 
 def _stop(victim: Victim) -> bool:
     send(victim.pids, signal.SIGSTOP)
+    until(lambda: all(state_of(pid) in ("T", "") for pid in victim.pids), 2, pause_s=0.01)  # delivered
     if victim.is_in_flight():
         return True
     send(victim.pids, signal.SIGCONT)
