@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
+.PHONY: chaos old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz same set-up set-up-test clean
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -85,6 +85,9 @@ round-trip: set-up-test  ## models out and back by fine_tune, beside PyTorch in 
 
 large: set-up-test   ## a module of 2.3 GB out and back, here and by a farm, with peaks of memory (ACTS="compile here farm"); 30 GB of disk
 	$(BIN)/python -W ignore -m tests.large $(ACTS)
+
+chaos: set-up-test   ## faults in flight over every part of a farm: what was lost, doubled, late (FAULTS= MINUTES= SEED= DATABASE=)
+	$(BIN)/python -m tests.chaos --faults $(or $(FAULTS),300) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) --database $(or $(DATABASE),postgresql) --log build/chaos-$(or $(DATABASE),postgresql)-$(or $(SEED),1).jsonl
 
 soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0

@@ -294,29 +294,6 @@ def test_heartbeats_come_from_a_process_of_their_own(farm: FakeFarm, start_agent
     assert farm.report().outcome.state == "succeeded"
 
 
-def heartbeat_process(agent: AgentProcess) -> int:
-    """The agent's heartbeat process of the moment; 0 if there is none."""
-    children = Path(f"/proc/{agent.process.pid}/task").glob("*/children")
-    pids = [int(word) for path in children for word in path.read_text().split()]
-    words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
-    return next((pid for pid, command in words.items() if b"device_agents.farm.heartbeat" in command), 0)
-
-
-def test_a_heartbeat_process_that_is_killed_is_started_again(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), steps=30)
-    agent = start_agent("--once")
-    farm.wait_for(lambda: len(farm.heartbeats) >= 2)
-    killed = heartbeat_process(agent)
-    os.kill(killed, signal.SIGKILL)
-    until(lambda: heartbeat_process(agent) not in (0, killed))
-    count = len(farm.heartbeats)
-    farm.wait_for(lambda: len(farm.heartbeats) >= count + 2)
-    assert farm.heartbeats[-1][1].phase == "run", "it knows what the one before was told"
-    assert farm.report(timeout_s=60).outcome.state == "succeeded"
-    assert agent.wait() == 0
-    assert "the heartbeat process ended with code -9; starting another" in agent.log.read_text()
-
-
 def test_two_agents_on_one_state_folder(farm: FakeFarm, start_agent: Start) -> None:
     start_agent()
     farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)

@@ -18,7 +18,9 @@ from tests.chaos.points import POINTS, Point, candidates
 
 FIND_WITHIN_S = 40.0
 RECOVER_WITHIN_S = 150.0
-LANES = {"apis": 1, "workers": 2, "agents": 3, "servers": 1}
+REST_S = 25.0
+"""After a fault that kept all others waiting."""
+LANES = {"apis": 1, "workers": 2, "agents": 4, "servers": 1}
 """Faults at the same time, by what they hit."""
 LANE_OF = {"api-rows": "apis", "worker-rows": "workers", "small-disks": "agents", "clocks": "agents",
            "broker": "servers", "database": "servers"}  # fmt: skip
@@ -118,6 +120,8 @@ class Campaign:
             with self._turns.take(alone=point.is_alone):
                 if not self.is_over():
                     self._one(point)
+            if point.is_alone:
+                until(self.is_over, REST_S)
 
     def _next(self, points: Sequence[Point]) -> Point:
         """One of those that had the fewest confirmed faults."""
@@ -141,6 +145,7 @@ class Campaign:
                 self._busy_points[point.point, point.kind] -= 1
         with self._lock:
             self.records.append(record)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("a") as file:
                 file.write(json.dumps(asdict(record)) + "\n")
         shown = "not recovered" if record.recovery_s is None else f"{record.recovery_s:.1f} s"

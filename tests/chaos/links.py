@@ -31,6 +31,7 @@ class Network:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.servers: list[asyncio.Server] = []
         self._thread = threading.Thread(target=self.loop.run_forever, name="network", daemon=True)
         self._thread.start()
 
@@ -39,9 +40,21 @@ class Network:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
     def close(self) -> None:
-        """End the thread, and with it every connection."""
+        """End every connection, and the thread."""
+        self.call(self._end_all())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
+        self.loop.close()
+
+    async def _end_all(self) -> int:
+        for server in self.servers:
+            server.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0.05)  # transports close in the next turns of the loop
+        return len(others)
 
 
 class Link:
@@ -68,6 +81,7 @@ class Link:
 
     async def _listen(self) -> int:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._network.servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
