@@ -35,6 +35,7 @@ DOCUMENTS: Mapping[str, type[Any]] = {"plan": SparsePlan, "spec": TrainingSpec}
 FULL: dict[str, Any] = {"preset": "full"}
 TWO: dict[str, Any] = {"batch": 2}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "created": ({"preset": "bias-only", "create_biases": ["block0.*"]}, TWO),
     "preset": ({"name": "mine", "preset": "bias-only", "frozen": ["b0"]}, TWO),
     "rules": (
         {
@@ -289,7 +290,7 @@ def test_each_field_that_is_set_is_shown_with_its_value(case: str) -> None:
     given = dict(zip(DOCUMENTS, CASES[case], strict=True))
     spec = TrainingSpec.parse({"loss": {"kind": "mse"}, **TWO, **given["spec"]})
     settings = BuildSettings(SparsePlan.parse(given["plan"]), spec, load("x86-64-v3"))
-    told = explain_plan(bottlenecks() if case == "scheme" else model(), settings)
+    told = explain_plan(bottlenecks() if case in ("created", "scheme") else model(), settings)
     lines = explanation_text(told).splitlines()
     for document, body in given.items():
         shown = {one["field"]: one for one in told[document]}
