@@ -77,7 +77,7 @@ class Field:
 
     def count(self, query: Select[int]) -> int | None:
         """A number; None while the database is away."""
-        found: int | None = self.look(lambda session: session.scalar(query))  # type: ignore[call-overload]
+        found: int | None = self.look(lambda session: session.scalar(query))
         return found
 
     def run_on(self, agent: str) -> Run | None:

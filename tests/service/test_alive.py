@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+from starlette.concurrency import run_in_threadpool
 
 from service import alive
 from service.alive import Pulse, give_sign, tell_manager
@@ -49,7 +50,7 @@ def test_a_stuck_thread_pool_gives_no_sign(monkeypatch: pytest.MonkeyPatch) -> N
             tasks.start_soon(Pulse(None, lambda: True).run)
             while len(given) < 3:
                 await anyio.sleep(0.01)
-            tasks.start_soon(anyio.to_thread.run_sync, release.wait)
+            tasks.start_soon(run_in_threadpool, release.wait)
             await until_silent(given)
             release.set()
             count = len(given)
