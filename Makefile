@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost
+.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -98,6 +98,8 @@ hostile: set-up-test  ## hostile binaries through the agent, at each level of is
 
 sandbox-cost: set-up-test  ## a real step with the least and with the whole confinement, taking turns: is one slower? (BUNDLE=file.pfb)
 	$(BIN)/python -m benchmarks.confined $(BUNDLE)
+chaos: set-up-test   ## faults in flight over every part of a farm: what was lost, doubled, late (FAULTS= MINUTES= SEED= DATABASE=)
+	$(BIN)/python -m tests.chaos --faults $(or $(FAULTS),300) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) --database $(or $(DATABASE),postgresql) --log build/chaos-$(or $(DATABASE),postgresql)-$(or $(SEED),1).jsonl
 
 soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0

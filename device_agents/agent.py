@@ -15,6 +15,7 @@ import os
 import pwd
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
@@ -125,7 +126,7 @@ class Agent:
             if isinstance(error, Stale):
                 raise
             log.error("the farm refuses to give work: %s; asking again in a minute", error)
-            self._station.is_stopping.wait(retry.LEASE.most_s)
+            self._station.is_stopping.wait(retry.REFUSED_S)
             return None
 
     @contextmanager
@@ -300,11 +301,23 @@ def _device_id(state: StateFolder) -> str:
 
 def beat(path: Path, stop: threading.Event) -> None:
     """Touch a file now and then, so that whoever watches it sees that this process is neither dead nor stopped."""
+    tell_manager(b"READY=1")
     while True:
         with contextlib.suppress(OSError):
             path.touch(mode=0o600)
+        tell_manager(b"WATCHDOG=1")
         if stop.wait(BEAT_S):
             return
+
+
+def tell_manager(message: bytes) -> None:
+    """Tell the service manager that started us (sd_notify), if one did: a unit may set WatchdogSec=15."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+        to.setblocking(False)  # a manager that does not listen must not hold us up
+        to.sendto(message, "\0" + address[1:] if address.startswith("@") else address)
 
 
 def confinement(options: argparse.Namespace, hide: Path | None) -> Sandbox:

@@ -48,6 +48,8 @@ from device_agents.wire import (
 )
 
 log = logging.getLogger("device_agents")
+FULL_BYTES = 1 << 20
+"""A disk with less room than this is full: whatever a step wanted to write may be missing."""
 FILES = {
     "bundle": "bundle.pfb",
     "dataset": "dataset.npz",
@@ -99,7 +101,9 @@ class Attempt:
             outcome = self._outcome(self._work)
             self._enter("upload")
             # What the job has left may fill the disk that the result needs.
+            before = shutil.disk_usage(scratch)
             empty(self._folder)
+            outcome = _judged(outcome, before.free, shutil.disk_usage(scratch).free, before.total)
             result = self._finish(outcome, started_at)
         if result and self._heartbeat.lost:
             self._station.spool.keep(result, self._heartbeat.lost)
@@ -328,6 +332,19 @@ def _check_statement(bundle: UnpackedBundle, statement: Statement) -> None:
     if bundle.target != statement.target:
         message = f"the bundle is for {bundle.target!r:.90}, the signed statement says {statement.target!r:.90}"
         raise BadBundle("bundle.statement", message, cause="policy")
+
+
+def _judged(outcome: Outcome, free_bytes: int, free_after_bytes: int, total_bytes: int) -> Outcome:
+    """What a step that failed is put down to: that a disk is full of other things is not the job's fault.
+
+    `free_after_bytes`: once all that the job had written was removed.
+    """
+    is_full = free_bytes < FULL_BYTES and free_after_bytes - free_bytes < total_bytes // 2
+    if outcome.cause not in ("compiler", "limits") or not is_full:
+        return outcome
+    log.warning("the disk is full, and not by the job: %s: %s", outcome.code, outcome.message)
+    message = f"the device's disk is full, and so: {outcome.message}"[:4000]
+    return Outcome("failed", "device", "device.disk", message, "make room on the device's disk")
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -38,10 +38,10 @@ class Part:
     stop_within_s: float
     environment: Callable[[], Mapping[str, str]] = dict
     """Asked anew at each start too. Secrets go here: every user of a machine can read the words of a command."""
-    is_alive: Callable[[], bool] = lambda: True
-    """A sign of life since the last look; asked every few seconds once the part is up."""
-    hung_after_s: float = 60.0
-    """Without a sign of life for so long it is killed and started again. Far more than two loaded cores need."""
+    is_alive: Callable[[], bool] | None = None
+    """A sign of life since the last look; asked every few seconds. None: the part gives none, and is not watched."""
+    hung_after_s: float = 15.0
+    """Without a sign of life for so long, though it could have run (`watchdog.py`), it is killed and started again."""
 
 
 @dataclass(slots=True)
@@ -118,7 +118,8 @@ def broker(plan: FarmPlan) -> Part:
 
 
 def api(plan: FarmPlan) -> Part:
-    """The REST API and the dashboard under uvicorn."""
+    """The REST API and the dashboard under uvicorn. Its own pulse says that it lives: a request may have to queue."""
+    alive = plan.state.path / "api-alive"
     command = [
         *python("uvicorn", "service.app:served", "--factory", "--host", HOST, "--port", str(plan.port)),
         *("--timeout-graceful-shutdown", "3", "--no-access-log"),
@@ -130,8 +131,8 @@ def api(plan: FarmPlan) -> Part:
         lambda: answers_http(f"{plan.url}/readyz?exclude=workers"),
         up_within_s=60,
         stop_within_s=8,
-        is_alive=lambda: answers_http(f"{plan.url}/healthz"),
-        hung_after_s=120,
+        environment=lambda: {"POCKFARM_ALIVE_FILE": str(alive)},
+        is_alive=Beat(alive),
     )
 
 
@@ -150,7 +151,6 @@ def worker(plan: FarmPlan) -> Part:
         up_within_s=60,
         stop_within_s=10,
         is_alive=Beat(alive),
-        hung_after_s=90,
     )
 
 

@@ -15,20 +15,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pockfarm.errors import FarmDown, PockfarmError
 from pockfarm.parts import FarmPlan, Part, admin, emulation_is_there, farm_parts
 from pockfarm.state import FarmStatus, PartStatus, StateFolder
+from pockfarm.watchdog import FEWEST_LOOKS, Watch
 
 POLL_INTERVAL_S = 0.2
 FIRST_RESTART_S = 1.0
 SLOWEST_RESTART_S = 30.0
-PROBE_INTERVAL_S = 5.0
-MISSES_BEFORE_HUNG = 5
-"""Probes in a row, at least: a machine that was asleep or overloaded has not looked often enough to judge."""
+PROBE_INTERVAL_S = 2.5
+"""Longer than the pause between two signs of any part."""
 STABLE_S = 60.0
 """A part that has lived this long starts again from the shortest delay."""
 LOG_LIMIT_BYTES = 20_000_000
@@ -48,9 +48,7 @@ class Running:
     started_at: float = 0.0
     restart_at: float = 0.0
     probe_at: float = 0.0
-    alive_at: float = 0.0
-    """When it last gave a sign of life, or came up."""
-    misses: int = 0
+    watch: Watch = field(default_factory=Watch)
     why: str = ""
 
 
@@ -59,6 +57,8 @@ class Supervisor:
     """Runs the parts of one plan until it is asked to stop."""
 
     plan: FarmPlan
+    parts: Sequence[Part] | None = None
+    """None: those of a farm on this machine."""
     running: list[Running] = field(default_factory=list)
     stopping: bool = False
     ready: bool = False
@@ -67,7 +67,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Start everything, then keep it up until SIGTERM or SIGINT. Returns an exit code."""
-        self.running = [Running(part) for part in farm_parts(self.plan)]
+        self.running = [Running(part) for part in (farm_parts(self.plan) if self.parts is None else self.parts)]
         try:
             self._start_all()
             self.ready = True
@@ -114,7 +114,7 @@ class Supervisor:
                 preexec_fn=_die_with_parent(os.getpid()),
             )
         one.state, one.started_at = "starting", time.monotonic()
-        one.alive_at, one.misses, one.probe_at = one.started_at, 0, one.started_at + PROBE_INTERVAL_S
+        one.watch, one.probe_at = Watch(), one.started_at + PROBE_INTERVAL_S
         print(f"supervisor: started {one.part.name}, pid {one.process.pid}", flush=True)
         self._save()
 
@@ -128,7 +128,7 @@ class Supervisor:
             if time.monotonic() > deadline:
                 raise FarmDown(_why_down(one, self.plan, f"was not up within {one.part.up_within_s:.0f} s"))
             time.sleep(POLL_INTERVAL_S)
-        one.state, one.alive_at = "up", time.monotonic()
+        one.state, one.watch = "up", Watch()
         self._save()
 
     def _tend(self) -> None:
@@ -142,26 +142,24 @@ class Supervisor:
             elif one.process is not None and now >= one.probe_at:
                 self._probe(one)
             elif one.state == "starting" and one.part.is_up():
-                one.state, one.alive_at, one.misses = "up", time.monotonic(), 0
+                one.state, one.watch = "up", Watch()
         self._save()
 
     def _probe(self, one: Running) -> None:
         """Look for a sign of life; one that has given none for long is killed, and restarted like the dead."""
         assert one.process is not None
-        gives_sign = one.part.is_alive() if one.state == "up" else one.part.is_up()
+        if one.state == "starting" and one.part.is_up():
+            one.state, one.watch = "up", Watch()
         now = time.monotonic()
         one.probe_at = now + PROBE_INTERVAL_S
-        if gives_sign:
-            one.state, one.alive_at, one.misses = "up", now, 0
-            return
-        one.misses += 1
+        silent_s = one.watch.look(one.process.pid, now, has_sign=_gives_sign(one))
         limit_s = one.part.hung_after_s if one.state == "up" else one.part.up_within_s
-        if now - one.alive_at < limit_s or one.misses < MISSES_BEFORE_HUNG:
+        if silent_s < limit_s or one.watch.looks < FEWEST_LOOKS:
             return
         what = "hung" if one.state == "up" else "did not come up"
         _kill_group(one.process.pid, signal.SIGKILL)
         one.process.wait()
-        self._note_death(one, now, f"{what}: no sign of life for {now - one.alive_at:.0f} s, killed")
+        self._note_death(one, now, f"{what}: no sign of life for {silent_s:.0f} s, killed")
 
     def _note_death(self, one: Running, now: float, why: str = "") -> None:
         assert one.process is not None
@@ -180,6 +178,7 @@ class Supervisor:
         except (PockfarmError, OSError, subprocess.SubprocessError) as problem:
             print(f"supervisor: {one.part.name} does not start: {problem}", flush=True)
             one.restart_at = time.monotonic() + one.delay_s
+            one.delay_s = min(2 * one.delay_s, SLOWEST_RESTART_S)
 
     def _stop_all(self) -> None:
         for one in reversed(self.running):
@@ -198,6 +197,13 @@ class Supervisor:
         if status != self.saved:
             self.plan.state.save(status)
             self.saved = status
+
+
+def _gives_sign(one: Running) -> bool:
+    """A part that does not come up yet, but lives (it waits for another part, say), is left to it."""
+    if one.part.is_alive is None:
+        return one.state == "up"
+    return one.part.is_alive()
 
 
 def _die_with_parent(parent: int) -> Callable[[], None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -14,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service import problems, signing_keys
 from service.agents import endpoints as agents
+from service.alive import Pulse
 from service.boards import endpoints as boards
 from service.bundles import endpoints as bundles
 from service.dashboard import problem_pages
@@ -78,6 +81,10 @@ def _confirm_key(farm: Farm) -> None:
         LOG.warning("the signing key could not be compared with the database: %s", error)
 
 
+def _alive_path(settings: Settings) -> Path | None:
+    return Path(settings.alive_file) if settings.alive_file else None
+
+
 def create_app(settings: Settings | None = None, *, queue: Queue | None = None) -> FastAPI:
     """The farm's web application. `queue` replaces the broker (tests)."""
     chosen = settings or Settings()
@@ -90,7 +97,11 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
         await run_in_threadpool(_confirm_key, farm)
         sweeper = Sweeper(farm)
         sweeper.start()
+        pulse = asyncio.create_task(Pulse(_alive_path(chosen), sweeper.is_well).run())
         yield
+        pulse.cancel()
+        with suppress(asyncio.CancelledError):
+            await pulse
         sweeper.stop()
         farm.close()
 

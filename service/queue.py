@@ -10,12 +10,17 @@ import logging
 from typing import Protocol
 
 from celery import Celery
+from kombu import Connection
+from kombu.exceptions import ChannelError
 
 from service.settings import Settings
 
 LOG = logging.getLogger(__name__)
 COMPILE_TASK = "pockfarm.compile"
 TASKS = (COMPILE_TASK,)
+QUEUE = "pockfarm"
+SEND_WITHIN_S = 5.0
+"""A request waits for its doorbell; one that cannot be rung stays in the outbox."""
 
 
 class Queue(Protocol):
@@ -29,8 +34,12 @@ class Queue(Protocol):
         """Raise if the broker does not answer."""
         ...
 
+    def waiting(self) -> int:
+        """How many doorbells nobody has taken yet. Raises: any error of the transport, quickly."""
+        ...
 
-def make_celery(settings: Settings) -> Celery:
+
+def make_celery(settings: Settings, *, socket_timeout_s: float = 30.0) -> Celery:
     """The Celery application of this farm, for senders and workers alike."""
     app = Celery("pockfarm", broker=settings.broker, set_as_current=False)
     app.conf.update(
@@ -40,13 +49,13 @@ def make_celery(settings: Settings) -> Celery:
         task_ignore_result=True,
         task_serializer="json",
         accept_content=["json"],
-        task_default_queue="pockfarm",
+        task_default_queue=QUEUE,
         broker_connection_retry_on_startup=True,
         broker_transport_options={
             # Above twice the longest task, else running work is delivered again.
             "visibility_timeout": int(2 * settings.compile_s + 600),
             "socket_connect_timeout": 3,
-            "socket_timeout": 30,
+            "socket_timeout": socket_timeout_s,
         },
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
@@ -58,13 +67,25 @@ class CeleryQueue:
     """A `Queue` on the farm's broker. One try, a few seconds: what fails stays in the outbox."""
 
     def __init__(self, settings: Settings) -> None:
-        self._app = make_celery(settings)
+        self._app = make_celery(settings, socket_timeout_s=SEND_WITHIN_S)
 
     def ring(self, task: str, argument: str) -> None:
         """See `Queue.ring`."""
         self._app.send_task(task, args=(argument,), ignore_result=True, retry=False)
 
-    def check(self) -> None:
+    def check(self, within_s: float = 3.0) -> None:
         """See `Queue.check`."""
-        with self._app.connection_for_write(connect_timeout=3) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0, timeout=3)
+        with self._connection(within_s) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=within_s)
+
+    def waiting(self) -> int:
+        """See `Queue.waiting`."""
+        with self._connection(SEND_WITHIN_S) as connection:
+            try:
+                return int(connection.default_channel.queue_declare(queue=QUEUE, passive=True).message_count)
+            except ChannelError:  # there is no list of messages where there are none
+                return 0
+
+    def _connection(self, within_s: float) -> Connection:
+        limits = {"socket_connect_timeout": within_s, "socket_timeout": within_s}  # a stopped broker takes connections
+        return self._app.connection_for_write(connect_timeout=within_s, transport_options=limits)

@@ -53,6 +53,9 @@ class Settings(BaseSettings):
     body_limit_bytes: int = 1 * MIB
     """Every other request body."""
 
+    alive_file: str = ""
+    """What the API process touches every two seconds while it does its work (`service/alive.py`); empty: nothing."""
+
     disk_reserve_bytes: int = 256 * MIB
     """The farm is not ready (`/readyz`) while a disk that it writes to has less room than this."""
 

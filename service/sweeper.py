@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from device_agents.wire.log_lines import bind
@@ -42,6 +42,10 @@ SECRETS: tuple[type[Base], ...] = (
 )  # fmt: skip
 FORGET_AFTER_S = 3600.0
 ABOUT = {"job_": "job", "run_": "run", "att_": "attempt"}
+LOST_AFTER_S = 4.0
+"""A doorbell that was rung so long ago is in the broker, or was taken, or is lost."""
+STUCK_S = 600.0
+"""A pass that takes longer has a step that hangs: every step waits for the database with a time-out."""
 
 
 def sweep(farm: Farm) -> None:
@@ -69,8 +73,15 @@ def ring_outbox(farm: Farm) -> None:
 
 
 def ring_waiting_jobs(farm: Farm) -> None:
-    """Ring again for jobs that have been queued for long: the message may be lost, and a second does no harm."""
-    before = time.time() - farm.settings.doorbell_s
+    """Ring again for jobs that have been queued for long, or once the broker holds fewer messages than jobs wait: some
+    are lost. A second message does no harm."""
+    now = time.time()
+    with farm.database.read() as session:
+        query = select(func.count()).where(Job.state == "queued", Job.rung_at < now - LOST_AFTER_S)
+        count = session.scalar(query) or 0
+    if count == 0:
+        return
+    before = now - (LOST_AFTER_S if _has_lost_some(farm, count) else farm.settings.doorbell_s)
     with farm.database.read() as session:
         ids = list(session.scalars(select(Job.id).where(Job.state == "queued", Job.rung_at < before).limit(BATCH)))
 
@@ -84,6 +95,14 @@ def ring_waiting_jobs(farm: Farm) -> None:
             ring_after_commit(session, COMPILE_TASK, job.id)
 
     _each(farm, ids, ring)
+
+
+def _has_lost_some(farm: Farm, count: int) -> bool:
+    try:
+        return farm.queue.waiting() < count
+    except Exception as error:  # any transport's: its messages cannot be counted now
+        LOG.warning("could not ask the broker how many messages wait: %s", error)
+        return False
 
 
 def recover_jobs(farm: Farm) -> None:
@@ -192,6 +211,7 @@ class Sweeper:
         self._farm = farm
         self._signs = Signs(farm.database, "sweeper")
         self._stopping = threading.Event()
+        self._moved_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
 
     def start(self) -> None:
@@ -205,6 +225,12 @@ class Sweeper:
         if self._thread.is_alive():
             self._thread.join(timeout=10)
 
+    def is_well(self) -> bool:
+        """Whether it sweeps, unless it is not to; a pass may take long while the database is away or locked."""
+        if self._farm.settings.sweep_s <= 0:
+            return True
+        return self._thread.is_alive() and time.monotonic() - self._moved_at < STUCK_S + self._farm.settings.sweep_s
+
     def _run(self) -> None:
         while not self._stopping.wait(self._farm.settings.sweep_s):
             sweep(self._farm)
@@ -212,6 +238,7 @@ class Sweeper:
                 self._signs.give()
             except Exception:
                 LOG.exception("the sweeper could not give a sign of life")
+            self._moved_at = time.monotonic()
 
 
 __all__ = ["STEPS", "Sweeper", "sweep"]

@@ -2,32 +2,46 @@
 
 Every task is listed in `TASK_FUNCTIONS`; tasks hold no state, and doorbells may come twice or never. The sweeper runs
 in the API process, so a worker needs no beat. From its own event loop the worker clears away what dead processes left,
-and touches a file: who watches it sees that the worker lives, and is neither stopped nor stuck in a stopped task.
+and kills a process that has stopped, so that another takes its place; a thread says that the loop turns (`alive.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown
 
+from service.alive import tell_manager
 from service.database.schema import refuse_other_schema
 from service.health.signs import INTERVAL_S, give_sign_to
 from service.logs import set_up_logs
-from service.queue import COMPILE_TASK, make_celery
+from service.queue import COMPILE_TASK, CeleryQueue, make_celery
 from service.settings import Settings
-from workers.ownership import is_stuck, root_of
+from workers.alive import LoopWatch, begin
+from workers.ownership import Beats, any_dead, root_of
 from workers.recovery import take_back
 from workers.tasks import compile_job
 
 LOG = logging.getLogger(__name__)
 SETTINGS = Settings()
 TASK_FUNCTIONS: dict[str, Callable[[str], None]] = {COMPILE_TASK: compile_job}
-TEND_S = INTERVAL_S
+ROOT = Path(__file__).resolve().parents[1]
+TICK_S = 2.0
+TEND_S = 2.0
+WATCH = LoopWatch(lambda: broker_answers())
+BEATS = Beats(root_of(SETTINGS.state), os.getpid)
+_signs: list[threading.Event] = []
+_recovery: list[subprocess.Popen[bytes]] = []
 
 app = make_celery(SETTINGS)
 for name, function in TASK_FUNCTIONS.items():
@@ -42,10 +56,13 @@ class Sign:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
+        self._given_at = -INTERVAL_S
 
     def give(self) -> None:
-        """Begin to say so, unless the last time is still under way."""
-        if self._thread is None or not self._thread.is_alive():
+        """Begin to say so, unless that was just done, or is still under way."""
+        is_due = time.monotonic() - self._given_at >= INTERVAL_S
+        if is_due and (self._thread is None or not self._thread.is_alive()):
+            self._given_at = time.monotonic()
             self._thread = threading.Thread(target=self._give, name="sign", daemon=True)
             self._thread.start()
 
@@ -66,12 +83,15 @@ def write_lines(**_: Any) -> None:
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
-def begin(**_: Any) -> None:
+def clear_away(**_: Any) -> None:
     """An older worker's mark does not count, and what its processes held goes back."""
     os.umask(0o077)
     refuse_other_schema(SETTINGS.database, "the worker")
     SETTINGS.worker_alive_path.unlink(missing_ok=True)
-    _take_back()
+    try:
+        take_back(SETTINGS)
+    except Exception:  # whatever a driver raises: the next time may do, and the sweeper is there too
+        LOG.exception("could not give back what dead processes held")
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
@@ -79,25 +99,39 @@ def take_work(sender: Any, **_: Any) -> None:
     """Tell whoever started the worker that it takes work, and go on telling."""
     SETTINGS.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     tend()
+    tell_manager(b"READY=1")
+    WATCH.tick()
+    sender.timer.call_repeatedly(TICK_S, WATCH.tick)
     sender.timer.call_repeatedly(TEND_S, tend)
+    if not _signs:
+        _signs.append(begin(SETTINGS.worker_alive_path, WATCH))
 
 
 @worker_shutdown.connect  # type: ignore[untyped-decorator]
 def end(**_: Any) -> None:
     """A worker that is gone has no sign of life."""
+    for sign in _signs:
+        sign.set()
     SETTINGS.worker_alive_path.unlink(missing_ok=True)
 
 
 def tend() -> None:
-    """Once every few seconds, in the worker's main process."""
-    if not is_stuck(root_of(SETTINGS.state), os.getpid()):
-        SETTINGS.worker_alive_path.touch()
-        SIGN.give()
-    _take_back()
+    """Once every few seconds, in the worker's main process, which must not wait for the database meanwhile."""
+    for pid in BEATS.silent():
+        LOG.error("process %d has stopped in the middle of a compile: killed, so that another takes its place", pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    SIGN.give()
+    _recovery[:] = [one for one in _recovery if one.poll() is None]
+    if not _recovery and any_dead(root_of(SETTINGS.state)):
+        words = [sys.executable, "-m", "workers.recovery"]
+        _recovery.append(subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL))
 
 
-def _take_back() -> None:
+def broker_answers() -> bool:
+    """Whether the broker does, within a second."""
     try:
-        take_back(SETTINGS)
-    except Exception:  # whatever a driver raises: the next time may do, and the sweeper is there too
-        LOG.exception("could not give back what dead processes held")
+        CeleryQueue(SETTINGS).check(within_s=1.0)
+    except Exception:  # whatever a transport raises
+        return False
+    return True

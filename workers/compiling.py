@@ -14,10 +14,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from compiler.errors import CompileError
 from compiler.external import MAX_LISTING_BYTES, Listing
@@ -27,7 +30,9 @@ from service.database.engine import Database
 from service.jobs import claims
 from service.settings import Settings
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage
+from workers.child_watch import ChildWatch
 from workers.compile_child import BUNDLE, EXTERNAL, SOURCE, Order
+from workers.patience import with_patience
 
 LOG = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +44,10 @@ CAUSES = get_args(Cause)
 _FAILURE_FIELDS = ("cause", "code", "message", "where", "hint")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR",
                   log_lines.LEVEL_VARIABLE, log_lines.FORMAT_VARIABLE)  # fmt: skip
+
+HUNG = claims.Failure("infra", "infra.compile-hung",
+                      "the compile process gave no sign of life and was killed", where="compile",
+                      hint="perhaps somebody stopped it; send it again", retry=True)  # fmt: skip
 
 
 class Cancelled(Exception):
@@ -57,14 +66,15 @@ class Compile:
     """An empty private folder, of its owner's to remove."""
     last: dict[str, Any] = field(default_factory=dict)
     """The newest line of the child."""
+    is_hung: bool = False
+    """It gave no sign of life, and was killed for that."""
 
     def run(self) -> None:
         """Compile and record. Whatever happens becomes a typed outcome. Raises: claims.LostClaim."""
         try:
             self._run_in(self.folder)
         except Cancelled:
-            with self.database.transaction() as session:
-                claims.cancelled(session, self.claim)
+            self._record(lambda session: claims.cancelled(session, self.claim))
         except CompileError as error:  # a listing of files that is none
             self._fail(claims.Failure(error.cause, error.code, error.message, error.where, error.hint))
         except (OSError, BadBundle, MissingFile, FileTooLarge, DigestMismatch) as error:
@@ -80,7 +90,7 @@ class Compile:
         if self.last.get("event") == "done" and child.returncode == 0:
             self._keep_bundle(folder / BUNDLE, str(self.last.get("digest")))
             return
-        failure = failure_of(self.last, child.returncode, self.settings, in_time=in_time)
+        failure = HUNG if self.is_hung else failure_of(self.last, child.returncode, self.settings, in_time=in_time)
         LOG.info("job %s: %s: %s", self.claim.job_id, failure.code, failure.message)
         if failure.cause in ("compiler", "infra"):
             LOG.error("job %s: the child's last words (exit %s):\n%s", self.claim.job_id, child.returncode, tail)
@@ -154,9 +164,14 @@ class Compile:
         threading.Thread(target=_read_lines, args=(child, lines), daemon=True).start()
         deadline, told_at, kept_at = time.monotonic() + self.settings.compile_s, 0.0, time.monotonic()
         news: dict[str, Any] | None = None
+        watch = ChildWatch(child.pid)
         while time.monotonic() < deadline:
+            if watch.is_hung():
+                self.is_hung = True
+                return True
             with contextlib.suppress(queue.Empty):
                 line = lines.get(timeout=TICK_S)
+                watch.heard()
                 if line is None:
                     child.wait(timeout=max(1.0, deadline - time.monotonic()))
                     return True
@@ -185,24 +200,36 @@ class Compile:
         return None
 
     def _keep(self, stage: str = "", fraction: float | None = None) -> None:
-        with self.database.transaction() as session:
-            is_cancelled = claims.keep(
-                session, self.claim, lease_s=self.settings.compile_lease_s, stage=stage, fraction=fraction
-            )
+        """A database that is away costs nothing but this renewal, unless it is away for longer than the lease."""
+        try:
+            with self.database.transaction() as session:
+                is_cancelled = claims.keep(
+                    session, self.claim, lease_s=self.settings.compile_lease_s, stage=stage, fraction=fraction
+                )
+        except DBAPIError as error:
+            LOG.warning("job %s: the claim could not be renewed now: %s", self.claim.job_id, error.orig)
+            return
         if is_cancelled:
             raise Cancelled
+
+    def _record(self, act: Callable[[Session], None]) -> None:
+        """Write how it ended, again and again while the database is away: the work is done. Raises: LostClaim."""
+        with_patience(lambda: self._in_transaction(act), f"job {self.claim.job_id}")
+
+    def _in_transaction(self, act: Callable[[Session], None]) -> None:
+        with self.database.transaction() as session:
+            act(session)
 
     def _keep_bundle(self, path: Path, digest: str) -> None:
         with _open_bundle(path, self.settings.bundle_limit_bytes) as stream:
             content = read_bundle(Path(f"/proc/self/fd/{stream.fileno()}"))
             stored = self.storage.put(stream, limit_bytes=self.settings.bundle_limit_bytes, digest=digest)
-        with self.database.transaction() as session:
-            claims.succeed(session, self.claim, stored, content)
+        self._record(lambda session: claims.succeed(session, self.claim, stored, content))
         LOG.info("job %s: bundle %s", self.claim.job_id, stored.digest)
 
     def _fail(self, failure: claims.Failure) -> None:
-        with self.database.transaction() as session:
-            claims.fail(session, self.claim, failure, attempts=self.settings.compile_attempts)
+        attempts = self.settings.compile_attempts
+        self._record(lambda session: claims.fail(session, self.claim, failure, attempts=attempts))
 
 
 def _environment(folder: Path, settings: Settings) -> dict[str, str]:

@@ -15,14 +15,16 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HALF_MADE_S = 3600.0
 BEAT_S = 2.0
-STUCK_S = 60.0
-"""A compile that has not touched its folder for so long is stopped, not busy: a thread of its own touches it."""
+STUCK_S = 15.0
+"""A process that has not touched its folder for so long is stopped, not busy: a thread of its own touches it."""
+LONGEST_LOOK_S = 10.0
+"""What one look counts for at most: if more time has passed since the last one, nobody was looking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,37 @@ def _age_s(path: Path) -> float:
         return 0.0
 
 
-def is_stuck(root: Path, worker: int) -> bool:
-    """Whether a compile of this worker has stopped: its folder is there, and nobody touches it."""
-    mine = _prefix(worker)
-    return any(path.name.startswith(mine) and _age_s(path) > STUCK_S for path in _folders(root))
+def any_dead(root: Path) -> bool:
+    """Whether there is something for `dead_ones`."""
+    for path in _folders(root):
+        handle = _lock(path)
+        if handle is not None:
+            os.close(handle)
+            return True
+    return False
+
+
+@dataclass
+class Beats:
+    """Which processes of a worker do not touch their folders any more. Times are compared with themselves only: a clock
+    that jumps, or a machine that was asleep, stops nobody."""
+
+    root: Path
+    worker: Callable[[], int]
+    seen: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By folder: when it was touched, and for how long it has not been since."""
+    looked_at: float = field(default_factory=lambda: time.monotonic())
+
+    def silent(self) -> list[int]:
+        """Process ids, after `STUCK_S` of looks at which nothing moved."""
+        now = time.monotonic()
+        passed_s, self.looked_at = min(now - self.looked_at, LONGEST_LOOK_S), now
+        before, self.seen = self.seen, {}
+        for path in _folders(self.root):
+            with contextlib.suppress(OSError):
+                touched = path.stat().st_mtime_ns
+                was, silent_s = before.get(path.name, (touched, -passed_s))
+                self.seen[path.name] = touched, silent_s + passed_s if was == touched else 0.0
+        mine = _prefix(self.worker())
+        return [int(name.removeprefix(mine).split(".")[0]) for name, (_, silent_s) in self.seen.items()
+                if name.startswith(mine) and silent_s >= STUCK_S]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 from sqlalchemy import select
 
@@ -18,7 +19,8 @@ LOG = logging.getLogger(__name__)
 def take_back(settings: Settings) -> int:
     """Give back the jobs of dead processes of this state folder, and remove their copies of models; how many jobs.
 
-    The connection is closed again: this runs in the process that forks the others. Doorbells stay in the outbox, from
+    The connection is closed again: at its start a worker does this in the process that forks the others; later it
+    starts `python -m workers.recovery`, for a database may keep one waiting. Doorbells stay in the outbox, from
     which the API's sweeper rings them.
     """
     count = 0
@@ -37,3 +39,9 @@ def take_back(settings: Settings) -> int:
             database.close()
     LOG.warning("%d dead compile(s) cleared away, %d job(s) given back", len(names), count)
     return count
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    take_back(Settings())
+    sys.exit(0)

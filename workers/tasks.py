@@ -15,6 +15,7 @@ from service.settings import Settings
 from service.storage import Storage, open_storage
 from workers.compiling import Compile
 from workers.ownership import own_folder, root_of
+from workers.patience import with_patience
 
 LOG = logging.getLogger(__name__)
 
@@ -37,12 +38,16 @@ def tools() -> Tools:
     return Tools(settings, database, open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url))
 
 
+def _claim(kit: Tools, job_id: str, worker: str) -> claims.Claim | None:
+    with kit.database.transaction() as session:
+        return claims.claim(session, job_id, lease_s=kit.settings.compile_lease_s, worker=worker)
+
+
 def compile_job(job_id: str) -> None:
     """Compile the job's model, unless another worker has it or it has ended."""
     kit = tools()
     with bind(job=job_id), own_folder(root_of(kit.settings.state)) as own:
-        with kit.database.transaction() as session:
-            claim = claims.claim(session, job_id, lease_s=kit.settings.compile_lease_s, worker=own.name)
+        claim = with_patience(lambda: _claim(kit, job_id, own.name), f"job {job_id}")
         if claim is None:
             LOG.info("job %s is not queued: nothing to do", job_id)
             return

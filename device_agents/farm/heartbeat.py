@@ -2,20 +2,22 @@
 
 The agent starts `python -m device_agents.farm.heartbeat`, writes one JSON line of settings to its stdin, then a line
 for each change of phase or step. The end of stdin (the agent is gone) ends it: a dead agent's lease must run out. It
-prints one JSON line when the farm says something: `{"cancel": true}` or `{"lost": "why"}`.
+prints one JSON line when the farm says something: `{"cancel": true}` or `{"lost": "why"}`; and `{}` every two seconds,
+by which the agent sees that it is neither dead nor stopped: else it starts another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import selectors
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,15 @@ from device_agents.farm.client import FarmClient
 from device_agents.farm.state import StateFolder
 from device_agents.wire import HEARTBEAT_INTERVAL_S, DeviceDescription, HeartbeatRequest, dumps, from_json, to_json
 
+log = logging.getLogger("device_agents")
+
 RETRY_S = 2.0
+ALIVE_S = 2.0
+HUNG_S = 15.0
+"""A heartbeat process that has said nothing for so long is killed, and another started: it says that it lives every
+`ALIVE_S`, from a thread that waits for nobody."""
+LOOK_S = 2.5
+RESTART_S = 1.0
 STOPPED_INTERVALS = 10
 """An agent that has been stopped (SIGSTOP, a debugger) for so many intervals does no work: its lease may run out."""
 STOP_TIMEOUT_S = 5.0
@@ -40,22 +50,55 @@ class HeartbeatSettings:
     lease_token: str
     interval_s: float
     description: DeviceDescription
+    phase: str = "download"
+    steps_done: int = 0
+    """What the first beat says."""
 
 
 class Heartbeat:
-    """The agent's side: starts the process, tells it the phase, hears of cancellation and loss."""
+    """The agent's side: keeps the process up, tells it the phase, hears of cancellation and loss."""
 
     def __init__(self, client: FarmClient, lease_token: str, *, interval_s: float = HEARTBEAT_INTERVAL_S) -> None:
         self._settings = HeartbeatSettings(
             client.server, str(client.state.path), client.session, lease_token, interval_s, client.description
         )
         self._process: subprocess.Popen[bytes] | None = None
-        self._reader = threading.Thread(target=self._read, name="heartbeat", daemon=True)
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
         self.is_cancelled = False
         self.lost: str | None = None
         """Why the lease is not ours any more; None while it is."""
 
     def __enter__(self) -> Heartbeat:
+        self._start()
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._closing.set()
+            process = self._process
+        if process is None or process.stdin is None:
+            return
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(timeout=STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._watcher.join(timeout=STOP_TIMEOUT_S)
+        if process.stdout:
+            process.stdout.close()
+
+    def tell(self, phase: str, steps_done: int) -> None:
+        """What the next beat says."""
+        with self._lock:
+            self._settings = replace(self._settings, phase=phase, steps_done=steps_done)
+            self._write({"phase": phase, "steps_done": steps_done})
+
+    def _start(self) -> None:
         package = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
         self._process = subprocess.Popen(
@@ -66,27 +109,6 @@ class Heartbeat:
             start_new_session=True,
         )
         self._write(to_json(self._settings))
-        self._reader.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        process = self._process
-        if process is None or process.stdin is None:
-            return
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-        try:
-            process.wait(timeout=STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        self._reader.join(timeout=STOP_TIMEOUT_S)
-        if process.stdout:
-            process.stdout.close()
-
-    def tell(self, phase: str, steps_done: int) -> None:
-        """What the next beat says."""
-        self._write({"phase": phase, "steps_done": steps_done})
 
     def _write(self, value: Any) -> None:
         if self._process and self._process.stdin:
@@ -94,13 +116,56 @@ class Heartbeat:
                 self._process.stdin.write(dumps(value) + b"\n")
                 self._process.stdin.flush()
 
-    def _read(self) -> None:
-        assert self._process is not None
-        for line in self._process.stdout or ():
+    def _watch(self) -> None:
+        """Listen, and start another process when this one has died or hangs: the lease must not run out for that."""
+        while True:
+            process = self._process
+            assert process is not None
+            why = self._listen(process)
+            if self._closing.is_set() or self.lost:
+                return
+            log.warning("the heartbeat process %s; starting another", why)
+            _clear_away(process)
+            if self._closing.wait(RESTART_S):
+                return
+            with self._lock:
+                if not self._closing.is_set():
+                    self._start()
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> str:
+        """Until it ends, or gives no sign of life. Returns which."""
+        assert process.stdout is not None
+        silent_s, looked_at, rest = 0.0, time.monotonic(), b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while silent_s < HUNG_S:
+                is_ready = bool(selector.select(LOOK_S))
+                # If more time has passed, it was us who were stopped.
+                passed_s, looked_at = min(time.monotonic() - looked_at, 2 * LOOK_S), time.monotonic()
+                silent_s = 0.0 if is_ready else silent_s + passed_s
+                if is_ready:
+                    data = os.read(process.stdout.fileno(), 1 << 16)
+                    if not data:
+                        return f"ended with code {process.wait()}"
+                    *lines, rest = (rest + data).split(b"\n")
+                    self._take(lines)
+        return f"gave no sign of life for {silent_s:.0f} s"
+
+    def _take(self, lines: list[bytes]) -> None:
+        for line in lines:
             with contextlib.suppress(ValueError):
                 said = json.loads(line)
                 self.is_cancelled = self.is_cancelled or bool(said.get("cancel"))
                 self.lost = self.lost or said.get("lost")
+
+
+def _clear_away(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            with contextlib.suppress(OSError):
+                pipe.close()
 
 
 def main() -> None:
@@ -111,7 +176,8 @@ def main() -> None:
         os.nice(-5)
     state = StateFolder(Path(settings.state))
     client = FarmClient(settings.server, state, session=settings.session, description=settings.description)
-    request, next_s = HeartbeatRequest("download", 0), time.monotonic()
+    threading.Thread(target=_say_alive, name="alive", daemon=True).start()
+    request, next_s = HeartbeatRequest(settings.phase, settings.steps_done), time.monotonic()
     running_s = next_s
     os.set_blocking(sys.stdin.fileno(), False)
     with selectors.DefaultSelector() as selector:
@@ -131,6 +197,15 @@ def main() -> None:
                 if wait_s is None:
                     return
                 next_s = time.monotonic() + wait_s
+
+
+def _say_alive() -> None:
+    """A stopped agent does not listen, and must not hold us up: what does not fit into the pipe is left out."""
+    os.set_blocking(sys.stdout.fileno(), False)
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            os.write(sys.stdout.fileno(), b"{}\n")
+        time.sleep(ALIVE_S)
 
 
 def is_stopped(pid: int) -> bool:
@@ -154,16 +229,22 @@ def _beat(client: FarmClient, settings: HeartbeatSettings, request: HeartbeatReq
     try:
         answer = client.heartbeat(settings.lease_token, request)
     except (Stale, Refused, EnrolmentError) as error:
-        print(json.dumps({"lost": str(error)}), flush=True)
+        _say(lost=str(error)[:1000])
         return None
     except FarmError:
         return min(RETRY_S, settings.interval_s)
     except AgentError as error:
-        print(json.dumps({"lost": str(error)}), flush=True)
+        _say(lost=str(error)[:1000])
         return None
     if answer.cancel:
-        print(json.dumps({"cancel": True}), flush=True)
+        _say(cancel=True)
     return settings.interval_s
+
+
+def _say(**what: object) -> None:
+    """One line, in one piece: shorter than what a pipe takes at once."""
+    with contextlib.suppress(BlockingIOError):
+        os.write(sys.stdout.fileno(), json.dumps(what).encode() + b"\n")
 
 
 if __name__ == "__main__":

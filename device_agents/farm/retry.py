@@ -3,7 +3,7 @@
 | call                    | attempts  | waits                                    |
 |-------------------------|-----------|------------------------------------------|
 | enrol                   | 8         | 1 s doubling to 60 s, full jitter        |
-| lease (the idle loop)   | for ever  | 1 s doubling to 60 s, full jitter        |
+| lease (the idle loop)   | for ever  | 1 s doubling to 15 s, full jitter        |
 | download                | 5         | 0.5 s doubling to 10 s, from the start   |
 | events                  | for ever while the run lasts, once more at its end | 0.5 s doubling to 10 s |
 | heartbeat               | for ever, each interval | the interval, one try each |
@@ -39,7 +39,9 @@ class Policy:
 
 
 ENROL = Policy(8, 1.0, 60.0)
-LEASE = Policy(None, 1.0, 60.0)
+LEASE = Policy(None, 1.0, 15.0)
+REFUSED_S = 60.0
+"""Before asking for work again after the farm has said no."""
 DOWNLOAD = Policy(5, 0.5, 10.0)
 EVENTS = Policy(None, 0.5, 10.0)
 UPLOAD = Policy(5, 0.5, 10.0)

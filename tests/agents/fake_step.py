@@ -115,7 +115,8 @@ if command == "eval":
 for name in ("--save", "--out"):
     if name in given:
         kept = best if "--save-best" in given and best else (done, weight)
-        open(given[name], "w").write(repr(kept[1]))
+        with open(given[name], "w") as file:
+            file.write(repr(kept[1]))
 @THEN@
 end = {"outcome": "stopped" if stopping else "stopped_early" if done < steps and impatient() else "completed"}
 if best:

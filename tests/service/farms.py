@@ -34,10 +34,16 @@ class RecordingQueue:
 
     rung: list[tuple[str, str]] = field(default_factory=list)
     is_down: bool = False
+    has_lost: bool = False
+    """It holds no message any more."""
 
     def ring(self, task: str, argument: str) -> None:
         self.check()
         self.rung.append((task, argument))
+
+    def waiting(self) -> int:
+        self.check()
+        return 0 if self.has_lost else len(self.rung)
 
     def check(self) -> None:
         if self.is_down:

@@ -49,6 +49,30 @@ def test_lost_doorbell_is_rung_again_after_a_while_only(farm: TestFarm) -> None:
     assert farm.queue.rung == [("pockfarm.compile", job_id)] * 2
 
 
+def test_a_broker_that_has_lost_its_messages_is_rung_at_once(farm: TestFarm) -> None:
+    """Within seconds, not after the long pause; and not while the messages are there, and nobody has taken them yet."""
+    job_id = farm.compile().json()["id"]
+    age(farm, rung_at=time.time() - 10)
+    farm.sweep()
+    assert len(farm.queue.rung) == 1, "it holds the message: the workers are busy"
+    farm.queue.has_lost = True
+    farm.sweep()
+    farm.sweep()
+    assert farm.queue.rung == [("pockfarm.compile", job_id)] * 2
+
+
+def test_a_broker_that_cannot_be_asked_does_not_stop_the_sweep(farm: TestFarm) -> None:
+    farm.compile()
+    farm.queue.is_down = True
+    age(farm, rung_at=time.time() - 60)
+    farm.sweep()
+    farm.queue.is_down = False
+    with farm.farm.database.transaction() as session:
+        session.execute(update(Outbox).values(created_at=time.time() - 10))
+    farm.sweep()
+    assert len(farm.queue.rung) == 2
+
+
 def test_doubled_doorbell_claims_once(farm: TestFarm) -> None:
     job_id = farm.compile().json()["id"]
     take(farm, job_id)

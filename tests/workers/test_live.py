@@ -146,7 +146,7 @@ def test_a_killed_compile_leaves_no_copy_of_the_model_and_its_job_goes_on_at_onc
         farm.start_worker()
     assert_compiled(farm, job["id"])
     wait_until(lambda: not Path(f"/proc/{child}").exists())
-    assert copies_of(model, place) == []
+    wait_until(lambda: copies_of(model, place) == [])
     assert farm.http.get(f"/jobs/{job['id']}").json()["attempts"] == 2
 
 

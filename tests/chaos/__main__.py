@@ -1,0 +1,40 @@
+"""`make chaos`: faults in flight over every part of a farm, and what became of its work.
+
+`python -m tests.chaos --faults 300 --minutes 60 --seed 1 --database postgresql --log build/chaos.jsonl`. A log that is
+there is gone on with: its faults count. Ends with 1 if anything was lost, doubled, wrong, stuck, or slow to recover.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from pathlib import Path
+
+from tests.chaos.play import play
+from tests.chaos.verdict import p95, shown
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--faults", type=int, default=300, help="confirmed in flight")
+    parser.add_argument("--minutes", type=float, default=60.0, help="end sooner")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="postgresql")
+    parser.add_argument("--only", default="", help="points whose name and kind hold this text")
+    parser.add_argument("--log", type=Path, help="resumable; none by default")
+    parser.add_argument("--keep", type=Path, help="copy the logs of all processes there")
+    asked = parser.parse_args()
+    print(f"seed {asked.seed}, {asked.database}, shipped settings", flush=True)
+    records, findings = play(
+        asked.database, faults=asked.faults, seconds=60 * asked.minutes, rng=random.Random(asked.seed), log=asked.log,
+        only=asked.only, keep=asked.keep, say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
+    )  # fmt: skip
+    print(shown(records, findings))
+    usual = [one for one in records if one.kind != "never comes back"]
+    return 0 if findings.is_good and p95(usual) <= 20.0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

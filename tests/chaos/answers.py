@@ -1,0 +1,65 @@
+"""The work that a campaign asks for, and the right answers to it.
+
+A run's binary is the script of `tests/agents/fake_step.py` at its slow pace: it waits more than it computes, and what
+it computes is a fixed sequence of IEEE operations, so losses and weights are known to the last bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.agents import fake_step
+from tests.service.bundles import MadeBundle, make_bundle, make_manifest
+
+STAND_IN = b"stand-in "
+RATE = 0.1
+FIRST_WEIGHT = 5.0
+SAMPLES = 8
+
+
+def made_of(model: bytes) -> MadeBundle:
+    """The stand-in's bundle of these bytes."""
+    digest = "sha256:" + hashlib.sha256(model).hexdigest()
+    return make_bundle(make_manifest(model=digest), step=b"\x7fELF" + hashlib.sha256(model).digest())
+
+
+def binary() -> bytes:
+    """The bundle that all runs use."""
+    return fake_step.bundle("slow")
+
+
+def data(label: int) -> bytes:
+    """A data set whose labels are all `label`; archives of the same arrays are the same bytes."""
+    stream = io.BytesIO()
+    np.savez(stream, x=np.ones((SAMPLES, 2), np.float32), y=np.full(SAMPLES, label, np.int64))
+    return stream.getvalue()
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What training leaves."""
+
+    losses: tuple[float, ...]
+    weight: float
+
+    @property
+    def weights_digest(self) -> str:
+        return weights_digest(self.weight)
+
+
+def learned(label: int, steps: int, *, start: float = FIRST_WEIGHT, rate: float = RATE) -> Learned:
+    """The undisturbed result, by the script's own arithmetic."""
+    target, weight, losses = float(sum([label] * SAMPLES)) / SAMPLES, start, []
+    for _ in range(steps):
+        losses.append((weight - target) ** 2)
+        weight -= rate * 2 * (weight - target)
+    return Learned(tuple(losses), weight)
+
+
+def weights_digest(weight: float) -> str:
+    """Of the script's file of weights."""
+    return "sha256:" + hashlib.sha256(repr(weight).encode()).hexdigest()

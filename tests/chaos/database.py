@@ -1,0 +1,62 @@
+"""PostgreSQL as a part of the campaign's farm: in the foreground, so that the supervisor can keep it up."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import psycopg
+
+from pockfarm.parts import Part
+from tests.chaos.topology import Topology
+from tests.service.postgres import find_binaries
+
+
+def prepare(topology: Topology) -> None:
+    """An empty cluster, with durable commits: it is going to be killed."""
+    folder = topology.postgres
+    folder.mkdir()
+    if os.geteuid() == 0:
+        folder.chmod(0o755)
+        shutil.chown(folder, "postgres")
+    command = [str(find_binaries() / "initdb"), "-D", str(folder / "data"), "-U", "postgres", "-A", "trust",
+               "-E", "UTF8", "--locale=C"]  # fmt: skip
+    subprocess.run([*_as_postgres(), *command], check=True, stdout=subprocess.DEVNULL, cwd=folder, timeout=120)
+
+
+def postgres(topology: Topology) -> Part:
+    """The part. A crash leaves its lock file behind, which PostgreSQL itself judges."""
+    folder = topology.postgres
+
+    def command() -> Sequence[str]:
+        options = {"listen_addresses": "", "unix_socket_directories": str(folder), "max_connections": "200"}
+        words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        return [*_as_postgres(), str(find_binaries() / "postgres"), "-D", str(folder / "data"), *words]
+
+    return Part("postgres", "database", command, lambda: answers(folder), up_within_s=60, stop_within_s=20,
+                is_alive=lambda: answers(folder))  # fmt: skip
+
+
+def answers(folder: Path) -> bool:
+    """Whether the server answers a query. The first time, the farm's database is made."""
+    try:
+        with psycopg.connect(
+            f"host={folder} user=postgres dbname=postgres connect_timeout=2", autocommit=True
+        ) as server:
+            if server.execute("SELECT 1 FROM pg_database WHERE datname = 'farm'").fetchone() is None:
+                server.execute("CREATE DATABASE farm TEMPLATE template0")
+    except psycopg.Error:
+        return False
+    return True
+
+
+def _as_postgres() -> list[str]:
+    """The server refuses to run as root. `setpriv` becomes it, so that signals reach it."""
+    if os.geteuid() != 0:
+        return []
+    user = pwd.getpwnam("postgres")
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]

@@ -1,0 +1,40 @@
+"""What every kind of fault gives back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.chaos.field import Field
+from tests.chaos.victims import Victim, Work, goes_on, work_of
+
+
+@dataclass(frozen=True)
+class Wound:
+    """A confirmed fault, once it is over."""
+
+    evidence: str
+    ended_at: float
+    """Monotonic."""
+    has_recovered: Callable[[], bool]
+    note: str = ""
+
+
+Harm = Callable[[Field, Victim], Wound | None]
+
+
+def after(field: Field, victim: Victim, old: dict[str, int | None], *, note: str = "") -> Wound:
+    """The wound of a victim whose fault ends now: its work must go on, and its part must be up."""
+    ended_at = time.monotonic()
+    work: dict[str, Work | None] = {one: work_of(field, one) for one in victim.work}
+
+    def has_recovered() -> bool:
+        for one, before in work.items():
+            if before is None:  # the database was away when the fault ended
+                work[one] = work_of(field, one)
+                return False
+        is_back = all(field.is_up(part) and field.pid(part) not in (None, pid) for part, pid in old.items())
+        return is_back and all(goes_on(field, before) for before in work.values() if before)
+
+    return Wound(victim.evidence, ended_at, has_recovered, note)

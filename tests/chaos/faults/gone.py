@@ -1,0 +1,32 @@
+"""A board that never comes back: killed in the middle of a run, and not started again for as long as it takes."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from tests.chaos.faults.fault import Wound
+from tests.chaos.field import Field
+from tests.chaos.processes import send
+from tests.chaos.victims import Victim, goes_on, work_of
+
+
+def vanish(field: Field, victim: Victim) -> Wound | None:
+    """Its run must be on another board within the lease and some seconds."""
+    held = field.topology.held(victim.part)
+    held.touch()
+    send(victim.pids, signal.SIGSTOP)
+    if not victim.is_in_flight():
+        send(victim.pids, signal.SIGCONT)
+        held.unlink()
+        return None
+    send(victim.pids, signal.SIGKILL)
+    ended_at, before = time.monotonic(), work_of(field, victim.work[0])
+
+    def has_recovered() -> bool:
+        if before is not None and goes_on(field, before):
+            held.unlink(missing_ok=True)
+            return True
+        return False
+
+    return Wound(victim.evidence, ended_at, has_recovered)

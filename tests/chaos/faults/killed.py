@@ -1,0 +1,21 @@
+"""SIGKILL: the process is gone in the middle of what it did."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.chaos.faults.fault import Wound, after
+from tests.chaos.field import Field
+from tests.chaos.processes import send
+from tests.chaos.victims import Victim
+
+
+def kill(field: Field, victim: Victim) -> Wound | None:
+    """Stop it, see that its work is still in flight, kill it."""
+    send(victim.pids, signal.SIGSTOP)
+    if not victim.is_in_flight():
+        send(victim.pids, signal.SIGCONT)
+        return None
+    send(victim.pids, signal.SIGKILL)
+    old = {victim.part: field.pid(victim.part)} if victim.is_part else {}
+    return after(field, victim, old)

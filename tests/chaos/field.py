@@ -1,0 +1,192 @@
+"""The farm of a campaign while it runs: its links, its processes, and a view of its database from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Select, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from pockfarm.state import StateFolder
+from service.database.engine import Database
+from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Job, Run
+from tests.chaos import database
+from tests.chaos.links import Link, MessageLink, Network, until
+from tests.chaos.topology import AGENTS, APIS, WORKERS, Kind, Topology
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+UP_WITHIN_S = 240.0
+BOARD_DISK_BYTES = 24 << 20
+
+
+@dataclass
+class Field:
+    """What faults and checks work with."""
+
+    topology: Topology
+    network: Network
+    farm: Mapping[str, MessageLink]
+    """By agent."""
+    broker: Mapping[str, Link]
+    """By API and worker, as `database`, which is empty with SQLite."""
+    database: Mapping[str, Link]
+    rows: Database
+    """Straight to the database."""
+    small_disks: tuple[str, ...] = ()
+    """Agents whose state lies on a small file system of its own."""
+    hit: set[str] = field(default_factory=set)
+    """Jobs and runs that a fault has hit: the farm blames who dies twice of the same work, so none is hit again."""
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def state(self) -> StateFolder:
+        return StateFolder(self.topology.state)
+
+    def pid(self, part: str) -> int | None:
+        """The part's process of the moment."""
+        status = self.state.status()
+        return status.parts[part].pid if status and part in status.parts else None
+
+    def is_up(self, part: str) -> bool:
+        status = self.state.status()
+        return status is not None and part in status.parts and status.parts[part].state == "up"
+
+    def look(self, ask: Callable[[Session], T]) -> T | None:
+        """What the database says; None while it is away."""
+        try:
+            with self.rows.read() as session:
+                return ask(session)
+        except SQLAlchemyError:
+            return None
+
+    def count(self, query: Select[int]) -> int | None:
+        """A number; None while the database is away."""
+        found: int | None = self.look(lambda session: session.scalar(query))
+        return found
+
+    def run_on(self, agent: str) -> Run | None:
+        """The run whose live attempt the agent has."""
+        query = (
+            select(Run).join(Attempt, Attempt.run_id == Run.id).join(Device, Device.id == Attempt.device_id)
+            .where(Device.name == agent, Attempt.state.in_(LIVE_ATTEMPT_STATES))
+        )  # fmt: skip
+        return self.look(lambda session: session.scalar(query))
+
+    def run(self, run_id: str) -> Run | None:
+        return self.look(lambda session: session.get(Run, run_id))
+
+    def job(self, job_id: str) -> Job | None:
+        return self.look(lambda session: session.get(Job, job_id))
+
+    def job_of(self, worker: str) -> Job | None:
+        """The job that a process of the worker compiles."""
+        prefix = f"{socket.gethostname()}.{self.pid(worker)}."
+        query = select(Job).where(Job.worker.startswith(prefix), Job.state == "compiling")
+        return self.look(lambda session: session.scalar(query))
+
+
+@contextlib.contextmanager
+def running_field(kind: Kind) -> Iterator[Field]:
+    """A whole farm, gone at the end. Its folder's name is short, for socket paths may have 107 characters only."""
+    folder = Path(tempfile.mkdtemp(prefix="pf-chaos-", dir="/tmp"))
+    folder.chmod(0o755)
+    network = Network()
+    mounted: list[Path] = []
+    try:
+        state = StateFolder(folder / "state")
+        state.make()
+        ports = {name: _free_port() for name in APIS}
+        farm = {name: MessageLink(network, list(ports.values())) for name in AGENTS}
+        broker = {name: Link(network, [state.socket]) for name in (*APIS, *WORKERS)}
+        rows = folder / "pg" / ".s.PGSQL.5432"
+        links = {name: Link(network, [rows]) for name in (*APIS, *WORKERS)} if kind == "postgresql" else {}
+        topology = Topology(str(folder), kind, ports, *({name: link.port for name, link in some.items()}
+                                                        for some in (farm, broker, links)))  # fmt: skip
+        topology.save()
+        for name in AGENTS:
+            topology.clock_file(name).write_text("0")
+            topology.agent_state(name).mkdir(parents=True)
+        mounted += _small_disks(topology)
+        if kind == "postgresql":
+            database.prepare(topology)
+        with _supervised(topology):
+            opened = Database(topology.database_url())
+            small = tuple(path.name for path in mounted)
+            try:
+                yield Field(topology, network, farm, broker, links, opened, small)
+            finally:
+                opened.close()
+    finally:
+        network.close()
+        for path in mounted:
+            subprocess.run(["umount", "--lazy", str(path)], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _supervised(topology: Topology) -> Iterator[None]:
+    log = topology.path / "supervisor.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.supervised", topology.folder],
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=output, start_new_session=True,
+        )  # fmt: skip
+    try:
+        state = StateFolder(topology.state)
+        ready = until(lambda: _is_settled(state) or process.poll() is not None, UP_WITHIN_S)  # fmt: skip
+        status = state.status()
+        if not ready or status is None or not status.ready:
+            raise RuntimeError(f"the farm does not come up:\n{log.read_text()[-4000:]}")
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(90)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _is_settled(state: StateFolder) -> bool:
+    status = state.status()
+    return status is not None and (status.ready or bool(status.problem))
+
+
+def _small_disks(topology: Topology) -> list[Path]:
+    """One board on a file system that can be filled, where we may mount one."""
+    path = topology.agent_state(AGENTS[-1])
+    options = ["-t", "tmpfs", "-o", f"size={BOARD_DISK_BYTES}", "none", str(path)]
+    done = subprocess.run(["mount", *options], check=False, capture_output=True)
+    return [path] if done.returncode == 0 else []
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def as_json(values: Sequence[Any]) -> str:
+    """One line of a log."""
+    return json.dumps(values, default=str)
+
+
+def clock() -> float:
+    """Seconds, for differences."""
+    return time.monotonic()

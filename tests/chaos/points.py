@@ -1,0 +1,127 @@
+"""The one table of a campaign: what is done to which part.
+
+| column    | says |
+|-----------|------|
+| point     | the part that is hit |
+| kind      | what is done to it |
+| lane      | who are the candidates; each candidate has one fault at a time |
+| find      | the finder of a victim with something in flight (`victims.py`) |
+| harm      | the fault (`faults/`) |
+| is_alone  | no other fault meanwhile: it is felt everywhere |
+| marks     | the work that was in flight is not hit again |
+| within_s  | recovery from the end of the fault, at p95 |
+| is_long   | only in campaigns of some length |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from device_agents.wire import EVENTS_PATH, HEARTBEAT_PATH, LEASE_PATH, REPORT_PATH, WEIGHTS_PATH
+from service.settings import Settings
+from tests.chaos import victims
+from tests.chaos.faults import clock, disk, gone, killed, messages, parted, server, stopped
+from tests.chaos.faults.fault import Harm
+from tests.chaos.links import Trick
+from tests.chaos.topology import AGENTS, APIS, WORKERS, Kind
+
+WITHIN_S = 20.0
+SHORT = (4.0, 8.0, 15.0)
+LONG = (30.0, 60.0, 600.0)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row."""
+
+    point: str
+    kind: str
+    lane: str
+    find: victims.Finder
+    harm: Harm
+    is_alone: bool = False
+    marks: bool = True
+    within_s: float = WITHIN_S
+    is_long: bool = False
+
+
+def _path(path: str) -> str:
+    """As a regular expression over request lines."""
+    return path.replace("{lease_token}", "[^/]+")
+
+
+def _message(trick: Trick, of: str, path: str) -> Point:
+    return Point("message", f"{trick} {of}", "agents", victims.agent, messages.disturb(trick, _path(path)), marks=False)
+
+
+POINTS: tuple[Point, ...] = (
+    Point("API", "killed", "apis", victims.api, killed.kill, marks=False),
+    Point("API", "stopped", "apis", victims.api, stopped.stop, marks=False),
+    Point("API", "paused", "apis", victims.api, stopped.pause, marks=False),
+    Point("outbox", "API killed before it rang", "servers", victims.api, server.silence, marks=False),
+    Point("worker", "killed", "workers", victims.worker, killed.kill),
+    Point("worker", "stopped", "workers", victims.worker, stopped.stop),
+    Point("worker", "paused", "workers", victims.worker, stopped.pause),
+    Point("worker process", "killed", "workers", victims.pool_process, killed.kill),
+    Point("worker process", "stopped", "workers", victims.pool_process, stopped.stop),
+    Point("compile child", "killed", "workers", victims.compile_child, killed.kill),
+    Point("compile child", "stopped", "workers", victims.compile_child, stopped.stop),
+    Point("compile child", "paused", "workers", victims.compile_child, stopped.pause),
+    Point("agent", "killed", "agents", victims.agent, killed.kill),
+    Point("agent", "stopped", "agents", victims.agent, stopped.stop),
+    Point("agent", "paused", "agents", victims.agent, stopped.pause),
+    Point("agent", "never comes back", "agents", victims.agent, gone.vanish,
+          within_s=Settings().lease_s + 15, is_long=True),
+    Point("heartbeat", "killed", "agents", victims.heartbeat, killed.kill),
+    Point("heartbeat", "stopped", "agents", victims.heartbeat, stopped.stop),
+    Point("heartbeat", "paused", "agents", victims.heartbeat, stopped.pause),
+    Point("job", "killed", "agents", victims.binary, killed.kill),
+    Point("job", "paused", "agents", victims.binary, stopped.pause),
+    Point("broker", "killed", "broker", victims.server, killed.kill, is_alone=True, marks=False),
+    Point("broker", "stopped", "broker", victims.server, stopped.stop, is_alone=True, marks=False),
+    Point("broker", "flushed", "broker", victims.server, server.flush, marks=False),
+    Point("database", "killed", "database", victims.server, killed.kill, is_alone=True, marks=False),
+    Point("database", "restarted", "database", victims.server, server.restart, is_alone=True, marks=False),
+    Point("database", "paused", "database", victims.server, stopped.pause, is_alone=True, marks=False),
+    Point("network", "agent parted", "agents", victims.agent, parted.part(SHORT), marks=False),
+    Point("network", "agent cut off", "agents", victims.agent, parted.cut(SHORT), marks=False),
+    Point("network", "agent slow", "agents", victims.agent, parted.slow(SHORT), marks=False),
+    Point("network", "agent parted for long", "agents", victims.agent, parted.part(LONG), is_long=True),
+    Point("network", "API and broker parted", "apis", victims.api, parted.part(SHORT, "broker"), marks=False),
+    Point("network", "API and database parted", "api-rows", victims.api, parted.part(SHORT, "database"), marks=False),
+    Point("network", "worker and broker cut", "workers", victims.worker, parted.cut(SHORT, "broker"), marks=False),
+    Point("network", "worker and database cut", "worker-rows", victims.worker, parted.cut(SHORT, "database")),
+    Point("network", "worker and database parted", "worker-rows", victims.worker, parted.part(SHORT, "database")),
+    _message("drop-request", "heartbeat", HEARTBEAT_PATH),
+    _message("drop-answer", "heartbeat", HEARTBEAT_PATH),
+    _message("drop-answer", "events", EVENTS_PATH),
+    _message("duplicate", "events", EVENTS_PATH),
+    _message("overtake", "events", EVENTS_PATH),
+    _message("drop-answer", "lease", LEASE_PATH),
+    _message("duplicate", "lease", LEASE_PATH),
+    _message("drop-answer", "weights or report", f"({_path(WEIGHTS_PATH)}|{_path(REPORT_PATH)})"),
+    _message("drop-answer", "report", REPORT_PATH),
+    _message("duplicate", "report", REPORT_PATH),
+    _message("overtake", "report", REPORT_PATH),
+    Point("disk", "board's full", "small-disks", victims.agent, disk.fill),
+    Point("clock", "an hour ahead", "clocks", victims.agent, clock.jump(3600), is_long=True),
+    Point("clock", "an hour behind", "clocks", victims.agent, clock.jump(-3600), is_long=True),
+)  # fmt: skip
+
+
+def candidates(kind: Kind, small_disks: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """Parts by lane; none where this machine or this kind of database cannot do it."""
+    has_rows = kind == "postgresql"
+    return {
+        "apis": APIS,
+        "api-rows": APIS if has_rows else (),
+        "workers": WORKERS,
+        "worker-rows": WORKERS if has_rows else (),
+        "agents": AGENTS,
+        "small-disks": small_disks,
+        "clocks": AGENTS,
+        "servers": APIS,
+        "broker": ("valkey",),
+        "database": ("postgres",) if has_rows else (),
+    }

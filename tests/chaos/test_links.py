@@ -1,0 +1,106 @@
+"""The campaign's own network does what it says: else its faults prove nothing."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.chaos.links import Link, MessageLink, Network, Rule, Trick, until
+
+pytestmark = pytest.mark.usefixtures("loopback")
+SEEN: list[bytes] = []
+
+
+class Farm(BaseHTTPRequestHandler):
+    """Answers with what it was sent."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        SEEN.append(body)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    SEEN.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Farm) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    running = Network()
+    yield running
+    running.close()
+
+
+def post(port: int, body: bytes, *, timeout_s: float = 10) -> bytes:
+    connection = HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    try:
+        connection.request("POST", "/agent/report", body)
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("trick", "seen", "is_answered"),
+    [("drop-request", 0, False), ("drop-answer", 1, False), ("duplicate", 2, True), ("delay", 1, True)],
+)
+def test_a_trick_is_played_once(port: int, network: Network, trick: Trick, seen: int, is_answered: bool) -> None:
+    link = MessageLink(network, [port])
+    rule = Rule(re.compile("/report"), trick, delay_s=0.1)
+    link.rules.append(rule)
+    if is_answered:
+        assert post(link.port, b"first") == b"first"
+    else:
+        with pytest.raises((HTTPException, OSError)):
+            post(link.port, b"first")
+    assert [b"first"] * seen == SEEN
+    assert rule.done == ["POST /agent/report HTTP/1.1"]
+    assert post(link.port, b"second") == b"second"
+
+
+def test_a_parted_network_loses_nothing_and_a_cut_one_refuses(port: int, network: Network) -> None:
+    link = Link(network, [port])
+    link.stalled = True
+    answers: list[bytes] = []
+    waiting = threading.Thread(target=lambda: answers.append(post(link.port, b"late")))
+    waiting.start()
+    assert not until(lambda: bool(SEEN), 0.3)
+    link.mend()
+    waiting.join(10)
+    assert answers == [b"late"]
+    with socket.create_connection(("127.0.0.1", link.port), timeout=5) as held:
+        held.sendall(b"P")
+        assert until(lambda: bool(link._tasks), 5)
+        link.cut()
+        assert held.recv(1) == b""
+    with pytest.raises((HTTPException, OSError)):
+        post(link.port, b"refused")
+    link.mend()
+    assert post(link.port, b"again") == b"again"
+
+
+def test_requests_go_to_an_api_process_that_is_there(port: int, network: Network) -> None:
+    link = MessageLink(network, [port])
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        dead = int(gone.getsockname()[1])
+    link.targets = (dead, port)
+    assert [post(link.port, b"x") for _ in range(3)] == [b"x"] * 3

@@ -1,0 +1,144 @@
+"""What a campaign has shown: by the database and the API from outside, once everything has come to rest."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from benchmarks.markdown import table
+from service.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Attempt, Event, Job, Result, Run
+from tests.chaos import answers
+from tests.chaos.campaign import Record
+from tests.chaos.field import Field
+from tests.chaos.workload import Request, Workload
+
+ENDS_ONCE = ("succeeded", "failed", "cancelled", "expired", "inconclusive")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Offenders by what they did; all empty when all is well."""
+
+    lost: Sequence[str]
+    doubled: Sequence[str]
+    wrong: Sequence[str]
+    stuck: Sequence[str]
+    slow: Sequence[str]
+    refused: Sequence[str]
+
+    @property
+    def is_good(self) -> bool:
+        return not any((self.lost, self.doubled, self.wrong, self.stuck, self.slow, self.refused))
+
+
+def judge(field: Field, workload: Workload, records: Sequence[Record]) -> Findings:
+    """Look at every request."""
+    with field.rows.read() as session:
+        jobs = {row.id: row for row in session.scalars(select(Job))}
+        runs = {row.id: row for row in session.scalars(select(Run))}
+        results = defaultdict(list)
+        for result in session.scalars(select(Result).where(Result.state == "recorded")):
+            results[result.run_id].append(result)
+        query = select(Event.subject, func.count()).where(Event.kind == "state", _is_end(Event)).group_by(Event.subject)
+        ends = {subject: count for subject, count in session.execute(query)}  # noqa: C416
+    lost, doubled, wrong, stuck = [], [], [], []
+    for one in workload.requests:
+        row = jobs.get(one.id) or runs.get(one.id)
+        if row is None:
+            lost.append(f"{one.id}: {one.what}: there is no such row")
+        elif row.state in (*OPEN_JOB_STATES, *OPEN_RUN_STATES):
+            stuck.append(f"{one.id}: {one.what}: still {row.state}\n{history(field, one.id)}")
+        elif row.state != "succeeded":
+            lost.append(f"{one.id}: {one.what}: {row.state}: {row.code}: {row.message}\n{history(field, one.id)}")
+        else:
+            if ends.get(one.id, 0) != 1 or len(results[one.id]) > 1 + (one.what == "compile"):
+                doubled.append(f"{one.id}: {one.what}: {ends.get(one.id, 0)} ends, {len(results[one.id])} results\n"
+                               f"{history(field, one.id)}")  # fmt: skip
+            wrong += _wrong(one, row, [result.report for result in results[one.id]])
+    known = {one.id for one in workload.requests}
+    doubled += [
+        f"{row}: nobody asked for it, or a request was taken twice" for row in (*jobs, *runs) if row not in known
+    ]
+    slow = [f"{one.point}: {one.kind} ({one.part}): {_seconds(one)} [{one.evidence}] {one.note}"
+            for one in records if one.evidence and (one.recovery_s is None or "vain" in one.note)]  # fmt: skip
+    return Findings(lost, doubled, wrong, stuck, slow, workload.refused)
+
+
+def _is_end(event: type[Event]):  # type: ignore[no-untyped-def]
+    return event.body["state"].as_string().in_(ENDS_ONCE)
+
+
+def _wrong(request: Request, row: Job | Run, reports: Sequence[dict]) -> list[str]:  # type: ignore[type-arg]
+    """What differs from the undisturbed result, to the bit."""
+    if isinstance(row, Job):
+        return [] if row.bundle_digest == request.bundle else [f"{row.id}: bundle {row.bundle_digest}"]
+    if not reports:
+        return [f"{row.id}: succeeded without a result"]
+    if request.what == "profile":
+        return []
+    expected = answers.learned(request.label, request.steps, start=request.start)
+    losses = tuple(reports[0]["losses"])
+    found = []
+    if losses != expected.losses:
+        found.append(f"{row.id}: {len(losses)} losses differ from the {len(expected.losses)} undisturbed ones")
+    if row.trained_weights_digest != expected.weights_digest:
+        found.append(f"{row.id}: weights {row.trained_weights_digest}, undisturbed {expected.weights_digest}")
+    return found
+
+
+def history(field: Field, subject: str) -> str:
+    """All that happened to a job or run, for a person."""
+    with field.rows.read() as session:
+        events = session.scalars(select(Event).where(Event.subject == subject).order_by(Event.id)).all()
+        attempts = session.scalars(select(Attempt).where(Attempt.run_id == subject).order_by(Attempt.n)).all()
+    lines = [f"    {one.at:.1f} {one.kind} {json.dumps(one.body)[:300]}" for one in events
+             if one.kind in ("state", "phase")]  # fmt: skip
+    lines += [f"    attempt {one.n} on {one.device_id}: {one.state} {one.code} {one.message[:200]}" for one in attempts]
+    return "\n".join(lines)
+
+
+def shown(records: Iterable[Record], findings: Findings) -> str:
+    """The table of points and kinds, then whatever is wrong."""
+    rows = defaultdict(list)
+    for one in records:
+        rows[one.point, one.kind].append(one)
+    head = ("point: kind", "tried", "confirmed", "recovered", "p50 s", "p95 s", "max s", "limit s")
+    lines = [(f"{point}: {kind}", *_figures(some)) for (point, kind), some in sorted(rows.items())]
+    every = [one for some in rows.values() for one in some]
+    lines.append(("all", *_figures(every)))
+    usual = [one for one in every if one.kind != "never comes back"]
+    lines.append(("all but boards that never come back", *_figures(usual)))
+    text = [table(head, lines), ""]
+    text.append(f"points with a confirmed fault: {len({one.point for one in every if one.evidence})}")
+    for name in ("lost", "doubled", "wrong", "stuck", "slow", "refused"):
+        offenders = getattr(findings, name)
+        text.append(f"{name}: {len(offenders)}")
+        text += [f"  {one}" for one in offenders]
+    return "\n".join(text)
+
+
+def _figures(records: Sequence[Record]) -> tuple[str, ...]:
+    confirmed = [one for one in records if one.evidence]
+    times = sorted(one.recovery_s for one in confirmed if one.recovery_s is not None)
+    marks = [_quantile(times, share) for share in (0.5, 0.95, 1.0)]
+    limit = max((one.within_s for one in records), default=0.0)
+    return (str(len(records)), str(len(confirmed)), str(len(times)), *marks, f"{limit:.0f}")
+
+
+def p95(records: Iterable[Record]) -> float:
+    """Recovery of those that came back, in seconds."""
+    times = sorted(one.recovery_s for one in records if one.evidence and one.recovery_s is not None)
+    return times[max(0, math.ceil(0.95 * len(times)) - 1)] if times else 0.0
+
+
+def _quantile(times: Sequence[float], share: float) -> str:
+    return f"{times[max(0, math.ceil(share * len(times)) - 1)]:.1f}" if times else "-"
+
+
+def _seconds(record: Record) -> str:
+    return "not recovered" if record.recovery_s is None else f"{record.recovery_s:.1f} s"

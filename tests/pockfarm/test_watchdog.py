@@ -1,0 +1,72 @@
+"""When a part is hung, and when only the machine is slow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pockfarm import watchdog
+from pockfarm.watchdog import LONGEST_LOOK_S, Watch
+from tests.service.lone_processes import stopped_process
+
+
+def test_silence_adds_up_and_a_sign_ends_it() -> None:
+    watch = Watch()
+    with stopped_process() as pid:
+        silences = [watch.look(pid, now, has_sign=False) for now in (0.0, 2.0, 4.0, 6.0)]
+        assert silences == [0.0, 2.0, 4.0, 6.0]
+        assert watch.look(pid, 8.0, has_sign=True) == 0.0
+        assert (watch.silent_s, watch.looks) == (0.0, 0)
+        assert watch.look(pid, 10.0, has_sign=False) == 2.0
+
+
+def test_time_in_which_nobody_looked_does_not_count() -> None:
+    """A laptop that was asleep for an hour, a container that was frozen: the parts have not had their chance."""
+    watch = Watch()
+    with stopped_process() as pid:
+        watch.look(pid, 0.0, has_sign=True)
+        assert watch.look(pid, 3600.0, has_sign=False) == LONGEST_LOOK_S
+
+
+def test_waiting_for_a_processor_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = tmp_path / "1"
+    thread.mkdir()
+    (thread / "stat").write_text("1 (a b) S 0")
+    monkeypatch.setattr(watchdog, "_threads", lambda pid: [thread])
+    watch, queued_s = Watch(), 0.0
+    for now in range(0, 60, 2):
+        (thread / "schedstat").write_text(f"1 {int(queued_s * 1e9)} 1")
+        watch.look(1, float(now), has_sign=False)
+        queued_s += 2.0
+    assert watch.silent_s < 0.1, "a loaded machine restarts nothing"
+    for now in range(60, 80, 2):
+        watch.look(1, float(now), has_sign=False)
+    assert watch.silent_s == pytest.approx(20.0, abs=0.1), "once it could have run, it counts"
+
+
+def test_a_process_that_waits_for_a_disk_is_not_hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = tmp_path / "1"
+    thread.mkdir()
+    (thread / "stat").write_text("1 (a) D 0")
+    (thread / "schedstat").write_text("1 1 1")
+    monkeypatch.setattr(watchdog, "_threads", lambda pid: [thread])
+    watch = Watch()
+    assert [watch.look(1, float(now), has_sign=False) for now in range(0, 40, 2)][-1] == 0.0
+
+
+def test_a_real_process_that_is_busy_and_says_nothing_is_hung() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        watch, began = Watch(), time.monotonic()
+        watch.look(busy.pid, began, has_sign=True)
+        until = began + 120
+        while watch.silent_s < 0.5 and time.monotonic() < until:
+            time.sleep(0.1)
+            watch.look(busy.pid, time.monotonic(), has_sign=False)
+        os.kill(busy.pid, signal.SIGKILL)
+    assert watch.silent_s >= 0.5

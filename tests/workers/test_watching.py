@@ -1,0 +1,132 @@
+"""Signs of life of a worker: its event loop, its processes, and the children that compile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.farms import open_test_farm
+from tests.service.lone_processes import sleeping_process, stopped_process
+from tests.workers.test_compiling import FAKE, run_compile, show
+from workers import alive, child_watch, compiling, ownership
+from workers.alive import LoopWatch
+from workers.child_watch import ChildWatch
+from workers.ownership import Beats
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that `time.monotonic` says."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_loop_that_stands_still_is_hung_unless_the_broker_is_away(clock: list[float]) -> None:
+    answers = [True]
+    watch = LoopWatch(lambda: answers[0])
+    assert watch.is_well()
+    clock[0] += alive.STALE_S + 1
+    assert not watch.is_well(), "the broker answers, and the loop does not turn"
+    watch.tick()
+    answers[0] = False
+    for _ in range(300):  # ten minutes without a broker
+        clock[0] += 2
+        assert watch.is_well()
+    answers[0] = True
+    clock[0] += alive.CONNECTING_S - 3
+    assert watch.is_well(), "it connects again"
+    clock[0] += 5
+    assert not watch.is_well()
+    watch.tick()
+    assert watch.is_well()
+
+
+def folder_of(root: Path, pid: int) -> Path:
+    path = root / f"{ownership._prefix(7)}{pid}.{'0' * 16}"
+    path.mkdir(parents=True)
+    return path
+
+
+def test_a_process_that_does_not_touch_its_folder_is_stuck(tmp_path: Path, clock: list[float]) -> None:
+    still, moving = folder_of(tmp_path, 41), folder_of(tmp_path, 42)
+    beats = Beats(tmp_path, lambda: 7)
+    for step in range(8):
+        clock[0] += 2
+        os.utime(moving, ns=(step, step))
+        assert beats.silent() == []
+    clock[0] += 2
+    os.utime(moving, ns=(99, 99))
+    assert beats.silent() == [41]
+    os.utime(still, ns=(5, 5))
+    clock[0] += 2
+    assert beats.silent() == []
+
+
+def test_a_clock_that_jumps_and_a_machine_that_slept_stop_nobody(tmp_path: Path, clock: list[float]) -> None:
+    path = folder_of(tmp_path, 41)
+    os.utime(path, ns=(0, 0))  # to the wall clock, touched in 1970
+    beats = Beats(tmp_path, lambda: 7)
+    assert beats.silent() == []
+    clock[0] += 3600
+    assert beats.silent() == [], "nobody has looked for an hour"
+
+
+def test_a_child_that_is_stopped_is_hung_and_one_that_says_something_is_not(clock: list[float]) -> None:
+    with stopped_process() as pid:
+        watch = ChildWatch(pid)
+        seen = []
+        for _ in range(12):
+            clock[0] += child_watch.LOOK_S
+            seen.append(watch.is_hung())
+        assert seen.index(True) in (7, 8), "after fifteen seconds"
+    with sleeping_process() as process:
+        watch = ChildWatch(process.pid)
+        for _ in range(20):
+            clock[0] += child_watch.LOOK_S
+            watch.heard()
+            assert not watch.is_hung()
+
+
+def test_a_child_whose_children_work_is_not_hung(clock: list[float]) -> None:
+    busy = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {'while True: pass'!r}])"
+    with subprocess.Popen([sys.executable, "-c", busy], start_new_session=True) as process:
+        try:
+            while not child_watch._family(process.pid)[1:]:
+                time.sleep(0.02)
+            watch = ChildWatch(process.pid)
+            for _ in range(20):
+                clock[0] += child_watch.LOOK_S
+                assert not watch.is_hung()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_stopped_compile_is_killed_and_its_job_queued_again(
+    tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_watch, "HUNG_S", 0.6)
+    monkeypatch.setattr(child_watch, "LOOK_S", 0.2)
+    settings: dict[str, Any] = {"compile_function": FAKE, "cache_dir": str(tmp_path / "cache"), "compile_s": 60.0}
+    monkeypatch.setattr(compiling.Compile, "_take", stop_at_the_first_word)
+    with open_test_farm(tmp_path / "state", sqlite_url, **settings) as farm:
+        job_id = farm.compile(b"hang").json()["id"]
+        run_compile(farm, job_id)
+        job = show(farm, job_id)
+        assert job["state"] == "queued", job
+        events = farm.http.get(f"/jobs/{job_id}/events", headers={"Accept": "application/json"}).json()
+    assert "no sign of life" in str(events[-1]["body"])
+
+
+def stop_at_the_first_word(compile: compiling.Compile, line: str) -> None:
+    """As somebody with a debugger would: everything of the child."""
+    for pid in child_watch._family(os.getpid())[1:]:
+        if b"workers.compile_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGSTOP)

@@ -1,0 +1,57 @@
+"""The worker's sign of life: from a thread, as long as the event loop turns, or cannot because the broker is away.
+
+Celery's event loop stands still while it waits for a broker that does not answer, and while it connects again. The
+worker is not hung then, and what it compiles goes on: to restart it would only kill that.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from service.alive import BEAT_S, give_sign
+
+STALE_S = 6.0
+"""The loop ticks every two seconds; a tick this old needs an excuse."""
+CONNECTING_S = 45.0
+"""How long the loop may need to come back once the broker answers again: Celery's longest pause, and some more."""
+
+
+@dataclass
+class LoopWatch:
+    """Whether the event loop is as it should be."""
+
+    broker_answers: Callable[[], bool]
+    """Quick, and asked only while the loop stands still."""
+    ticked_at: float = field(default_factory=lambda: time.monotonic())
+    excused_until: float = 0.0
+
+    def tick(self) -> None:
+        """The loop turns."""
+        self.ticked_at = time.monotonic()
+
+    def is_well(self) -> bool:
+        """Asked every `BEAT_S` by the thread."""
+        now = time.monotonic()
+        if now - self.ticked_at < STALE_S:
+            return True
+        if not self.broker_answers():
+            self.excused_until = now + CONNECTING_S
+        return now < self.excused_until
+
+
+def begin(path: Path, watch: LoopWatch) -> threading.Event:
+    """Give signs until the event is set."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(BEAT_S):
+            if watch.is_well():
+                give_sign(path)
+
+    give_sign(path)
+    threading.Thread(target=beat, name="sign of life", daemon=True).start()
+    return done
