@@ -92,6 +92,9 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
         keyed = names.keyed(brought.inputs)
         sets = _each(task.data_sets, lambda data: fitted(read_data(data, names, brought.inputs), keyed))
     plan = plan_of(asked.plan, brought.frozen, brought.frozen_names)
+    if brought.is_frozen and plan.lora is None and not plan.create_biases:
+        raise UsageError("no parameter of the module requires a gradient, so nothing would learn: call requires_grad_()"
+                         " on what is to, or give a plan with `lora` or `create_biases`")  # fmt: skip
     say("compiling")
     step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
     bundle = _held(step.bundle)

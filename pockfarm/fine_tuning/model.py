@@ -42,9 +42,9 @@ class Brought:
     """An ONNX model, its files open, and where it comes from.
 
     `inputs` is what the example says of the inputs (empty without one). `frozen` are parameters that the model itself
-    says do not learn (globs), `frozen_names` the same one by one. `state` makes the complete state of what came back
-    and the number of steps done; `base` says what those parts of it were that changed; `places` is under which names
-    the model takes a bias that the plan created, none if it cannot.
+    says do not learn (globs), `frozen_names` the same one by one, `is_frozen` that there are no others. `state` makes
+    the complete state of what came back and the number of steps done; `base` says what those parts of it were that
+    changed; `places` is under which names the model takes a bias that the plan created, none if it cannot.
     """
 
     files: ModelFiles
@@ -54,6 +54,7 @@ class Brought:
     base: Callable[[Trained], Mapping[str, Any]]
     warnings: tuple[CompileWarning, ...] = ()
     frozen_names: tuple[str, ...] = ()
+    is_frozen: bool = False
     places: Callable[[str], tuple[str, ...]] = lambda name: (name,)
 
 

@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "plan": (lambda m, x, y: (m, x, (x, y), {"plan": "update: [{parameters: [z]}]"}), "no parameter is called 'z'"),
     "spec": (lambda m, x, y: (m, x, (x, y), {"spec": {"bach": 3}}), "did you mean 'batch'"),
     "data": (lambda m, x, y: (m, x, 3, {}), "data is int; expected"),
-    "frozen": (lambda m, x, y: (m.requires_grad_(False), x, (x, y), {}), "trains nothing"),
+    "frozen": (lambda m, x, y: (m.requires_grad_(False), x, (x, y), {}), r"no parameter .* requires a .*grad_\(\)"),
     "meta": (lambda m, x, y: (m.to("meta"), x, (x, y), {}), r"0.weight is on the meta device.*\n.*to_empty"),
     "class": (lambda m, x, y: (nn.Linear, x, (x, y), {}), "the class Linear; make one of it"),
     "no example": (lambda m, x, y: (m, None, (x, y), {}), "a module needs example_inputs"),
