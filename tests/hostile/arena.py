@@ -75,7 +75,6 @@ class Arena:
             "PYTHONPATH": str(self.folder if self.who else ROOT),
         }
         self.process = subprocess.Popen(words, cwd=self.folder, env=given, stderr=self.log, stdin=subprocess.DEVNULL)
-        self.mounts = Path("/proc/self/mountinfo").read_text()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,8 +111,8 @@ class Arena:
             found.append(f"the agent ended with {self.process.returncode}")
         if self.beside.read_bytes() != b"untouched":
             found.append("a file beside the agent's folder was written")
-        if Path("/proc/self/mountinfo").read_text() != self.mounts:
-            found.append("the machine's mounts changed")
+        if str(self.folder) in Path("/proc/self/mountinfo").read_text():
+            found.append("the machine sees a mount of the job")
         if "pockfarm-hostile" in Path("/proc/net/unix").read_text():
             found.append("a socket is open")
         return [*found, *self._running(users)]
