@@ -6,12 +6,12 @@ import io
 import json
 import logging
 import os
-import secrets
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.agents.live_farm import LiveFarm, live_farm
 from tests.architecture.sources import ROOT
 from tests.service.farms import TestFarm
 
-SECRET = secrets.token_hex(32)
+SECRET = sha256(b"a secret, the same in every process").hexdigest()
 DIGEST = "sha256:" + "5" * 64
 
 
