@@ -21,11 +21,11 @@ LOG = logging.getLogger(__name__)
 
 
 class NotReady(Exception):
-    """A part is not fit for work. `state` is one word; the message may be read by anyone."""
+    """A part is not fit for work. `word` says it; the message may be read by anyone."""
 
-    def __init__(self, state: str, message: str) -> None:
+    def __init__(self, word: str, message: str) -> None:
         super().__init__(message)
-        self.state = state
+        self.word = word
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _wait(check: Check, asked: Asked) -> Finding:
 
 def _finding(name: str, error: Exception) -> Finding:
     if isinstance(error, NotReady):
-        return Finding(error.state, str(error))
+        return Finding(error.word, str(error))
     if isinstance(error, SchemaMismatch):
         return Finding(error.state, str(error))
     if isinstance(error, DiskFull) or is_disk_full(error) or is_disk_full(getattr(error, "orig", None)):

@@ -90,8 +90,9 @@ def test_one_line_makes_a_board_a_device_that_works(farm: LiveFarm, board: Board
     assert (board.root / "state").stat().st_mode & 0o777 == 0o700
     run_id = farm.run(farm.keep_bundle())
     words = re.findall(r"^  (\S+ \S+agent\.pyz --server .*)$", done.stderr, re.MULTILINE)[-1].split()
-    work = subprocess.run([*words, "--once", "--run-as", "root"], env=board.variables, capture_output=True,
-                          text=True, cwd=board.root, timeout=60, check=False)  # fmt: skip
+    words += ["--once", "--run-as", "root", "--isolation", "1"]
+    work = subprocess.run(words, env=board.variables, capture_output=True, text=True, cwd=board.root, timeout=60,
+                          check=False)  # fmt: skip
     assert farm.http.get(f"/runs/{run_id}").json()["state"] == "succeeded", work.stderr
     assert [path for path in board.root.iterdir() if path.name.startswith("tmp.")] == [], "nothing is left behind"
     again = board.pipe(script(farm))

@@ -79,7 +79,7 @@ def agent(topology: Topology, plan: FarmPlan, name: str) -> Part:
             raise FarmDown(f"{name} is held by the campaign")
         server = f"http://{HOST}:{topology.farm_ports[name]}"
         words = python("device_agents.agent", "--server", server, "--state", str(state), "--name", name)
-        return [*words, "--run-as", "root"]
+        return [*words, "--run-as", "root", "--isolation", "1"]
 
     def environment() -> Mapping[str, str]:
         site = Path(__file__).parent / "clock_site"

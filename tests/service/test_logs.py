@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -189,6 +190,8 @@ def work_off(farm: LiveFarm, state: Path) -> str:
         "--once",
         "--run-as",
         "root",
+        "--isolation",
+        "1",
     ]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -286,7 +286,7 @@ def test_a_migration_is_not_held_to_the_time_of_a_request(postgres: PostgresServ
         migrate(postgres.make_database())
     finally:
         event.remove(Engine, "after_cursor_execute", look)
-    assert found == {"statement_timeout": "0", "lock_timeout": "20s"}
+    assert found == {"statement_timeout": "1h", "lock_timeout": "2s"}
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

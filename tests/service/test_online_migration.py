@@ -84,7 +84,10 @@ def start(url: str, state: Path, *words: str) -> subprocess.CompletedProcess[str
 )
 @pytest.mark.parametrize(
     "words",
-    [("-m", "uvicorn", "service.app:served", "--factory", "--port", "0"), ("-c", "import workers.app as a; a.begin()")],
+    [
+        ("-m", "uvicorn", "service.app:served", "--factory", "--port", "0"),
+        ("-c", "import workers.app as a; a.clear_away()"),
+    ],
     ids=["api", "worker"],
 )
 def test_nothing_starts_on_another_schema(tmp_path: Path, revision: str, message: str, words: tuple[str, ...]) -> None:
