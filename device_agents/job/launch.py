@@ -27,6 +27,7 @@ import struct
 import sys
 import time
 
+UNNAMED_LIMITS = {"RLIMIT_MSGQUEUE": 12}  # the kernel's number, on every architecture here; PyPy lacks the name
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 1, 22, 23, 24, 28
 PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 38, 39, 47, 4
 SECUREBITS = 0x01 | 0x02 | 0x20 | 0x40 | 0x80
@@ -183,7 +184,7 @@ def _limit(rlimits: "dict[str, int]") -> None:
     for name, value in rlimits.items():
         if name == "RLIMIT_NOFILE":
             continue  # last: the binary's own descriptor lies above
-        number = getattr(resource, name)
+        number = getattr(resource, name, UNNAMED_LIMITS.get(name))
         hard = resource.getrlimit(number)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (value, value))
