@@ -47,3 +47,11 @@ def kernel_cache() -> Path:
     folder = Path(os.environ.get("POCKFARM_TEST_CACHE", Path(__file__).parent.parent / ".cache" / "kernels"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@pytest.fixture
+def scripts_for_binaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs without a farm runs scripts too, which start processes and read files of this machine."""
+    from device_agents.job.sandbox import probe
+
+    monkeypatch.setattr("device_agents.execute.probe", lambda **_: probe(most=1))

@@ -14,6 +14,7 @@ from device_agents.job.asked import Job
 from device_agents.job.cgroup import JobCgroup
 from device_agents.job.disk import DiskWatch
 from device_agents.job.sandbox import Sandbox
+from device_agents.job.scratch import let_read
 from device_agents.job.step import Process
 
 OUT = "out"
@@ -57,6 +58,7 @@ def confined(sandbox: Sandbox, job: Job, name: str) -> Iterator[Confinement]:
         out = job.folder / OUT
         out.mkdir(exist_ok=True)
         if own.uid is not None:
+            let_read(job.folder)
             os.chown(out, own.uid, own.uid)
         group = own.cgroup_parent.make(name, job.limits.memory_bytes) if own.cgroup_parent else None
         # Where the rest of its folder is out of a job's reach, what it cannot have written is not counted.

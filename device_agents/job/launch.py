@@ -184,7 +184,7 @@ def _limit(rlimits: "dict[str, int]") -> None:
     for name, value in rlimits.items():
         if name == "RLIMIT_NOFILE":
             continue  # last: the binary's own descriptor lies above
-        number = getattr(resource, name, UNNAMED_LIMITS.get(name))
+        number = getattr(resource, name) if hasattr(resource, name) else UNNAMED_LIMITS[name]
         hard = resource.getrlimit(number)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (value, value))

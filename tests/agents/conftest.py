@@ -13,7 +13,6 @@ from typing import Any
 import numpy
 import pytest
 
-from device_agents.job.sandbox import probe
 from tests.agents.fake_farm import FakeFarm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,9 +49,8 @@ class AgentProcess:
 
 
 @pytest.fixture(autouse=True)
-def scripts_for_binaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs without a farm runs scripts too."""
-    monkeypatch.setattr("device_agents.execute.probe", lambda **_: probe(most=1))
+def always_scripts(scripts_for_binaries: None) -> None:
+    """The binaries of these tests are scripts."""
 
 
 @pytest.fixture

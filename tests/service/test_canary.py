@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -225,8 +226,13 @@ def test_the_model_means_what_the_reference_computes() -> None:
     assert told[1] == pytest.approx(after, rel=1e-6)
 
 
-def test_the_real_step_finds_what_the_reference_says(tmp_path: Path) -> None:
-    """Compiled, and run on this machine: what a board that works reports is taken."""
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_real_step_finds_what_the_reference_says(
+    tmp_path: Path, umask: int, request: pytest.FixtureRequest
+) -> None:
+    """Compiled, and run on this machine, whatever its umask: what a board that works reports is taken."""
+    before = os.umask(umask)
+    request.addfinalizer(lambda: os.umask(before))
     settings = BuildSettings(plan=SparsePlan.parse("full"), spec=TrainingSpec.parse(reference.SPEC),
                              target=load(resolve_target("host")))  # fmt: skip
     with (tmp_path / "canary.pfb").open("wb") as stream:
