@@ -15,7 +15,6 @@ import os
 import pwd
 import secrets
 import signal
-import socket
 import sys
 import threading
 import time
@@ -36,6 +35,7 @@ from device_agents.job.scratch import empty
 from device_agents.job.users import DEFAULT, parse
 from device_agents.self_test import self_test
 from device_agents.wire import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest, log_lines
+from device_agents.wire.service_manager import tell_manager
 
 log = logging.getLogger("device_agents")
 
@@ -308,16 +308,6 @@ def beat(path: Path, stop: threading.Event) -> None:
         tell_manager(b"WATCHDOG=1")
         if stop.wait(BEAT_S):
             return
-
-
-def tell_manager(message: bytes) -> None:
-    """Tell the service manager that started us (sd_notify), if one did: a unit may set WatchdogSec=15."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address:
-        return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
-        to.setblocking(False)  # a manager that does not listen must not hold us up
-        to.sendto(message, "\0" + address[1:] if address.startswith("@") else address)
 
 
 def confinement(options: argparse.Namespace, hide: Path | None) -> Sandbox:

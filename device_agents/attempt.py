@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
@@ -31,6 +30,7 @@ from device_agents.job.execution import Execution
 from device_agents.job.findings import Findings
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.scratch import empty
+from device_agents.job.users import try_lock
 from device_agents.measure.tuning import Trial
 from device_agents.wire import (
     HEARTBEAT_INTERVAL_S,
@@ -260,7 +260,7 @@ class Attempt:
             return
         with self._station.exclusive.open("w") as file:
             self._enter("wait")
-            while not _try_lock(file.fileno()):
+            while not try_lock(file.fileno()):
                 stopped = self._should_stop()
                 if stopped:
                     raise stopped
@@ -345,11 +345,3 @@ def _judged(outcome: Outcome, free_bytes: int, free_after_bytes: int, total_byte
     log.warning("the disk is full, and not by the job: %s: %s", outcome.code, outcome.message)
     message = f"the device's disk is full, and so: {outcome.message}"[:4000]
     return Outcome("failed", "device", "device.disk", message, "make room on the device's disk")
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -6,8 +6,6 @@ The file is for a supervisor on the same machine, which needs no clock to see th
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -16,11 +14,12 @@ from pathlib import Path
 import anyio
 from starlette.concurrency import run_in_threadpool
 
+from device_agents.wire.service_manager import tell_manager
+
 BEAT_S = 2.0
 POOL_STUCK_S = 75.0
 """No thread of the pool has become free for so long: longer than the database's own time-outs (engine.py), which free
 the threads of requests that wait for it."""
-NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 
 
 def give_sign(path: Path | None) -> None:
@@ -29,16 +28,6 @@ def give_sign(path: Path | None) -> None:
         with contextlib.suppress(OSError):
             path.touch(mode=0o600)
     tell_manager(b"WATCHDOG=1")
-
-
-def tell_manager(message: bytes) -> None:
-    """Tell the service manager that started us (sd_notify), if one did."""
-    address = os.environ.get(NOTIFY_VARIABLE, "")
-    if not address:
-        return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
-        to.setblocking(False)  # a manager that does not listen must not hold us up
-        to.sendto(message, "\0" + address[1:] if address.startswith("@") else address)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from typing import Any
 
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown
 
-from service.alive import tell_manager
+from device_agents.wire.service_manager import tell_manager
 from service.database.schema import refuse_other_schema
 from service.health.signs import INTERVAL_S, give_sign_to
 from service.logs import set_up_logs

@@ -8,14 +8,7 @@ from pathlib import Path
 
 from device_agents.job.cgroup import memory_switched_off
 from device_agents.job.sandbox import Sandbox
-
-LEVELS = (
-    "nothing",
-    "own session, limits, no privileges",
-    "and the list of system calls",
-    "and namespaces, an empty root",
-    "and kernel limits per job",
-)
+from device_agents.wire import ISOLATION_LEVELS
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,8 @@ def matrix(sandbox: Sandbox, *, command_line: str | None = None, cgroups: str | 
 def table(sandbox: Sandbox, rows: list[Row]) -> str:
     """For people."""
     wide = max(len(row.name) for row in rows)
-    lines = [f"isolation level {sandbox.level}: {', '.join(LEVELS[: sandbox.level + 1][1:]) or LEVELS[0]}"]
+    gives = ", ".join(ISOLATION_LEVELS[1 : sandbox.level + 1]) or ISOLATION_LEVELS[0]
+    lines = [f"isolation level {sandbox.level}: {gives}"]
     for row in rows:
         level = str(row.level) if row.level else "-"
         lines.append(f"  {level}  {row.name:{wide}}  {'yes' if row.holds else 'NO '}  {row.how}")

@@ -62,7 +62,7 @@ def borrowed(users: JobUsers) -> Iterator[int]:
     for uid in range(users.first, users.last + 1):
         lock = os.open(folder / str(uid), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            if not _try_lock(lock):
+            if not try_lock(lock):
                 continue
             kill_all(uid)
             try:
@@ -76,7 +76,8 @@ def borrowed(users: JobUsers) -> Iterator[int]:
     raise AttemptError("device.users", f"all user numbers for jobs ({users}) are in use", cause="device", hint=hint)
 
 
-def _try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
+    """Hold the lock of an open file until it is closed; False if another process has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -20,6 +20,7 @@ from device_agents.wire.assignment import (
 )
 from device_agents.wire.codec import ProtocolError, dumps, from_json, loads, to_json
 from device_agents.wire.enrolment import (
+    ISOLATION_LEVELS,
     Challenge,
     ChallengeRequest,
     Credential,
@@ -97,14 +98,15 @@ from device_agents.wire.tuning_report import KernelTuning, Tuning, VariantTime
 __all__ = [
     "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "CLOCK_HEADER", "DATASET_PATH",
     "DIGEST_HEADER", "DIVERGED", "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S",
-    "HEARTBEAT_PATH", "KEY_TYPE", "LEASE_PATH", "LEASE_S", "LOCAL_MODES", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S",
-    "MAX_REPORT_BYTES", "MAX_STEPS", "MODES", "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE",
-    "VALIDATION_DATASET_PATH", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause", "Challenge", "ChallengeRequest",
-    "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest", "EnrolResponse", "Envelope",
-    "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest", "HeartbeatResponse", "KernelTime",
-    "KernelTuning", "LeaseRequest", "Limits", "LocalMode", "Measurement", "MeasurementClass", "Memory", "Mode",
-    "Outcome", "OutcomeState", "ProtocolError", "RenewRequest", "Report", "ReportResponse", "RunSettings", "ServerKey",
-    "Setting", "Signature", "Statement", "Training", "TrainingOutcome", "Tuning", "Validation", "VariantTime",
-    "Verdict", "VerdictKind", "attempt_path", "best_step", "challenge_message", "check_plausible", "check_taken",
-    "default_of", "dumps", "from_json", "held_out", "key_message", "loads", "pae", "settings_of", "to_json",
+    "HEARTBEAT_PATH", "ISOLATION_LEVELS", "KEY_TYPE", "LEASE_PATH", "LEASE_S", "LOCAL_MODES", "MAX_EVENTS_PER_BATCH",
+    "MAX_LONG_POLL_S", "MAX_REPORT_BYTES", "MAX_STEPS", "MODES", "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH",
+    "REPORT_PATH", "REPORT_TYPE", "VALIDATION_DATASET_PATH", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause",
+    "Challenge", "ChallengeRequest", "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest",
+    "EnrolResponse", "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest",
+    "HeartbeatResponse", "KernelTime", "KernelTuning", "LeaseRequest", "Limits", "LocalMode", "Measurement",
+    "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "ProtocolError", "RenewRequest", "Report",
+    "ReportResponse", "RunSettings", "ServerKey", "Setting", "Signature", "Statement", "Training", "TrainingOutcome",
+    "Tuning", "Validation", "VariantTime", "Verdict", "VerdictKind", "attempt_path", "best_step", "challenge_message",
+    "check_plausible", "check_taken", "default_of", "dumps", "from_json", "held_out", "key_message", "loads", "pae",
+    "settings_of", "to_json",
 ]  # fmt: skip

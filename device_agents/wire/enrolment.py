@@ -11,6 +11,15 @@ from device_agents.wire.report import MeasurementClass
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
 
+ISOLATION_LEVELS = (
+    "nothing",
+    "own session, limits, no privileges",
+    "and the list of system calls",
+    "and namespaces, an empty root",
+    "and kernel limits per job",
+)
+"""What each isolation level adds to those below it, for people."""
+
 
 @dataclass(frozen=True)
 class DeviceDescription:
@@ -48,7 +57,8 @@ class DeviceDescription:
         check(bool(_NAME.fullmatch(self.device_class)), "device_class", "1-100 letters, digits, spaces and ._:@+-")
         check(self.cores >= 1, "cores", "at least 1")
         check(self.memory_bytes >= 1, "memory_bytes", "at least 1")
-        check(0 <= self.isolation_level <= 4, "isolation_level", "0 to 4")
+        most = len(ISOLATION_LEVELS) - 1
+        check(0 <= self.isolation_level <= most, "isolation_level", f"0 to {most}")
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import anyio.to_thread
 import pytest
 from starlette.concurrency import run_in_threadpool
 
+from device_agents.wire.service_manager import tell_manager
 from service import alive
-from service.alive import Pulse, give_sign, tell_manager
+from service.alive import Pulse, give_sign
 
 
 @pytest.mark.usefixtures("loopback")

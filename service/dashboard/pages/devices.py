@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from device_agents.wire import ISOLATION_LEVELS
 from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, for_screens
@@ -41,7 +42,6 @@ EVENT_COLUMNS = (
 HISTORY = 50
 STRIP = 60
 TONES = {"succeeded": "good", "failed": "bad", "lost": "bad", "leased": "open", "running": "open"}
-ISOLATION = ("none", "limits, no privileges", "and a list of system calls", "and an empty root", "and a cgroup")
 
 
 def device_table(found: Sequence[DeviceFacts], caption: str) -> Table:
@@ -134,7 +134,7 @@ def _mark(attempt: AttemptFacts) -> AttemptMark:
 
 
 def _facts(found: DeviceFacts, now: float) -> tuple[Fact, ...]:
-    level = ISOLATION[found.isolation_level] if 0 <= found.isolation_level < len(ISOLATION) else ""
+    level = ISOLATION_LEVELS[found.isolation_level] if 0 <= found.isolation_level < len(ISOLATION_LEVELS) else ""
     seen = fmt.moment(now)
     return (
         Fact("Device", found.id),
