@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos
+.PHONY: load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -81,6 +81,12 @@ states: set-up-test  ## owners, devices, operators and time in any order, on bot
 fuzz: set-up-test    ## models that are nearly right, through the whole compiler, for ten minutes (MINUTES=... or MODELS=...)
 	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10) --models $(or $(MODELS),0)
 
+fuzz-api: set-up-test  ## requests drawn from the API's description, on a real API process (CASES= SEED= DATABASE=): failures, p99, memory
+	$(BIN)/python -m tests.requests --cases $(or $(CASES),20000) --seed $(or $(SEED),1) --database $(or $(DATABASE),sqlite)
+
+fuzz-models: set-up-test  ## models of which one field of the format is changed, through the worker's child; goes on with its log (MODELS= SEED=)
+	$(BIN)/python -m tests.workers.mutants --models $(or $(MODELS),1000) --seed $(or $(SEED),1) --log build/mutants-$(or $(SEED),1).jsonl
+
 coverage: set-up-test  ## the model zoo by every exporter, a step of each against the module; writes docs/coverage.md (hours)
 	$(BIN)/python -m tests.zoo
 
@@ -93,13 +99,22 @@ round-trip: set-up-test  ## models out and back by fine_tune, beside PyTorch in 
 large: set-up-test   ## a module of 2.3 GB out and back, here and by a farm, with peaks of memory (ACTS="compile here farm"); 30 GB of disk
 	$(BIN)/python -W ignore -m tests.large $(ACTS)
 
+mutations: set-up-test ## changes to signed assignments, reports, receipts, key lists and bundles: none is accepted (MUTATIONS= SEED=)
+	$(BIN)/python -m tests.mutations.campaign --mutations $(or $(MUTATIONS),10000) --seed $(or $(SEED),1)
+
 hostile: set-up-test  ## hostile binaries through the agent, at each level of isolation that this machine has; prints the table
 	$(BIN)/python -m tests.hostile.table
 
 sandbox-cost: set-up-test  ## a real step with the least and with the whole confinement, taking turns: is one slower? (BUNDLE=file.pfb)
 	$(BIN)/python -m benchmarks.confined $(BUNDLE)
+uploads: set-up-test  ## 2 GiB through ten cut connections into a real API process, and its memory meanwhile
+	$(BIN)/python -m tests.large.uploads
+
 chaos: set-up-test   ## faults in flight over every part of a farm: what was lost, doubled, late (FAULTS= MINUTES= SEED= DATABASE=)
 	$(BIN)/python -m tests.chaos --faults $(or $(FAULTS),300) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) --database $(or $(DATABASE),postgresql) --log build/chaos-$(or $(DATABASE),postgresql)-$(or $(SEED),1).jsonl
+
+load: set-up-test    ## what agents, runs and pages cost in processor time (PARTS="idle empty submit lease steady million" SECONDS= DATABASE=)
+	$(BIN)/python -W ignore -m tests.load $(PARTS) --seconds $(or $(SECONDS),60) $(if $(DATABASE),--database $(DATABASE))
 
 soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0

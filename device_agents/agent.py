@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import getpass
 import logging
 import os
 import pwd
 import secrets
+import shlex
 import signal
 import sys
 import threading
@@ -27,21 +27,25 @@ from device_agents.devices.describe import describe_device
 from device_agents.errors import EnrolmentError, FarmError, Stale, Unreachable
 from device_agents.farm import retry
 from device_agents.farm.client import FarmClient
+from device_agents.farm.gate import admit
 from device_agents.farm.spool import Spool, SpooledResult
 from device_agents.farm.state import StateFolder
-from device_agents.job.matrix import described, matrix, table
+from device_agents.job import own_limits
+from device_agents.job.matrix import described, matrix, say, table
+from device_agents.job.own_data import Shelf, parse_allowed
 from device_agents.job.sandbox import Sandbox, probe
 from device_agents.job.scratch import empty
 from device_agents.job.users import DEFAULT, parse
+from device_agents.joining import TOKEN_VARIABLE, join_farm, read_token
 from device_agents.self_test import self_test
-from device_agents.wire import HEARTBEAT_INTERVAL_S, Assignment, LeaseRequest, log_lines
+from device_agents.wire import HEARTBEAT_INTERVAL_S, Assignment, Envelope, LeaseRequest, Outcome, log_lines
 from device_agents.wire.service_manager import tell_manager
 
 log = logging.getLogger("device_agents")
 
 LONG_POLL_S = 25.0
-TOKEN_VARIABLE = "POCKFARM_ENROL_TOKEN"
-HOW_TO_ENROL = f"put a one-time token of the farm into ${TOKEN_VARIABLE}, or into a file named by --enrol-token"
+DATA_VARIABLE = "POCKFARM_AGENT_DATA"
+"""What `--data` says, several apart by spaces: for a service manager's file of settings."""
 ALIVE, BEAT_S = "alive", 2.0
 EXIT_NO_IDENTITY = 2
 EXIT_TAKEN_OVER = 3
@@ -72,14 +76,30 @@ class Agent:
         log.info("waiting for work")
         while not self._station.is_stopping.is_set():
             self._empty_spool()
-            assignment = self._lease()
-            if assignment is None:
+            envelope = self._lease()
+            if envelope is None:
                 continue
-            log.info("run %s attempt %d: %s", assignment.run_id, assignment.attempt, assignment.settings.mode)
-            self._attempt(assignment)
+            self._take(envelope)
             if once:
                 break
         self._send_spooled(LEAVING if self._station.is_stopping.is_set() else retry.UPLOAD)
+
+    def _take(self, envelope: Envelope) -> None:
+        """Work off what the envelope holds if it is to be trusted; else say so to the farm, and no more."""
+        admitted = admit(envelope, self._station.client.state, self._station.device.description)
+        if isinstance(admitted, Outcome):
+            self._refuse(admitted)
+            return
+        log.info("run %s attempt %d: %s", admitted.run_id, admitted.attempt, admitted.settings.mode)
+        self._attempt(admitted)
+
+    def _refuse(self, outcome: Outcome) -> None:
+        station = self._station
+        try:
+            retry.call(retry.UPLOAD, lambda: station.client.refuse(outcome), sleep=station.is_stopping.wait)
+        except FarmError as error:
+            log.warning("the farm was not told of the refusal (%s); the lease will run out", error)
+            station.is_stopping.wait(retry.LEASE.first_s)
 
     def _attempt(self, assignment: Assignment) -> None:
         try:
@@ -108,9 +128,11 @@ class Agent:
         except Unreachable as error:
             log.warning("the farm cannot be asked for the time: %s", error)
 
-    def _lease(self) -> Assignment | None:
+    def _lease(self) -> Envelope | None:
         if self._station.client.clock_is_wrong():
             self._wait_for_clock()
+            return None
+        if not self._tell_own_data():
             return None
         request = LeaseRequest(self._station.client.session, self._long_poll_s, self._station.sandbox.level)
         try:
@@ -128,6 +150,23 @@ class Agent:
             log.error("the farm refuses to give work: %s; asking again in a minute", error)
             self._station.is_stopping.wait(retry.REFUSED_S)
             return None
+
+    def _tell_own_data(self) -> bool:
+        """Tell the farm when a data set of the board has changed; False: it could not be told, so work has to wait."""
+        client, before = self._station.client, self._station.client.description
+        client.describe_own_data(self._station.shelf.look())
+        if client.description == before:
+            return True
+        try:
+            client.renew()
+            return True
+        except FarmError as error:
+            if isinstance(error, Stale):
+                raise
+            log.warning("the farm could not be told of a data set that has changed: %s", error)
+            client.description = before
+            self._station.is_stopping.wait(retry.LEASE.first_s)
+            return False
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -179,51 +218,6 @@ class Agent:
         return True
 
 
-def join_farm(client: FarmClient, token: str | None, stop: threading.Event) -> None:
-    """Enrol, or renew the credential of an enrolled device. Raises: `EnrolmentError`, `FarmError`."""
-    identity = client.state.identity()
-    if identity is not None:
-        if identity.server != client.server and token is None:
-            log.warning("enrolled at %s, now talking to %s", identity.server, client.server)
-        try:
-            retry.call(retry.LEASE, client.renew, sleep=stop.wait)
-            if client.trusts_farm():
-                return
-            if token is None:
-                log.warning("the farm signs with a key that this device does not know; %s", HOW_TO_ENROL)
-                return
-            log.warning("the farm signs with a new key; enrolling again")
-        except EnrolmentError:
-            if token is None:
-                raise
-            log.warning("the farm does not know this device any more; enrolling again")
-    if token is None:
-        raise EnrolmentError(f"this device is not enrolled; {HOW_TO_ENROL}")
-    one_time_token = token
-    enrolled = retry.call(retry.ENROL, lambda: client.enrol(one_time_token), sleep=stop.wait)
-    log.info("enrolled as device %s", enrolled.device_id)
-
-
-def read_token(option: str | None) -> str | None:
-    """The one-time token: from a file, from standard input (`-`), or from the environment, which then forgets it.
-
-    Never from the command line itself: every user of a machine can read that. Raises: `EnrolmentError`.
-    """
-    from_environment = os.environ.pop(TOKEN_VARIABLE, "").strip()
-    if option is None:
-        return from_environment or None
-    try:
-        if option == "-":
-            token = getpass.getpass("enrolment token: ") if sys.stdin.isatty() else sys.stdin.readline()
-        else:
-            token = Path(option).read_text()
-    except (OSError, UnicodeDecodeError, EOFError) as error:
-        # The option is not repeated: it may be the token.
-        why = error.strerror if isinstance(error, OSError) else "no text"
-        raise EnrolmentError(f"--enrol-token: that file cannot be read ({why}); {HOW_TO_ENROL}") from None
-    return token.strip() or None
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
     options = _parser().parse_args(arguments)
@@ -234,6 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     state = StateFolder(options.state)
     try:
         with state.locked("agent", wait=False):
+            state.forget_programs(running=Path(__file__).resolve().parents[1])
             return _run(options, state)
     except BlockingIOError:
         log.error("another agent runs on %s; give this one its own --state folder", state.path)
@@ -255,14 +250,16 @@ def _probe(options: argparse.Namespace) -> int:
     except EnrolmentError as error:
         print(f"work is refused: {error}\n", file=sys.stderr)
         sandbox = confinement(argparse.Namespace(**{**vars(options), "run_as": str(os.geteuid())}), None)
-    print(table(sandbox, matrix(sandbox)))
+    say(table(sandbox, matrix(sandbox)))
     return 0
 
 
 def _run(options: argparse.Namespace, state: StateFolder) -> int:
     token = read_token(options.enrol_token)
     empty(state.scratch)
-    sandbox = confinement(options, state.path)
+    limits, sandbox = own_limits.parse(options.limit), confinement(options, state.path)
+    allowed = parse_allowed([*shlex.split(os.environ.get(DATA_VARIABLE, "")), *options.data])
+    shelf = Shelf(allowed, state.path / "own-data")
     rows = matrix(sandbox)
     device = describe_device(
         name=options.name, device_class=options.device_class, runner=options.runner, isolation_level=sandbox.level,
@@ -278,11 +275,12 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
         return 0 if self_test(device, sandbox, client, state.path, print) else EXIT_NOT_FIT
     threading.Thread(target=beat, args=(state.path / ALIVE, stop), name="beat", daemon=True).start()
     interval_s = options.heartbeat_interval
-    station = Station(client, device, sandbox, Spool(state.spool), stop, interval_s, options.exclusive)
+    station = Station(client, device, sandbox, Spool(state.spool), stop, interval_s, options.exclusive, limits, shelf)
     agent = Agent(station, long_poll_s=options.long_poll)
     signal.signal(signal.SIGTERM, agent.on_signal)
     signal.signal(signal.SIGINT, agent.on_signal)
     try:
+        client.describe_own_data(shelf.look())
         join_farm(client, token, stop)
         if options.enrol_only:
             return 0
@@ -364,9 +362,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--job-users", metavar="FIRST-LAST", help=f"numbers of jobs' own users (default: {DEFAULT})")
     parser.add_argument("--show", action="append", default=[], help="read-only in a job's view (an emulator's files)")
     parser.add_argument("--isolation", type=int, default=4, choices=range(5), help="at most this level (4: what works)")
+    parser.add_argument("--limit", action="append", default=[], metavar="NAME=NUMBER",
+                        help="a job's limit here: transfer_s, run_s, memory_bytes or disk_bytes")  # fmt: skip
     parser.add_argument(
         "--exclusive", type=Path, help="lock file shared by the agents of one machine: one runs at a time"
     )
+    words = f"a data set that runs may use here and that never leaves: NAME=PATH[,weights-stay]; also ${DATA_VARIABLE}"
+    parser.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help=words)
     parser.add_argument("--self-test", action="store_true", help="print what this board can do, and end")
     parser.add_argument("--enrol-only", action="store_true", help="enrol (or say that it is enrolled), and end")
     parser.add_argument("--once", action="store_true", help="end after one assignment")

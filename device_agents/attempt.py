@@ -1,4 +1,4 @@
-"""One attempt, from the assignment to the signed result in the spool: verify, download, unpack, run, report."""
+"""One attempt, from the verified assignment to the signed result in the spool: download, unpack, run, report."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from device_agents.devices.describe import Device
-from device_agents.errors import AttemptError, BadBundle, EnrolmentError, FarmError, Stopped
+from device_agents.errors import AttemptError, BadBundle, BadData, EnrolmentError, FarmError, Stopped
 from device_agents.farm import retry
+from device_agents.farm.checkpoints import CheckpointSender
 from device_agents.farm.client import FarmClient, as_attempt_error
 from device_agents.farm.events import EventSender
 from device_agents.farm.heartbeat import Heartbeat
 from device_agents.farm.spool import Spool, SpooledResult
 from device_agents.farm.state import seal
-from device_agents.farm.trust import verify_assignment
 from device_agents.job.asked import Job
 from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
+from device_agents.job.checkpoints import Earlier, take_apart
 from device_agents.job.dataset import split_data_sets
 from device_agents.job.execution import Execution
 from device_agents.job.findings import Findings
+from device_agents.job.own_data import Shelf
+from device_agents.job.own_limits import lower
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.scratch import empty
 from device_agents.job.users import try_lock
@@ -41,8 +44,8 @@ from device_agents.wire import (
     Outcome,
     ProtocolError,
     Report,
-    Statement,
     check_plausible,
+    checkpoint_key,
     dumps,
     loads,
 )
@@ -55,6 +58,7 @@ FILES = {
     "dataset": "dataset.npz",
     "weights": "start.safetensors",
     "validation_dataset": "validation.npz",
+    "checkpoint": "unfinished",
 }
 """What an assignment may have fetched, by its field; what each is called here."""
 
@@ -72,21 +76,27 @@ class Station:
     heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
     exclusive: Path | None = None
     """A file locked while the binary runs: the agents of one machine take turns and do not disturb each other."""
+    own_limits: Mapping[str, float] = field(default_factory=dict)
+    """By name, what this board's owner allows a job at most."""
+    shelf: Shelf = field(default_factory=lambda: Shelf((), Path()))
+    """The data sets of the board's own that runs may use."""
 
 
 class Attempt:
-    """One assignment. `run` never raises for what can go wrong with it: the result says it."""
+    """One assignment, verified before (`farm/gate.py`). `run` never raises for what goes wrong: the result says it."""
 
     def __init__(self, station: Station, assignment: Assignment) -> None:
         self._station = station
         self._assignment = assignment
+        self._limits, self._own_limits = lower(assignment.limits, station.own_limits)
         self._folder = self._kept = station.client.state.scratch
         description = station.device.description
         self._findings = Findings(1, description.cores)
         self._heartbeat = Heartbeat(station.client, assignment.lease_token, interval_s=station.heartbeat_interval_s)
         self._events = EventSender(station.client, assignment.lease_token)
+        self._checkpoints = CheckpointSender(station.client, assignment.lease_token)
         self._trials: tuple[Trial, ...] | None = None
-        self._phase = "verify"
+        self._phase = "download"
         self._steps_done = 0
         self._told_at_s = 0.0
         self._transfer_s = 0.0
@@ -97,9 +107,10 @@ class Attempt:
         scratch = self._station.client.state.scratch
         empty(scratch)
         started_at = time.time()
-        with self._heartbeat, self._events:
+        with self._heartbeat, self._events, self._checkpoints:
             outcome = self._outcome(self._work)
             self._enter("upload")
+            self._checkpoints.end(last=outcome.state == "failed" and not self._heartbeat.lost)
             # What the job has left may fill the disk that the result needs.
             before = shutil.disk_usage(scratch)
             empty(self._folder)
@@ -115,7 +126,7 @@ class Attempt:
             work()
         except AttemptError as error:
             log.warning("run %s ended: %s: %s", self._assignment.run_id, error.code, error)
-            return error.outcome()
+            return self._with_own_limits(error.outcome())
         except OSError as error:
             log.exception("run %s: the system failed us", self._assignment.run_id)
             return Outcome("failed", "device", "device.system", f"the device's system failed: {error}")
@@ -124,6 +135,12 @@ class Attempt:
             log.exception("run %s: a defect of the agent", self._assignment.run_id)
             return Outcome("failed", "infra", "agent.internal", f"a defect of the agent: {error!r:.500}")
         return Outcome("succeeded")
+
+    def _with_own_limits(self, outcome: Outcome) -> Outcome:
+        if outcome.cause != "limits" or not self._own_limits:
+            return outcome
+        names = ", ".join(f"{name}={value:g}" for name, value in sorted(self._own_limits.items()))
+        return replace(outcome, hint=f"{outcome.hint} (this board's own limits: {names})".lstrip())
 
     def _finish(self, outcome: Outcome, started_at: float) -> SpooledResult | None:
         """The report, whole and checked; without its figures when those cannot be sent."""
@@ -143,31 +160,30 @@ class Attempt:
         return None
 
     def _work(self) -> None:
-        statement = self._verify()
         self._enter("download")
         files = self._download()
         self._enter("unpack")
-        limits = self._assignment.limits
-        bundle = unpack(files["bundle"], self._folder / "bundle", max_total_bytes=limits.disk_bytes)
+        bundle = unpack(files["bundle"], self._folder / "bundle", max_total_bytes=self._limits.disk_bytes)
         files["bundle"].unlink()
-        _check_statement(bundle, statement)
+        _check_manifest(bundle, self._assignment)
         job = self._job(bundle, files)
         # Everything has been checked: from here on the binary may run.
         make_executable(bundle)
         with self._alone():
             self._enter("run")
-            self._execute(job)
+            self._quietly(job) if self._assignment.own_data else self._execute(job)
 
-    def _verify(self) -> Statement:
-        """The one gate: no download, no unpacking, no running without it. Raises: `Untrusted`."""
-        state = self._station.client.state
-        identity = state.identity()
-        if identity is None:
-            raise AttemptError("agent.identity", "the device has lost its identity", cause="device")
-        description = self._station.device.description
-        statement, key_id = verify_assignment(self._assignment, identity, description, now=time.time())
-        state.raise_release(key_id, statement.release_number)
-        return statement
+    def _quietly(self, job: Job) -> None:
+        """Run it on data that stay here: what the binary says of its failure in words stays here too, in our log."""
+        try:
+            self._execute(job)
+        except Stopped:
+            raise
+        except AttemptError as error:
+            log.warning("run %s: %s: %s", self._assignment.run_id, error.code, error)
+            error.message = f"the run ended with {error.code}; what was said of it stays on the board, as its data do"
+            error.hint = "the agent's log on the board has it"
+            raise
 
     def _download(self) -> dict[str, Path]:
         """The files of the assignment, by its fields; those that it has."""
@@ -177,7 +193,7 @@ class Attempt:
         blobs: dict[str, Blob] = {name: blob for name, blob in asked.items() if blob is not None}
         self._check_room(sum(blob.size_bytes for blob in blobs.values()))
         started_s = time.monotonic()
-        self._transfer_deadline_s = started_s + assignment.limits.transfer_s
+        self._transfer_deadline_s = started_s + self._limits.transfer_s
         try:
             return {name: self._fetch(blob, FILES[name]) for name, blob in blobs.items()}
         except FarmError as error:
@@ -205,7 +221,7 @@ class Attempt:
         return to
 
     def _check_room(self, wanted_bytes: int) -> None:
-        limit_bytes = self._assignment.limits.disk_bytes
+        limit_bytes = self._limits.disk_bytes
         if wanted_bytes > limit_bytes:
             message = f"bundle, data and weights have {wanted_bytes:,} bytes, the limit is {limit_bytes:,}"
             raise AttemptError("limits.disk", message, cause="limits")
@@ -216,15 +232,39 @@ class Attempt:
 
     def _job(self, bundle: UnpackedBundle, files: Mapping[str, Path]) -> Job:
         """What is to be run, its data sets rewritten for the binary."""
-        limits, archives = self._assignment.limits, (files.get("dataset"), files.get("validation_dataset"))
+        own, limits = self._assignment.own_data, self._limits
+        fetched = (files.get("dataset"), files.get("validation_dataset"))
+        archives = (self._station.shelf.archive(own) if own else fetched[0], fetched[1])
         data, validation = split_data_sets(
             archives, self._folder, bundle.inputs, max_bytes=limits.disk_bytes, labels=bundle.labels
         )
-        for archive in filter(None, archives):
+        if own:
+            self._station.shelf.archive(own)  # it was the same all the while that it was read
+        for archive in filter(None, fetched):
             archive.unlink()
-        settings = self._assignment.settings.fitted()
+        settings, key = self._assignment.settings.fitted(), self._key()
+        # What was learned of data that stay on the board may have to stay there too.
+        leaves_checkpoints = settings.mode == "train" and bundle.can_go_on and self._assignment.own_data is None
         return Job(self._folder, self._kept, bundle, settings, data=data, validation=validation,
-                   weights=files.get("weights"), limits=limits)  # fmt: skip
+                   weights=files.get("weights"), limits=limits, key=key,
+                   earlier=self._earlier(files.get("checkpoint"), key),
+                   on_checkpoint=self._checkpoints.send if leaves_checkpoints else None)  # fmt: skip
+
+    def _key(self) -> str:
+        """What this attempt's checkpoints have in common with those of the run's other attempts."""
+        own, assignment = {}, self._assignment
+        for name in ("dataset", "validation_dataset", "weights"):
+            blob: Blob | None = getattr(assignment, name)
+            own[name] = blob.digest if blob is not None else None
+        return checkpoint_key(assignment.settings, bundle=assignment.bundle.digest, **own)
+
+    def _earlier(self, checkpoint: Path | None, key: str) -> Earlier | None:
+        """Where to go on; from the first step if the farm sent what is no checkpoint of this run."""
+        try:
+            return take_apart(checkpoint, key) if checkpoint is not None else None
+        except BadData as error:
+            self._events.add("log", message=f"training starts from its first step: {error.code}: {error}")
+            return None
 
     def _execute(self, job: Job) -> None:
         station = self._station
@@ -236,6 +276,7 @@ class Attempt:
             notify=self._notify,
             should_stop=self._should_stop,
             name=str(os.getpid()),
+            identity=(self._assignment.run_id, self._assignment.attempt, self._assignment.device_id),
         )
         self._findings = execution.findings
         execution.run()
@@ -248,7 +289,7 @@ class Attempt:
         if self._station.is_stopping.is_set():
             return Stopped("agent.stopped", "the agent was told to stop", cause="infra", hint="run it again")
         if self._transfer_deadline_s is not None and time.monotonic() > self._transfer_deadline_s:
-            limit_s = self._assignment.limits.transfer_s
+            limit_s = self._limits.transfer_s
             return Stopped("limits.transfer", f"the downloads took more than {limit_s:.0f} s", cause="infra")
         return None
 
@@ -273,6 +314,8 @@ class Attempt:
         self._heartbeat.tell(phase, self._steps_done)
 
     def _notify(self, kind: str, **fields: Any) -> None:
+        if kind == "log" and self._assignment.own_data:
+            return  # the binary's own words may hold what it has read
         self._events.add(kind, **fields)
         if kind != "step":
             return
@@ -284,13 +327,12 @@ class Attempt:
 
     def _report(self, outcome: Outcome, started_at: float) -> Report:
         assignment, station = self._assignment, self._station
-        identity = station.client.state.identity()
         description = station.device.description
         report = self._findings.report(
             outcome,
             run_id=assignment.run_id,
             attempt=assignment.attempt,
-            device_id=identity.device_id if identity else "unknown",
+            device_id=assignment.device_id,
             bundle_digest=assignment.bundle.digest,
             mode=assignment.settings.reported_mode,
             measurement_class=description.measurement_class,
@@ -301,7 +343,12 @@ class Attempt:
             environment={**description.environment, "agent": description.agent_version},
             trials=self._trials,
         )
-        exported = self._findings.exported
+        report = replace(report, own_limits=self._own_limits or None)
+        own, exported = assignment.own_data, self._findings.exported
+        if own is not None:
+            stay = self._station.shelf.weights_stay(own.name)
+            report = replace(report, own_data=replace(own, weights_stay=stay))
+            exported = None if stay else exported
         if exported is None:
             return report
         return replace(report, weights=Blob(exported.digest, exported.size_bytes))
@@ -327,10 +374,10 @@ class Attempt:
         )
 
 
-def _check_statement(bundle: UnpackedBundle, statement: Statement) -> None:
+def _check_manifest(bundle: UnpackedBundle, assignment: Assignment) -> None:
     """That the bundle's manifest says what was signed (its digest is checked already). Raises: `BadBundle`."""
-    if bundle.target != statement.target:
-        message = f"the bundle is for {bundle.target!r:.90}, the signed statement says {statement.target!r:.90}"
+    if bundle.target != assignment.target:
+        message = f"the bundle is for {bundle.target!r:.90}, the signed assignment says {assignment.target!r:.90}"
         raise BadBundle("bundle.statement", message, cause="policy")
 
 

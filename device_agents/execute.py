@@ -13,6 +13,7 @@ from device_agents.devices.describe import describe_device
 from device_agents.errors import AttemptError, BadData
 from device_agents.job.asked import Job
 from device_agents.job.bundle import make_executable, unpack
+from device_agents.job.checkpoints import hand_to, take_apart
 from device_agents.job.dataset import split_data_sets
 from device_agents.job.execution import (
     EXPORTED,
@@ -28,7 +29,7 @@ from device_agents.job.sandbox import probe
 from device_agents.job.scratch import temporary_folder
 from device_agents.job.users import DEFAULT
 from device_agents.measure.tuning import Trial
-from device_agents.wire import Limits, Outcome, Report, RunSettings
+from device_agents.wire import Limits, Outcome, Report, RunSettings, checkpoint_key
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ def run_bundle(
     save: Path | None = None,
     export: Path | None = None,
     out: Path | None = None,
+    checkpoint: Path | None = None,
+    resume: Path | None = None,
     limits: Limits | None = None,
     runner: str | None = None,
     device_class: str | None = None,
@@ -59,9 +62,10 @@ def run_bundle(
 
     `data` is an npz (inputs by name or `x`, labels `y`), and so is `validation_data`, on which mode train is validated
     (in place of the share `settings.validation`); `weights` and `save` are checkpoints, `export` the trained
-    parameters alone, `out` the logits (`.npy`) of mode infer. `runner` and `device_class` emulate a board, as for the
-    agent. `notify(kind, **fields)` gets progress as in `wire.Event`. The sandbox is as strong as this machine
-    allows.
+    parameters alone, `out` the logits (`.npy`) of mode infer. `checkpoint` is where mode train leaves, every
+    `settings.checkpoint_s`, what `resume` goes on from: a run that was ended goes on bit for bit. `runner` and
+    `device_class` emulate a board, as for the agent. `notify(kind, **fields)` gets progress as in `wire.Event`. The
+    sandbox is as strong as this machine allows.
 
     Never raises for a run that fails: the report's outcome is typed. Training that diverged leaves no files, unless the
     best was kept (`report.training`). Raises: `EnrolmentError` (unknown runner or
@@ -84,8 +88,15 @@ def run_bundle(
             files, held_out = split_data_sets(
                 (data, validation_data), folder, bundle.inputs, max_bytes=limits.disk_bytes, labels=labels
             )
-            job = Job(folder, kept, bundle, settings, data=files, validation=held_out, limits=limits,
-                      weights=_local_weights(weights, folder))  # fmt: skip
+            key = checkpoint_key(
+                settings, bundle=file_digest(path), dataset=_digest(data), validation_dataset=_digest(validation_data),
+                weights=_digest(weights),
+            )  # fmt: skip
+            start = _copied(weights, folder / "start.safetensors", "weights.missing")
+            left = _copied(resume, folder / "unfinished", "checkpoint.missing")
+            job = Job(folder, kept, bundle, settings, data=files, validation=held_out, limits=limits, weights=start,
+                      key=key, earlier=take_apart(left, key, must_fit=True) if left else None,
+                      on_checkpoint=hand_to(checkpoint) if checkpoint else None)  # fmt: skip
             make_executable(bundle)
             execution = Execution(job, device, sandbox, notify=notify, should_stop=should_stop)
             findings = execution.findings
@@ -114,13 +125,20 @@ def file_digest(path: Path) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _local_weights(weights: Path | None, folder: Path) -> Path | None:
-    if weights is None:
+def _digest(path: Path | None) -> str | None:
+    try:
+        return file_digest(path) if path is not None else None
+    except OSError:
+        return None  # whoever reads it next says what is wrong
+
+
+def _copied(path: Path | None, to: Path, code: str) -> Path | None:
+    if path is None:
         return None
     try:
-        return Path(shutil.copyfile(weights, folder / "start.safetensors"))
+        return Path(shutil.copyfile(path, to))
     except OSError as error:
-        raise BadData("weights.missing", f"{weights}: {error.strerror}") from None
+        raise BadData(code, f"{path}: {error.strerror}") from None
 
 
 def _hand_over(execution: Execution, wanted: Sequence[tuple[str, Path | None]]) -> None:

@@ -4,4 +4,4 @@
 set -eu
 # Its user owns nothing but this agent, and is jobs' own unless the container runs as root.
 [ "$(id -u)" = 0 ] || set -- --run-as "$(id -u)" "$@"
-exec python -m device_agents.agent --server "$POCKFARM_SERVER" --state /var/lib/pockfarm-agent "$@"
+exec python -m device_agents.agent --server "$POCKFARM_SERVER" --state "$POCKFARM_AGENT_STATE" "$@"

@@ -8,7 +8,24 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from pockfarm.commands import deltas, farm, local, machine, plans, training_graph, tune, why
+from pockfarm.commands import (
+    deltas,
+    devices,
+    farm,
+    groups,
+    local,
+    machine,
+    maintenance,
+    plans,
+    tenants,
+    tokens,
+    training_graph,
+    tune,
+    verify,
+    watch,
+    webhooks,
+    why,
+)
 from pockfarm.errors import PockfarmError, Refused
 
 INTERRUPTED = 130
@@ -34,10 +51,21 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     farm.add_jobs,
     farm.add_runs,
     why.add_why,
+    watch.add_watch,
     farm.add_report,
     farm.add_weights,
+    verify.add_receipt,
+    verify.add_verify,
     farm.add_dataset,
-    farm.add_devices,
+    devices.add_devices,
+    groups.add_groups,
+    tokens.add_tokens,
+    maintenance.add_maintenance,
+    webhooks.add_webhooks,
+    tenants.add_org,
+    tenants.add_key,
+    tenants.add_user,
+    tenants.add_audit,
 )
 
 

@@ -6,17 +6,19 @@
         print(farm.report(run.id)["measurement"]["median_us"])
 
 Time-outs: 10 s to connect, 60 s between bytes (600 s after a model's data files). Attempts: three, a second apart, when
-the farm is busy or silent; writing requests carry the same `Idempotency-Key` each time.
+the farm is busy or silent; writing requests carry the same `Idempotency-Key` each time. Files from 8 MiB on go in
+pieces, and on from where a connection was cut (`pockfarm/uploads.py`).
 """
 
 from __future__ import annotations
 
 import difflib
+import io
 import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,10 +27,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import httpx
 
 from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
+from pockfarm import uploads
 from pockfarm.answers import answered, json_of
 from pockfarm.errors import Failed, NotFound, UsageError
+from pockfarm.fleet import Fleet
 from pockfarm.model_files import ModelFiles, files_of
+from pockfarm.sources import opened, text_of
 from pockfarm.state import StateFolder, default_state
+from pockfarm.tenants import Tenants
 from pockfarm.values import (
     Bundle,
     Dataset,
@@ -54,18 +60,18 @@ Watched = TypeVar("Watched", Job, Run)
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 """Of a model's data files: the farm answers when it has all of them on disk."""
-FilePart = tuple[str, tuple[str, bytes | BinaryIO]]
+FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
 CHUNK_BYTES = 1 << 20
 POLL_INTERVAL_S = 0.2
 LONG_POLL_S = 5.0
 
 
-class Farm:
+class Farm(Fleet, Tenants):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
     def __init__(self, url: str, api_key: str, *, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
-        headers = {"Authorization": f"Bearer {api_key}", "User-Agent": "pockfarm-client"}
+        headers = {"Authorization": f"Bearer {api_key}", "User-Agent": "pockfarm-client", "Accept": "application/json"}
         # A farm on this machine must not be asked for through a proxy.
         is_local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
         self._http = httpx.Client(
@@ -115,22 +121,37 @@ class Farm:
         Data files that the model names (external data) are sent along from beside it, unless the farm has them.
         An identical earlier request is answered with the job that already built it.
         """
-        fields = {"plan": _text_of(plan), "spec": _text_of(spec), "target": target}
+        fields = {"plan": text_of(plan), "spec": text_of(spec), "target": target}
         with files_of(model) as files:
             return job_of(json_of(self._compile(files, name or files.name, fields)))
 
     def _compile(self, files: ModelFiles, name: str, fields: dict[str, str]) -> httpx.Response:
         sent: list[FilePart] = [("model", (name, files.model))]
+        if len(files.model) >= uploads.LARGE_BYTES:
+            digest = self._upload("model", name, io.BytesIO(files.model))
+            sent = [("model", (None, digest)), ("name", (None, name.removesuffix(".onnx")))]
         if not files.external:
             return self._send("POST", "/compile", data=fields, files=sent)
-        fields["external"] = json.dumps(files.digests())
+        digests = files.digests()
+        fields["external"] = json.dumps(digests)
+        small = {}
+        for location, stream in files.external.items():
+            if uploads.size_of(stream) < uploads.LARGE_BYTES:
+                small[location] = stream
+            else:
+                self._upload("data", location, stream, digests[location])
         try:
             return self._send("POST", "/compile", data=fields, files=sent)
         except NotFound as problem:
             if problem.code != "model.external-missing":
                 raise
-        sent += [("data", (location, stream)) for location, stream in files.external.items()]
+        for stream in small.values():
+            stream.seek(0)
+        sent += [("data", (location, stream)) for location, stream in small.items()]
         return self._send("POST", "/compile", data=fields, files=sent, timeout=UPLOAD_TIMEOUT)
+
+    def _upload(self, kind: str, name: str, stream: BinaryIO, digest: str = "") -> str:
+        return uploads.Sending(self._http, stream, kind, name, digest).send()
 
     def tune(self, bundle_digest: str) -> Job:
         """Ask for the bundle that measures the schedules of another bundle's kernels, to be run in mode tune."""
@@ -185,7 +206,15 @@ class Farm:
     def add_dataset(self, data: bytes | Path, *, name: str | None = None) -> Dataset:
         """Upload an npz with the model's inputs (or `x`) and labels `y`."""
         file_name = name or (data.name if isinstance(data, Path) else "data.npz")
-        return dataset_of(json_of(self._send("POST", "/datasets", files=[("file", (file_name, _bytes_of(data)))])))
+        with opened(data) as stream:
+            if uploads.size_of(stream) < uploads.LARGE_BYTES:
+                stream.seek(0)
+                sent = self._send("POST", "/datasets", files=[("file", (file_name, stream.read()))])
+            else:
+                digest = self._upload("dataset", file_name, stream)
+                form = {"file": (None, digest), "name": (None, file_name.removesuffix(".npz"))}
+                sent = self._send("POST", "/datasets", files=list(form.items()), timeout=UPLOAD_TIMEOUT)
+        return dataset_of(json_of(sent))
 
     def start_run(
         self,
@@ -197,16 +226,18 @@ class Farm:
         dataset: str | None = None,
         validation_dataset: str | None = None,
         weights: str | None = None,
+        where: Sequence[str] = (),
         allow_waiting: bool = False,
         **given: Any,
     ) -> Run:
         """Ask for a run on a device, on one of a class, or on any that fits the bundle.
 
-        `dataset` and `validation_dataset` (what training is validated on, in place of the setting `validation`, a share
-        of the data set) are digests of data sets, `weights` that of what an earlier run trained. Settings are one
-        `RunSettings`, or single fields of it by name (`mode="train", steps=50`); then what is left out takes the farm's
-        default. A class that no device of the farm has is refused unless `allow_waiting`; the run's `warnings` say if
-        it has to wait. Raises: UsageError, beside what the farm refuses.
+        `where`: tags that the device must have (`key` or `key=value`). `dataset` and `validation_dataset` (what
+        training is validated on, in place of the setting `validation`, a share of the data set) are digests of data
+        sets; the first may be `device:NAME`, one that stays on the device. `weights`: what an earlier run trained.
+        Settings are one `RunSettings`, or single fields of it by name (`mode="train", steps=50`); others take the
+        farm's default. A class that no device of the farm has is refused unless `allow_waiting`; the run's `warnings`
+        say if it has to wait. Raises: UsageError, beside what the farm refuses.
         """
         known = ("mode", *settings_of(RunSettings))
         for name in given.keys() - set(known):
@@ -226,6 +257,7 @@ class Farm:
             "dataset": dataset,
             "validation_dataset": validation_dataset,
             "weights": weights,
+            "where": list(where) or None,
             "allow_waiting": allow_waiting or None,
         }
         given = {name: value for name, value in body.items() if value is not None}
@@ -253,12 +285,25 @@ class Farm:
             raise _failure(f"run {run.id}", run.state, run.ending)
         return run
 
+    def follow(self, run_id: str) -> Iterator[Json]:
+        """The events of a run (`kind`, `at`, `body`) as they come, until it ends; validations are of kind `eval`."""
+        last, is_open = 0, True
+        while is_open:
+            is_open = self.run(run_id).is_open
+            for event in self._send("GET", f"/runs/{run_id}/events", query={"after": last}).json():
+                yield event | {"id": (last := event["id"])}
+            time.sleep(POLL_INTERVAL_S)
+
     def cancel_run(self, run_id: str) -> Run:
         return run_of(json_of(self._send("POST", f"/runs/{run_id}/cancel")))
 
     def report(self, run_id: str) -> Json:
         """What the device measured: the fields of `device_agents.wire.Report`."""
         return part(self._get(f"/runs/{run_id}/report"), "report")
+
+    def receipt(self, run_id: str) -> Json:
+        """What proves the run's result without the farm (`pockfarm verify`)."""
+        return self._get(f"/runs/{run_id}/receipt")
 
     def weights(self, run_id: str) -> bytes:
         """The weights that a run trained, as safetensors."""
@@ -344,24 +389,6 @@ class Farm:
             if time.monotonic() > deadline:
                 raise Failed(f"{path} has not ended after {timeout_s:.0f} s", state="running")
             time.sleep(POLL_INTERVAL_S)
-
-
-def _bytes_of(source: bytes | Path) -> bytes:
-    if isinstance(source, bytes):
-        return source
-    try:
-        return source.read_bytes()
-    except OSError as problem:
-        raise UsageError(f"{source}: {problem.strerror}") from None
-
-
-def _text_of(source: str | Path) -> str:
-    if isinstance(source, str):
-        return source
-    try:
-        return _bytes_of(source).decode()
-    except UnicodeDecodeError:
-        raise UsageError(f"{source}: not UTF-8 text") from None
 
 
 def _failure(what: str, state: str, ending: Ending | None) -> Failed:

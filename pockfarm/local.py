@@ -84,7 +84,8 @@ class Tuned:
 @dataclass(frozen=True, slots=True)
 class ExecOptions:
     """What `execute` hands to the binary. `validation_data`: what training is validated on; `save`: checkpoint with
-    optimizer state; `export`: parameters alone; `out`: logits of mode infer."""
+    optimizer state; `export`: parameters alone; `out`: logits of mode infer; `checkpoint`: what `resume` goes on
+    from."""
 
     settings: RunSettings
     data: Path | None = None
@@ -93,6 +94,8 @@ class ExecOptions:
     save: Path | None = None
     export: Path | None = None
     out: Path | None = None
+    checkpoint: Path | None = None
+    resume: Path | None = None
     runner: str | None = None
     device_class: str | None = None
 

@@ -45,5 +45,12 @@ def seconds(value_s: float) -> str:
     return f"{int(value_s) // 60} min {int(value_s) % 60:02d} s"
 
 
+def cell(value: object) -> str:
+    """What a field of an answer shows as: lists in one line, `-` for nothing."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or NONE
+    return NONE if value in (None, "") else str(value)
+
+
 def _is_figure(cell: str) -> bool:
     return cell in ("", NONE) or cell.replace(",", "").replace(".", "", 1).lstrip("-+").rstrip("%").isdigit()

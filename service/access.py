@@ -1,21 +1,30 @@
 """Who is calling: an API key (`Authorization: Bearer`), or a browser that opened a one-time link (cookie).
 
+`authorise` stands before every address, and goes by its line in `service/permissions.py`; the farm that an endpoint
+then gets (`FarmDep`) shows and takes what the caller's organisation has, and nothing else.
+
 A cookie may read. It may also post forms from the farm's own pages: the cookie is SameSite=Strict, and a writing
 request must come from this origin by `Sec-Fetch-Site` or `Origin`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
+from starlette.concurrency import run_in_threadpool
 
 from device_agents.wire.log_lines import note
+from service.audit.recording import CALLER
 from service.farm import Farm
 from service.keys.service import Principal, principal_of_cookie, principal_of_key
+from service.permissions import Rule, rule_of
 from service.problems import Forbidden, Unauthenticated
+from service.quotas.limits import limit_of
+from service.quotas.rates import cost_of
 
 COOKIE = "pockfarm_session"
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -28,7 +37,12 @@ def farm_of(request: Request) -> Farm:
     return farm
 
 
-FarmDep = Annotated[Farm, Depends(farm_of)]
+async def _whole_farm(request: Request) -> Farm:
+    return farm_of(request)  # what is not `async` takes a thread of the pool, which costs more than all of this
+
+
+WholeFarmDep = Annotated[Farm, Depends(_whole_farm)]
+"""All of the farm, whoever calls: for addresses without a key, and for those about the farm as a whole."""
 
 
 def bearer_token(request: Request) -> str | None:
@@ -62,26 +76,58 @@ def _is_same_origin(request: Request) -> bool:
     return origin is not None and urlsplit(origin).netloc == request.headers.get("host")
 
 
-def require_principal(request: Request, farm: FarmDep, _: Annotated[object, Depends(_scheme)]) -> Principal:
-    """The caller. Raises: Unauthenticated."""
+async def authorise(request: Request, farm: WholeFarmDep) -> Principal | None:
+    """The caller, if the address asks for a key. Raises: Unauthenticated, Forbidden, TooMany (requests)."""
+    address = f"{request.method} {request.scope['route'].path}"
+    rule = rule_of(address)
+    return None if rule.scope is None else await run_in_threadpool(_caller, request, farm, address, rule)
+
+
+def _caller(request: Request, farm: Farm, address: str, rule: Rule) -> Principal:
     principal = find_principal(request, farm)
-    if principal is not None:
-        note(key=principal.key_id)
-        return principal
+    if principal is None:
+        raise _stranger(request)
+    setattr(request.state, CALLER, principal)
+    note(key=principal.key_id, organisation=principal.organisation_id)
+    farm.key_uses.note(principal.key_id)
+    _check(principal, rule)
+    per_minute = limit_of(farm.settings, principal.quotas, "cost_per_minute")
+    cost = cost_of(address, rule)
+    farm.rates.spend(farm.database, principal.organisation_id, cost, per_minute=per_minute)
+    return principal
+
+
+def _stranger(request: Request) -> Unauthenticated:
     hint = "send `Authorization: Bearer <API key>`; the embedded farm keeps one in its state folder's file `api-key`"
     if bearer_token(request) is None:
-        raise Unauthenticated("no API key", hint=hint)
-    raise Unauthenticated("this API key is not known, or was revoked", hint=hint, code="auth.invalid")
+        return Unauthenticated("no API key", hint=hint)
+    return Unauthenticated("this API key is not known, has expired, or was revoked", hint=hint, code="auth.invalid")
+
+
+def _check(principal: Principal, rule: Rule) -> None:
+    if rule.scope not in principal.scopes:
+        has = ", ".join(sorted(principal.scopes)) or "none"
+        raise Forbidden("auth.scope", f"this needs a key with the scope {rule.scope}; this key's scopes are: {has}",
+                        where="Authorization", hint="ask an administrator of your organisation for one")  # fmt: skip
+    if rule.is_farms and not principal.is_home:
+        raise Forbidden("auth.farm", "this is for the farm's own organisation", where="Authorization",
+                        hint="ask whoever runs the farm")  # fmt: skip
+
+
+async def require_principal(
+    principal: Annotated[Principal | None, Depends(authorise)], _: Annotated[object, Depends(_scheme)]
+) -> Principal:
+    """The caller of an address that asks for a key."""
+    assert principal is not None, "an endpoint without a scope asked who calls"
+    return principal
 
 
 PrincipalDep = Annotated[Principal, Depends(require_principal)]
 
 
-def require_operator(principal: PrincipalDep) -> Principal:
-    """The caller, if an operator. Raises: Forbidden."""
-    if principal.role != "operator":
-        raise Forbidden("auth.role", "this needs an operator's key", hint="ask whoever runs the farm for one")
-    return principal
+async def callers_farm(principal: PrincipalDep, farm: WholeFarmDep) -> Farm:
+    """The farm as the caller's organisation has it."""
+    return replace(farm, database=farm.database.of(principal.organisation_id))
 
 
-OperatorDep = Annotated[Principal, Depends(require_operator)]
+FarmDep = Annotated[Farm, Depends(callers_farm)]

@@ -5,8 +5,13 @@
     one-time-link                            print a link that opens the dashboard once
     enrolment-token [--device-class C]       print a token that lets one device enrol within 15 minutes
     new-signing-key                          make another signing key when the farm's own is lost; devices enrol again
+    prepare-key                              make the key that the next rotation takes
+    key-request FILE                         write what the farm's root is to sign (`python -m service.root sign`)
+    accept-keys FILE                         take the list of keys that the root has signed
+    rotate-key                               sign with the prepared key from the next start on
     backup FILE [--with-keys]                write the farm's record to a file while it works
     restore FILE                             fill an empty farm from such a file
+    gc [--dry-run]                           remove stored files that nothing refers to
     agent-file FILE                          write the agent as one file, which Python runs
     openapi                                  print the API's description (kept in the repository as openapi.json)
 
@@ -20,11 +25,13 @@ import json
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import select
 
+from service import key_list
 from service.backup.form import BackupError
 from service.backup.reading import restore_backup
 from service.backup.writing import write_backup
@@ -32,11 +39,15 @@ from service.boards.agent_file import agent_digest, agent_file
 from service.database.engine import Database
 from service.database.models import ApiKey
 from service.database.schema import MigrationBlocked, SchemaMismatch, migrate
-from service.devices.service import create_enrolment_token
+from service.devices import tokens
+from service.devices.schemas import EnrolmentTokenCreate
+from service.garbage.collecting import Collection
+from service.key_list import KeyListError
 from service.keys.service import create_key, create_link
 from service.private import make_private_folder
 from service.settings import Settings
 from service.signing_keys import SigningKeyLost, replace_key
+from service.storage import open_storage
 
 LOCAL_KEY_NAME = "local operator"
 PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
@@ -51,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     command: Callable[[Settings, argparse.Namespace], str] = options.run
     try:
         print(command(settings, options))
-    except (SigningKeyLost, BackupError, SchemaMismatch, MigrationBlocked) as error:
+    except (SigningKeyLost, KeyListError, BackupError, SchemaMismatch, MigrationBlocked) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
@@ -71,6 +82,14 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--device-class", default=None, help="only a device of this class may use it")
     token.set_defaults(run=_enrolment_token)
     commands.add_parser("new-signing-key", help="replace a lost signing key").set_defaults(run=_new_signing_key)
+    commands.add_parser("prepare-key", help="make the next signing key").set_defaults(run=_prepare_key)
+    commands.add_parser("rotate-key", help="sign with the prepared key").set_defaults(run=_rotate_key)
+    asking = commands.add_parser("key-request", help="write what the farm's root is to sign")
+    asking.add_argument("file", type=Path)
+    asking.set_defaults(run=_key_request)
+    taking = commands.add_parser("accept-keys", help="take the list that the root has signed")
+    taking.add_argument("file", type=Path)
+    taking.set_defaults(run=_accept_keys)
     for name, run, text in (("backup", _backup, "write the farm's record to a file"),
                             ("restore", _restore, "fill an empty farm from a backup")):  # fmt: skip
         command = commands.add_parser(name, help=text)
@@ -78,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--with-keys", action="store_true", help=f"the farm's key files too, by the {PASSPHRASE}")
         command.add_argument("--passphrase-file", type=Path, help=f"holds the passphrase (else ${PASSPHRASE_VARIABLE})")
         command.set_defaults(run=run)
+    garbage = commands.add_parser("gc", help="remove stored files that nothing refers to")
+    garbage.add_argument("--dry-run", action="store_true", help="say which they are, and remove none")
+    garbage.set_defaults(run=_collect_garbage)
     file = commands.add_parser("agent-file", help="write the agent as one file")
     file.add_argument("file", type=Path)
     file.set_defaults(run=_agent_file)
@@ -121,11 +143,9 @@ def _one_time_link(settings: Settings, _: argparse.Namespace) -> str:
 def _enrolment_token(settings: Settings, options: argparse.Namespace) -> str:
     database = Database(settings.database)
     with database.transaction() as session:
-        token, _expires_at = create_enrolment_token(
-            session, device_class=options.device_class, lifetime_s=settings.enrolment_token_s
-        )
+        made = tokens.create(session, settings, EnrolmentTokenCreate(device_class=options.device_class))
     database.close()
-    return token
+    return made.secret
 
 
 def _new_signing_key(settings: Settings, _: argparse.Namespace) -> str:
@@ -135,6 +155,28 @@ def _new_signing_key(settings: Settings, _: argparse.Namespace) -> str:
     return (
         f"the farm signs with key {signer.key_id} from now on: start it again, then enrol every device with a new token"
     )
+
+
+def _prepare_key(settings: Settings, _: argparse.Namespace) -> str:
+    return f"key {key_list.prepare(settings).key_id} is prepared: have the root list it (key-request), then rotate-key"
+
+
+def _key_request(settings: Settings, options: argparse.Namespace) -> str:
+    options.file.write_bytes(key_list.request(settings))
+    return f"{options.file}: take it to the root: python -m service.root sign {options.file} LIST --root ROOT-KEY"
+
+
+def _accept_keys(settings: Settings, options: argparse.Namespace) -> str:
+    taken = key_list.accept(settings, options.file, now=time.time())
+    ids = ", ".join(key.key_id for key in taken.keys.keys)
+    return (
+        f"list {taken.keys.number} of root {key_list.key_id_of(taken.root)}: {ids}; devices hear of it when they renew"
+    )
+
+
+def _rotate_key(settings: Settings, _: argparse.Namespace) -> str:
+    signer = key_list.rotate(settings, now=time.time())
+    return f"key {signer.key_id} is in its place: start the API processes again, one after the other; then key-request"
 
 
 def _backup(settings: Settings, options: argparse.Namespace) -> str:
@@ -167,6 +209,20 @@ def _passphrase(options: argparse.Namespace) -> str | None:
     if not text:
         raise BackupError(f"--with-keys needs a {PASSPHRASE}: in a --passphrase-file, or in ${PASSPHRASE_VARIABLE}")
     return str(text)
+
+
+def _collect_garbage(settings: Settings, options: argparse.Namespace) -> str:
+    database = Database(settings.database)
+    storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)
+    found = Collection(database, storage, settings.gc_grace_s, dry_run=options.dry_run).run()
+    database.close()
+    for digest, size_bytes in found.removed:
+        print(f"{digest}  {size_bytes:,} bytes")
+    for name in found.unfinished:
+        print(f"{name}  unfinished")
+    verb = "would be removed" if options.dry_run else "removed"
+    return (f"{found.files:,} stored files; {len(found.removed):,} {verb}, {found.removed_bytes:,} bytes; "
+            f"{len(found.unfinished):,} unfinished")  # fmt: skip
 
 
 def _say(message: str) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import iter_route_contexts
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from starlette.concurrency import run_in_threadpool
 
 from service import problems, signing_keys
+from service.access import authorise
 from service.agents import endpoints as agents
 from service.alive import Pulse
+from service.audit import endpoints as audit
+from service.audit.recording import RecordRequests
 from service.boards import endpoints as boards
 from service.bundles import endpoints as bundles
 from service.dashboard import problem_pages
@@ -26,6 +30,7 @@ from service.datasets import endpoints as datasets
 from service.devices import endpoints as devices
 from service.documents import endpoints as documents
 from service.farm import Farm, open_farm
+from service.groups import endpoints as groups
 from service.health import endpoints as health
 from service.health.checks import Readiness, farm_checks
 from service.health.metrics import CountRequests, Metrics
@@ -33,23 +38,39 @@ from service.jobs import endpoints as jobs
 from service.keys import endpoints as keys
 from service.limits import BodyLimits
 from service.logs import LogRequests, set_up_logs
+from service.maintenance import endpoints as maintenance
+from service.organisations import endpoints as organisations
+from service.permissions import refuse_gaps
 from service.queue import Queue
+from service.result_log import endpoints as result_log
 from service.runs import endpoints as runs
 from service.schemas import PROBLEMS, Problem
 from service.settings import Settings
 from service.sweeper import Sweeper
 from service.text import RefuseNul
 from service.tunings import endpoints as tunings
+from service.uploads import endpoints as uploads
+from service.users import endpoints as users
+from service.webhooks import endpoints as webhooks
+from service.webhooks.courier import Courier
 
 ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
     bundles.router,
     datasets.router,
+    uploads.router,
     runs.router,
+    groups.router,
     tunings.router,
+    result_log.router,
     documents.router,
     devices.router,
+    maintenance.router,
     keys.router,
+    users.router,
+    organisations.router,
+    audit.router,
+    webhooks.router,
     agents.router,
     boards.router,
     health.router,
@@ -96,20 +117,26 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         await run_in_threadpool(_confirm_key, farm)
         sweeper = Sweeper(farm)
+        courier = Courier(farm)
         sweeper.start()
-        pulse = asyncio.create_task(Pulse(_alive_path(chosen), sweeper.is_well).run())
+        courier.start()
+        tasks = [asyncio.create_task(Pulse(_alive_path(chosen), sweeper.is_well).run()),
+                 asyncio.create_task(farm.dispatcher.run())]  # fmt: skip
         yield
-        pulse.cancel()
-        with suppress(asyncio.CancelledError):
-            await pulse
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        courier.stop()
         sweeper.stop()
         farm.close()
 
     app = Application(
-        title="PockFarm", version="1", lifespan=lifespan, responses=PROBLEMS, docs_url=None, redoc_url=None
-    )
+        title="PockFarm", version="1", lifespan=lifespan, responses=PROBLEMS, docs_url=None, redoc_url=None,
+        dependencies=[Depends(authorise)],
+    )  # fmt: skip
     app.state.farm = farm
     app.state.readiness = Readiness(farm_checks(farm), keep_s=chosen.ready_s)
+    app.add_middleware(RecordRequests, database=farm.database)
     app.add_middleware(RefuseNul)
     app.add_middleware(BodyLimits, settings=chosen)
     app.add_middleware(LogRequests)
@@ -118,7 +145,14 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     problem_pages.install(app)
     for router in (*ROUTERS, health.metrics_router(metrics)):
         app.include_router(router)
+    refuse_gaps(addresses(app))
     return app
+
+
+def addresses(app: FastAPI) -> list[str]:
+    """`METHOD /path` of every route that the application serves; HEAD goes with GET."""
+    found = iter_route_contexts(app.routes)
+    return [f"{method} {route.path}" for route in found for method in route.methods or () if method != "HEAD"]
 
 
 def served() -> FastAPI:

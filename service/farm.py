@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from service.database.engine import Database
+from service.garbage.holding import Holder
+from service.garbage.now_and_then import Garbage
+from service.keys.uses import KeyUses
+from service.lanes.dispatch import Dispatcher
+from service.lanes.relay import Relay
 from service.outbox import Bell
 from service.private import make_private_folder
 from service.queue import CeleryQueue, Queue
+from service.quotas.rates import Rates
 from service.settings import Settings
 from service.signing import Signer
 from service.signing_keys import open_signer
@@ -16,7 +22,7 @@ from service.storage import Storage, open_storage
 
 @dataclass(frozen=True)
 class Farm:
-    """Settings, database, storage, signing key, queue and bell of one farm."""
+    """Settings, database, storage, signing key, queue, bell, dispatcher and garbage collector of one farm."""
 
     settings: Settings
     database: Database
@@ -24,6 +30,10 @@ class Farm:
     signer: Signer
     queue: Queue
     bell: Bell
+    dispatcher: Dispatcher
+    garbage: Garbage
+    key_uses: KeyUses = field(default_factory=KeyUses)
+    rates: Rates = field(default_factory=Rates)
 
     def close(self) -> None:
         """Let go of connections."""
@@ -35,20 +45,26 @@ def open_farm(settings: Settings, queue: Queue | None = None) -> Farm:
     make_private_folder(settings.state)
     database = Database(settings.database)
     try:
-        return _opened(settings, database, queue or CeleryQueue(settings))
+        relay = Relay(settings.broker) if queue is None else None
+        return _opened(settings, database, queue or CeleryQueue(settings), relay)
     except BaseException:
         database.close()
         raise
 
 
-def _opened(settings: Settings, database: Database, queue: Queue) -> Farm:
+def _opened(settings: Settings, database: Database, queue: Queue, relay: Relay | None) -> Farm:
     bell = Bell(database, queue)
-    database.after_commit = bell.after_commit
+    dispatcher = Dispatcher(database, relay, look_s=settings.look_s)
+    database.after_commit += [dispatcher.after_commit, bell.after_commit]
+    storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)
+    database.holder = Holder(storage)
     return Farm(
         settings=settings,
         database=database,
-        storage=open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url),
+        storage=storage,
+        garbage=Garbage(database, storage, every_s=settings.gc_s, grace_s=settings.gc_grace_s),
         signer=open_signer(settings, database),
         queue=queue,
         bell=bell,
+        dispatcher=dispatcher,
     )

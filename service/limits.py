@@ -22,7 +22,13 @@ def body_limits(settings: Settings) -> tuple[tuple[str, re.Pattern[str], int], .
     return (
         ("POST", re.compile(r"/compile"), compile_bytes),
         ("POST", re.compile(r"/datasets"), settings.dataset_limit_bytes + MULTIPART_OVERHEAD_BYTES),
+        (
+            "PATCH",
+            re.compile(r"/uploads/[^/]+"),
+            max(settings.model_limit_bytes, settings.external_limit_bytes, settings.dataset_limit_bytes),
+        ),
         ("PUT", re.compile(r"/agent/attempts/[^/]+/weights"), settings.weights_limit_bytes),
+        ("PUT", re.compile(r"/agent/attempts/[^/]+/checkpoint"), settings.checkpoint_limit_bytes),
         ("POST", re.compile(r"/agent/attempts/[^/]+/report"), settings.report_limit_bytes),
     )
 

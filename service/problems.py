@@ -6,6 +6,7 @@ Problem (an HTTPException, so that it also passes through body parsing)
 |-- 404 NotFound
 |-- 409 Conflict            the state of things does not allow it
 |-- 413 TooLarge
+|-- 416 WrongOffset         a piece of a file that does not go on where the upload stands
 |-- 422 Invalid             understood, but wrong
 |-- 429 TooMany             a quota; carries Retry-After
 |-- 503 Unavailable         a part of the farm is down
@@ -59,8 +60,11 @@ class Problem(HTTPException):
         hint: str = "",
         cause: str | None = None,
         headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(self.status, detail, dict(headers or {}))
+        self.extra = dict(extra or {})
+        """Further members of the document, such as a limit and its use."""
         self.code = code
         self.where = where
         self.hint = hint
@@ -100,6 +104,16 @@ class TooLarge(Problem):
     status, cause = 413, "limits"
 
 
+class WrongOffset(Problem):
+    """A piece of a file that does not go on where the upload stands; says in `Upload-Offset` where that is."""
+
+    status = 416
+
+    def __init__(self, offset_bytes: int) -> None:
+        super().__init__("upload.offset", f"the upload stands at byte {offset_bytes}", where="Content-Range",
+                         hint="go on from there", headers={"Upload-Offset": str(offset_bytes)})  # fmt: skip
+
+
 class Invalid(Problem):
     """The request was understood, and is wrong."""
 
@@ -111,8 +125,12 @@ class TooMany(Problem):
 
     status, cause = 429, "limits"
 
-    def __init__(self, code: str, detail: str, *, retry_after_s: int, where: str = "", hint: str = "") -> None:
-        super().__init__(code, detail, where=where, hint=hint, headers={"Retry-After": str(retry_after_s)})
+    def __init__(
+        self, code: str, detail: str, *, retry_after_s: int, where: str = "", hint: str = "",
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        headers = {"Retry-After": str(retry_after_s)}
+        super().__init__(code, detail, where=where, hint=hint, headers=headers, extra=extra)
 
 
 class Unavailable(Problem):
@@ -161,7 +179,7 @@ def problem_response(problem: Problem, instance: str = "") -> JSONResponse:
         where=problem.where,
         hint=problem.hint,
     )
-    return JSONResponse(body, problem.status_code, headers=problem.headers, media_type=MEDIA_TYPE)
+    return JSONResponse(body | problem.extra, problem.status_code, headers=problem.headers, media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:

@@ -5,10 +5,11 @@ The defaults are the embedded farm: SQLite, a Valkey socket and plain files, all
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compiler.cache_folder import cache_folder
@@ -49,7 +50,19 @@ class Settings(BaseSettings):
     """Its processor time."""
     weights_limit_bytes: int = 8 * GIB
     """What a run trained."""
+    checkpoint_limit_bytes: int = 16 * GIB
+    """Where an unfinished run stands; a larger one is refused, and another attempt starts from an earlier step."""
     report_limit_bytes: int = 32 * MIB
+    open_uploads_per_key: int = 80
+    """Files that one key may be sending; a model may have 64 data files."""
+    open_upload_bytes_per_key: int = 32 * GIB
+    """What they have declared, together."""
+    upload_s: float = Field(default=24 * 3600.0, gt=0)
+    """An upload that gets no piece for so long is forgotten, with what has come of it."""
+    gc_s: float = Field(default=3600.0, ge=0)
+    """Pause between two looks for stored files that nothing refers to; 0 turns them off."""
+    gc_grace_s: float = Field(default=24 * 3600.0, ge=0)
+    """Such a file is removed when it is older, and has been seen without a reference for longer."""
     body_limit_bytes: int = 1 * MIB
     """Every other request body."""
 
@@ -70,6 +83,19 @@ class Settings(BaseSettings):
 
     open_jobs_per_key: int = 200
     open_runs_per_key: int = 1000
+    webhooks_per_organisation: int = 20
+    webhook_networks: str = ""
+    """Networks beside the open internet that webhooks may lead to: `10.20.0.0/16, 127.0.0.1`."""
+    quota_open_jobs: float | None = None
+    """Limits of each organisation that has none of its own (`service/quotas/limits.py`); none: there is no limit."""
+    quota_open_runs: float | None = None
+    quota_running_attempts: float | None = None
+    quota_storage_bytes: float | None = None
+    quota_compile_cpu_s_per_day: float | None = None
+    quota_devices: float | None = None
+    quota_keys: float | None = None
+    quota_open_uploads: float | None = None
+    quota_cost_per_minute: float | None = None
     queue_s: float = 6 * 3600.0
     """How long a job or run may wait before it expires."""
 
@@ -96,6 +122,9 @@ class Settings(BaseSettings):
     run_attempts: int = 3
     transfer_s: float = 900.0
     run_s: float = 1800.0
+    """Of a run that asks for no other time (`time_limit_s`)."""
+    run_most_s: float = 24 * 3600.0
+    """The longest time that a run may ask for."""
     run_memory_bytes: int = 8 * GIB
     run_disk_bytes: int = 16 * GIB
     """A bundle unpacked, and any one file that a run writes."""
@@ -110,6 +139,9 @@ class Settings(BaseSettings):
     """Least isolation of a device that is given work (0 to 4)."""
     credential_s: float = Field(default=3600.0, le=3600.0)
     enrolment_token_s: float = Field(default=900.0, le=900.0)
+    """How long an enrolment token is good that says nothing else."""
+    enrolment_token_most_s: float = Field(default=30 * 86400.0, ge=0)
+    """How long it may be good."""
     release_number: int = 1
     """Of the farm's release; devices refuse assignments below the highest they have seen."""
 
@@ -119,9 +151,20 @@ class Settings(BaseSettings):
     """A queued job whose doorbell is older is rung again."""
     poll_s: float = 0.25
     """Pause between two looks at the database while a request is held open."""
+    look_s: float = Field(default=5.0, gt=0)
+    """Each API process looks so often for queued runs that it was not called for, to give them to devices that wait."""
     link_s: float = 24 * 3600.0
     session_s: float = 7 * 24 * 3600.0
     idempotency_s: float = 24 * 3600.0
+
+    @field_validator("webhook_networks")
+    @classmethod
+    def check_networks(cls, text: str) -> str:
+        """Raises: ValueError, for what is no network."""
+        for part in text.split(","):
+            if part.strip():
+                ipaddress.ip_network(part.strip(), strict=False)
+        return text
 
     @property
     def database(self) -> str:
@@ -147,6 +190,16 @@ class Settings(BaseSettings):
     def signing_key_path(self) -> Path:
         """The Ed25519 key that assignments are signed with (0600)."""
         return self.state / "signing-key.json"
+
+    @property
+    def next_signing_key_path(self) -> Path:
+        """The key that the next rotation takes (0600); usually there is none."""
+        return self.state / "next-signing-key.json"
+
+    @property
+    def key_list_path(self) -> Path:
+        """The farm's root and the keys that it has signed as the farm's; there is none without a root."""
+        return self.state / "key-list.json"
 
     @property
     def worker_alive_path(self) -> Path:

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import hmac
 import json
+import logging
 import os
 import secrets
 import time
@@ -19,8 +20,9 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from device_agents.wire import ASSIGNMENT_TYPE, Envelope, ServerKey, Signature, Statement, dumps, pae
+from device_agents.wire import ROOT_TYPE, Envelope, ServerKey, Signature, base64_bytes, key_message, pae
 
+LOG = logging.getLogger(__name__)
 CHALLENGE_S = 60.0
 
 
@@ -30,6 +32,8 @@ class Signer:
 
     key: Ed25519PrivateKey
     release_number: int
+    challenge_secret: bytes = b""
+    """Of challenges, where a rotation has kept it: processes with the old and the new key know each other's."""
 
     @property
     def public_key(self) -> str:
@@ -45,19 +49,28 @@ class Signer:
         """What devices learn at enrolment."""
         return ServerKey(self.key_id, self.public_key)
 
-    def sign(self, statement: Statement) -> Envelope:
-        """The DSSE envelope of an assignment's statement."""
-        payload = dumps(statement)
-        signature = self.key.sign(pae(ASSIGNMENT_TYPE, payload))
+    def sign(self, payload_type: str, payload: bytes) -> Envelope:
+        """The DSSE envelope of these bytes."""
+        signature = self.key.sign(pae(payload_type, payload))
         return Envelope(
-            payloadType=ASSIGNMENT_TYPE,
+            payloadType=payload_type,
             payload=base64.b64encode(payload).decode(),
             signatures=(Signature(self.key_id, base64.b64encode(signature).decode()),),
         )
 
     def _mac(self, text: str) -> str:
-        secret = hashlib.sha256(b"pockfarm challenge" + self.key.private_bytes_raw()).digest()
-        return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self.mac_secret(), text.encode(), hashlib.sha256).hexdigest()
+
+    def mac_secret(self) -> bytes:
+        """What challenges are marked with."""
+        own = hashlib.sha256(b"pockfarm challenge" + self.key.private_bytes_raw()).digest()
+        return self.challenge_secret or own
+
+    def introduce(self, root: str) -> ServerKey:
+        """A root's public key (raw, base64), endorsed for devices that know this key and no root."""
+        key_id = hashlib.sha256(base64.b64decode(root)).hexdigest()[:16]
+        signature = self.key.sign(pae(ROOT_TYPE, key_message(key_id, root)))
+        return ServerKey(key_id, root, self.key_id, base64.b64encode(signature).decode())
 
     def challenge(self, device_id: str) -> str:
         """Something fresh for one device to sign; it needs no storage."""
@@ -75,8 +88,8 @@ class Signer:
 def verify(public_key: str, signature: str, message: bytes) -> bool:
     """Whether `signature` (base64) is the Ed25519 signature of `message` by `public_key` (raw, base64)."""
     try:
-        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(public_key, validate=True))
-        key.verify(base64.b64decode(signature, validate=True), message)
+        key = Ed25519PublicKey.from_public_bytes(base64_bytes("public_key", public_key))
+        key.verify(base64_bytes("signature", signature), message)
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -87,9 +100,32 @@ def load_signer(path: Path, *, release_number: int) -> Signer:
     stored = _read_or_make(path)
     highest = max(int(stored["release_number"]), release_number)
     if highest != stored["release_number"]:
-        _replace(path, {**stored, "release_number": highest})
+        _keep_release(path, {**stored, "release_number": highest})
     key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(str(stored["private_key"])))
-    return Signer(key, highest)
+    return Signer(key, highest, base64.b64decode(str(stored.get("challenge_secret", ""))))
+
+
+def _keep_release(path: Path, body: dict[str, str | int]) -> None:
+    """A key file that is mounted read-only stays as it is: the settings say the number at each start."""
+    try:
+        _replace(path, body)
+    except OSError as error:
+        LOG.warning(
+            "%s cannot be written (%s): release number %s is not kept there", path, error, body["release_number"]
+        )
+
+
+def rotate(path: Path, following: Path) -> Signer:
+    """Put the key of another file in the place of this one, whose private half is gone then."""
+    old, new = load_signer(path, release_number=0), load_signer(following, release_number=0)
+    body: dict[str, str | int] = {
+        "private_key": base64.b64encode(new.key.private_bytes_raw()).decode(),
+        "release_number": max(old.release_number, new.release_number),
+        "challenge_secret": base64.b64encode(old.mac_secret()).decode(),
+    }
+    _replace(path, body)
+    following.unlink()
+    return load_signer(path, release_number=0)
 
 
 def _read_or_make(path: Path) -> dict[str, str | int]:

@@ -5,18 +5,21 @@ Devices trust the key that they enrolled with. A farm that silently made another
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
 from sqlalchemy import inspect, select, text, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.database.engine import Database
 from service.database.models import SigningKey
+from service.key_list import KEY_LIST_NAME, rooted
 from service.settings import Settings
 from service.signing import Signer, load_signer
 
+LOG = logging.getLogger(__name__)
 WAY_OUT = (
     "put the file back from a backup; if it is lost for good, `python -m service.admin new-signing-key` makes another, "
     "and every device has to enrol again with a new token"
@@ -62,13 +65,34 @@ def current_key(session: Session) -> SigningKey | None:
 
 def confirm(session: Session, signer: Signer, path: Path) -> None:
     """Record the key at the farm's first start; later, that it is still the same. Raises: SigningKeyLost."""
-    known = current_key(session)
-    if known is None:
-        session.add(SigningKey(key_id=signer.key_id, public_key=signer.public_key))
-    elif known.key_id != signer.key_id:
+    known = current_key(session) or _record(session, signer)
+    if known.key_id == signer.key_id:
+        return
+    listed = rooted(path.with_name(KEY_LIST_NAME))
+    if listed is None or signer.key_id not in listed.keys.good_at(time.time()):
         raise SigningKeyLost(
             f"{path} holds key {signer.key_id}, and this farm signs with key {known.key_id}: {WAY_OUT}"
         )
+
+    LOG.info("the farm signs with key %s from now on, which its root has listed", signer.key_id)
+    _retire(session)
+    session.add(SigningKey(key_id=signer.key_id, public_key=signer.public_key))
+
+
+def _retire(session: Session) -> None:
+    session.execute(update(SigningKey).where(SigningKey.retired_at.is_(None)).values(retired_at=time.time()))
+    session.flush()
+
+
+def _record(session: Session, signer: Signer) -> SigningKey:
+    """The farm's first key: of processes that start a farm together one writes it, and the others find it."""
+    try:
+        with session.begin_nested():
+            session.add(SigningKey(key_id=signer.key_id, public_key=signer.public_key))
+    except IntegrityError:
+        LOG.info("another process of this farm has recorded the signing key")
+    unretired = select(SigningKey).where(SigningKey.retired_at.is_(None)).order_by(SigningKey.created_at).limit(1)
+    return session.scalars(unretired).one()
 
 
 def replace_key(settings: Settings, database: Database) -> Signer:
@@ -80,7 +104,6 @@ def replace_key(settings: Settings, database: Database) -> Signer:
         )
     signer = load_signer(path, release_number=settings.release_number)
     with database.transaction() as session:
-        session.execute(update(SigningKey).where(SigningKey.retired_at.is_(None)).values(retired_at=time.time()))
-        session.flush()
+        _retire(session)
         session.add(SigningKey(key_id=signer.key_id, public_key=signer.public_key))
     return signer

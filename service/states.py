@@ -27,6 +27,8 @@ from service.database.models import (
 )
 from service.events import service as events
 from service.identifiers import clean_text
+from service.lanes.calls import call_device, call_for
+from service.webhooks.announcing import announce_end
 
 Row = Run | Attempt | Job | Device
 
@@ -97,7 +99,8 @@ ATTEMPT = Machine("attempt", Attempt, ATTEMPT_STATES, "leased",
     _T("fail", (*_HELD, "lost"), "failed", "device", "a report, or one that was refused", "finished_at, cause, code"),
     _T("cancel", (*_HELD, "lost"), "cancelled", "device", "it was told to stop", "finished_at, cause, code"),
     _T("give-up", (*_HELD, "lost"), "inconclusive", "device", "a report that says so", "finished_at, cause, code"),
-    _T("lose", _HELD, "lost", "sweeper, agent", "silence, a clock that ran out, a new session, a wish for other work",
+    _T("lose", _HELD, "lost", "sweeper, agent",
+       "silence, a clock that ran out, a new session, a wish for other work (from leased: it never arrived)",
        "finished_at, cause, code"),
 ))  # fmt: skip
 JOB = Machine("job", Job, JOB_STATES, "queued", ("succeeded", "failed", "cancelled", "expired"), (
@@ -141,9 +144,15 @@ def move(session: Session, row: Row, event: str, **said: Any) -> None:
     if found is None:
         raise IllegalTransition(machine.name, row.id, row.state, event)
     row.state = found.target
+    if isinstance(row, Device):
+        call_device(session, row.id)
+    elif isinstance(row, Run) and row.state == RUN.first:
+        call_for(session, row)
     if not isinstance(row, Device):
         if found.target in machine.ends:
             row.finished_at = time.time()
+            if not isinstance(row, Attempt):
+                announce_end(session, row)
         if event == "start":
             row.started_at = row.started_at or time.time()
     _tell(session, row, event, said)

@@ -16,29 +16,35 @@ from sqlalchemy.orm import Session
 from device_agents.wire.log_lines import bind
 from service.canary import sending as canaries
 from service.database.models import (
+    IS_QUEUED,
     LIVE_ATTEMPT_STATES,
     Attempt,
     Base,
     DashboardLink,
     DashboardSession,
     DeviceCredential,
-    EnrolmentToken,
     IdempotencyRecord,
     Job,
     Run,
 )
+from service.devices import tokens
 from service.farm import Farm
 from service.health.signs import Signs
 from service.jobs import claims
+from service.lanes.key import enter_queued
 from service.outbox import ring_after_commit
 from service.queue import COMPILE_TASK
+from service.result_log.log import log_results
 from service.runs import attempts
+from service.uploads import service as uploads
+from service.webhooks.courier import forget_deliveries
 
 LOG = logging.getLogger(__name__)
 BATCH = 100
+LANE_BATCH = 500
 OUTBOX_GRACE_S = 2.0
 SECRETS: tuple[type[Base], ...] = (
-    DashboardLink, DashboardSession, DeviceCredential, EnrolmentToken, IdempotencyRecord,
+    DashboardLink, DashboardSession, DeviceCredential, IdempotencyRecord,
 )  # fmt: skip
 FORGET_AFTER_S = 3600.0
 ABOUT = {"job_": "job", "run_": "run", "att_": "attempt"}
@@ -155,9 +161,19 @@ def expire_leases(farm: Farm) -> None:
     _each(farm, ids, expire)
 
 
+def fill_lanes(farm: Farm) -> None:
+    """Put runs into lanes that older code has queued, before or while this code came."""
+    is_there = select(Run.id).where(IS_QUEUED, Run.lane_id.is_(None)).limit(1)
+    with farm.database.read() as session:
+        count = LANE_BATCH if session.scalar(is_there) is not None else 0
+    while count == LANE_BATCH:
+        with farm.database.transaction() as session:
+            count = enter_queued(session, most=LANE_BATCH)
+
+
 def expire_runs(farm: Farm) -> None:
     """End runs that have waited too long for a device."""
-    is_late = (Run.state == "queued", Run.queue_deadline_at < time.time())
+    is_late = (IS_QUEUED, Run.queue_deadline_at < time.time())
     with farm.database.read() as session:
         ids = list(session.scalars(select(Run.id).where(*is_late).limit(BATCH)))
 
@@ -184,8 +200,13 @@ def send_canaries(farm: Farm) -> None:
     _each(farm, canaries.due(farm), give)
 
 
+def note_key_uses(farm: Farm) -> None:
+    """Write when keys were last used in this process."""
+    farm.key_uses.write(farm.database)
+
+
 def forget_secrets(farm: Farm) -> None:
-    """Delete links, sessions, credentials, tokens and idempotency records an hour after they ran out."""
+    """Delete links, sessions, credentials and idempotency records an hour after they ran out."""
     before = time.time() - FORGET_AFTER_S
     with farm.database.read() as session:
         stale = [table for table in SECRETS if session.scalar(_stale(table, before)) is not None]
@@ -194,13 +215,32 @@ def forget_secrets(farm: Farm) -> None:
             session.execute(delete(table).where(table.__table__.c.expires_at < before))
 
 
+def forget_tokens(farm: Farm) -> None:
+    """Delete enrolment tokens that ran out a season ago."""
+    with farm.database.read() as session:
+        is_due = tokens.is_to_be_forgotten(session)
+    if is_due:
+        with farm.database.transaction() as session:
+            tokens.forget(session)
+
+
+def forget_uploads(farm: Farm) -> None:
+    """Delete uploads that got no bytes for long."""
+    uploads.forget_expired(farm)
+
+
+def collect_garbage(farm: Farm) -> None:
+    """Remove stored files that nothing refers to, a few in each sweep."""
+    farm.garbage.advance()
+
+
 def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]
     return select(table.__table__.c.expires_at).where(table.__table__.c.expires_at < before).limit(1)
 
 
 STEPS: tuple[Callable[[Farm], None], ...] = (
-    ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, expire_runs, send_canaries,
-    forget_secrets,
+    ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, fill_lanes, expire_runs, send_canaries,
+    note_key_uses, forget_secrets, forget_tokens, forget_deliveries, forget_uploads, log_results, collect_garbage,
 )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from celery.signals import setup_logging, worker_init, worker_ready, worker_shut
 
 from device_agents.wire.service_manager import tell_manager
 from service.database.schema import refuse_other_schema
-from service.health.signs import INTERVAL_S, give_sign_to
+from service.health.signs import ThreadedSigns
 from service.logs import set_up_logs
 from service.queue import COMPILE_TASK, CeleryQueue, make_celery
 from service.settings import Settings
@@ -48,32 +47,7 @@ for name, function in TASK_FUNCTIONS.items():
     app.task(function, name=name)
 
 
-class Sign:
-    """Says in the database too that the worker lives, for parts of the farm on other machines.
-
-    By a thread: a database that hangs must not look like a worker that does. One at a time.
-    """
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._given_at = -INTERVAL_S
-
-    def give(self) -> None:
-        """Begin to say so, unless that was just done, or is still under way."""
-        is_due = time.monotonic() - self._given_at >= INTERVAL_S
-        if is_due and (self._thread is None or not self._thread.is_alive()):
-            self._given_at = time.monotonic()
-            self._thread = threading.Thread(target=self._give, name="sign", daemon=True)
-            self._thread.start()
-
-    def _give(self) -> None:
-        try:
-            give_sign_to(SETTINGS.database, "worker")
-        except Exception:  # whatever a driver raises: the file has been touched, and the next time may do
-            LOG.exception("could not give a sign of life")
-
-
-SIGN = Sign()
+SIGNS = ThreadedSigns(SETTINGS.database, "worker")
 
 
 @setup_logging.connect  # type: ignore[untyped-decorator]
@@ -121,7 +95,7 @@ def tend() -> None:
         LOG.error("process %d has stopped in the middle of a compile: killed, so that another takes its place", pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    SIGN.give()
+    SIGNS.give()
     _recovery[:] = [one for one in _recovery if one.poll() is None]
     if not _recovery and any_dead(root_of(SETTINGS.state)):
         words = [sys.executable, "-m", "workers.recovery"]

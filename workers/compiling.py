@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import queue
+import resource
 import shutil
 import signal
 import stat
@@ -27,6 +28,7 @@ from compiler.external import MAX_LISTING_BYTES, Listing
 from device_agents.wire import Cause, log_lines
 from service.bundles.archive import BadBundle, read_bundle
 from service.database.engine import Database
+from service.database.models import HOME
 from service.jobs import claims
 from service.settings import Settings
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage
@@ -66,6 +68,8 @@ class Compile:
     """An empty private folder, of its owner's to remove."""
     last: dict[str, Any] = field(default_factory=dict)
     """The newest line of the child."""
+    cpu_s: float = 0.0
+    """Processor time of the child and those that it waited for."""
     is_hung: bool = False
     """It gave no sign of life, and was killed for that."""
 
@@ -84,8 +88,12 @@ class Compile:
     def _run_in(self, folder: Path) -> None:
         self._write_order(folder)
         with (folder / "log").open("w+b") as log:
-            with self._child(folder, log) as child:
-                in_time = self._attend(child)
+            before_s = _children_cpu_s()
+            try:
+                with self._child(folder, log) as child:
+                    in_time = self._attend(child)
+            finally:
+                self.cpu_s = _children_cpu_s() - before_s
             tail = _tail(log)
         if self.last.get("event") == "done" and child.returncode == 0:
             self._keep_bundle(folder / BUNDLE, str(self.last.get("digest")))
@@ -98,7 +106,8 @@ class Compile:
 
     def _write_order(self, folder: Path) -> None:
         settings = self.settings
-        settings.cache_folder.mkdir(parents=True, exist_ok=True)
+        cache = cache_of(settings, self.claim.organisation_id)
+        cache.mkdir(parents=True, exist_ok=True)
         (folder / "home").mkdir()
         locations = self._write_source(folder)
         Order(
@@ -106,7 +115,7 @@ class Compile:
             plan_json=self.claim.plan_json,
             spec_json=self.claim.spec_json,
             target=self.claim.target,
-            cache_folder=str(settings.cache_folder),
+            cache_folder=str(cache),
             memory_bytes=settings.compile_memory_bytes,
             cpu_s=int(settings.compile_s * (os.cpu_count() or 1)),
             file_bytes=settings.compile_file_bytes,
@@ -143,7 +152,7 @@ class Compile:
         child = subprocess.Popen(
             [sys.executable, "-m", "workers.compile_child", str(folder), str(os.getpid())],
             cwd=folder,
-            env=_environment(folder, self.settings),
+            env=_environment(folder, cache_of(self.settings, self.claim.organisation_id)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -218,6 +227,7 @@ class Compile:
 
     def _in_transaction(self, act: Callable[[Session], None]) -> None:
         with self.database.transaction() as session:
+            claims.spend(session, self.claim, self.cpu_s)
             act(session)
 
     def _keep_bundle(self, path: Path, digest: str) -> None:
@@ -232,13 +242,24 @@ class Compile:
         self._record(lambda session: claims.fail(session, self.claim, failure, attempts=attempts))
 
 
-def _environment(folder: Path, settings: Settings) -> dict[str, str]:
+def cache_of(settings: Settings, organisation_id: str) -> Path:
+    """Where kernels of an organisation's compiles are kept: how long a compile takes tells what was compiled before."""
+    whole = settings.cache_folder
+    return whole if organisation_id == HOME else whole / "organisations" / organisation_id
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _environment(folder: Path, cache: Path) -> dict[str, str]:
     """Nothing of the worker's own (keys, URLs): an empty home, the cache, and where Python finds us."""
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     return kept | {
         "HOME": str(folder / "home"),
         "TMPDIR": str(folder),
-        "POCKFARM_CACHE_DIR": str(settings.cache_folder),
+        "POCKFARM_CACHE_DIR": str(cache),
         "PYTHONPATH": str(ROOT),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -8,6 +8,7 @@ from functools import cache
 
 from device_agents.wire.log_lines import bind, note
 from service.database.engine import Database
+from service.garbage.holding import Holder
 from service.jobs import claims
 from service.outbox import Bell
 from service.queue import CeleryQueue
@@ -34,8 +35,10 @@ def tools() -> Tools:
     """This process's tools."""
     settings = Settings()
     database = Database(settings.database)
-    database.after_commit = Bell(database, CeleryQueue(settings)).after_commit
-    return Tools(settings, database, open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url))
+    database.after_commit.append(Bell(database, CeleryQueue(settings)).after_commit)
+    storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)
+    database.holder = Holder(storage)
+    return Tools(settings, database, storage)
 
 
 def _claim(kit: Tools, job_id: str, worker: str) -> claims.Claim | None:

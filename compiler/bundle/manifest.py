@@ -16,6 +16,9 @@ from compiler.stages import CompiledStep
 from compiler.step.training import Term
 from compiler.values import Value
 
+CHECKPOINTS = 1
+"""Version of the checkpoints of unfinished runs that the runtime writes and goes on from (run_position.c)."""
+
 
 def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[str, str]) -> dict[str, Any]:
     """What the farm and an agent need to know before they unpack a bundle (docs/contracts.md)."""
@@ -48,6 +51,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
             "peak_bytes": memory.arena_bytes + state_bytes,
         },
         "micro_batches": step.optimizer.micro_batches,
+        "checkpoints": CHECKPOINTS,
         "kernels": [_kernel(call, step.choices) for call in calls_of_step(step)],
     }
 

@@ -37,6 +37,7 @@ typedef struct {
     size_t entry_count, entry_room;
     int64_t *state_begin; /* -1: not in this file */
     pf_match *match;
+    pf_unfinished *unfinished;
     char channels[32]; /* of its optimizer state, as its metadata says */
     char name[MAX_NAME_BYTES], text[MAX_NAME_BYTES];
 } reader;
@@ -123,6 +124,8 @@ static pf_status scan_metadata(reader *file, pf_progress *progress) {
         if (strcmp(file->name, "step") == 0) PF_TRY(scan_count(file, &progress->steps));
         if (strcmp(file->name, "channels") == 0) snprintf(file->channels, sizeof file->channels, "%s", file->text);
         if (strcmp(file->name, "optimizer_start") == 0) PF_TRY(scan_count(file, &progress->optimizer_start));
+        if (strcmp(file->name, "key") == 0) snprintf(file->unfinished->key, PF_KEY_BYTES, "%s", file->text);
+        if (strcmp(file->name, "position") == 0) snprintf(file->unfinished->position, PF_POSITION_BYTES, "%s", file->text);
     } while (pf_scan_maybe(scan, ','));
     return pf_scan_expect(scan, '}') ? PF_OK : malformed(file, "__metadata__ is not closed");
 }
@@ -195,7 +198,12 @@ static pf_status scan_tensor(reader *file) {
         file->match->taken += is_parameter(&image->states[i]);
         is_ours = true;
     }
-    if (!is_ours) ignore_tensor(file->match, file->name);
+    if (!is_ours && strcmp(file->name, PF_BEST_NAME) == 0) {
+        file->unfinished->best_offset = file->data_offset + (uint64_t)tensor.begin;
+        file->unfinished->best_bytes = (uint64_t)(tensor.end - tensor.begin);
+    } else if (!is_ours) {
+        ignore_tensor(file->match, file->name);
+    }
     return PF_OK;
 }
 
@@ -289,16 +297,41 @@ static pf_status load_all(reader *file, unsigned char *memory, bool *found, pf_p
     return PF_OK;
 }
 
-pf_status pf_checkpoint_read(unsigned char *memory, const char *path, bool *found, pf_progress *progress, pf_match *match) {
+pf_status pf_checkpoint_read(unsigned char *memory, const char *path, bool *found, pf_progress *progress, pf_match *match,
+                             pf_unfinished *unfinished) {
     static reader file;
     pf_status status;
     memset(&file, 0, sizeof file);
     memset(match, 0, sizeof *match);
+    memset(unfinished, 0, sizeof *unfinished);
     file.path = path;
     file.match = match;
+    file.unfinished = unfinished;
     PF_TRY(pf_open_file(PF_WEIGHTS, path, &file.descriptor, &file.file_bytes));
     status = load_all(&file, memory, found, progress);
     if (file.scratch_bytes) munmap(file.entries, file.scratch_bytes);
     close(file.descriptor);
+    return status;
+}
+
+static pf_status copy_best(int descriptor, const char *path, const pf_unfinished *unfinished, pf_new_file *file) {
+    for (uint64_t done = 0; done < unfinished->best_bytes; done += PF_STAGING_BYTES) {
+        uint64_t left = unfinished->best_bytes - done;
+        size_t now = left < PF_STAGING_BYTES ? (size_t)left : PF_STAGING_BYTES;
+        PF_TRY(pf_read_at(PF_WEIGHTS, path, descriptor, pf_staging, now, unfinished->best_offset + done));
+        PF_TRY(pf_new_file_write(file, pf_staging, now));
+    }
+    return pf_new_file_commit(file);
+}
+
+pf_status pf_checkpoint_take_best(const char *path, const pf_unfinished *unfinished, const char *to) {
+    static pf_new_file file;
+    int descriptor;
+    uint64_t size;
+    PF_TRY(pf_open_file(PF_WEIGHTS, path, &descriptor, &size));
+    pf_status status = pf_new_file_open(&file, to);
+    if (status == PF_OK) status = copy_best(descriptor, path, unfinished, &file);
+    if (status != PF_OK) pf_new_file_discard(&file);
+    close(descriptor);
     return status;
 }

@@ -59,14 +59,19 @@ pf_status pf_new_file_write(pf_new_file *file, const void *data, size_t bytes) {
     return PF_OK;
 }
 
-pf_status pf_new_file_commit(pf_new_file *file) {
-    int failed = fsync(file->descriptor) != 0 && errno != EINVAL && errno != EROFS;
+static pf_status put_in_place(pf_new_file *file, int failed) {
     failed |= close(file->descriptor) != 0;
     file->descriptor = -1;
     if (failed || rename(file->temporary, file->path) != 0)
         return pf_fail(PF_LIMITS, "limits.disk", "%s: cannot put in place: %s", file->path, strerror(errno));
     return PF_OK;
 }
+
+pf_status pf_new_file_commit(pf_new_file *file) {
+    return put_in_place(file, fsync(file->descriptor) != 0 && errno != EINVAL && errno != EROFS);
+}
+
+pf_status pf_new_file_place(pf_new_file *file) { return put_in_place(file, 0); }
 
 void pf_new_file_discard(pf_new_file *file) {
     if (file->descriptor >= 0) close(file->descriptor);

@@ -24,6 +24,7 @@ typedef struct {
 pf_status pf_new_file_open(pf_new_file *file, const char *path);
 pf_status pf_new_file_write(pf_new_file *file, const void *data, size_t bytes);
 pf_status pf_new_file_commit(pf_new_file *file);
+pf_status pf_new_file_place(pf_new_file *file); /* the same without waiting for the disk */
 void pf_new_file_discard(pf_new_file *file);
 
 #endif

@@ -19,12 +19,21 @@ static pf_status run_command(const pf_options *options, pf_step *step, const pf_
     return PF_OK;
 }
 
+/* The checkpoint of an unfinished run holds what training changed, over the weights that the run began with. */
+static pf_status load(const pf_options *options, pf_step *step) {
+    const char *files[PF_MAX_WEIGHTS];
+    int count = options->weights_count;
+    for (int i = 0; i < count; i++) files[i] = options->weights[i];
+    if (options->resume) files[count++] = options->resume;
+    return pf_load(step, files, count);
+}
+
 static pf_status run_with_step(const pf_options *options, pf_step *step) {
     static pf_data data;
     data.seed = options->seed;
     pf_set_seed(step, options->seed);
     data.sequential = options->sequential || options->command == PF_EVAL || options->command == PF_INFER;
-    PF_TRY(pf_load(step, options->weights, options->weights_count));
+    PF_TRY(load(options, step));
     for (int i = 0; i < options->weights_count; i++) pf_tell_match(options->weights[i], pf_loaded(step, i));
     if (options->command != PF_EXPORT) PF_TRY(pf_data_open(&data, options->inputs, options->command == PF_INFER ? NULL : options->labels));
     pf_status status = run_command(options, step, &data);

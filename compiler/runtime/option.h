@@ -25,6 +25,8 @@ typedef struct {
     int64_t eval_every, patience; /* 0: not given */
     double min_delta, explosion_factor;
     bool save_best;
+    const char *checkpoint, *checkpoint_key, *resume;
+    double checkpoint_every_s; /* negative: not given */
 } pf_options;
 
 #define PF_ON(command) (1u << (command))

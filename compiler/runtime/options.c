@@ -10,7 +10,7 @@ const char pf_usage[] =
     "step info\n"
     "step profile --weights W [data] [--steps N] [--warmup K] [--order O] [--batch-seed S] [cores]\n"
     "step train   --weights W data --steps N [--batch-seed S] [--order O] [--learning-rate R] [schedule] [validation]\n"
-    "             [--explosion-factor E] [--save F] [cores]\n"
+    "             [--explosion-factor E] [--save F] [checkpoints] [cores]\n"
     "step eval    --weights W data [cores]\n"
     "step infer   --weights W data --out F.npy [cores]\n"
     "step export  --weights W --out F\n"
@@ -22,6 +22,8 @@ const char pf_usage[] =
     "            [--eval-every N] [--patience K] [--min-delta D] [--save-best]: every N steps (default: once an epoch);\n"
     "            ends after K in a row whose loss is not lower by more than D; --save-best: what had the lowest loss\n"
     "--explosion-factor: a run whose loss is above E times what it was has diverged (default 100; 0: only if no number)\n"
+    "checkpoints: [--checkpoint F [--checkpoint-every S] [--checkpoint-key K]] [--resume F]: all that the run needs to go on, in F\n"
+    "             every S seconds (default 300) and when stopped; --resume goes on from one, of the same key, data and options\n"
     "cores: [--threads T] [--pin auto|off|LIST] [--spare-core]: auto keeps to the fastest cores where cores differ,\n"
     "       a LIST such as 4-7 or 0,2 gives each thread its own; --spare-core leaves one core to the rest of the system\n"
     "--weights may be repeated: a tensor comes from the last file that has it. --order is shuffled or sequential.\n";
@@ -135,7 +137,7 @@ static pf_status need_all(const pf_options *options) {
 pf_status pf_options_parse(pf_options *options, int count, char **arguments) {
     int command = 0;
     *options = (pf_options){.learning_rate = -1.0, .warmup = -1, .schedule = -1, .warmup_steps = -1, .final_ratio = -1.0,
-                            .explosion_factor = PF_EXPLOSION_FACTOR};
+                            .explosion_factor = PF_EXPLOSION_FACTOR, .checkpoint_every_s = -1.0};
     if (count < 2) return pf_bad_usage("no command%s%s", "; `step --help` lists them", "");
     while (command < COMMANDS && strcmp(arguments[1], command_names[command]) != 0) command++;
     if (command == COMMANDS) return pf_bad_usage("no command '%.80s'%s", arguments[1], "; `step --help` lists them");

@@ -122,7 +122,7 @@ pf_status pf_load(pf_step *step, const char *const *paths, int count) {
     step->micro_batch = 0;
     pf_progress progress = {step->steps_done, -1};
     for (int i = 0; i < count && status == PF_OK; i++)
-        status = pf_checkpoint_read(step->memory, paths[i], found, &progress, &step->matches[i]);
+        status = pf_checkpoint_read(step->memory, paths[i], found, &progress, &step->matches[i], &step->unfinished);
     step->steps_done = progress.steps;
     step->optimizer_start = optimizer_start(&progress);
     if (status == PF_OK) status = check_found(found);
@@ -134,6 +134,11 @@ const pf_match *pf_loaded(const pf_step *step, int file) { return &step->matches
 
 pf_status pf_save(pf_step *step, const char *path, pf_save_set what) {
     return pf_checkpoint_write(step->memory, path, what, (pf_progress){step->steps_done, step->optimizer_start});
+}
+
+pf_status pf_save_unfinished(pf_step *step, const char *path, const pf_unfinished *unfinished, const char *best) {
+    pf_progress progress = {step->steps_done, step->optimizer_start};
+    return pf_checkpoint_write_unfinished(step->memory, path, progress, unfinished, best);
 }
 
 static void *at(const pf_step *step, uint64_t offset) { return offset == PF_NOWHERE ? NULL : step->memory + offset; }

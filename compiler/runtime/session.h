@@ -2,6 +2,7 @@
 #ifndef POCKFARM_SESSION_H
 #define POCKFARM_SESSION_H
 
+#include "checkpoint.h"
 #include "cores.h"
 #include "image.h"
 
@@ -16,6 +17,7 @@ struct pf_step {
     double learning_rate;
     uint64_t seed; /* of random generators */
     pf_match matches[PF_MAX_WEIGHTS]; /* of the last load, by file */
+    pf_unfinished unfinished; /* what the last file of the last load says of its run */
 };
 
 /* The program that trains on the next micro-batch. */
@@ -33,5 +35,8 @@ pf_status pf_run_call(pf_step *step, const pf_program *program, uint32_t index);
 
 /* `pf_train_step` that takes a loss that is not finite as it comes: a profile measures time, not learning. */
 pf_status pf_run_train(pf_step *step, float *loss);
+
+/* Write a checkpoint of the unfinished run at hand; see `pf_checkpoint_write_unfinished`. */
+pf_status pf_save_unfinished(pf_step *step, const char *path, const pf_unfinished *unfinished, const char *best);
 
 #endif

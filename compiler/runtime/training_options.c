@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "checkpoint.h"
 #include "failure.h"
 #include "image.h"
 
@@ -71,6 +72,23 @@ static pf_status take_explosion_factor(pf_options *options, const char *name, co
     return pf_take_number(&options->explosion_factor, name, value, 0.0, INFINITY);
 }
 
+static pf_status take_checkpoint(pf_options *options, const char *name, const char *value) {
+    return pf_take_once(&options->checkpoint, name, value);
+}
+
+static pf_status take_checkpoint_key(pf_options *options, const char *name, const char *value) {
+    if (strlen(value) >= PF_KEY_BYTES) return pf_bad_usage("%s is longer than 128 bytes%s", name, "");
+    return pf_take_once(&options->checkpoint_key, name, value);
+}
+
+static pf_status take_checkpoint_every(pf_options *options, const char *name, const char *value) {
+    return pf_take_number(&options->checkpoint_every_s, name, value, 0.0, 1e6);
+}
+
+static pf_status take_resume(pf_options *options, const char *name, const char *value) {
+    return pf_take_once(&options->resume, name, value);
+}
+
 enum { TRAIN = PF_ON(PF_TRAIN_COMMAND) };
 
 const pf_option pf_training_options[] = {
@@ -88,6 +106,10 @@ const pf_option pf_training_options[] = {
     {"--min-delta", TRAIN, take_min_delta, false},
     {"--save-best", TRAIN, take_save_best, true},
     {"--explosion-factor", TRAIN, take_explosion_factor, false},
+    {"--checkpoint", TRAIN, take_checkpoint, false},
+    {"--checkpoint-key", TRAIN, take_checkpoint_key, false},
+    {"--checkpoint-every", TRAIN, take_checkpoint_every, false},
+    {"--resume", TRAIN, take_resume, false},
 };
 const size_t pf_training_option_count = sizeof pf_training_options / sizeof *pf_training_options;
 
@@ -103,6 +125,10 @@ static pf_status check_schedule(const pf_options *options) {
 pf_status pf_check_training_options(const pf_options *options) {
     bool files = false;
     PF_TRY(check_schedule(options));
+    if (options->checkpoint_every_s >= 0 && !options->checkpoint)
+        return pf_bad_usage("%s needs --checkpoint F%s", "--checkpoint-every", "");
+    if (options->resume && options->weights_count == PF_MAX_WEIGHTS)
+        return pf_bad_usage("%s is one more file than the eight of --weights%s", "--resume", "; give fewer");
     for (int i = 0; i < PF_MAX_INPUTS; i++) files |= options->eval_inputs[i] != NULL;
     for (int i = 0; i < PF_MAX_LABELS; i++) files |= options->eval_labels[i] != NULL;
     if (files && options->validation > 0)

@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -33,9 +34,8 @@ from device_agents.errors import (
 )
 from device_agents.farm.clock import ClockWatch, seconds_of
 from device_agents.farm.state import Identity, StateFolder, public_key_text, sign
-from device_agents.farm.trust import accept_keys
+from device_agents.farm.trust import believed
 from device_agents.wire import (
-    Assignment,
     Blob,
     Challenge,
     ChallengeRequest,
@@ -43,11 +43,14 @@ from device_agents.wire import (
     DeviceDescription,
     EnrolRequest,
     EnrolResponse,
+    Envelope,
     EventBatch,
     EventsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     LeaseRequest,
+    Outcome,
+    OwnDataset,
     ProtocolError,
     RenewRequest,
     ReportResponse,
@@ -78,6 +81,10 @@ class FarmClient:
         self.description = description
         self._clock = ClockWatch()
 
+    def describe_own_data(self, datasets: tuple[OwnDataset, ...]) -> None:
+        """What the device says of its own data sets from now on, to whom it enrols with or renews at."""
+        self.description = replace(self.description, own_datasets=datasets)
+
     def enrol(self, token: str) -> Identity:
         """Trade a one-time token for an identity, and keep it. Raises: `EnrolmentError`, `FarmError`."""
         key = self.state.device_key()
@@ -88,10 +95,12 @@ class FarmClient:
             mine = self.description.device_class
             hint = f"make a new enrolment token for any device, or for class {mine}, on the farm"
             raise EnrolmentError(f"the farm refused to enrol this device, a {mine}: {error}; {hint}") from None
-        keys = {key.key_id: key.public_key for key in answer.credential.server_keys}
-        if not keys:
-            raise EnrolmentError("the farm sent no signing key, so no assignment could be trusted")
-        identity = Identity(answer.device_id, self.server, keys)
+        offered = answer.credential
+        keys = {key.key_id: key.public_key for key in offered.server_keys}
+        root = offered.root.public_key if offered.root else None
+        identity = believed(Identity(answer.device_id, self.server, keys, root=root), offered)
+        if not identity.trusted_at(time.time()):
+            raise EnrolmentError("the farm sent no signing key that is good now, so no assignment could be trusted")
         self.state.save_identity(identity)
         self.state.save_credential(answer.credential)
         return identity
@@ -105,16 +114,19 @@ class FarmClient:
             except (Refused, Unauthorized) as error:
                 message = f"the farm does not accept device {identity.device_id} any more: {error}"
                 raise EnrolmentError(f"{message}; enrol again with a new token and state folder") from None
-            keys = accept_keys(identity.trusted_keys, credential.server_keys)
-            if keys != identity.trusted_keys:
-                self.state.save_identity(Identity(identity.device_id, identity.server, keys, identity.highest_release))
+            now_believed = believed(identity, credential)
+            if now_believed != identity:
+                self.state.save_identity(now_believed)
             self.state.save_credential(credential)
 
     def trusts_farm(self) -> bool:
         """Whether the key that the farm signs with now is one that this device trusts."""
         identity, credential = self.state.identity(), self.state.credential()
         offered = credential.server_keys if credential else ()
-        return identity is None or not offered or any(key.key_id in identity.trusted_keys for key in offered)
+        if identity is None or not offered:
+            return True
+        trusted = identity.trusted_at(time.time())
+        return any(key.key_id in trusted for key in offered)
 
     def clock_is_wrong(self) -> bool:
         """Whether our clock was off by more than assignments bear, at the farm's last answer."""
@@ -133,12 +145,16 @@ class FarmClient:
             raise Refused(f"GET /healthz: {answer.status} {answer.reason}, and no farm's time", status=answer.status)
         return now - farm_s - 0.5  # the header has whole seconds
 
-    def lease(self, request: LeaseRequest) -> Assignment | None:
-        """Wait for work, up to `request.wait_s`. None: there is none."""
+    def lease(self, request: LeaseRequest) -> Envelope | None:
+        """Wait for work, up to `request.wait_s`: an assignment that nobody has verified yet. None: there is none."""
         timeout_s = request.wait_s + LONG_POLL_GRACE_S
         return self._authorized(
-            lambda: self._post(wire.LEASE_PATH, request, Assignment, timeout_s=timeout_s, none_on=204)
+            lambda: self._post(wire.LEASE_PATH, request, Envelope, timeout_s=timeout_s, none_on=204)
         )
+
+    def refuse(self, outcome: Outcome) -> None:
+        """Tell the farm that what it gave last is not taken, and why."""
+        self._authorized(lambda: self._exchange("POST", wire.REFUSAL_PATH, dumps(outcome)))
 
     def heartbeat(self, lease_token: str, request: HeartbeatRequest) -> HeartbeatResponse:
         path = attempt_path(wire.HEARTBEAT_PATH, lease_token)
@@ -155,6 +171,10 @@ class FarmClient:
 
     def send_weights(self, lease_token: str, file: Path, digest: str) -> None:
         path = attempt_path(wire.WEIGHTS_PATH, lease_token)
+        self._authorized(lambda: self._put_file(path, file, digest))
+
+    def send_checkpoint(self, lease_token: str, file: Path, digest: str) -> None:
+        path = attempt_path(wire.CHECKPOINT_PATH, lease_token)
         self._authorized(lambda: self._put_file(path, file, digest))
 
     def download(self, blob: Blob, to: Path, *, should_stop: Callable[[], Stopped | None]) -> None:

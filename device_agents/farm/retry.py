@@ -7,6 +7,8 @@
 | download                | 5         | 0.5 s doubling to 10 s, from the start   |
 | events                  | for ever while the run lasts, once more at its end | 0.5 s doubling to 10 s |
 | heartbeat               | for ever, each interval | the interval, one try each |
+| refusal                 | 5, then the lease runs out               | 0.5 s doubling to 10 s |
+| checkpoint              | 5, then the next one                       | 0.5 s doubling to 10 s |
 | weights and report      | 5, then the spool; again before each lease         | 0.5 s doubling to 10 s |
 
 `Retry-After` of an answer replaces the computed wait, up to 120 s. A 401 renews the credential once per call and is not

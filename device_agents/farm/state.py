@@ -2,6 +2,7 @@
 
 device-key          Ed25519 private key, raw, base64; made here, never leaves
 identity.json       device id, farm URL, trusted server keys, highest release seen per key
+used.json           assignments that were taken, until they expire: none is taken twice
 credential.json     the short-lived bearer token; rewritten at each renewal
 agent.lock          held by the running agent: one agent per folder
 alive               touched every two seconds by the running agent
@@ -14,16 +15,21 @@ from __future__ import annotations
 import base64
 import fcntl
 import os
+import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Optional
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from device_agents.errors import EnrolmentError
-from device_agents.wire import Credential, Envelope, ProtocolError, Signature, dumps, loads, pae
+from device_agents.wire import Credential, Envelope, KeyList, ProtocolError, Signature, dumps, loads, pae
+
+_PROGRAM = re.compile(r"program-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,25 @@ class Identity:
     """Key id -> raw public key, base64."""
     highest_release: Mapping[str, int] = field(default_factory=dict)
     """Key id -> highest release number seen (the ratchet against rollback)."""
+    # Python 3.9 reads these annotations too (`get_type_hints`), and knows no `|` of types.
+    root: Optional[str] = None  # noqa: UP045
+    """The farm's root, raw public key, base64: then the keys that it has listed are trusted, not `trusted_keys`."""
+    key_list: Optional[KeyList] = None  # noqa: UP045
+    """The newest that the root has signed."""
+
+    def trusted_at(self, now: float) -> Mapping[str, str]:
+        """The keys that may sign an assignment now: key id -> raw public key, base64."""
+        if self.root is None:
+            return self.trusted_keys
+        return self.key_list.good_at(now) if self.key_list else {}
+
+
+@dataclass(frozen=True)
+class Used:
+    """What was taken before."""
+
+    until: Mapping[str, float] = field(default_factory=dict)
+    """When what is known by this mark is of no use to anybody any more."""
 
 
 class StateFolder:
@@ -95,6 +120,23 @@ class StateFolder:
                 return
             self.save_identity(replace(identity, highest_release={**identity.highest_release, key_id: release_number}))
 
+    def use(self, mark: str, *, expires_at: float, now: float) -> bool:
+        """Remember that this was taken, on disk, before anything is done with it; False: it was taken before."""
+        with self.locked("identity"):
+            path = self.path / "used.json"
+            try:
+                known = loads(Used, path.read_bytes()).until
+            except FileNotFoundError:
+                known = {}
+            except ProtocolError as error:
+                message = f"{path} is damaged ({error}): what this board took before is not known any more"
+                raise EnrolmentError(f"{message}; delete the state folder and enrol again") from None
+            if mark in known:
+                return False
+            kept = {one: until for one, until in known.items() if until >= now}
+            self.write("used.json", dumps(Used({**kept, mark: expires_at})))
+            return True
+
     def write(self, name: str, data: bytes) -> None:
         """Replace one file: written beside it with mode 0600, flushed to disk, renamed."""
         path = self.path / name
@@ -105,6 +147,15 @@ class StateFolder:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+
+    def forget_programs(self, *, running: Path) -> None:
+        """Remove what one-file agents of before laid out here (`unpack.py`), but the newest: it is the way back.
+
+        Only while the agent's lock is held: an agent at work starts its processes from its own folder.
+        """
+        found = [path for path in self.path.glob("program-*") if _PROGRAM.fullmatch(path.name) and path != running]
+        for path in sorted(found, key=lambda path: path.stat().st_mtime)[:-1]:
+            shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
     def locked(self, name: str, *, wait: bool = True) -> Iterator[None]:

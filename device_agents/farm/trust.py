@@ -1,10 +1,11 @@
-"""What a device believes: the checks that an assignment passes before one byte of its bundle is made executable."""
+"""What a device believes: the checks that an assignment passes before anything of it is done."""
 
 from __future__ import annotations
 
-import base64
-import binascii
+import hashlib
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -13,74 +14,124 @@ from device_agents.errors import Untrusted
 from device_agents.farm.state import Identity
 from device_agents.wire import (
     ASSIGNMENT_TYPE,
+    KEY_LIST_TYPE,
     KEY_TYPE,
+    ROOT_TYPE,
     Assignment,
+    Credential,
     DeviceDescription,
     Envelope,
+    KeyList,
     ProtocolError,
     ServerKey,
-    Statement,
+    base64_bytes,
     key_message,
     loads,
     pae,
 )
 
+log = logging.getLogger("device_agents")
+
 CLOCK_TOLERANCE_S = 120.0
 
 
 def verify_assignment(
-    assignment: Assignment, identity: Identity, description: DeviceDescription, *, now: float
-) -> tuple[Statement, str]:
-    """The statement that a trusted key signed for this attempt, and the key's id.
+    envelope: Envelope, identity: Identity, description: DeviceDescription, *, now: float
+) -> tuple[Assignment, str]:
+    """The assignment that a trusted key signed, all of it, for this device and now; and the key's id.
 
-    Checks, in this order: signature by a known key, not before, expiry, release ratchet, device, class, target, and
-    that the assignment says the same as the statement (run, attempt, digests, size).
+    Checks, in this order: signature by a known key, not before, expiry, release ratchet, device, class, target.
 
     Raises: `Untrusted` with code `envelope.<what>`.
     """
-    statement, key_id = open_envelope(assignment.envelope, identity.trusted_keys)
-    _check_time(statement, now)
-    _check_release(statement, identity.highest_release.get(key_id, -1))
-    _check_device(statement, identity, description)
-    _check_same(assignment, statement)
-    return statement, key_id
+    assignment, key_id = open_envelope(envelope, identity.trusted_at(now))
+    _check_time(assignment, now)
+    _check_release(assignment, max(identity.highest_release.values(), default=-1))
+    _check_device(assignment, identity, description)
+    return assignment, key_id
 
 
-def open_envelope(envelope: Envelope, trusted_keys: Mapping[str, str]) -> tuple[Statement, str]:
+def open_envelope(envelope: Envelope, trusted_keys: Mapping[str, str]) -> tuple[Assignment, str]:
     """Verify the signature, then, only then, parse the payload. Raises: `Untrusted`."""
-    if envelope.payloadType != ASSIGNMENT_TYPE:
-        raise Untrusted("envelope.type", f"payload type {envelope.payloadType!r:.80}, expected {ASSIGNMENT_TYPE}")
+    payload, key_id = open_bytes(envelope, ASSIGNMENT_TYPE, trusted_keys)
+    try:
+        return loads(Assignment, payload), key_id
+    except ProtocolError as error:
+        message = f"the signed payload is no assignment that this agent knows: {error}"
+        raise Untrusted("envelope.payload", message, hint="update the agent") from None
+
+
+def open_bytes(envelope: Envelope, payload_type: str, trusted_keys: Mapping[str, str]) -> tuple[bytes, str]:
+    """What a trusted key has signed as this type, and that key's id. Raises: `Untrusted`."""
+    if envelope.payloadType != payload_type:
+        raise Untrusted("envelope.type", f"payload type {envelope.payloadType!r:.80}, expected {payload_type}")
     try:
         payload = envelope.payload_bytes()
     except ProtocolError as error:
         raise Untrusted("envelope.payload", str(error)) from None
-    key_id = _verified_by(envelope, payload, trusted_keys)
-    try:
-        return loads(Statement, payload), key_id
-    except ProtocolError as error:
-        raise Untrusted("envelope.payload", f"signed payload is not a statement: {error}") from None
+    return payload, _verified_by(envelope, payload, trusted_keys)
 
 
 def _verified_by(envelope: Envelope, payload: bytes, trusted_keys: Mapping[str, str]) -> str:
-    known = [signature for signature in envelope.signatures if signature.keyid in trusted_keys]
-    if not known:
-        names = ", ".join(signature.keyid[:40] for signature in envelope.signatures[:5]) or "none"
-        raise Untrusted("envelope.key", f"signed by unknown keys ({names})", hint="enrol the device again")
-    for signature in known:
-        message = pae(envelope.payloadType, payload)
-        if verify(trusted_keys[signature.keyid], signature.sig, message):
-            return signature.keyid
-    raise Untrusted("envelope.signature", "the signature does not match the payload")
+    if len(envelope.signatures) != 1:
+        raise Untrusted("envelope.signature", f"{len(envelope.signatures)} signatures, expected one")
+    [signature] = envelope.signatures
+    if signature.keyid not in trusted_keys:
+        message = f"signed by an unknown key ({signature.keyid[:40]!r})"
+        raise Untrusted("envelope.key", message, hint="enrol the device again")
+    if not verify(trusted_keys[signature.keyid], signature.sig, pae(envelope.payloadType, payload)):
+        raise Untrusted("envelope.signature", "the signature does not match the payload")
+    return signature.keyid
 
 
 def verify(public_key: str, signature: str, message: bytes) -> bool:
     """Whether `signature` (base64) by `public_key` (raw, base64) fits `message`."""
     try:
-        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(public_key, validate=True))
-        key.verify(base64.b64decode(signature, validate=True), message)
-    except (InvalidSignature, ValueError, binascii.Error):
+        key = Ed25519PublicKey.from_public_bytes(base64_bytes("public_key", public_key))
+        key.verify(base64_bytes("signature", signature), message)
+    except (InvalidSignature, ValueError):
         return False
     return True
+
+
+def open_key_list(envelope: Envelope, root: str) -> KeyList:
+    """The list that this root (raw public key, base64) has signed. Raises: `Untrusted`."""
+    payload, _ = open_bytes(envelope, KEY_LIST_TYPE, {key_id_of(root): root})
+    try:
+        return loads(KeyList, payload)
+    except ProtocolError as error:
+        raise Untrusted("envelope.payload", f"the signed payload is no list of keys: {error}") from None
+
+
+def key_id_of(public_key: str) -> str:
+    """The first 16 hex digits of the raw public key's SHA-256."""
+    return hashlib.sha256(base64_bytes("public_key", public_key)).hexdigest()[:16]
+
+
+def believed(identity: Identity, credential: Credential) -> Identity:
+    """The identity after a renewal: keys that are endorsed, a root that is introduced, a newer list that it has signed.
+
+    What is not to be believed changes nothing. A root is never replaced.
+    """
+    if identity.root is None:
+        identity = replace(identity, trusted_keys=accept_keys(identity.trusted_keys, credential.server_keys))
+        if credential.root is not None and _is_introduced(credential.root, identity.trusted_keys):
+            identity = replace(identity, root=credential.root.public_key)
+    if identity.root is None or credential.key_list is None:
+        return identity
+    try:
+        offered = open_key_list(credential.key_list, identity.root)
+    except Untrusted as error:
+        log.warning("the farm's list of keys is not believed: %s", error)
+        return identity
+    known = identity.key_list
+    return replace(identity, key_list=offered) if known is None or offered.number > known.number else identity
+
+
+def _is_introduced(root: ServerKey, trusted_keys: Mapping[str, str]) -> bool:
+    introducer = trusted_keys.get(root.endorsed_by or "")
+    message = pae(ROOT_TYPE, key_message(root.key_id, root.public_key))
+    return introducer is not None and verify(introducer, root.endorsement or "", message)
 
 
 def accept_keys(trusted_keys: Mapping[str, str], offered: Sequence[ServerKey]) -> dict[str, str]:
@@ -95,49 +146,31 @@ def accept_keys(trusted_keys: Mapping[str, str], offered: Sequence[ServerKey]) -
     return keys
 
 
-def _check_time(statement: Statement, now: float) -> None:
+def _check_time(assignment: Assignment, now: float) -> None:
     hint = "compare the clocks of the board and the farm"
-    if now < statement.not_before - CLOCK_TOLERANCE_S:
-        early_s = statement.not_before - now
+    if now < assignment.not_before - CLOCK_TOLERANCE_S:
+        early_s = assignment.not_before - now
         raise Untrusted("envelope.not_before", f"not valid for another {early_s:.0f} s", hint=hint)
-    if now > statement.expires_at + CLOCK_TOLERANCE_S:
-        late_s = now - statement.expires_at
+    if now > assignment.expires_at + CLOCK_TOLERANCE_S:
+        late_s = now - assignment.expires_at
         raise Untrusted("envelope.expired", f"expired {late_s:.0f} s ago", hint=hint)
 
 
-def _check_release(statement: Statement, highest: int) -> None:
-    if statement.release_number < highest:
+def _check_release(assignment: Assignment, highest: int) -> None:
+    if assignment.release_number < highest:
         raise Untrusted(
             "envelope.rollback",
-            f"release number {statement.release_number}, this device has seen {highest}",
+            f"release number {assignment.release_number}, this device has seen {highest}",
             hint="an old assignment was replayed, or the farm was restored from an old backup: enrol again",
         )
 
 
-def _check_device(statement: Statement, identity: Identity, description: DeviceDescription) -> None:
-    if statement.device_id != identity.device_id:
-        raise Untrusted("envelope.device", f"signed for device {statement.device_id}, this is {identity.device_id}")
-    if statement.device_class != description.device_class:
-        message = f"signed for class {statement.device_class}, this device is {description.device_class}"
+def _check_device(assignment: Assignment, identity: Identity, description: DeviceDescription) -> None:
+    if assignment.device_id != identity.device_id:
+        raise Untrusted("envelope.device", f"signed for device {assignment.device_id}, this is {identity.device_id}")
+    if assignment.device_class != description.device_class:
+        message = f"signed for class {assignment.device_class}, this device is {description.device_class}"
         raise Untrusted("envelope.device_class", message)
-    if statement.target not in description.targets:
-        message = f"built for target {statement.target}, this device runs {', '.join(description.targets)}"
+    if assignment.target not in description.targets:
+        message = f"built for target {assignment.target}, this device runs {', '.join(description.targets)}"
         raise Untrusted("envelope.target", message)
-
-
-def _check_same(assignment: Assignment, statement: Statement) -> None:
-    files = {
-        "dataset_digest": assignment.dataset,
-        "weights_digest": assignment.weights,
-        "validation_dataset_digest": assignment.validation_dataset,
-    }
-    pairs = {
-        "run_id": (assignment.run_id, statement.run_id),
-        "attempt": (assignment.attempt, statement.attempt),
-        "bundle_digest": (assignment.bundle.digest, statement.bundle_digest),
-        "bundle_bytes": (assignment.bundle.size_bytes, statement.bundle_bytes),
-        **{name: (blob.digest if blob else None, getattr(statement, name)) for name, blob in files.items()},
-    }
-    for name, (said, signed) in pairs.items():
-        if said != signed:
-            raise Untrusted(f"envelope.{name}", f"the assignment says {said}, the signed statement {signed}")

@@ -8,8 +8,11 @@ from pathlib import Path
 from device_agents.devices.describe import Device
 from device_agents.errors import BadBundle, BadData
 from device_agents.job.bundle import UnpackedBundle
+from device_agents.job.checkpoints import Earlier, OnCheckpoint
 from device_agents.job.dataset import DataFiles
 from device_agents.wire import Limits, ProtocolError, RunSettings, held_out
+
+NO_CHECKPOINTS = "the bundle was built before there were checkpoints of unfinished runs: a run of it cannot go on"
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,12 @@ class Job:
     weights: Path | None = None
     """Starting weights; tensors it lacks (constants) come from the bundle's own."""
     limits: Limits = field(default_factory=Limits)
+    key: str = ""
+    """`wire.checkpoint_key` of the run."""
+    earlier: Earlier | None = None
+    """Where training goes on."""
+    on_checkpoint: OnCheckpoint | None = None
+    """Who wants checkpoints of training; None: nobody."""
 
     @property
     def validated(self) -> int:
@@ -56,5 +65,10 @@ def check_fits(job: Job, device: Device) -> None:
         job.settings.check_validation("the validation data set", is_given=job.validation is not None)
     except ProtocolError as error:
         raise BadData("validation.settings", str(error)) from None
+    wants_more = job.earlier is not None or job.on_checkpoint is not None or job.settings.checkpoint_s is not None
+    if mode != "train" and (job.earlier is not None or job.on_checkpoint is not None):
+        raise BadData("checkpoint.mode", f"mode {mode} has no checkpoints of unfinished runs; only train has")
+    if wants_more and not job.bundle.can_go_on:
+        raise BadBundle("bundle.checkpoints", NO_CHECKPOINTS, cause="user", hint="build it again")
     if mode in ("profile", "train") and job.settings.steps < 1:
         raise BadData("steps.missing", f"mode {mode} needs at least one step")

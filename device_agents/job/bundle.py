@@ -20,6 +20,7 @@ from typing import IO, Any
 from device_agents.errors import BadBundle
 from device_agents.job.dataset import LABELS
 from device_agents.measure.tuning import Trial
+from device_agents.wire import CHECKPOINT_VERSION
 
 SCHEMA = "pockfarm.bundle/1"
 STEP = "bin/step"
@@ -53,6 +54,8 @@ class UnpackedBundle:
     """Arrays of a data set that hold labels, in order."""
     weights_bytes: int = 0
     """Size of the initial checkpoint."""
+    can_go_on: bool = False
+    """Its binary leaves checkpoints of an unfinished run, and goes on from one; older bundles are to be built again."""
     max_kernels: int = MAX_KERNELS
     """Kernel calls of a training step; when the manifest does not say, the most there may be."""
 
@@ -192,6 +195,7 @@ def _describe(manifest: Mapping[str, Any], folder: Path) -> UnpackedBundle:
             threads=min(threads, 1024) if isinstance(threads, int) and threads > 0 else None,
             trials=tuple(map(_trial, manifest["trials"])) if manifest.get("kind") == "tuning" else None,
             labels=_labels(manifest.get("labels")),
+            can_go_on=manifest.get("checkpoints") == CHECKPOINT_VERSION,
             weights_bytes=(folder / WEIGHTS).stat().st_size,
             max_kernels=min(MAX_KERNELS, len(kernels)) if isinstance(kernels, list) and kernels else MAX_KERNELS,
         )

@@ -27,6 +27,8 @@ MAX_RANK = 8
 CHUNK_BYTES = 1 << 18
 TYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "<i2", "|i1", "|u1", "|b1", "<u2", "<u4", "<u8")
 """NumPy type strings that are plain numbers; which of them a model takes is the binary's to say."""
+NAMES = dict(zip(TYPES, ("float32", "float64", "float16", "int32", "int64", "int16", "int8", "uint8", "bool", "uint16",
+                         "uint32", "uint64"), strict=True))  # fmt: skip
 _MAGIC = b"\x93NUMPY"
 LABELS = "y"
 """The array of labels, unless a bundle says otherwise."""
@@ -90,6 +92,52 @@ def split_npz(
             return _split(npz, folder, inputs, max_bytes, labels)
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError, ValueError) as error:
         raise BadData("data.format", f"{archive.name} is not a readable npz: {error}") from None
+
+
+@dataclass(frozen=True)
+class Head:
+    """What an array of an npz declares."""
+
+    name: str
+    member: str
+    dtype: str
+    """As NumPy names it: `float32`."""
+    shape: tuple[int, ...]
+    header_bytes: int
+
+
+def heads(archive: Path) -> list[Head]:
+    """Every array of an npz, checked by its directory and headers as for a job. Raises: `BadData`."""
+    try:
+        _check_end(archive)
+        with zipfile.ZipFile(archive) as npz:
+            if len(set(npz.namelist())) != len(npz.namelist()) or not npz.namelist():
+                raise BadData("data.format", "the npz has no members, or two of one name")
+            return [_head(npz, member) for member in npz.infolist()]
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError, ValueError) as error:
+        raise BadData("data.format", f"{archive.name} is not a readable npz: {error}") from None
+
+
+def _head(npz: zipfile.ZipFile, member: zipfile.ZipInfo) -> Head:
+    if not member.filename.endswith(".npy"):
+        raise BadData("data.format", f"{member.filename!r:.80} in the npz is no array")
+    _look(npz, member)
+    with npz.open(member) as source:
+        header_bytes, descr, shape = read_head(source, member.filename)
+    return Head(member.filename.removesuffix(".npy"), member.filename, NAMES[descr], shape, header_bytes)
+
+
+def read_head(source: IO[bytes], name: str) -> tuple[int, str, tuple[int, ...]]:
+    """Bytes of the header of a `.npy`, NumPy's type string, and the shape (() for one number). Raises: `BadData`."""
+    prefix, header = _read_header(source, name)
+    fields = _HEADER.fullmatch(header.decode("latin-1"))
+    if fields is not None and fields["shape"] == "":
+        header = header.replace(b"()", b"(1,)", 1)
+        _check_header(header, name)
+        return len(prefix), str(fields["kind"]).strip("'"), ()
+    _, shape = _check_header(header, name)
+    assert fields is not None
+    return len(prefix), fields["kind"].strip("'"), shape
 
 
 def _check_end(archive: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Optional
 
 from device_agents.devices.describe import Device
-from device_agents.errors import AttemptError, BadData, Stopped
+from device_agents.errors import AttemptError, BadData, StepFailed, Stopped
 from device_agents.job.asked import Job, check_fits
+from device_agents.job.checkpoints import CANNOT_KEEP, CheckpointKeeper, Earlier
 from device_agents.job.confinement import OUT, Confinement, confined
 from device_agents.job.dataset import DataFiles
 from device_agents.job.findings import Findings
@@ -20,17 +21,21 @@ from device_agents.job.output import KeptOutput, keep_output
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.step import Ending, check, run_process
 from device_agents.job.step_events import (
+    CheckpointLeft,
     Done,
     Evaluated,
     Failed,
     Kernel,
+    Resumed,
     Start,
     StepDone,
     StepEvent,
     Validated,
     Variant,
 )
-from device_agents.job.training import TrainingFindings, scored_samples, training_words
+from device_agents.job.stopwatch import check_passed, load_us
+from device_agents.job.training import TrainingFindings, scored_samples
+from device_agents.job.words import data_words, relative, train_words, weights_words
 from device_agents.measure.sampler import Sampler
 from device_agents.wire import (
     EMULATION_TIME_FACTOR,
@@ -39,6 +44,7 @@ from device_agents.wire import (
     KernelTime,
     ProtocolError,
     VariantTime,
+    most_checkpoint_bytes,
 )
 from device_agents.wire.plausibility import check_kernel, check_memory
 
@@ -51,21 +57,22 @@ MIN_BLOCK_STEPS = 4
 TUNE_SHARE = 0.8
 """Of the run's time limit, at most: the last kernel's rounds may pass the end of the measuring time."""
 TRAINED, EXPORTED, LOGITS = f"{OUT}/trained.safetensors", f"{OUT}/weights.safetensors", f"{OUT}/logits.npy"
+UNFINISHED = f"{OUT}/unfinished.safetensors"
 CHECKPOINT_FACTOR = 4
 CHECKPOINT_SLACK_BYTES = 1 << 20
 """A checkpoint is the bundle's own, with up to two more tensors for each parameter, and other names."""
 MAX_NAME_CHARACTERS = 200
-CLOCK_SLACK = 1.05
-CLOCK_SLACK_US = 10_000.0
-"""The binary's stop-watch and ours differ by no more: its steps cannot take longer than its process has run."""
 
 
 class Execution:
     """One job from its first process to its findings, which are also good after a failure."""
 
     def __init__(
-        self, job: Job, device: Device, sandbox: Sandbox, *, notify: Notify, should_stop: StopCheck, name: str = "local"
-    ) -> None:
+        self, job: Job, device: Device, sandbox: Sandbox, *,
+        notify: Notify, should_stop: StopCheck, name: str = "local",
+        identity: tuple[str, int, str] = ("local", 1, "local"),
+    ) -> None:  # fmt: skip
+        """`identity`: run, attempt and device, which its checkpoints name."""
         self.job = job
         self.device = device
         self.sandbox = sandbox
@@ -73,10 +80,12 @@ class Execution:
         self._notify = notify
         self._should_stop = should_stop
         self._name = name
+        self._identity = identity
+        self._keeper: CheckpointKeeper | None = None
         self._sampler = Sampler(device.read)
         self._confinement: Confinement | None = None
         factor = EMULATION_TIME_FACTOR if device.is_emulated else 1.0
-        self._run_limit_s = job.limits.run_s * factor
+        self._run_limit_s = min(job.limits.run_s, job.settings.time_limit_s or job.limits.run_s) * factor
         self._deadline_s = time.monotonic() + self._run_limit_s
 
     def run(self) -> None:
@@ -107,25 +116,14 @@ class Execution:
         for index, steps in enumerate(counts):
             arguments = ["--steps", str(steps), "--warmup", str(settings.warmup), "--batch-seed", str(settings.seed)]
             done_before = sum(counts[:index])
-            arguments = [*self._weights(), *self._data(self.job.data), *arguments]
+            arguments = [*weights_words(self.job), *data_words(self.job, self.job.data), *arguments]
             self._block("profile", arguments, done_before, steps, sum(counts))
 
     def _train(self) -> None:
-        settings, data = self.job.settings, self.job.data
-        self.findings.evaluation_before = self._evaluate("before", self._weights(), data)
-        if self.job.validation is not None:
-            # What is wrong with it ends the run now, and not at the first validation.
-            self._evaluate("of the validation data", self._weights(), self.job.validation)
-        training = TrainingFindings(settings, self.job.validated, self.job.bundle.batch)
-        self.findings.training = training
-        arguments = ["--steps", str(settings.steps), "--batch-seed", str(settings.seed), "--save", TRAINED]
-        arguments = [*self._weights(), *self._data(data), *arguments, *training_words(settings)]
-        arguments += self._data(self.job.validation, "--eval-")
-        try:
-            self._block("train", arguments, 0, settings.steps, settings.steps)
-        except BadData:
-            if training.outcome != "diverged":
-                raise
+        if not (self.job.earlier and self._goes_on(self.job.earlier)):
+            self._start_training()
+        training, data = self.findings.training, self.job.data
+        assert training is not None, "it was started"
         if self.findings.losses and self.findings.losses[-1] is None and training.outcome != "diverged":
             training.diverge("the loss is not a finite number any more")
         if training.saved_step is None:
@@ -135,12 +133,52 @@ class Execution:
         self._run("export", [*weights, "--out", EXPORTED], lambda _: None)
         self.findings.exported = self.keep(EXPORTED)
 
+    def _start_training(self) -> None:
+        """From the first step."""
+        self.findings.evaluation_before = self._evaluate("before", weights_words(self.job), self.job.data)
+        if self.job.validation is not None:
+            # What is wrong with it ends the run now, and not at the first validation.
+            self._evaluate("of the validation data", weights_words(self.job), self.job.validation)
+        self._train_from(None)
+
+    def _goes_on(self, earlier: Earlier) -> bool:
+        """Train from where another attempt stood; False if the binary does not take what that one has left."""
+        past, findings = earlier.past, self.findings
+        findings.losses, findings.evaluation_before = list(past.losses), past.evaluation_before
+        try:
+            self._train_from(earlier)
+        except (BadData, StepFailed) as error:
+            if earlier.must_fit or findings.training is None or findings.training.is_expected:
+                raise
+            self._notify("log", message=f"the checkpoint of step {past.step:,} is refused, so training starts from its "
+                         f"first step: {error.code}: {error.message:.500}")  # fmt: skip
+            findings.losses, findings.evaluation_before, findings.training = [], None, None
+            findings.blocks.clear()
+            return False
+        return True
+
+    def _train_from(self, earlier: Earlier | None) -> None:
+        job, settings = self.job, self.job.settings
+        training = TrainingFindings(settings, job.validated, job.bundle.batch)
+        self.findings.training = training
+        arguments = train_words(job, save=TRAINED, checkpoint=UNFINISHED, earlier=earlier)
+        if job.on_checkpoint is not None:
+            most_bytes = most_checkpoint_bytes(job.bundle.weights_bytes)
+            self._keeper = CheckpointKeeper(job.folder, UNFINISHED, job.keep, uid=self._uid(), max_bytes=most_bytes)
+        if earlier is not None:
+            training.go_on(earlier.past)
+        try:
+            self._block("train", arguments, training.steps, settings.steps - training.steps, settings.steps)
+        except BadData:
+            if training.outcome != "diverged":
+                raise
+
     def _evaluate_only(self) -> None:
-        self.findings.evaluation_before = self._evaluate("before", self._weights(), self.job.data)
+        self.findings.evaluation_before = self._evaluate("before", weights_words(self.job), self.job.data)
 
     def _infer(self) -> None:
-        data = self._data(self.job.data, labels=False)
-        self._run("infer", [*self._weights(), *data, "--out", LOGITS], lambda _: None)
+        data = data_words(self.job, self.job.data, labels=False)
+        self._run("infer", [*weights_words(self.job), *data, "--out", LOGITS], lambda _: None)
 
     def _tune(self) -> None:
         trials = self.job.bundle.trials or ()
@@ -175,7 +213,7 @@ class Execution:
                 found[:] = [self._evaluation(event, data)]
 
         self._notify("phase", message=f"eval {moment}")
-        self._run("eval", [*weights, *self._data(data)], on_event)
+        self._run("eval", [*weights, *data_words(self.job, data)], on_event)
         if not found:
             raise AttemptError("step.incomplete", "the binary ended without an evaluation", cause="compiler")
         last = found[-1]
@@ -201,7 +239,7 @@ class Execution:
                 if len(step_us) >= steps:
                     raise ProtocolError("step", f"more than the {steps:,} steps that were asked for")
                 sum_us += event.us
-                _check_passed(sum_us, started_s)
+                check_passed(sum_us, started_s)
                 self._take_step(event, step_us, done_before, total)
             elif isinstance(event, Kernel):
                 self._sampler.end()
@@ -215,7 +253,7 @@ class Execution:
             ending = self._run(command, arguments, on_event)
         finally:
             self._sampler.end()
-            self.findings.blocks.append(Block(tuple(step_us), _load_us(ending), is_cold))
+            self.findings.blocks.append(Block(tuple(step_us), load_us(ending), is_cold))
         if len(step_us) < steps and not (training and training.outcome == "stopped_early"):
             message = f"the binary said that it is done after {len(step_us):,} of {steps:,} steps"
             raise AttemptError("step.incomplete", message, cause="compiler")
@@ -237,10 +275,26 @@ class Execution:
             found = training.take_validation(event)
             self._notify("eval", message="validation", step=found.step, loss=found.loss, accuracy=found.accuracy,
                          samples=found.samples)  # fmt: skip
+        elif isinstance(event, Resumed):
+            training.take_resume(event)
+            self._notify("log", message=f"goes on after step {event.step:,}")
+        elif isinstance(event, CheckpointLeft):
+            training.take_checkpoint(event)
+            self._keep_checkpoint(training)
         elif isinstance(event, Done):
             training.take_end(event)
         elif isinstance(event, Failed):
             training.take_error(event)
+
+    def _keep_checkpoint(self, training: TrainingFindings) -> None:
+        """Hand on what another attempt could go on from. A run that has none of it goes on itself."""
+        if self._keeper is None or self.job.on_checkpoint is None:
+            raise ProtocolError("checkpoint", "none was asked for")
+        past = training.past(self.job.key, self._identity, self.findings.losses, self.findings.evaluation_before)
+        try:
+            self._keeper.hand_on(past, self.job.on_checkpoint)
+        except CANNOT_KEEP as error:
+            self._notify("log", message=f"the checkpoint of step {past.step:,} is not kept: {error!s:.500}")
 
     def _take_kernel(self, event: Kernel) -> None:
         row = KernelTime(
@@ -294,7 +348,7 @@ class Execution:
 
     def _argv(self, command: str, arguments: Sequence[str]) -> Sequence[str]:
         threads = [] if self._threads() is None or command == "export" else ["--threads", str(self._threads())]
-        step = f"./{self._relative(self.job.bundle.step)}"
+        step = f"./{relative(self.job, self.job.bundle.step)}"
         return [*self.device.runner, step, command, *arguments, *threads]
 
     def _take_sizes(self, event: StepEvent) -> None:
@@ -319,33 +373,17 @@ class Execution:
         most = job.limits.disk_bytes
         if name != LOGITS:
             most = min(most, CHECKPOINT_FACTOR * job.bundle.weights_bytes + CHECKPOINT_SLACK_BYTES)
-        uid = self.sandbox.uid if self.sandbox.uid is not None else os.geteuid()
         to = job.keep / Path(name).name
-        return keep_output(job.folder, name, to, uid=uid, max_bytes=most, should_stop=self._should_stop)
+        return keep_output(job.folder, name, to, uid=self._uid(), max_bytes=most, should_stop=self._should_stop)
+
+    def _uid(self) -> int:
+        """That the job's processes run as."""
+        return self.sandbox.uid if self.sandbox.uid is not None else os.geteuid()
 
     def _threads(self) -> int | None:
         if self.job.settings.threads is not None:
             return self.job.settings.threads
         return min(self.job.bundle.threads, os.cpu_count() or 1) if self.job.bundle.threads else None
-
-    def _weights(self) -> list[str]:
-        files = [self.job.bundle.weights, *([self.job.weights] if self.job.weights else [])]
-        return [word for file in files for word in ("--weights", self._relative(file))]
-
-    def _data(self, data: DataFiles | None, options: str = "--", *, labels: bool = True) -> list[str]:
-        """`options` begins the names of the binary's options: `--eval-` for what training is validated on."""
-        if data is None:
-            return []
-        words: list[str] = []
-        for name, file in data.inputs.items():
-            words += [f"{options}input", f"{name}={self._relative(file)}"]
-        several = len(data.labels) > 1
-        for name, file in data.labels.items() if labels else ():
-            words += [f"{options}labels", f"{name}={self._relative(file)}" if several else self._relative(file)]
-        return words
-
-    def _relative(self, path: Path) -> str:
-        return str(path.relative_to(self.job.folder))
 
     @contextmanager
     def _confined(self) -> Iterator[None]:
@@ -358,18 +396,3 @@ def block_steps(steps: int, *, emulated: bool) -> tuple[int, ...]:
     """Measured steps of each block: five blocks when each gets at least four steps, one under emulation."""
     count = 1 if emulated else max(1, min(WANTED_BLOCKS, steps // MIN_BLOCK_STEPS))
     return tuple(steps // count + (index < steps % count) for index in range(count))
-
-
-def _check_passed(us: float, started_s: float) -> None:
-    """That so much time has passed since the process was started. Raises: `ProtocolError`."""
-    passed_us = (time.monotonic() - started_s) * 1e6
-    if us > passed_us * CLOCK_SLACK + CLOCK_SLACK_US:
-        raise ProtocolError(
-            "step.us", f"steps of {us:,.0f} us together, in a process that has run for {passed_us:,.0f}"
-        )
-
-
-def _load_us(ending: Ending | None) -> float | None:
-    if ending is None or ending.launched_s is None or ending.started_s is None:
-        return None
-    return max(0.0, (ending.started_s - ending.launched_s) * 1e6)

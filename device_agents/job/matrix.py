@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,3 +84,11 @@ def _read(path: str, given: str | None) -> str:
         return Path(path).read_text()
     except OSError:
         return ""
+
+
+def say(text: str) -> None:
+    """Print, also to a reader (`| head`) that goes away when it has seen enough."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # nothing may be left to be flushed at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -95,6 +95,25 @@ class Validated:
 
 
 @dataclass(frozen=True)
+class CheckpointLeft:
+    """What another process goes on from is in place."""
+
+    step: int
+    us: float
+
+    def __post_init__(self) -> None:
+        check(1 <= self.step <= MAX_STEPS, "step", f"1 to {MAX_STEPS:,}")
+        check_time("us", self.us)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The binary goes on after so many steps of the run."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class Variant:
     """Quartiles of a kernel's times in one schedule, and of their ratios to the default's."""
 
@@ -145,7 +164,10 @@ class Failed:
     """Of `train.diverged`."""
 
 
-StepEvent = Union[Start, WeightsTaken, StepDone, Kernel, Overhead, Evaluated, Validated, Variant, Done, Halted, Failed]
+StepEvent = Union[
+    Start, WeightsTaken, Resumed, StepDone, Kernel, Overhead, Evaluated, Validated, CheckpointLeft, Variant,
+    Done, Halted, Failed,
+]  # fmt: skip
 
 EVENTS: Mapping[str, Any] = {
     "start": Start,
@@ -155,6 +177,8 @@ EVENTS: Mapping[str, Any] = {
     "overhead": Overhead,
     "eval": Evaluated,
     "validation": Validated,
+    "checkpoint": CheckpointLeft,
+    "resume": Resumed,
     "variant": Variant,
     "done": Done,
     "stopped": Halted,

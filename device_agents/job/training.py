@@ -5,36 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from device_agents.job.step_events import Done, Failed, StepDone, Validated
+from device_agents.job.step_events import CheckpointLeft, Done, Failed, Resumed, StepDone, Validated
 from device_agents.wire import (
     DIVERGED,
+    Evaluation,
+    Past,
     ProtocolError,
     RunSettings,
     Training,
     TrainingOutcome,
     Validation,
     best_step,
-    default_of,
-    settings_of,
 )
 
 MAX_REASON = 1000
 RATE_SLACK = 1 + 1e-6
 """Of a learning rate, written with nine digits."""
-
-
-def training_words(settings: RunSettings) -> list[str]:
-    """The binary's options for what only training takes; what equals its default is left out, as from assignments.
-
-    So binaries that are older than an option work on as long as nobody asks for it.
-    """
-    words: list[str] = []
-    for name, known in settings_of(type(settings)).items():
-        value = getattr(settings, name)
-        if known.modes != ("train",) or value == default_of(type(settings), name):
-            continue
-        words += [known.option] if known.is_flag else [known.option, str(value)]
-    return words
 
 
 def scored_samples(samples: int, batch: int) -> Sequence[int]:
@@ -62,8 +48,37 @@ class TrainingFindings:
     is_over: bool = False
     """The binary has told how it ended."""
 
+    resumed_step: int | None = None
+    """Steps that were done before this attempt."""
+    is_expected: bool = True
+    """False until a binary that is to go on has said that it does."""
+
+    def go_on(self, past: Past) -> None:
+        """Begin where another attempt stood."""
+        self.steps = self.resumed_step = past.step
+        self.learning_rates, self.validations = list(past.learning_rates), list(past.validations)
+        self.is_expected = False
+
+    def past(
+        self, key: str, identity: tuple[str, int, str], losses: Sequence[float | None], before: Evaluation | None
+    ) -> Past:
+        """What a checkpoint of now tells; `identity`: run, attempt, device; `before`: the evaluation of the start."""
+        return Past(
+            key, *identity, self.steps, tuple(losses), tuple(self.learning_rates), tuple(self.validations), before
+        )
+
+    def take_resume(self, event: Resumed) -> None:
+        self._check(
+            not self.is_expected and event.step == self.steps, "resume.step", f"{event.step:,} of {self.steps:,}"
+        )
+        self.is_expected = True
+
+    def take_checkpoint(self, event: CheckpointLeft) -> None:
+        self._check(not self.is_over and event.step == self.steps, "checkpoint.step",
+                    f"{event.step:,} after step {self.steps:,}")  # fmt: skip
+
     def take_step(self, event: StepDone) -> None:
-        self._check(not self.is_over, "step", "after the end of training")
+        self._check(not self.is_over and self.is_expected, "step", "after the end of training, or before it goes on")
         told, rate, most = len(self.learning_rates), event.learning_rate, self.settings.learning_rate
         self._check(told == (0 if rate is None else self.steps), "step.learning_rate", "is told of some steps only")
         if rate is not None:
@@ -125,4 +140,5 @@ class TrainingFindings:
             validations=validations,
             best_step=best_step(validations),
             weights_step=self.saved_step if has_weights else None,
+            resumed_step=self.resumed_step,
         )

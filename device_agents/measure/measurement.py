@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 
 from device_agents.wire import Block, DeviceState, Measurement, Verdict
+from device_agents.wire.consistency import variation
 
 MIN_STEPS = 10
 MAX_CV_WITHIN = 0.10
@@ -48,8 +49,8 @@ def measure(blocks: Sequence[Block], *, batch: int, warmup_steps: int, threads: 
         p99_us=percentile(samples, 0.99),
         mean_us=statistics.fmean(samples),
         samples_per_second=batch / (median_us * 1e-6) if median_us > 0 else 0.0,
-        cv_within=statistics.median(_variation(block.step_us) for block in blocks),
-        cv_between=_variation(medians),
+        cv_within=statistics.median(variation(block.step_us) for block in blocks),
+        cv_between=variation(medians),
         warmup_steps=warmup_steps,
         threads=threads,
     )
@@ -126,13 +127,6 @@ def _what_was_checked(measurement: Measurement, states: Sequence[DeviceState], c
     return (
         f"{steps} steps in {blocks} blocks; variation and drift{''.join(f', {name}' for name in known)} within limits"
     )
-
-
-def _variation(values: Sequence[float]) -> float:
-    if len(values) < 2:
-        return 0.0
-    mean = statistics.fmean(values)
-    return statistics.stdev(values) / mean if mean > 0 else 0.0
 
 
 def _bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:

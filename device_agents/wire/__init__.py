@@ -6,7 +6,7 @@ unknown, missing and ill-typed fields by name (`ProtocolError`). `_at` is second
 never zero or NaN. Digests are `sha256:<64 hex digits>`. Keys, signatures and payloads are standard base64 with padding.
 
 One file per conversation: `enrolment`, `assignment` (with the `envelope` around it and the `settings` in it),
-`progress`, `report`. Everybody outside of this room imports from here.
+`progress`, `report`, `checkpoint` (a file that travels). Everybody outside of this room imports from here.
 """
 
 from device_agents.wire.assignment import (
@@ -16,7 +16,16 @@ from device_agents.wire.assignment import (
     Assignment,
     LeaseRequest,
     Limits,
-    Statement,
+)
+from device_agents.wire.checkpoint import (
+    CHECKPOINT_VERSION,
+    Past,
+    append_past,
+    check_state,
+    checkpoint_key,
+    most_checkpoint_bytes,
+    read_past,
+    state_of,
 )
 from device_agents.wire.codec import ProtocolError, dumps, from_json, loads, to_json
 from device_agents.wire.enrolment import (
@@ -32,10 +41,22 @@ from device_agents.wire.enrolment import (
     challenge_message,
     key_message,
 )
-from device_agents.wire.envelope import ASSIGNMENT_TYPE, CHALLENGE_TYPE, KEY_TYPE, REPORT_TYPE, Envelope, Signature, pae
+from device_agents.wire.envelope import (
+    ASSIGNMENT_TYPE,
+    CHALLENGE_TYPE,
+    KEY_TYPE,
+    REPORT_TYPE,
+    Envelope,
+    Signature,
+    base64_bytes,
+    pae,
+)
+from device_agents.wire.keys import KEY_LIST_TYPE, ROOT_TYPE, KeyList, ListedKey
+from device_agents.wire.own_data import MAX_CLASSES, OwnArray, OwnData, OwnDataset, check_own_name
 from device_agents.wire.paths import (
     BUNDLE_PATH,
     CHALLENGE_PATH,
+    CHECKPOINT_PATH,
     CLOCK_HEADER,
     DATASET_PATH,
     DIGEST_HEADER,
@@ -45,13 +66,14 @@ from device_agents.wire.paths import (
     LEASE_PATH,
     PROTOCOL,
     PROTOCOL_HEADER,
+    REFUSAL_PATH,
     RENEW_PATH,
     REPORT_PATH,
     VALIDATION_DATASET_PATH,
     WEIGHTS_PATH,
     attempt_path,
 )
-from device_agents.wire.plausibility import check_plausible
+from device_agents.wire.plausibility import check_plausible, impossible_energy
 from device_agents.wire.progress import (
     HEARTBEAT_INTERVAL_S,
     MAX_EVENTS_PER_BATCH,
@@ -96,17 +118,19 @@ from device_agents.wire.training_report import DIVERGED, Training, TrainingOutco
 from device_agents.wire.tuning_report import KernelTuning, Tuning, VariantTime
 
 __all__ = [
-    "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "CLOCK_HEADER", "DATASET_PATH",
-    "DIGEST_HEADER", "DIVERGED", "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH", "HEARTBEAT_INTERVAL_S",
-    "HEARTBEAT_PATH", "ISOLATION_LEVELS", "KEY_TYPE", "LEASE_PATH", "LEASE_S", "LOCAL_MODES", "MAX_EVENTS_PER_BATCH",
-    "MAX_LONG_POLL_S", "MAX_REPORT_BYTES", "MAX_STEPS", "MODES", "PROTOCOL", "PROTOCOL_HEADER", "RENEW_PATH",
-    "REPORT_PATH", "REPORT_TYPE", "VALIDATION_DATASET_PATH", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause",
-    "Challenge", "ChallengeRequest", "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest",
-    "EnrolResponse", "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest",
-    "HeartbeatResponse", "KernelTime", "KernelTuning", "LeaseRequest", "Limits", "LocalMode", "Measurement",
-    "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "ProtocolError", "RenewRequest", "Report",
-    "ReportResponse", "RunSettings", "ServerKey", "Setting", "Signature", "Statement", "Training", "TrainingOutcome",
-    "Tuning", "Validation", "VariantTime", "Verdict", "VerdictKind", "attempt_path", "best_step", "challenge_message",
-    "check_plausible", "check_taken", "default_of", "dumps", "from_json", "held_out", "key_message", "loads", "pae",
-    "settings_of", "to_json",
+    "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "CHECKPOINT_PATH", "CHECKPOINT_VERSION",
+    "CLOCK_HEADER", "DATASET_PATH", "DIGEST_HEADER", "DIVERGED", "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH",
+    "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH", "ISOLATION_LEVELS", "KEY_LIST_TYPE", "KEY_TYPE", "LEASE_PATH", "LEASE_S",
+    "LOCAL_MODES", "MAX_CLASSES", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "MAX_REPORT_BYTES", "MAX_STEPS", "MODES",
+    "PROTOCOL", "PROTOCOL_HEADER", "REFUSAL_PATH", "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "ROOT_TYPE",
+    "VALIDATION_DATASET_PATH", "WEIGHTS_PATH", "Assignment", "Blob", "Block", "Cause", "Challenge", "ChallengeRequest",
+    "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest", "EnrolResponse", "Envelope",
+    "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest", "HeartbeatResponse", "KernelTime",
+    "KernelTuning", "KeyList", "LeaseRequest", "Limits", "ListedKey", "LocalMode", "Measurement", "MeasurementClass",
+    "Memory", "Mode", "Outcome", "OutcomeState", "OwnArray", "OwnData", "OwnDataset", "Past", "ProtocolError",
+    "RenewRequest", "Report", "ReportResponse", "RunSettings", "ServerKey", "Setting", "Signature", "Training",
+    "TrainingOutcome", "Tuning", "Validation", "VariantTime", "Verdict", "VerdictKind", "append_past", "attempt_path",
+    "base64_bytes", "best_step", "challenge_message", "check_own_name", "check_plausible", "check_state",
+    "check_taken", "checkpoint_key", "default_of", "dumps", "from_json", "held_out", "impossible_energy",
+    "key_message", "loads", "most_checkpoint_bytes", "pae", "read_past", "settings_of", "state_of", "to_json",
 ]  # fmt: skip

@@ -1,12 +1,12 @@
-"""Who gets work and what it is: the request for a lease, the signed statement, the assignment."""
+"""Who gets work and what it is: the request for a lease, and the assignment, signed as a whole."""
 
 import re
 from dataclasses import dataclass, field
 from typing import Optional
 
 from device_agents.wire.codec import FLAT, SENT_IF_SET, check
-from device_agents.wire.envelope import Envelope
-from device_agents.wire.report import Blob, check_digest
+from device_agents.wire.own_data import OwnData
+from device_agents.wire.report import Blob
 from device_agents.wire.settings import MODES, RunSettings
 
 LEASE_S = 60.0
@@ -25,36 +25,6 @@ class LeaseRequest:
 
 
 @dataclass(frozen=True)
-class Statement:
-    """What the farm signs for one attempt; payload of the assignment's envelope. The agent trusts nothing else."""
-
-    run_id: str
-    attempt: int
-    device_id: str
-    device_class: str
-    bundle_digest: str
-    bundle_bytes: int
-    target: str
-    model_digest: str
-    plan_digest: str
-    not_before: float
-    expires_at: float
-    release_number: int
-    """Never falls for one signing key. A device refuses less than the highest it has seen (rollback ratchet)."""
-    dataset_digest: Optional[str] = None
-    weights_digest: Optional[str] = None
-    validation_dataset_digest: Optional[str] = field(default=None, metadata=SENT_IF_SET)
-
-    def __post_init__(self) -> None:
-        check_digest("bundle_digest", self.bundle_digest)
-        check_digest("dataset_digest", self.dataset_digest)
-        check_digest("validation_dataset_digest", self.validation_dataset_digest)
-        check_digest("weights_digest", self.weights_digest)
-        check(self.bundle_bytes > 0, "bundle_bytes", "more than 0")
-        check(self.release_number >= 0, "release_number", "at least 0")
-
-
-@dataclass(frozen=True)
 class Limits:
     """What an attempt may use. The agent may hold it to less (its own settings), never more."""
 
@@ -68,17 +38,29 @@ class Limits:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One attempt of one run, leased to one device."""
+    """One attempt of one run, leased to one device: payload of the envelope that answers a request for a lease.
+
+    All of it is signed: an agent reads these bytes once the signature holds, and acts on nothing else. A field that is
+    added here is signed by being here.
+    """
 
     run_id: str
     attempt: int
     """From 1."""
+    device_id: str
+    device_class: str
+    target: str
     lease_token: str
     """Fencing token; URL-safe characters. In the path of every write of the attempt."""
     lease_expires_at: float
     lease_s: float
     """Time until the lease ends unless a heartbeat renews it (`LEASE_S`)."""
-    envelope: Envelope
+    not_before: float
+    expires_at: float
+    release_number: int
+    """Never falls for one signing key. A device refuses less than the highest it has seen (rollback ratchet)."""
+    model_digest: str
+    plan_digest: str
     bundle: Blob
     settings: RunSettings = field(metadata=FLAT)
     dataset: Optional[Blob] = None
@@ -88,9 +70,16 @@ class Assignment:
     limits: Limits = field(default_factory=Limits)
     validation_dataset: Optional[Blob] = field(default=None, metadata=SENT_IF_SET)
     """npz of the same form that training is validated on. Null: a share of the data set, or nothing."""
+    own_data: Optional[OwnData] = field(default=None, metadata=SENT_IF_SET)
+    """In place of `dataset`: one of the device's own, which stays there."""
+    checkpoint: Optional[Blob] = field(default=None, metadata=SENT_IF_SET)
+    """Where an earlier attempt stood, to go on from (`checkpoint.py`). Null: the first step."""
 
     def __post_init__(self) -> None:
         check(bool(_TOKEN.fullmatch(self.lease_token)), "lease_token", "8-200 URL-safe characters")
         check(self.attempt >= 1, "attempt", "at least 1")
+        check(self.bundle.size_bytes > 0, "bundle.size_bytes", "more than 0")
+        check(self.release_number >= 0, "release_number", "at least 0")
+        check(self.dataset is None or self.own_data is None, "own_data", "absent beside a data set")
         check(self.settings.mode in MODES, "mode", f"one of {', '.join(MODES)}")
         self.settings.check_validation("validation_dataset", is_given=self.validation_dataset is not None)

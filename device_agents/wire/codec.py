@@ -22,6 +22,9 @@ ALWAYS_SENT = {"always_sent": True}
 SENT_IF_SET = {"sent_if_set": True}
 """Metadata of a field that is left out while it has its default: who is older than it refuses only what uses it."""
 
+LONG_TEXT = {"most_characters": 32 << 20}
+"""Metadata of a text that holds a whole report: the body around it has its own limit."""
+
 MAX_STRING_CHARACTERS = 1 << 20
 MAX_ITEMS = 1 << 20
 MAX_DIGITS = 400
@@ -79,9 +82,9 @@ def loads(kind: type[T], data: Union[bytes, str]) -> T:
 
 
 def parse(data: Union[bytes, str]) -> Any:
-    """Any JSON value. Raises `ProtocolError`: not JSON, NaN, numbers of thousands of digits, or too deep."""
+    """Any JSON value. Raises `ProtocolError`: not JSON, NaN, a name twice, numbers of thousands of digits, too deep."""
     try:
-        return json.loads(data, parse_constant=_refuse_constant, parse_int=_integer)
+        return json.loads(data, parse_constant=_refuse_constant, parse_int=_integer, object_pairs_hook=_object_once)
     except (ValueError, RecursionError) as error:
         raise ProtocolError("", f"not JSON: {error}") from None
 
@@ -96,7 +99,10 @@ def from_json(kind: type[T], value: Any, where: str = "") -> T:
     if unknown:
         raise ProtocolError(_join(where, unknown[0]), f"unknown field of {kind.__name__}")
     for name, (hint, required) in fields.items():
-        if name in value:
+        if name in value and name in _long_texts(cast(Hashable, kind)) and isinstance(value[name], str):
+            _check_text(value[name], _join(where, name), _long_texts(cast(Hashable, kind))[name])
+            arguments[name] = value[name]
+        elif name in value:
             arguments[name] = _decode(hint, value[name], _join(where, name))
         elif required:
             raise ProtocolError(_join(where, name), f"missing field of {kind.__name__}")
@@ -116,6 +122,12 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
         for field in dataclasses.fields(kind)
         if not field.metadata.get("flat")
     }
+
+
+@cache
+def _long_texts(kind: Any) -> dict[str, int]:
+    limits = {field.name: field.metadata.get("most_characters") for field in dataclasses.fields(kind)}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 @cache
@@ -185,9 +197,9 @@ def _decode_scalar(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _check_text(value: str, where: str) -> None:
-    if len(value) > MAX_STRING_CHARACTERS:
-        raise ProtocolError(where, f"{len(value)} characters, the limit is {MAX_STRING_CHARACTERS}")
+def _check_text(value: str, where: str, most: int = MAX_STRING_CHARACTERS) -> None:
+    if len(value) > most:
+        raise ProtocolError(where, f"{len(value)} characters, the limit is {most}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -206,6 +218,15 @@ def _integer(text: str) -> int:
     if len(text) > MAX_DIGITS:
         raise ValueError(f"a number of {len(text)} digits, the limit is {MAX_DIGITS}")
     return int(text)
+
+
+def _object_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Two readers of an object with a name twice may see two values."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        twice = next(name for name in value if sum(name == other for other, _ in pairs) > 1)
+        raise ValueError(f"the name {twice!r:.80} stands twice in one object")
+    return value
 
 
 def _refuse_constant(text: str) -> float:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
-from device_agents.wire.codec import check, dumps
-from device_agents.wire.envelope import base64_bytes
+from device_agents.wire.codec import SENT_IF_SET, check, dumps
+from device_agents.wire.envelope import Envelope, base64_bytes
+from device_agents.wire.own_data import MAX_OWN_DATASETS, OwnDataset
 from device_agents.wire.report import MeasurementClass
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
@@ -51,6 +52,8 @@ class DeviceDescription:
     """The emulator in front of the binary (`qemu-aarch64-static`), or null."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Facts that belong beside a number: `kernel`, `governor`, `power_mode`, `python`..."""
+    own_datasets: tuple[OwnDataset, ...] = field(default=(), metadata=SENT_IF_SET)
+    """Data sets that stay on it, and that its operator lets runs use there."""
 
     def __post_init__(self) -> None:
         check(bool(_NAME.fullmatch(self.name)), "name", "1-100 letters, digits, spaces and ._:@+-")
@@ -59,6 +62,7 @@ class DeviceDescription:
         check(self.memory_bytes >= 1, "memory_bytes", "at least 1")
         most = len(ISOLATION_LEVELS) - 1
         check(0 <= self.isolation_level <= most, "isolation_level", f"0 to {most}")
+        check(len(self.own_datasets) <= MAX_OWN_DATASETS, "own_datasets", f"at most {MAX_OWN_DATASETS}")
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,11 @@ class Credential:
     lifetime_s: float
     """At most 3600. Boards may have a wrong clock, so the agent renews after half of this, by its own stop-watch."""
     server_keys: tuple[ServerKey, ...] = ()
+    root: Optional[ServerKey] = field(default=None, metadata=SENT_IF_SET)
+    """The key that the farm's operators keep offline. Trusted as it is at enrolment; later by a device that has none,
+    if a key that it trusts endorses it over `pae(ROOT_TYPE, key_message(...))`. Then `server_keys` count no more."""
+    key_list: Optional[Envelope] = field(default=None, metadata=SENT_IF_SET)
+    """`KeyList`, signed by the root."""
 
 
 @dataclass(frozen=True)

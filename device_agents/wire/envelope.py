@@ -2,12 +2,12 @@
 
 import base64
 import binascii
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from device_agents.wire.codec import ProtocolError
+from device_agents.wire.codec import LONG_TEXT, ProtocolError
 
-ASSIGNMENT_TYPE = "application/vnd.pockfarm.assignment+json"
-"""DSSE payload type of `Statement`."""
+ASSIGNMENT_TYPE = "application/vnd.pockfarm.assignment.v2+json"
+"""DSSE payload type of `Assignment`. (Without `.v2` it was of a part of it: no such signature fits a whole one.)"""
 REPORT_TYPE = "application/vnd.pockfarm.report+json"
 """DSSE payload type of `Report`."""
 CHALLENGE_TYPE = "application/vnd.pockfarm.challenge"
@@ -28,7 +28,7 @@ class Envelope:
     """A DSSE envelope (https://github.com/secure-systems-lab/dsse), field names as in its specification."""
 
     payloadType: str
-    payload: str
+    payload: str = field(metadata=LONG_TEXT)
     """The signed bytes, base64."""
     signatures: tuple[Signature, ...]
 
@@ -44,8 +44,11 @@ def pae(payload_type: str, payload: bytes) -> bytes:
 
 
 def base64_bytes(where: str, text: str) -> bytes:
-    """What `text` encodes. Raises `ProtocolError` naming `where`."""
+    """What `text` encodes; each value has one text. Raises `ProtocolError` naming `where`."""
     try:
-        return base64.b64decode(text.encode(), validate=True)
+        data = base64.b64decode(text.encode(), validate=True)
     except (binascii.Error, ValueError):
         raise ProtocolError(where, "must be base64") from None
+    if base64.b64encode(data).decode() != text:
+        raise ProtocolError(where, "must be base64 with no bits left over")
+    return data

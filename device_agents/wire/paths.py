@@ -4,10 +4,12 @@ Who may call. `/agent/enrol` needs the one-time token in its body; `/agent/chall
 but the signature; everything else needs `Authorization: Bearer <credential>`. The answers that an agent acts on: 401
 (the credential ran out or was revoked: renew once, then give up), 409 (the lease token or the session is stale: stop,
 keep the result), 204 (no work), 429 and 5xx (try again later, `Retry-After` obeyed), other 4xx (do not try again).
-Every request carries `X-Pockfarm-Protocol: pockfarm.agent/1`. The flow is told in `docs/protocol.md`.
+Every request carries `X-Pockfarm-Protocol: pockfarm.agent/2`. The flow is told in `docs/protocol.md`.
 """
 
-PROTOCOL = "pockfarm.agent/1"
+PROTOCOL = "pockfarm.agent/2"
+OLDER_PROTOCOLS = ("pockfarm.agent/1",)
+"""Of agents that may finish what they have, and are given nothing more until they are updated."""
 PROTOCOL_HEADER = "X-Pockfarm-Protocol"
 DIGEST_HEADER = "X-Pockfarm-Digest"
 """On `PUT …/weights`: the digest of the body. The server refuses (422) a body that does not match."""
@@ -21,7 +23,11 @@ RENEW_PATH = "/agent/renew"
 """POST RenewRequest -> 200 Credential. 403: bad signature, challenge too old, device removed.
 A new `session` voids the older session of the same device: its next write gets 409."""
 LEASE_PATH = "/agent/lease"
-"""POST LeaseRequest, held up to `wait_s` -> 200 Assignment, or 204 when there is no work. 409: session voided."""
+"""POST LeaseRequest, held up to `wait_s` -> 200 Envelope (payload type `ASSIGNMENT_TYPE`, payload =
+`dumps(Assignment)`, signed by the farm), or 204 when there is no work. 409: session voided."""
+REFUSAL_PATH = "/agent/refusals"
+"""POST Outcome (`failed`) -> 204: the device does not take what it was given last; it needs no lease token, for it
+trusts none. The device's live attempt ends so; without one nothing happens. 409: session voided."""
 HEARTBEAT_PATH = "/agent/attempts/{lease_token}/heartbeat"
 """POST HeartbeatRequest -> 200 HeartbeatResponse. 409: the lease is not the agent's any more."""
 EVENTS_PATH = "/agent/attempts/{lease_token}/events"
@@ -32,6 +38,10 @@ REPORT_PATH = "/agent/attempts/{lease_token}/report"
 WEIGHTS_PATH = "/agent/attempts/{lease_token}/weights"
 """PUT the trained weights (safetensors, parameters only) as the raw body, with `DIGEST_HEADER`, before the report that
 names them -> 200 or 201, empty body. GET: the *starting* weights of the attempt (an earlier run's), raw bytes."""
+CHECKPOINT_PATH = "/agent/attempts/{lease_token}/checkpoint"
+"""PUT a checkpoint of the run (`checkpoint.py`) as the raw body, with `DIGEST_HEADER`, while it trains -> 201, empty
+body. 409: the lease is not the agent's any more; 422: it is not one of this attempt. GET: the one that the attempt goes
+on from."""
 BUNDLE_PATH = "/agent/attempts/{lease_token}/bundle"
 """GET -> 200 raw bytes of the bundle, with Content-Length."""
 DATASET_PATH = "/agent/attempts/{lease_token}/dataset"

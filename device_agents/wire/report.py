@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from device_agents.wire.codec import check
+from device_agents.wire.codec import SENT_IF_SET, check
+from device_agents.wire.own_data import OwnData
 from device_agents.wire.settings import MAX_STEPS, MAX_THREADS, Mode
 from device_agents.wire.training_report import Training
 from device_agents.wire.tuning_report import Tuning
@@ -267,6 +268,10 @@ class Report:
     """Mode tune only."""
     training: Optional[Training] = None
     """Mode train only, from the first step on."""
+    own_limits: Optional[Mapping[str, float]] = field(default=None, metadata=SENT_IF_SET)
+    """Limits that the board's owner set below the signed ones, by their names in `Limits`. Null: none."""
+    own_data: Optional[OwnData] = field(default=None, metadata=SENT_IF_SET)
+    """The device's own data set that was used, if one was: it stayed there."""
 
     def __post_init__(self) -> None:
         check(self.attempt >= 1, "attempt", "at least 1")

@@ -29,6 +29,8 @@ MAX_WARMUP = 10_000
 MAX_SEED = (1 << 63) - 1
 MAX_THREADS = 1024
 MAX_TUNE_S = 86_400.0
+MAX_TIME_LIMIT_S = 7 * 86_400.0
+MAX_CHECKPOINT_S = 86_400.0
 MAX_SCHEDULE_STEPS = 1_000_000_000
 MAX_SHARE = 0.9
 """Of the samples, for validation."""
@@ -129,6 +131,12 @@ class RunSettings:
         Setting("Time to measure", "seconds that measuring schedules may take", ("tune",), None, above=0,
                 most=MAX_TUNE_S, option="--budget", metavar="SECONDS"),
     )  # fmt: skip
+    time_limit_s: Optional[float] = setting(
+        None,
+        Setting("Time limit", "seconds that the run's processes may take together", LOCAL_MODES, None, above=0,
+                most=MAX_TIME_LIMIT_S, absent="the farm's limit", option="--time-limit", metavar="SECONDS",
+                is_shown_unset=False),
+    )  # fmt: skip
 
     schedule: Optional[Schedule] = setting(
         None,
@@ -169,6 +177,11 @@ class RunSettings:
     save_best: bool = setting(
         False, training("Keeps the best", "leave the weights with the lowest validation loss", False, is_flag=True)
     )
+    checkpoint_s: Optional[float] = setting(
+        None,
+        training("Checkpoints", "seconds between checkpoints, from which another attempt goes on", above=0,
+                  most=MAX_CHECKPOINT_S, absent="300", option="--checkpoint-every", metavar="SECONDS"),
+    )  # fmt: skip
     explosion_factor: Optional[float] = setting(
         None,
         training("Explosion factor", "times its start that a loss may be before training has diverged (0: any)",
@@ -221,8 +234,17 @@ class RunSettings:
 Settings = TypeVar("Settings", bound=RunSettings)
 
 
+_KNOWN: "dict[type, Mapping[str, Setting]]" = {}
+
+
 def settings_of(kind: type[RunSettings]) -> Mapping[str, Setting]:
     """Every setting but the mode, by name, in order."""
+    if kind not in _KNOWN:  # every request asks several times
+        _KNOWN[kind] = _settings_of(kind)
+    return _KNOWN[kind]
+
+
+def _settings_of(kind: type[RunSettings]) -> Mapping[str, Setting]:
     known = {one.name: one.metadata["setting"] for one in fields(kind) if "setting" in one.metadata}
     return {name: replace(one, option=one.option or f"--{name.replace('_', '-')}") for name, one in known.items()}
 

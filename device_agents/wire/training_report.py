@@ -1,10 +1,10 @@
 """What a run of mode train reports beside its losses: wire types of `device_agents.wire`. Standard library only."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from device_agents.wire.codec import check
+from device_agents.wire.codec import SENT_IF_SET, check
 from device_agents.wire.settings import MAX_STEPS
 
 TrainingOutcome = Literal["completed", "stopped_early", "diverged", "stopped"]
@@ -53,6 +53,8 @@ class Training:
     """Of the validation with the lowest loss; null without one."""
     weights_step: Optional[int] = None
     """After which step of the run the weights that it left were taken; null: it left none."""
+    resumed_step: Optional[int] = field(default=None, metadata=SENT_IF_SET)
+    """The attempt went on after so many steps, from a checkpoint of an earlier one; null: it began with the first."""
 
     def __post_init__(self) -> None:
         check(0 <= self.steps <= MAX_STEPS, "steps", f"0 to {MAX_STEPS:,}")
@@ -62,6 +64,9 @@ class Training:
         numbers = [validation.step for validation in self.validations]
         check(numbers == sorted(set(numbers)), "validations", "in the order of their steps")
         check(not numbers or numbers[-1] <= self.steps, "validations", "of steps that were done")
+        check(
+            self.resumed_step is None or 1 <= self.resumed_step <= self.steps, "resumed_step", "of steps that were done"
+        )
         check(self.best_step == best_step(self.validations), "best_step", "the validation with the lowest loss")
         check(self.weights_step in (None, self.steps, self.best_step), "weights_step", "the last step, or the best")
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pockfarm.errors import Failed, UsageError
 from pockfarm.state import StateFolder
 from pockfarm.summary import is_diverged, report_text
 from pockfarm.table import NONE, figure, milliseconds, text_table
-from pockfarm.values import Job, Run, optional_number, part, text
+from pockfarm.values import Job, Run, optional_number, part, parts, text
 
 
 def add_compile(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -45,7 +45,12 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     where.add_argument("--device", metavar="ID")
     where.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class")
     add_setting_options(command, MODES)
-    command.add_argument("--dataset", metavar="DIGEST|F.npz", help="a file is uploaded first")
+    words = "a file is uploaded first; device:NAME is the device's own data set of that name, which stays there"
+    command.add_argument("--dataset", metavar="DIGEST|F.npz|device:NAME", help=words)
+    words = "a tag that the device must have; may be repeated"
+    command.add_argument("--where", action="append", default=[], metavar="KEY[=VALUE]", help=words)
+    words = "a run on each device that may take it, or on N of them; prints the group, and does not wait"
+    command.add_argument("--each", nargs="?", type=int, const=0, metavar="N", help=words)
     words = "what training is validated on, in place of a share of the data set; train only"
     command.add_argument("--validation-dataset", metavar="DIGEST|F.npz", help=words)
     command.add_argument("--weights", metavar="RUN|DIGEST", help="start from what an earlier run trained")
@@ -81,10 +86,6 @@ def add_weights(subparsers: argparse._SubParsersAction[Any]) -> None:
 def add_dataset(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = farm_command(subparsers, "dataset", "upload a data set (npz) and print its digest", _dataset)
     command.add_argument("file", type=Path, metavar="F.npz", help="inputs by name (or x) and labels y")
-
-
-def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
-    farm_command(subparsers, "devices", "list the farm's devices", _devices)
 
 
 def connect(options: argparse.Namespace) -> Farm:
@@ -139,6 +140,8 @@ def _run(options: argparse.Namespace) -> int:
     given = given_settings(options, options.mode)
     check_validation(RunSettings(options.mode, **given), "--validation-dataset", options.validation_dataset)
     with connect(options) as farm:
+        if options.each is not None:
+            return _run_on_each(farm, options, given)
         run = farm.start_run(
             options.bundle,
             mode=options.mode,
@@ -147,6 +150,7 @@ def _run(options: argparse.Namespace) -> int:
             dataset=_dataset_digest(farm, options.dataset),
             validation_dataset=_dataset_digest(farm, options.validation_dataset),
             weights=_weights_digest(farm, options.weights),
+            where=options.where,
             allow_waiting=options.allow_waiting,
             **given,
         )
@@ -159,6 +163,22 @@ def _run(options: argparse.Namespace) -> int:
         report = farm.report(run.id)
         print(report_text(report))
     return Failed.exit_code if is_diverged(report) else 0
+
+
+def _run_on_each(farm: Farm, options: argparse.Namespace, given: Mapping[str, object]) -> int:
+    asked = {
+        "mode": options.mode,
+        "device_class": options.device_class,
+        "where": options.where or None,
+        "dataset": _dataset_digest(farm, options.dataset),
+        "validation_dataset": _dataset_digest(farm, options.validation_dataset),
+        "weights": _weights_digest(farm, options.weights),
+        **given,
+    }
+    said = {name: value for name, value in asked.items() if value is not None}
+    group = farm.start_group(options.bundle, count=options.each or None, **said)
+    print(f"{text(group, 'id')}  {len(parts(group, 'runs'))} runs")
+    return 0
 
 
 def run_progress() -> Callable[[Run], None]:
@@ -258,33 +278,12 @@ def _dataset(options: argparse.Namespace) -> int:
     return 0
 
 
-def _devices(options: argparse.Namespace) -> int:
-    with connect(options) as farm:
-        devices = farm.devices()
-    rows = [
-        (
-            one.id,
-            one.name,
-            one.state,
-            one.device_class,
-            one.measurement_class,
-            " ".join(one.targets),
-            one.last_seen_at,
-            text(one.raw, "state_reason"),
-        )
-        for one in devices
-    ]
-    header = ("device", "name", "state", "device class", "measures as", "targets", "last seen", "why")
-    print(text_table(header, rows) if rows else "no devices yet; an agent enrols with a one-time token")
-    return 0
-
-
 def _why(one: Job | Run) -> str:
     return f"{one.ending.cause}: {one.ending.code}" if one.ending else ""
 
 
 def _dataset_digest(farm: Farm, option: str | None) -> str | None:
-    if option is None or option.startswith("sha256:"):
+    if option is None or option.startswith(("sha256:", "device:")):
         return option
     return farm.add_dataset(Path(option)).digest
 

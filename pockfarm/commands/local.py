@@ -66,6 +66,9 @@ def add_exec(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("--export", type=Path, metavar="F", help="write the trained parameters alone")
     command.add_argument("--adapter", type=Path, metavar="DIR", help="write what peft loads, of a plan with lora")
     command.add_argument("--out", type=Path, metavar="F.npy", help="where infer writes the logits")
+    words = "leave here, every --checkpoint-every seconds, what --resume goes on from; train only"
+    command.add_argument("--checkpoint", type=Path, metavar="F", help=words)
+    command.add_argument("--resume", type=Path, metavar="F", help="go on where such a checkpoint was taken; train only")
     command.add_argument("--runner", metavar="PROGRAM", help="emulator, such as qemu-aarch64-static")
     command.add_argument("--class", dest="device_class", metavar="NAME", help="device class to emulate")
     command.add_argument("--json", action="store_true", help="print the whole report as JSON")
@@ -161,6 +164,8 @@ def _exec(options: argparse.Namespace) -> int:
     local = load_local()
     settings = chosen_settings(options, options.mode)
     check_validation(settings, "--validation-data", options.validation_data)
+    if settings.checkpoint_s is not None and options.checkpoint is None:
+        raise UsageError("--checkpoint-every needs --checkpoint F, the file that they go to")
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
     if options.adapter is not None:
         load_adapters().check_has_adapters(options.bundle)

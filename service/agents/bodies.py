@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from fastapi import Depends, Request
+from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from device_agents.wire import ProtocolError, loads
 from service.text import strange_character
 
 T = TypeVar("T")
+AT_ONCE_BYTES = 16 << 10
+"""A body up to this long is read quicker than a thread is woken."""
 FREE_TEXTS = ("phase",)
 """Cleaned, not refused: they are for people."""
 
@@ -25,15 +28,29 @@ def sent(kind: type[T]) -> Any:
 
 
 def described(kind: type) -> dict[str, Any]:
-    """The body for OpenAPI, which refers to the agent protocol for its fields."""
+    """The body for OpenAPI, field by field, as the agent protocol has it."""
     text = f"`{kind.__name__}` of the agent protocol (docs/protocol.md)"
-    return {"requestBody": {"required": True, "description": text, "content": {"application/json": {"schema": {
-        "type": "object", "title": kind.__name__}}}}}  # fmt: skip
+    schema = TypeAdapter(kind).json_schema()
+    whole = _closed(schema, schema.get("$defs", {}))
+    return {"requestBody": {"required": True, "description": text, "content": {"application/json": {"schema": whole}}}}
+
+
+def _closed(schema: Any, parts: Mapping[str, Any]) -> Any:
+    """The schema with what it refers to in its place, and no object with fields that nobody knows."""
+    if isinstance(schema, list):
+        return [_closed(one, parts) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _closed(parts[schema["$ref"].rpartition("/")[2]], parts)
+    found = {name: _closed(one, parts) for name, one in schema.items() if name != "$defs"}
+    return {**found, "additionalProperties": False} if "properties" in found else found
 
 
 def _reader(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
     async def read(request: Request) -> T:
-        body = await run_in_threadpool(loads, kind, await request.body())
+        data = await request.body()
+        body = loads(kind, data) if len(data) <= AT_ONCE_BYTES else await run_in_threadpool(loads, kind, data)
         for name, value in vars(body).items():
             strange = strange_character(value) if isinstance(value, str) else None
             if strange is not None and name not in FREE_TEXTS:

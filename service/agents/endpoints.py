@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Annotated
 
@@ -12,7 +11,8 @@ from starlette.concurrency import run_in_threadpool
 
 from device_agents import wire
 from device_agents.wire.log_lines import note
-from service.access import FarmDep, bearer_token
+from device_agents.wire.paths import OLDER_PROTOCOLS
+from service.access import WholeFarmDep, bearer_token
 from service.agents import enrolment, leasing, recording
 from service.agents.bodies import described, sent
 from service.agents.enrolment import Agent
@@ -20,19 +20,21 @@ from service.database.models import Run
 from service.farm import Farm
 from service.files import BINARY, file_response, store_body
 from service.identifiers import DIGEST
+from service.lanes.claim import Seeker
 from service.problems import Invalid, NotFound
+from service.runs import checkpoints
+from service.storage import StoredFile
 
-LEASE_POLL_S = 0.5
 
-
-def _check_protocol(request: Request) -> None:
+async def _check_protocol(request: Request) -> None:
     spoken = request.headers.get(wire.PROTOCOL_HEADER)
-    if spoken != wire.PROTOCOL:
+    is_finishing = spoken in OLDER_PROTOCOLS and request.url.path != wire.LEASE_PATH
+    if spoken != wire.PROTOCOL and not is_finishing:
         raise Invalid("protocol.version", f"this farm speaks {wire.PROTOCOL}, the request {spoken or 'nothing'}",
-                      where=wire.PROTOCOL_HEADER, hint="update the agent")  # fmt: skip
+                      where=wire.PROTOCOL_HEADER, hint="update the agent: run its line of enrolment again")  # fmt: skip
 
 
-def _authenticate(request: Request, farm: FarmDep) -> Agent:
+def _authenticate(request: Request, farm: WholeFarmDep) -> Agent:
     with farm.database.read() as session:
         agent = enrolment.authenticate(session, bearer_token(request))
     note(device=agent.device_id)
@@ -48,21 +50,23 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 @router.post(wire.ENROL_PATH, status_code=201, openapi_extra=described(wire.EnrolRequest))
-def enrol(farm: FarmDep, body: Annotated[wire.EnrolRequest, sent(wire.EnrolRequest)]) -> Response:
+def enrol(farm: WholeFarmDep, body: Annotated[wire.EnrolRequest, sent(wire.EnrolRequest)]) -> Response:
     """Become a device, by a one-time token."""
     with farm.database.transaction() as session:
         return _json(enrolment.enrol(session, farm, body), 201)
 
 
 @router.post(wire.CHALLENGE_PATH, openapi_extra=described(wire.ChallengeRequest))
-def challenge(farm: FarmDep, body: Annotated[wire.ChallengeRequest, sent(wire.ChallengeRequest)]) -> Response:
+def challenge(farm: WholeFarmDep, body: Annotated[wire.ChallengeRequest, sent(wire.ChallengeRequest)]) -> Response:
     """Something fresh to sign."""
     with farm.database.read() as session:
         return _json(enrolment.challenge(session, farm, body.device_id))
 
 
 @router.post(wire.RENEW_PATH, openapi_extra=described(wire.RenewRequest))
-def renew(request: Request, farm: FarmDep, body: Annotated[wire.RenewRequest, sent(wire.RenewRequest)]) -> Response:
+def renew(
+    request: Request, farm: WholeFarmDep, body: Annotated[wire.RenewRequest, sent(wire.RenewRequest)]
+) -> Response:
     """A fresh credential, by the device's signature."""
     with farm.database.transaction() as session:
         return _json(enrolment.renew(session, farm, body, clock=_clock_of(request)))
@@ -71,21 +75,26 @@ def renew(request: Request, farm: FarmDep, body: Annotated[wire.RenewRequest, se
 @router.post(wire.LEASE_PATH, responses={204: {"description": "No work now"}},
              openapi_extra=described(wire.LeaseRequest))  # fmt: skip
 async def lease(
-    request: Request, farm: FarmDep, agent: AgentDep, body: Annotated[wire.LeaseRequest, sent(wire.LeaseRequest)]
+    request: Request, farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.LeaseRequest, sent(wire.LeaseRequest)]
 ) -> Response:
     """Ask for work; held open until there is some."""
-    give_up_at = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
-    seeker = await run_in_threadpool(_seek, farm, agent, body, _clock_of(request))
-    while seeker.is_welcome:
-        assignment = await run_in_threadpool(_try_lease, farm, agent, seeker)
-        if assignment is not None:
-            return _json(assignment)
-        if time.monotonic() >= give_up_at or await request.is_disconnected():
-            break
-        await asyncio.sleep(min(LEASE_POLL_S, farm.settings.poll_s))
-    if not seeker.is_welcome:
-        await asyncio.sleep(max(0.0, give_up_at - time.monotonic()))
-    return Response(status_code=204)
+    until = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
+    dispatcher, clock = farm.dispatcher, _clock_of(request)
+    seeker, called_for = await run_in_threadpool(_seek, farm, agent, body, clock), dict[str, bool]()
+    with dispatcher.room.held(seeker) as waiter:
+        while True:
+            work = await run_in_threadpool(leasing.work_for, farm, agent, waiter.seeker)
+            if work is not None:
+                dispatcher.pass_on(called_for | waiter.hear(), taken_from=work.lane_id)
+                return _json(work.assignment)
+            if not await waiter.is_called(until):
+                return Response(status_code=204)
+            called_for = waiter.hear()
+            if await request.is_disconnected():
+                dispatcher.pass_on(called_for)
+                return Response(status_code=204)
+            changed = await run_in_threadpool(_seek, farm, agent, body, clock) if waiter.is_outdated else None
+            dispatcher.room.back_in_line(waiter, changed)
 
 
 def _clock_of(request: Request) -> float | None:
@@ -96,25 +105,22 @@ def _clock_of(request: Request) -> float | None:
         return None
 
 
-def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None) -> leasing.Seeker:
+def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None) -> Seeker:
     with farm.database.transaction() as session:
         return leasing.seek(session, farm, agent, body, clock=clock)
 
 
-def _try_lease(farm: Farm, agent: Agent, seeker: leasing.Seeker) -> wire.Assignment | None:
-    with farm.database.read() as session:
-        found = leasing.candidates(session, seeker)
-    for run_id in found:
-        with farm.database.transaction() as session:
-            assignment = leasing.lease(session, farm, agent, run_id)
-        if assignment is not None:
-            return assignment
-    return None
+@router.post(wire.REFUSAL_PATH, status_code=204, openapi_extra=described(wire.Outcome))
+def refuse(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Outcome, sent(wire.Outcome)]) -> Response:
+    """Say that the assignment given last is not taken, and why."""
+    with farm.database.transaction() as session:
+        recording.take_refusal(session, farm, agent, body)
+    return Response(status_code=204)
 
 
 @router.post(wire.HEARTBEAT_PATH, openapi_extra=described(wire.HeartbeatRequest))
 def heartbeat(
-    lease_token: str, farm: FarmDep, agent: AgentDep,
+    lease_token: str, farm: WholeFarmDep, agent: AgentDep,
     body: Annotated[wire.HeartbeatRequest, sent(wire.HeartbeatRequest)],
 ) -> Response:  # fmt: skip
     """Renew the lease of an attempt."""
@@ -124,7 +130,7 @@ def heartbeat(
 
 @router.post(wire.EVENTS_PATH, openapi_extra=described(wire.EventBatch))
 def take_events(
-    lease_token: str, farm: FarmDep, agent: AgentDep, body: Annotated[wire.EventBatch, sent(wire.EventBatch)]
+    lease_token: str, farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.EventBatch, sent(wire.EventBatch)]
 ) -> Response:
     """Record what happens in an attempt."""
     with farm.database.transaction() as session:
@@ -133,7 +139,7 @@ def take_events(
 
 @router.post(wire.REPORT_PATH, openapi_extra=described(wire.Envelope))
 def take_report(
-    lease_token: str, farm: FarmDep, agent: AgentDep, body: Annotated[wire.Envelope, sent(wire.Envelope)]
+    lease_token: str, farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Envelope, sent(wire.Envelope)]
 ) -> Response:
     """Record how an attempt ended."""
     with farm.database.transaction() as session:
@@ -144,7 +150,7 @@ def take_report(
 
 
 @router.put(wire.WEIGHTS_PATH, status_code=201)
-async def put_weights(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+async def put_weights(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
     """Upload an attempt's trained weights, before the report that names them."""
     digest = request.headers.get(wire.DIGEST_HEADER, "")
     if not DIGEST.fullmatch(digest):
@@ -170,26 +176,58 @@ def _attempt_run(farm: Farm, agent: Agent, lease_token: str, *, live: bool = Tru
 
 
 @router.get(wire.WEIGHTS_PATH, responses=BINARY)  # type: ignore[arg-type]
-def get_weights(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+def get_weights(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
     """The attempt's starting weights."""
     digest = _attempt_run(farm, agent, lease_token).weights_digest
     return _download(request, farm, digest, "the run starts from the bundle's own weights")
 
 
+@router.put(wire.CHECKPOINT_PATH, status_code=201)
+async def put_checkpoint(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
+    """Upload where an attempt stands, while it trains; another attempt of the run can go on from there."""
+    digest = request.headers.get(wire.DIGEST_HEADER, "")
+    if not DIGEST.fullmatch(digest):
+        raise Invalid("upload.digest", "missing, or not sha256:<hex>", where=wire.DIGEST_HEADER, cause="device")
+
+    def sender() -> checkpoints.Sender:
+        with farm.database.read() as session:
+            return recording.checkpoint_sender(session, agent, lease_token)
+
+    def act(stored: StoredFile) -> None:
+        past = checkpoints.look_at(farm.storage, stored, expected)
+        with farm.database.transaction() as session:
+            recording.take_checkpoint(session, agent, lease_token, stored, past)
+
+    expected = await run_in_threadpool(sender)
+    most_bytes = min(expected.most_bytes, farm.settings.checkpoint_limit_bytes)
+    stored = await store_body(request, farm.storage, limit_bytes=most_bytes, what="checkpoint", digest=digest)
+    await run_in_threadpool(act, stored)
+    return Response(status_code=201)
+
+
+@router.get(wire.CHECKPOINT_PATH, responses=BINARY)  # type: ignore[arg-type]
+def get_checkpoint(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
+    """Where an earlier attempt of the run stood."""
+    with farm.database.read() as session:
+        run = session.get_one(Run, recording.live_attempt(session, agent, lease_token).run_id)
+        digest = checkpoints.of_run(session, run).digest
+    return _download(request, farm, digest, "")
+
+
 @router.get(wire.BUNDLE_PATH, responses=BINARY)  # type: ignore[arg-type]
-def get_bundle(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+def get_bundle(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
     """The attempt's bundle."""
     return _download(request, farm, _attempt_run(farm, agent, lease_token).bundle_digest, "")
 
 
 @router.get(wire.DATASET_PATH, responses=BINARY)  # type: ignore[arg-type]
-def get_dataset(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+def get_dataset(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
     """The attempt's data set."""
     return _download(request, farm, _attempt_run(farm, agent, lease_token).dataset_digest, "the run has no data set")
 
 
 @router.get(wire.VALIDATION_DATASET_PATH, responses=BINARY)  # type: ignore[arg-type]
-def get_validation_dataset(lease_token: str, request: Request, farm: FarmDep, agent: AgentDep) -> Response:
+def get_validation_dataset(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
     """The data set that the attempt's training is validated on."""
     digest = _attempt_run(farm, agent, lease_token).validation_dataset_digest
     return _download(request, farm, digest, "the run has no data set to validate on")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import delete, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from device_agents.wire import (
@@ -19,15 +20,19 @@ from device_agents.wire import (
     RenewRequest,
     challenge_message,
     pae,
+    to_json,
 )
-from service.database.models import Device, DeviceCredential, EnrolmentToken
+from service.database.models import Device, DeviceCredential, UsedChallenge
+from service.devices import tokens
 from service.devices.blame import judge_clock, note
 from service.devices.service import find
 from service.farm import Farm
 from service.identifiers import clean_text, new_secret, secret_hash
+from service.key_list import rooted
 from service.problems import Forbidden, Unauthenticated
+from service.quotas import limits as quotas
 from service.runs import attempts
-from service.signing import verify
+from service.signing import CHALLENGE_S, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +44,25 @@ class Agent:
 
 
 def enrol(session: Session, farm: Farm, request: EnrolRequest) -> EnrolResponse:
-    """Make a device out of a one-time token. Raises: Forbidden (unknown, used, expired, or for another class)."""
-    token = session.scalar(
-        select(EnrolmentToken).where(EnrolmentToken.token_hash == secret_hash(request.token)).with_for_update()
-    )
-    hint = "make another with POST /devices/enrolment-tokens"
-    if token is None or token.expires_at < time.time():
-        raise Forbidden("enrol.token", "this enrolment token is unknown or has expired", hint=hint)
-    if token.device_class not in (None, request.description.device_class):
-        said = request.description.device_class
-        raise Forbidden(
-            "enrol.device-class",
-            f"this token is for devices of class {token.device_class}, and this device is a {said}",
-            where="device_class",
-            hint=f"make a token for {said} (or, without --device-class, for any), or, if the board was recognised "
-            f"wrongly, start its agent with --class {token.device_class}",
-        )
+    """Make a device out of a token. Raises: Forbidden (unknown, used up, expired, revoked, or for other devices)."""
+    token = tokens.admit(session, request.token, request.description)
     device = session.scalar(select(Device).where(Device.public_key == request.public_key))
-    if token.device_id is not None and (device is None or device.id != token.device_id):
-        raise Forbidden("enrol.token", "this enrolment token was used before", hint=hint)
-    if device is not None and device.state == "removed":
-        raise Forbidden("device.removed", "a device with this key was removed", hint="make a new key and token")
+    if device is not None and device.organisation_id != token.organisation_id:
+        raise Forbidden("enrol.token", "this enrolment token is unknown or has expired", hint=tokens.HINT)
     if device is None:
-        device = Device(public_key=request.public_key, session=request.session, **_columns(request.description))
+        quotas.check(session, farm.settings, "devices", organisation_id=token.organisation_id)
+        device = Device(public_key=request.public_key, session=request.session, is_shared=token.is_shared,
+                        organisation_id=token.organisation_id, **_columns(request.description))  # fmt: skip
         session.add(device)
         session.flush()
-        note(session, device.id, "enrolled", f"as {device.name}")
-    else:  # the answer to the first try was lost, or the agent lost all but its key
-        _restart(session, farm, device, request.session, request.description)
-    token.device_id = device.id
+        tokens.use(session, token, device)
+        note(session, device.id, "enrolled", f"as {device.name}" + (f", by token {token.id}" if token.id else ""))
+        return EnrolResponse(device.id, _credential(session, farm, device))
+    tokens.use(session, token, device)
+    if device.state == "removed":
+        raise Forbidden("device.removed", "a device with this key was removed", hint="make a new key and token")
+    # The answer to the first try was lost, or the agent lost all but its key.
+    _restart(session, farm, device, request.session, request.description)
     return EnrolResponse(device.id, _credential(session, farm, device))
 
 
@@ -87,19 +82,34 @@ def renew(session: Session, farm: Farm, request: RenewRequest, *, clock: float |
     message = pae(CHALLENGE_TYPE, challenge_message(request.device_id, request.session, request.challenge))
     if not verify(device.public_key, request.signature, message):
         raise Forbidden("renew.signature", "the signature is not by this device's key")
+    if not _spend(session, request.challenge):
+        raise Forbidden("renew.challenge", "the challenge was used before", hint="ask for another")
     for name in ("device_class", "measurement_class"):
         if getattr(request.description, name) != getattr(device, name):
             raise Forbidden("renew.class", f"this device enrolled as {getattr(device, name)}", where=name,
                             hint="enrol what is another device with a new state folder and token")  # fmt: skip
+    tokens.check_targets(device.bound_targets, request.description, code="renew.targets")
     _restart(session, farm, device, request.session, request.description)
     judge_clock(session, device, clock)  # an agent with a wrong clock asks for no work, where it would be judged too
     return _credential(session, farm, device)
 
 
+def _spend(session: Session, challenge: str) -> bool:
+    """Use up a fresh challenge, for all API processes; False if it was used before."""
+    now = time.time()
+    session.execute(delete(UsedChallenge).where(UsedChallenge.expires_at < now))
+    try:
+        with session.begin_nested():
+            session.add(UsedChallenge(challenge_hash=secret_hash(challenge), expires_at=now + 2 * CHALLENGE_S))
+    except IntegrityError:
+        return False
+    return True
+
+
 def _restart(session: Session, farm: Farm, device: Device, session_id: str, description: DeviceDescription) -> None:
     """Take the newest description; a new session voids the older one, and what that one worked on is lost."""
     if device.session != session_id:
-        attempts.lose_live(session, farm.settings, device, "the agent started again")
+        attempts.lose_live(session, farm.settings, device, "the agent started again", is_restart=True)
         note(session, device.id, "restarted")
     for name, value in _columns(description).items():
         setattr(device, name, value)
@@ -122,6 +132,7 @@ def _columns(description: DeviceDescription) -> dict[str, Any]:
         "agent_version": clean_text(description.agent_version, 100),
         "runner": clean_text(description.runner) if description.runner else None,
         "environment": {clean_text(key, 100): clean_text(value, 500) for key, value in description.environment.items()},
+        "own_datasets": [to_json(one) for one in description.own_datasets],
     }
 
 
@@ -134,7 +145,11 @@ def _credential(session: Session, farm: Farm, device: Device) -> Credential:
             token_hash=secret_hash(token), device_id=device.id, session=device.session, expires_at=expires_at
         )
     )
-    return Credential(token, expires_at, lifetime_s, (farm.signer.server_key(),))
+    listed = rooted(farm.settings.key_list_path)
+    return Credential(
+        token, expires_at, lifetime_s, (farm.signer.server_key(),),
+        root=farm.signer.introduce(listed.root) if listed else None, key_list=listed.key_list if listed else None,
+    )  # fmt: skip
 
 
 def authenticate(session: Session, token: str | None) -> Agent:

@@ -1,53 +1,29 @@
-"""Gives work to devices: which run fits, the claim, the signed assignment."""
+"""Gives work to devices: the claim of a run."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from device_agents.wire import (
-    BUNDLE_PATH,
-    DATASET_PATH,
-    EMULATION_TIME_FACTOR,
-    VALIDATION_DATASET_PATH,
-    WEIGHTS_PATH,
-    Assignment,
-    Blob,
-    LeaseRequest,
-    Limits,
-    Statement,
-    attempt_path,
-)
+from device_agents.wire import Envelope, LeaseRequest
 from service import states
+from service.agents.assigning import assign
 from service.agents.enrolment import Agent
-from service.database.models import Attempt, Bundle, Dataset, Device, Run
-from service.devices import blame
+from service.database.models import Attempt, Device, Lane, Run
+from service.devices import blame, isolation
 from service.farm import Farm
 from service.identifiers import new_secret, secret_hash
+from service.lanes.claim import Seeker, heads, in_turn, take
+from service.lanes.key import Taker
+from service.maintenance.standing import Calendar
 from service.problems import Conflict
+from service.quotas.shares import may_start, note_served, shares_of
 from service.runs import attempts
+from service.runs.clocks import clock_s
 from service.settings import Settings
-
-CANDIDATES = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Seeker:
-    """A device that wants work, as far as it decides which."""
-
-    device_id: str
-    device_class: str
-    targets: tuple[str, ...]
-    features: frozenset[str]
-    is_welcome: bool
-    """False: quarantined, or isolated less than the farm asks."""
-    untried: ColumnElement[bool]
-    """Over `Run`: it has not failed on this device."""
-    only_canary: bool
-    """Strikes quarantine it: it may show that it works again, and nothing else."""
 
 
 def seek(
@@ -61,20 +37,19 @@ def seek(
     if agent.session != device.session or request.session != device.session:
         raise voided()
     attempts.lose_live(session, farm.settings, device, "the agent asked for other work")
-    device.last_seen_at, device.isolation_level = time.time(), max(0, min(4, request.isolation_level))
+    device.last_seen_at = time.time()
+    isolation.judge_promise(session, device, request.isolation_level)
     blame.judge_clock(session, device, clock)
-    return _seeker(device, farm.settings)
+    return _seeker(session, device, farm.settings)
 
 
-def _seeker(device: Device, settings: Settings) -> Seeker:
+def _seeker(session: Session, device: Device, settings: Settings) -> Seeker:
     only_canary = device.state == "quarantined" and device.quarantined_for == blame.BY_STRIKES and not device.canary_off
     is_isolated = device.isolation_level >= settings.isolation_level
-    is_welcome = (device.state == "active" or only_canary) and is_isolated
+    is_held = Calendar.read(session).hold(device, clock_s(settings, device)) is not None
+    is_welcome = (device.state == "active" or only_canary) and is_isolated and not is_held
     return Seeker(
-        device.id,
-        device.device_class,
-        tuple(device.targets),
-        frozenset(device.features),
+        Taker.of(device),
         is_welcome=is_welcome,
         untried=attempts.untried(device, settings),
         only_canary=only_canary,
@@ -87,77 +62,60 @@ def voided() -> Conflict:
                     hint="run one agent per device")  # fmt: skip
 
 
-def candidates(session: Session, seeker: Seeker) -> list[str]:
-    """Ids of queued runs that the device could take, the oldest first."""
-    query = (
-        select(Run.id, Bundle.required_features)
-        .join(Bundle, Bundle.digest == Run.bundle_digest)
-        .where(Run.state == "queued", Run.target.in_(seeker.targets), Run.queue_deadline_at > time.time())
-        .where((Run.wanted_device_id.is_(None)) | (Run.wanted_device_id == seeker.device_id))
-        .where((Run.wanted_device_class.is_(None)) | (Run.wanted_device_class == seeker.device_class))
-        .where(seeker.untried, *([Run.is_canary] if seeker.only_canary else []))
-        .order_by(Run.created_at, Run.id)
-        .limit(CANDIDATES)
-    )
-    rows = session.execute(query)
-    return [run_id for run_id, required in rows if seeker.features.issuperset(required)]
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A run that was claimed: the signed assignment, and the lane that it was in."""
+
+    assignment: Envelope
+    lane_id: str
 
 
-def lease(session: Session, farm: Farm, agent: Agent, run_id: str) -> Assignment | None:
-    """Claim the run for the device; None if another was quicker or the device is not welcome any more."""
-    query = select(Run).where(Run.id == run_id, Run.state == "queued").with_for_update(skip_locked=True)
-    run = session.scalar(query)
+def work_for(farm: Farm, agent: Agent, seeker: Seeker) -> Work | None:
+    """A run for the device, claimed; None if nothing waits that it may have, or others were quicker."""
+    if not seeker.is_welcome:
+        return None
+    with farm.database.read() as session:
+        found = heads(session, seeker)
+        waiting = {head.organisation_id for head in found}
+        shares = shares_of(session, farm.settings, waiting) if found else {}
+    for head in in_turn(found, shares):
+        with farm.database.transaction() as session:
+            assignment = lease(session, farm, agent, seeker, head.lane_id)
+            if assignment is not None and len(waiting) > 1:
+                note_served(session, head.organisation_id)
+        if assignment is not None:
+            return Work(assignment, head.lane_id)
+    return None
+
+
+def lease(session: Session, farm: Farm, agent: Agent, seeker: Seeker, lane_id: str) -> Envelope | None:
+    """Claim the lane's first run for the device; None if others were quicker or the device is not welcome any more."""
+    run = take(session, seeker, lane_id)
     if run is None:
         return None
     device = session.scalars(select(Device).where(Device.id == agent.device_id).with_for_update()).one()
     if device.session != agent.session:
         raise voided()
-    seeker = _seeker(device, farm.settings)
-    if seeker.only_canary and not run.is_canary:
+    if not _may_have(session, farm.settings, device, run) or not may_start(session, farm.settings, run):
         return None
-    if not seeker.is_welcome or session.scalar(select(Run.id).where(Run.id == run_id, seeker.untried)) is None:
-        return None
-    token, limits = new_secret(), _limits(farm.settings)
+    if run.settings.time_limit_s is not None:
+        # Longer than `seek` looked ahead: it would run into a maintenance window.
+        held = Calendar.read(session).hold(device, clock_s(farm.settings, device, run.settings))
+        if held is not None:
+            return None
+    token = new_secret()
     attempt = _start_attempt(session, farm.settings, run, device, token)
-    bundle = session.get_one(Bundle, run.bundle_digest)
-    return Assignment(
-        run_id=run.id,
-        attempt=attempt.n,
-        lease_token=token,
-        lease_expires_at=attempt.lease_expires_at,
-        lease_s=farm.settings.lease_s,
-        envelope=farm.signer.sign(_statement(farm, run, attempt, device, bundle)),
-        bundle=Blob(bundle.digest, bundle.size_bytes, attempt_path(BUNDLE_PATH, token)),
-        settings=run.settings,
-        dataset=_dataset(session, run.dataset_digest, attempt_path(DATASET_PATH, token)),
-        weights=_weights(farm, run, token),
-        limits=limits,
-        validation_dataset=_dataset(
-            session, run.validation_dataset_digest, attempt_path(VALIDATION_DATASET_PATH, token)
-        ),
-    )
+    return assign(session, farm, run, attempt, device, token)
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(settings.transfer_s, settings.run_s, settings.run_memory_bytes, settings.run_disk_bytes)
-
-
-def _dataset(session: Session, digest: str | None, path: str) -> Blob | None:
-    dataset = session.get(Dataset, digest) if digest is not None else None
-    return Blob(dataset.digest, dataset.size_bytes, path) if dataset else None
-
-
-def _weights(farm: Farm, run: Run, token: str) -> Blob | None:
-    if run.weights_digest is None:
-        return None
-    size_bytes = farm.storage.size(run.weights_digest) or 0
-    return Blob(run.weights_digest, size_bytes, attempt_path(WEIGHTS_PATH, token))
-
-
-def clock_s(settings: Settings, device: Device) -> float:
-    """Seconds that an attempt on the device may take, transfer and run together."""
-    factor = EMULATION_TIME_FACTOR if device.measurement_class == "emulated" else 1.0
-    return settings.transfer_s + settings.run_s * factor
+def _may_have(session: Session, settings: Settings, device: Device, run: Run) -> bool:
+    """Whether the device, now that its row is held, may still have the run."""
+    seeker = _seeker(session, device, settings)
+    lane = session.get_one(Lane, run.lane_id)
+    if not seeker.is_welcome or not seeker.fits(lane):
+        return False
+    is_untried = select(Run.id).where(Run.id == run.id, seeker.untried)
+    return run.attempts == 0 or session.scalar(is_untried) is not None
 
 
 def _start_attempt(session: Session, settings: Settings, run: Run, device: Device, token: str) -> Attempt:
@@ -171,32 +129,12 @@ def _start_attempt(session: Session, settings: Settings, run: Run, device: Devic
         device_id=device.id,
         token_hash=secret_hash(token),
         lease_expires_at=now + settings.lease_s,
-        deadline_at=now + clock_s(settings, device),
+        deadline_at=now + clock_s(settings, device, run.settings),
+        isolation_level=device.isolation_level,
     )
     session.add(attempt)
     session.flush()
     return attempt
 
 
-def _statement(farm: Farm, run: Run, attempt: Attempt, device: Device, bundle: Bundle) -> Statement:
-    now = time.time()
-    return Statement(
-        run_id=run.id,
-        attempt=attempt.n,
-        device_id=device.id,
-        device_class=device.device_class,
-        bundle_digest=bundle.digest,
-        bundle_bytes=bundle.size_bytes,
-        target=bundle.target,
-        model_digest=bundle.model_digest,
-        plan_digest=bundle.plan_digest,
-        not_before=now - blame.CLOCK_SKEW_S,
-        expires_at=attempt.deadline_at + blame.CLOCK_SKEW_S,
-        release_number=farm.signer.release_number,
-        dataset_digest=run.dataset_digest,
-        weights_digest=run.weights_digest,
-        validation_dataset_digest=run.validation_dataset_digest,
-    )
-
-
-__all__ = ["Seeker", "candidates", "clock_s", "lease", "seek", "voided"]
+__all__ = ["Work", "lease", "seek", "voided", "work_for"]

@@ -18,6 +18,8 @@ from device_agents.wire import (
     EventsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    Outcome,
+    Past,
     ProtocolError,
     Report,
     ReportResponse,
@@ -31,14 +33,17 @@ from device_agents.wire import (
 from service import states
 from service.agents.enrolment import Agent
 from service.agents.leasing import voided
+from service.agents.possible import check_possible
 from service.canary import verdict as canary
-from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run
-from service.devices import blame
+from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Bundle, Device, Result, Run
+from service.devices import blame, isolation
+from service.devices.marks import REFUSED
 from service.events import service as events
 from service.farm import Farm
+from service.holdings import service as holdings
 from service.identifiers import clean_text, digest_of, secret_hash
 from service.problems import Conflict, Invalid
-from service.runs import attempts
+from service.runs import attempts, checkpoints
 from service.runs.summary import summarise
 from service.signing import verify
 from service.storage import StoredFile
@@ -146,6 +151,24 @@ def take_weights(session: Session, agent: Agent, lease_token: str, stored: Store
     if not may_still_report(session, attempt):
         raise _stale(f"the attempt has ended: {attempt.state}")
     attempt.weights_digest, attempt.weights_bytes = stored.digest, stored.size_bytes
+    run = session.get_one(Run, attempt.run_id)
+    holdings.hold(session, "weights", stored.digest, size_bytes=stored.size_bytes,
+                  organisation_id=run.organisation_id)  # fmt: skip
+
+
+def checkpoint_sender(session: Session, agent: Agent, lease_token: str) -> checkpoints.Sender:
+    """What a checkpoint of the agent's attempt is measured against. Raises: Conflict, Invalid (it has none)."""
+    attempt = live_attempt(session, agent, lease_token)
+    run = session.get_one(Run, attempt.run_id)
+    return checkpoints.sender_of(run, attempt, session.get_one(Bundle, run.bundle_digest))
+
+
+def take_checkpoint(session: Session, agent: Agent, lease_token: str, stored: StoredFile, past: Past) -> None:
+    """Note where the attempt stands, for one that may have to go on. Raises: Conflict."""
+    attempt = live_attempt(session, agent, lease_token)
+    run = _run_of(session, attempt)
+    if checkpoints.take(session, run, attempt, stored, past):
+        events.add(session, run.id, "log", message=f"checkpoint after step {past.step:,}", attempt=attempt.n)
 
 
 def take_report(
@@ -167,8 +190,9 @@ def take_report(
         return ReportResponse("already-recorded")
     try:
         report = loads(Report, payload)
-        _check_report(report, attempt, device)
+        _check_report(report, run, attempt, device)
         check_plausible(report, device)
+        check_possible(report, run, attempt, session.get_one(Bundle, run.bundle_digest), now=time.time())
     except ProtocolError as error:
         return _refuse(session, farm, run, attempt, device, error)
     counts = may_still_report(session, attempt)
@@ -186,18 +210,41 @@ def take_report(
     return ReportResponse("recorded" if counts else "superseded")
 
 
+def take_refusal(session: Session, farm: Farm, agent: Agent, outcome: Outcome) -> None:
+    """End the device's live attempt: its agent does not trust what it was given. Without one nothing happens.
+
+    Raises: Conflict (an older session), Invalid (a refusal of work that was not refused).
+    """
+    device = session.get_one(Device, agent.device_id)
+    if device.session != agent.session:
+        raise voided()
+    if outcome.state != "failed" or outcome.code is None:
+        raise Invalid("refusal.state", f"says {outcome.state!r}, code {outcome.code!r:.80}", where="state",
+                      cause="device", hint="a refusal is `failed`, with a code")  # fmt: skip
+    live = select(Attempt).where(Attempt.device_id == device.id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
+    attempt = session.scalar(live.with_for_update())
+    if attempt is not None:
+        log_lines.note(run=attempt.run_id, attempt=attempt.n)
+        attempts.lose(session, farm.settings, attempt, _ending(outcome))
+
+
+def _ending(outcome: Outcome) -> attempts.Ending:
+    """As a device says it; its texts cleaned, and a failure without a cause the device's own."""
+    code = clean_text(outcome.code, 100) if outcome.code else None
+    if outcome.state != "succeeded" and outcome.cause is None:
+        return attempts.Ending(outcome.state, "device", code or "device.unsaid", outcome.message, outcome.hint)
+    return attempts.Ending(outcome.state, outcome.cause, code, outcome.message, outcome.hint)
+
+
 def _signed_payload(envelope: Envelope, device: Device) -> bytes:
     """Raises: Invalid unless the device signed it."""
     payload = envelope.payload_bytes()
     if envelope.payloadType != REPORT_TYPE:
         raise Invalid("report.type", f"payload type {envelope.payloadType!r:.80}, expected {REPORT_TYPE}")
     message = pae(REPORT_TYPE, payload)
-    is_signed = any(
-        signature.keyid == device.id and verify(device.public_key, signature.sig, message)
-        for signature in envelope.signatures[:4]
-    )
-    if not is_signed:
-        raise Invalid("report.signature", "the report is not signed by this device's key", cause="policy")
+    is_one = [signature.keyid for signature in envelope.signatures] == [device.id]
+    if not is_one or not verify(device.public_key, envelope.signatures[0].sig, message):
+        raise Invalid("report.signature", "the report is not signed once, by this device's key", cause="policy")
     return payload
 
 
@@ -206,14 +253,15 @@ def _refuse(
 ) -> Invalid:  # fmt: skip
     """End the attempt whose report holds what cannot be, and that its agent should have seen: a strike for the device,
     until another one ends the same way. No lease is left to run out."""
-    message = f"the device's report was refused: {error}"[:4000]
+    message = f"{REFUSED}{error}"[:4000]
+    checkpoints.distrust(session, run, attempt)
     if may_still_report(session, attempt):
         ending = attempts.Ending("failed", "infra", "report.impossible", message, "update the device's agent")
         attempts.settle(session, farm.settings, run, attempt, device, ending)
     return Invalid("report.impossible", message, where=error.where, cause="infra", hint="send no such figures")
 
 
-def _check_report(report: Report, attempt: Attempt, device: Device) -> None:
+def _check_report(report: Report, run: Run, attempt: Attempt, device: Device) -> None:
     """Raises: Invalid if the report is about something else than the attempt."""
     expected = {"run_id": attempt.run_id, "attempt": attempt.n, "device_id": device.id,
                 "measurement_class": device.measurement_class}  # fmt: skip
@@ -221,6 +269,9 @@ def _check_report(report: Report, attempt: Attempt, device: Device) -> None:
         if getattr(report, name) != value:
             raise Invalid("report.mismatch", f"says {getattr(report, name)!r:.80}, expected {value!r}", where=name,
                           cause="device")  # fmt: skip
+    if (report.own_data.name if report.own_data else None) != run.own_data and report.outcome.state == "succeeded":
+        raise Invalid("report.own-data", "says another data set of the device's own than the run is for",
+                      where="own_data", cause="device", hint="update the device's agent")  # fmt: skip
     if report.weights is not None and report.weights.digest != attempt.weights_digest:
         raise Invalid("report.weights", "the weights that it names were not uploaded for this attempt",
                       where="weights", cause="device", hint="PUT the weights first")  # fmt: skip
@@ -228,17 +279,16 @@ def _check_report(report: Report, attempt: Attempt, device: Device) -> None:
 
 def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, report: Report) -> bool:
     """End the attempt, and its run unless another try follows; whether the run has ended."""
-    outcome = report.outcome
-    code = clean_text(outcome.code, 100) if outcome.code else None
-    ending = attempts.Ending(outcome.state, outcome.cause, code, outcome.message, outcome.hint)
-    if ending.state != "succeeded" and ending.cause is None:
-        ending = attempts.Ending(ending.state, "device", ending.code or "device.unsaid", ending.message, ending.hint)
+    ending = _ending(report.outcome)
     if time.time() > attempt.deadline_at and ending.state == "cancelled" and not run.cancel_requested:
         ending = attempts.Ending("failed", "limits", "limits.run-time", attempts.OUT_OF_TIME.message,
                                  attempts.OUT_OF_TIME.hint)  # fmt: skip
     wrong = canary.wrong(run, report) if run.is_canary and ending.state == "succeeded" else ""
     if wrong:
         ending = attempts.Ending("failed", "device", "canary.wrong", wrong, "the device computes wrongly; replace it")
+    fell = isolation.fell_short(attempt, report) if ending.state == "succeeded" else ""
+    if fell:
+        ending = attempts.Ending("failed", "device", "device.isolation", fell, "see what its agent finds: --probe")
     attempts.settle(session, farm.settings, run, attempt, device, ending)
     if run.state in OPEN_RUN_STATES:
         return False

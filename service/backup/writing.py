@@ -26,7 +26,7 @@ from service.storage import Storage, open_storage
 
 ROWS_AT_ONCE = 1000
 PART_BYTES = 64 << 20
-KEY_FILES = ("signing-key.json", "api-key")
+KEY_FILES = ("signing-key.json", "next-signing-key.json", "key-list.json", "api-key")
 """In the state folder; what is not there is not taken."""
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from service.access import FarmDep
+from service.access import WholeFarmDep
 from service.boards.agent_file import agent_digest, agent_file
 from service.problems import Invalid
 
@@ -28,7 +28,7 @@ def get_agent() -> Response:
 
 
 @router.get("/enrol.sh", response_class=Response)
-def get_enrolment_script(request: Request, farm: FarmDep) -> Response:
+def get_enrolment_script(request: Request, farm: WholeFarmDep) -> Response:
     """A POSIX shell script that makes a board one of this farm's: `curl -fsS FARM/enrol.sh | sh`."""
     address = farm_address(farm.settings.public_url, str(request.base_url))
     return Response(enrolment_script(address), media_type="text/x-shellscript", headers=SAME_EACH_TIME)

@@ -6,30 +6,27 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from sqlalchemy.orm import Session
 
 from service.access import FarmDep, PrincipalDep
 from service.bundles import service
 from service.bundles.schemas import BundleView
-from service.database.models import Bundle
+from service.bundles.service import Held
 from service.files import BINARY, file_response
 from service.pagination import Cursor, Limit, Page
-from service.problems import NotFound
 from service.schemas import DigestText
 
 router = APIRouter(prefix="/bundles", tags=["bundles"])
 
 
-def _view(bundle: Bundle) -> BundleView:
-    columns = {name: getattr(bundle, name) for name in BundleView.model_fields if name != "summary"}
-    return BundleView(**columns, summary=service.summary(bundle.manifest))
-
-
-def _find(session: Session, digest: str) -> Bundle:
-    bundle = session.get(Bundle, digest)
-    if bundle is None:
-        raise NotFound("bundle.unknown", f"no bundle {digest}", where="digest", hint="GET /bundles lists them")
-    return bundle
+def _view(found: Held) -> BundleView:
+    bundle, holding = found.bundle, found.holding
+    named: dict[str, Any] = {
+        "model_name": holding.name,
+        "plan_name": holding.plan_name,
+        "created_at": holding.created_at,
+    }
+    columns = {name: getattr(bundle, name) for name in BundleView.model_fields if name not in (*named, "summary")}
+    return BundleView(**columns, **named, summary=service.summary(bundle.manifest))
 
 
 @router.get("")
@@ -38,9 +35,10 @@ def list_bundles(
     limit: Limit = 50, cursor: Cursor = None,
 ) -> Page[BundleView]:  # fmt: skip
     """Bundles, the newest first."""
-    filters = {"target": target, "model_digest": model_digest, "plan_name": plan}
     with farm.database.read() as session:
-        rows, following = service.newest_bundles(session, filters, limit=limit, cursor=cursor)
+        rows, following = service.newest_bundles(
+            session, target=target, model_digest=model_digest, plan=plan, limit=limit, cursor=cursor
+        )
         return Page(items=[_view(row) for row in rows], next=following)
 
 
@@ -48,7 +46,7 @@ def list_bundles(
 def download_bundle(digest: DigestText, request: Request, farm: FarmDep, _: PrincipalDep) -> Response:
     """The bundle's bytes (`.pfb`, a tar archive)."""
     with farm.database.read() as session:
-        bundle = _find(session, digest)
+        bundle = service.find(session, digest).bundle
     filename = f"{bundle.target}-{digest.removeprefix('sha256:')[:12]}.pfb"
     return file_response(request, farm, digest, filename=filename)
 
@@ -57,18 +55,18 @@ def download_bundle(digest: DigestText, request: Request, farm: FarmDep, _: Prin
 def show_bundle(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> BundleView:
     """What the farm knows of a bundle."""
     with farm.database.read() as session:
-        return _view(_find(session, digest))
+        return _view(service.find(session, digest))
 
 
 @router.get("/{digest}/manifest")
 def show_manifest(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> dict[str, Any]:
     """The bundle's `manifest.json`."""
     with farm.database.read() as session:
-        return _find(session, digest).manifest
+        return service.find(session, digest).bundle.manifest
 
 
 @router.get("/{digest}/report")
 def show_report(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> dict[str, Any]:
     """The bundle's `report.json`: what the compiler did."""
     with farm.database.read() as session:
-        return _find(session, digest).compile_report
+        return service.find(session, digest).bundle.compile_report

@@ -2,51 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from service.bundles.archive import BundleContent
 from service.bundles.manifest import required_features
-from service.database.models import Bundle, Job
+from service.database.insert import insert_if_new
+from service.database.models import Bundle, Holding, Job
 from service.database.paging import newest_first
+from service.database.scope import organisation_of
+from service.holdings import service as holdings
+from service.problems import NotFound
 from service.storage import StoredFile
 
 
 def keep_bundle(session: Session, job: Job, stored: StoredFile, content: BundleContent) -> Bundle:
-    """The row of a stored bundle that `job` made; another job may have made the same bytes before."""
-    existing = session.get(Bundle, stored.digest)
-    if existing is not None:
-        return existing
-    bundle = Bundle(
-        digest=stored.digest,
-        size_bytes=stored.size_bytes,
-        target=job.target,
-        model_name=job.model_name,
-        model_digest=job.model_digest,
-        plan_name=job.plan_name,
-        plan_digest=job.plan_digest,
-        spec_digest=job.spec_digest,
-        required_features=sorted(required_features(content.manifest)),
-        manifest=content.manifest,
-        compile_report=content.compile_report,
-    )
-    session.add(bundle)
-    session.flush()
-    return bundle
+    """The row of a stored bundle that `job` made, and that its organisation holds it; another job may have made the
+    same bytes before."""
+    fields = {
+        "digest": stored.digest,
+        "size_bytes": stored.size_bytes,
+        "target": job.target,
+        "model_name": job.model_name,
+        "model_digest": job.model_digest,
+        "plan_name": job.plan_name,
+        "plan_digest": job.plan_digest,
+        "spec_digest": job.spec_digest,
+        "required_features": sorted(required_features(content.manifest)),
+        "manifest": content.manifest,
+        "compile_report": content.compile_report,
+    }
+    insert_if_new(session, Bundle, fields)
+    holdings.hold(session, "bundle", stored.digest, size_bytes=stored.size_bytes, name=job.model_name,
+                  plan_name=job.plan_name, organisation_id=job.organisation_id)  # fmt: skip
+    return session.get_one(Bundle, stored.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A bundle, and what its holder calls it."""
+
+    bundle: Bundle
+    holding: Holding
+
+
+def find(session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them") -> Held:
+    """The bundle, if the session's organisation holds it. Raises: NotFound."""
+    mine = Holding.organisation_id == organisation_of(session)
+    row = session.execute(select(Bundle, Holding).join(Holding, held_bundle(Bundle.digest, mine))
+                          .where(Bundle.digest == digest)).first()  # fmt: skip
+    if row is None:
+        raise NotFound("bundle.unknown", f"no bundle {digest}", where=where, hint=hint)
+    return Held(*row)
+
+
+def held_bundle(digest: Any, whose: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Over `Holding`, to join it: that it is of this bundle, and `whose`."""
+    return and_(Holding.digest == digest, Holding.kind == "bundle", whose)
 
 
 def newest_bundles(
-    session: Session, filters: Mapping[str, str | None], *, limit: int, cursor: str | None
-) -> tuple[Sequence[Bundle], str | None]:
-    """A page of bundles whose columns equal the given filters, the newest first, and the next cursor."""
-    query = select(Bundle)
-    for column, value in filters.items():
-        if value is not None:
-            query = query.where(getattr(Bundle, column) == value)
-    return newest_first(session, query, Bundle.id, limit=limit, cursor=cursor)
+    session: Session, *, target: str | None, model_digest: str | None, plan: str | None, limit: int, cursor: str | None
+) -> tuple[list[Held], str | None]:
+    """A page of the bundles that the session's organisation holds, the newest first, and the next cursor."""
+    wanted = ((Bundle.target, target), (Bundle.model_digest, model_digest), (Holding.plan_name, plan))
+    query = (
+        select(Holding)
+        .join(Bundle, Bundle.digest == Holding.digest)
+        .where(Holding.kind == "bundle", *(column == value for column, value in wanted if value is not None))
+    )
+    rows, following = newest_first(session, query, Holding.id, limit=limit, cursor=cursor)
+    found = session.scalars(select(Bundle).where(Bundle.digest.in_([row.digest for row in rows])))
+    bundles = {bundle.digest: bundle for bundle in found}
+    return [Held(bundles[row.digest], row) for row in rows], following
 
 
 def summary(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,16 +13,17 @@ from sqlalchemy.orm import Session
 
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from device_agents.wire import RunSettings
-from service.canary import reference
-from service.database.models import OPEN_RUN_STATES, ApiKey, Bundle, Device, Run
+from service.database.models import HOME, OPEN_RUN_STATES, ApiKey, Bundle, Device, Run
+from service.database.scope import within
 from service.datasets import service as datasets
-from service.datasets.npz import ArrayInfo
+from service.datasets.arrays import ArrayInfo
 from service.devices import blame
 from service.events import service as events
 from service.farm import Farm
 from service.identifiers import new_secret, secret_hash
 from service.jobs import service as jobs
 from service.jobs.request import CompileRequest, compiler_version
+from service.lanes.key import enter
 
 OWNER = "pockfarm canary"
 NAME = "canary"
@@ -51,8 +52,8 @@ def due(farm: Farm) -> list[str]:
 
 
 def _is_due(now: float):  # type: ignore[no-untyped-def]
-    return (Device.state == "quarantined", Device.quarantined_for == blame.BY_STRIKES, Device.canary_off.is_(False),
-            Device.canary_at <= now)  # fmt: skip
+    is_ill = (Device.state == "quarantined", Device.quarantined_for == blame.BY_STRIKES)
+    return (*is_ill, Device.canary_off.is_(False), Device.drained_at.is_(None), Device.canary_at <= now)
 
 
 def send(session: Session, farm: Farm, device_id: str) -> Run | None:
@@ -73,12 +74,15 @@ def send(session: Session, farm: Farm, device_id: str) -> Run | None:
 
 def _bundle(session: Session, farm: Farm, device: Device) -> Bundle | None:
     """The canary's bundle for one of the device's targets; None while it is compiled, or if none can be."""
+    from service.canary import reference  # NumPy: only where a canary is sent
+
     stored = farm.storage.put(io.BytesIO(model()), limit_bytes=len(model()))
     plan, spec = SparsePlan.parse("full"), TrainingSpec.parse(reference.SPEC)
     version = compiler_version(farm.settings)
     for target in device.targets:
         request = CompileRequest(stored.digest, stored.size_bytes, NAME, plan, spec, target, version)
-        job = jobs.submit(session, request, api_key_id=_owner(session), settings=farm.settings)
+        with within(session, HOME):  # a canary is the farm's own, whoever owns the device
+            job = jobs.submit(session, request, api_key_id=_owner(session), settings=farm.settings)
         bundle = session.get(Bundle, job.bundle_digest) if job.bundle_digest else None
         if bundle is None or set(bundle.required_features) <= set(device.features):
             return bundle
@@ -86,12 +90,14 @@ def _bundle(session: Session, farm: Farm, device: Device) -> Bundle | None:
 
 
 def _send(session: Session, farm: Farm, device: Device, bundle: Bundle) -> Run:
+    from service.canary import reference
+
     seed = secrets.randbelow(1 << 31)
     data = reference.archive(seed)
     stored = farm.storage.put(io.BytesIO(data), limit_bytes=len(data))
     x, y = reference.data(seed)
     arrays = {"x": ArrayInfo(str(x.dtype), x.shape), "y": ArrayInfo(str(y.dtype), y.shape)}
-    dataset = datasets.keep(session, stored, arrays, name=NAME)
+    dataset = datasets.keep(session, stored, arrays, name=NAME, settings=farm.settings).dataset
     run = Run(
         api_key_id=_owner(session),
         bundle_digest=bundle.digest,
@@ -102,6 +108,7 @@ def _send(session: Session, farm: Farm, device: Device, bundle: Bundle) -> Run:
         is_canary=True,
         queue_deadline_at=time.time() + WAIT_S,
     )
+    enter(session, run, bundle.required_features)
     session.add(run)
     session.flush()
     events.add(session, run.id, "state", state="queued")

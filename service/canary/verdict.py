@@ -7,7 +7,6 @@ import time
 from sqlalchemy.orm import Session
 
 from device_agents.wire import Report
-from service.canary.reference import difference
 from service.database.models import Device, Run
 from service.devices import blame
 from service.settings import Settings
@@ -18,6 +17,8 @@ MOST_DOUBLINGS = 7
 
 def wrong(run: Run, report: Report) -> str:
     """What is wrong with what the device found; empty if it is right."""
+    from service.canary.reference import difference  # NumPy: only where a canary is judged
+
     return difference(run.settings.seed, report.losses)
 
 

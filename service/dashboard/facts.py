@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from device_agents.wire import Report, RunSettings
 from service.dashboard import format as fmt
@@ -188,7 +189,7 @@ class BundleFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """One enrolled device. `health`: `online`, `busy`, `offline`, `quarantined` or `removed`."""
+    """One enrolled device. `health`: `online`, `busy`, `draining`, `drained`, `offline`, `quarantined` or `removed`."""
 
     id: str
     name: str
@@ -209,6 +210,9 @@ class DeviceFacts:
     runner: str | None = None
     reason: str = ""
     strikes: int = 0
+    tags: tuple[str, ...] = ()
+    own_datasets: tuple[Mapping[str, Any], ...] = ()
+    """What it says of data sets that stay on it (`device_agents.wire.OwnDataset`)."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -36,6 +36,8 @@ STATES: Mapping[str, tuple[str, Tone]] = {
     "inconclusive": ("question", "warn"),
     "online": ("check", "good"),
     "busy": ("turning", "busy"),
+    "draining": ("turning", "warn"),
+    "drained": ("bar", "warn"),
     "offline": ("bar", ""),
     "quarantined": ("warning", "bad"),
     "removed": ("cross", ""),

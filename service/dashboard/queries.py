@@ -7,24 +7,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import ColumnElement, Select, and_, func, select, true
 from sqlalchemy import Row as SqlRow
-from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, aliased, undefer
 
 from device_agents.wire import ProtocolError, Report, Validation, from_json
+from service.bundles.service import held_bundle
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
 from service.database.models import (
     LIVE_ATTEMPT_STATES,
     Attempt,
     Bundle,
-    Dataset,
     Device,
     DeviceEvent,
     Event,
+    Holding,
     Job,
     Result,
     Run,
 )
+from service.database.scope import EVERYONES
 from service.jobs.filter import JobFilter
 from service.runs.filter import RunFilter
 
@@ -33,21 +35,28 @@ MAX_MEASURED_RUNS = 2000
 
 
 _RUN_DEVICE = aliased(Device)
-_VALIDATION_DATASET = aliased(Dataset)
+_DATASET, _VALIDATION_DATASET = aliased(Holding), aliased(Holding)
+RunRows = Select[Run, Bundle, Holding, Device, str, str]
 
 
-def _run_select() -> Select[Run, Bundle, Device, str, str]:
+def _run_select() -> RunRows:
+    """Runs with what their organisation calls their bundle and data."""
     return (
-        select(Run, Bundle, _RUN_DEVICE, Dataset.name, _VALIDATION_DATASET.name)
+        select(Run, Bundle, Holding, _RUN_DEVICE, _DATASET.name, _VALIDATION_DATASET.name)
         .join(Bundle, Bundle.digest == Run.bundle_digest)
+        .join(Holding, held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
         .outerjoin(_RUN_DEVICE, _RUN_DEVICE.id == Run.device_id)
-        .outerjoin(Dataset, Dataset.digest == Run.dataset_digest)
-        .outerjoin(_VALIDATION_DATASET, _VALIDATION_DATASET.digest == Run.validation_dataset_digest)
+        .outerjoin(_DATASET, _held_data(_DATASET, Run.dataset_digest))
+        .outerjoin(_VALIDATION_DATASET, _held_data(_VALIDATION_DATASET, Run.validation_dataset_digest))
         .order_by(Run.id.desc())
     )
 
 
-def _filtered_runs(chosen: RunFilter, before: str) -> Select[Run, Bundle, Device, str, str]:
+def _held_data(held: Any, digest: Any) -> ColumnElement[bool]:
+    return and_(held.digest == digest, held.kind == "dataset", held.organisation_id == Run.organisation_id)
+
+
+def _filtered_runs(chosen: RunFilter, before: str) -> RunRows:
     statement = _run_select().where(*chosen.conditions())
     return statement.where(Run.id < before) if before else statement
 
@@ -130,12 +139,14 @@ def job(session: Session, job_id: str) -> JobFacts | None:
 
 def bundle(session: Session, digest: str) -> BundleFacts | None:
     """A bundle with its manifest and compile report."""
-    found = session.get(Bundle, digest, options=[undefer(Bundle.compile_report)])
-    if found is None:
+    query = select(Bundle, Holding).join(Holding, held_bundle(Bundle.digest, true()))
+    row = session.execute(query.where(Bundle.digest == digest).options(undefer(Bundle.compile_report))).first()
+    if row is None:
         return None
+    found, named = row
     return BundleFacts(
-        digest=found.digest, size_bytes=found.size_bytes, target=found.target, model_name=found.model_name,
-        plan_name=found.plan_name, manifest=found.manifest, compile_report=found.compile_report,
+        digest=found.digest, size_bytes=found.size_bytes, target=found.target, model_name=named.name,
+        plan_name=named.plan_name, manifest=found.manifest, compile_report=found.compile_report,
     )  # fmt: skip
 
 
@@ -143,17 +154,19 @@ def devices(session: Session, now: float | None = None) -> list[DeviceFacts]:
     """Every device that was not removed, by name."""
     at = time.time() if now is None else now
     statement = select(Device).where(Device.state != "removed").order_by(func.lower(Device.name), Device.id)
-    busy = set(session.scalars(select(Attempt.device_id).where(Attempt.state.in_(LIVE_ATTEMPT_STATES))))
+    live = select(Attempt.device_id).where(Attempt.state.in_(LIVE_ATTEMPT_STATES))
+    busy = set(session.scalars(live, execution_options=dict(EVERYONES)))
     return [_device_facts(found, found.id in busy, at) for found in session.scalars(statement)]
 
 
 def device(session: Session, device_id: str, now: float | None = None) -> DeviceFacts | None:
     """One device, removed ones too."""
-    found = session.get(Device, device_id)
+    found = session.scalar(select(Device).where(Device.id == device_id))
     if found is None:
         return None
     live = select(Attempt.id).where(Attempt.device_id == device_id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
-    return _device_facts(found, session.scalar(live) is not None, time.time() if now is None else now)
+    is_busy = session.scalar(live, execution_options=dict(EVERYONES)) is not None
+    return _device_facts(found, is_busy, time.time() if now is None else now)
 
 
 def device_history(
@@ -168,27 +181,33 @@ def device_history(
 
 
 def step_losses(session: Session, run_id: str, limit: int | None = 5000) -> list[float | None]:
-    """Losses that the newest attempt of a run has sent so far, in step order."""
+    """Losses that a run has sent so far, in step order: of an attempt that goes on, also those of the ones before."""
     statement = select(Event.body).where(Event.subject == run_id, Event.kind == "step").order_by(Event.id.desc())
     bodies = list(session.scalars(statement.limit(limit)))
-    newest = bodies[0].get("attempt") if bodies else None
-    return [_number(body.get("loss")) for body in reversed(bodies) if body.get("attempt") == newest]
+    return [_number(body.get("loss")) for body in _as_one(bodies[::-1])]
 
 
 def step_validations(session: Session, run_id: str) -> list[Validation]:
-    """Validations that the newest attempt of a run has sent so far, in step order."""
+    """Validations that a run has sent so far, in step order: of an attempt that goes on, also those before."""
     query = select(Event.body).where(Event.subject == run_id, Event.kind == "eval").order_by(Event.id)
     needed = {"step", "samples", "loss"}
     found = [body for body in session.scalars(query) if body.get("message") == "validation" and needed <= body.keys()]
-    newest = found[-1].get("attempt") if found else None
     return [
         Validation(body["step"], body["samples"], body["loss"], _number(body.get("accuracy")))
-        for body in found
-        if body.get("attempt") == newest
-        and {"step", "samples", "loss"} <= body.keys()
-        and body["step"]
-        and body["samples"]
+        for body in _as_one(found)
+        if body["step"] and body["samples"]
     ]
+
+
+def _as_one(bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Events of steps as of one attempt: what a later attempt does again, an earlier one has not done."""
+    kept: list[dict[str, Any]] = []
+    for body in bodies:
+        step = body.get("step") or 0
+        while kept and kept[-1].get("attempt") != body.get("attempt") and (kept[-1].get("step") or 0) >= step:
+            kept.pop()
+        kept.append(body)
+    return kept
 
 
 def counts(session: Session) -> dict[str, dict[str, int]]:
@@ -204,8 +223,8 @@ def counts(session: Session) -> dict[str, dict[str, int]]:
 def bundle_values(session: Session) -> dict[str, tuple[str, ...]]:
     """Model names, plan names and targets that bundles have, for filters."""
     return {
-        "model": _distinct(session, Bundle.model_name),
-        "plan": _distinct(session, Bundle.plan_name),
+        "model": _distinct(session, Holding.name, Holding.kind == "bundle"),
+        "plan": _distinct(session, Holding.plan_name, Holding.kind == "bundle"),
         "target": _distinct(session, Bundle.target),
     }
 
@@ -225,25 +244,28 @@ def device_choices(session: Session) -> tuple[tuple[str, str], ...]:
     return tuple((str(device_id), str(name)) for device_id, name in session.execute(statement))
 
 
-def _distinct(session: Session, column: Any) -> tuple[str, ...]:
-    return tuple(str(value) for value in session.scalars(select(column).distinct().order_by(column)))
+def _distinct(session: Session, column: Any, *conditions: ColumnElement[bool]) -> tuple[str, ...]:
+    query = select(column).where(*conditions).distinct().order_by(column)
+    return tuple(str(value) for value in session.scalars(query))
 
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _run_facts(row: SqlRow[Run, Bundle, Device, str, str]) -> RunFacts:
-    found, built, on, dataset_name, validation_dataset_name = row
+def _run_facts(row: SqlRow[Run, Bundle, Holding, Device, str, str]) -> RunFacts:
+    found, built, named, on, dataset_name, validation_dataset_name = row
     planned = _manifest_memory(built.manifest, "arena_bytes")
     return RunFacts(
-        id=found.id, state=found.state, settings=found.settings, model_name=built.model_name,
+        id=found.id, state=found.state, settings=found.settings, model_name=named.name,
         model_digest=built.model_digest,
-        plan_name=built.plan_name, target=found.target, bundle_digest=found.bundle_digest, created_at=found.created_at,
+        plan_name=named.plan_name, target=found.target, bundle_digest=found.bundle_digest, created_at=found.created_at,
         steps_done=found.steps_done, phase=found.phase,
         attempts=found.attempts, device_id=found.device_id, device_name=on.name if on else None,
         device_class=on.device_class if on else None, wanted=found.wanted_device_id or found.wanted_device_class or "",
-        dataset_digest=found.dataset_digest, dataset_name=dataset_name, start_weights_digest=found.weights_digest,
+        dataset_digest=found.dataset_digest or _own_data(found),
+        dataset_name=dataset_name or (f"{found.own_data}, on the device" if found.own_data else None),
+        start_weights_digest=found.weights_digest,
         validation_dataset_digest=found.validation_dataset_digest, validation_dataset_name=validation_dataset_name,
         trained_weights_digest=found.trained_weights_digest, trained_weights_bytes=found.trained_weights_bytes,
         bundle_bytes=built.size_bytes, started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
@@ -256,6 +278,13 @@ def _run_facts(row: SqlRow[Run, Bundle, Device, str, str]) -> RunFacts:
         loss_first=found.loss_first, loss_last=found.loss_last,
         accuracy_before=found.accuracy_before, accuracy_after=found.accuracy_after,
     )  # fmt: skip
+
+
+def _own_data(found: Run) -> str | None:
+    """What tells a data set that stays on a device from others: two devices may have other data under one name."""
+    if found.own_data is None:
+        return None
+    return found.own_data_digest or f"{found.own_data} on {found.device_id or found.wanted_device_id or 'a device'}"
 
 
 def _manifest_memory(manifest: Mapping[str, Any], name: str) -> int | None:
@@ -287,7 +316,9 @@ def _device_facts(found: Device, is_busy: bool, now: float) -> DeviceFacts:
         last_seen_at=found.last_seen_at, architecture=found.architecture, cpu_model=found.cpu_model,
         cores=found.cores, memory_bytes=found.memory_bytes, features=tuple(found.features),
         sensors=tuple(found.sensors), isolation_level=found.isolation_level, agent_version=found.agent_version,
-        runner=found.runner, reason=found.state_reason, strikes=found.strikes,
+        runner=found.runner, reason=found.state_reason or found.drain_reason, strikes=found.strikes,
+        tags=tuple(f"{key}={value}" if value else key for key, value in sorted(found.tags.items())),
+        own_datasets=tuple(found.own_datasets),
         environment={str(name): str(value) for name, value in found.environment.items()},
     )  # fmt: skip
 
@@ -297,6 +328,8 @@ def _health(found: Device, is_busy: bool, now: float) -> str:
         return found.state
     if now - found.last_seen_at > OFFLINE_AFTER_S:
         return "offline"
+    if found.drained_at is not None:
+        return "draining" if is_busy else "drained"
     return "busy" if is_busy else "online"
 
 

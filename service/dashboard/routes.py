@@ -8,7 +8,9 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import RedirectResponse, Response
 
 from service.access import FarmDep, require_principal
+from service.audit.endpoints import AuditFilterDep
 from service.dashboard import addresses, exports, queries, render
+from service.dashboard.pages.audit import audit_file, audit_page
 from service.dashboard.pages.benchmarks import benchmarks_page
 from service.dashboard.pages.compare import compare_page, compare_table
 from service.dashboard.pages.devices import device_page, devices_page
@@ -30,9 +32,10 @@ Ending = Literal["csv", "json"]
 def run_filter(
     state: Text = "", mode: Text = "", model: Text = "", plan: Text = "", target: Text = "", device: Text = "",
     measurement_class: Annotated[str, Query(alias="class", max_length=40)] = "", verdict: Text = "", bundle: Text = "",
+    group: Text = "",
 ) -> RunFilter:  # fmt: skip
     """The run filter of a query."""
-    return RunFilter(state, mode, bundle, target, device, measurement_class, verdict, model, plan)
+    return RunFilter(state, mode, bundle, target, device, measurement_class, verdict, model, plan, group)
 
 
 def job_filter(state: Text = "", model: Text = "", plan: Text = "", target: Text = "") -> JobFilter:
@@ -154,7 +157,7 @@ def devices_data(ending: Ending, farm: FarmDep, sort: Text = "") -> Response:
 def one_device(device_id: str, farm: FarmDep) -> Response:
     """One device with its history."""
     with farm.database.read() as session:
-        found = device_page(session, device_id)
+        found = device_page(session, farm.settings, device_id)
     if found is None:
         raise NotFound("device.unknown", f"There is no device {device_id!r}.")
     return render.page("device.html", page=found, section="devices")
@@ -171,6 +174,19 @@ def one_device_data(device_id: str, name: str, ending: Ending, farm: FarmDep) ->
         return render.data(exports.history_file(farm.database, found.id), ending, f"{device_id}-history")
     whole = exports.runs_file(farm.database, RunFilter(device=found.id))
     return render.data(whole, ending, f"{device_id}-runs")
+
+
+@private.get("/audit")
+def audit(farm: FarmDep, chosen: AuditFilterDep, before: Text = "") -> Response:
+    """Who did what in the caller's organisation."""
+    with farm.database.read() as session:
+        return render.page("audit.html", page=audit_page(session, chosen, before), section="audit")
+
+
+@private.get("/audit.{ending}")
+def audit_data(ending: Ending, farm: FarmDep, chosen: AuditFilterDep) -> Response:
+    """Every entry that the filter takes, as a file."""
+    return render.data(audit_file(farm.database, chosen), ending, "audit")
 
 
 @private.get("/benchmarks")

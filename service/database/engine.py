@@ -7,6 +7,7 @@ BEGIN IMMEDIATE (a deferred transaction that writes later can fail with SQLITE_B
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
+from service.database.scope import KEY, FarmSession
 from service.private import tighten_database
 
 LOG = logging.getLogger(__name__)
@@ -24,6 +26,8 @@ BUSY_TIMEOUT_S = 30
 STATEMENT_TIMEOUT_S = 60
 LOCK_TIMEOUT_S = 20
 AfterCommit = Callable[[Session], None]
+HOLDER = "holder"
+"""In `Session.info`: `Database.holder`."""
 
 
 class Database:
@@ -32,22 +36,36 @@ class Database:
     def __init__(self, url: str) -> None:
         self.engine = _sqlite_engine(url) if make_url(url).get_backend_name() == "sqlite" else _postgres_engine(url)
         self._reader = self.engine.execution_options(pockfarm_read=True)
-        self.after_commit: AfterCommit | None = None
-        """Called with each committed session; rings the doorbells that it queued. It must not raise."""
+        self.organisation_id: str | None = None
+        """Whose rows its sessions see; None: everybody's."""
+        self.after_commit: list[AfterCommit] = []
+        """Called in turn with each committed session, for what is to be told of it. They must not raise."""
+        self.holder: Callable[[Session], None] | None = None
+        """Called before a session writes rows: keeps the stored files that they refer to (`service/garbage/`)."""
+
+    def of(self, organisation_id: str) -> Database:
+        """The same database as one organisation has it (`scope.py`)."""
+        narrowed = copy.copy(self)
+        narrowed.organisation_id = organisation_id
+        return narrowed
+
+    @property
+    def _info(self) -> dict[str, Any]:
+        return {KEY: self.organisation_id, HOLDER: self.holder}
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
         """A session that commits at the end of the block, or rolls back if the block raises."""
-        with Session(self.engine, expire_on_commit=False) as session:
+        with FarmSession(self.engine, expire_on_commit=False, info=self._info) as session:
             with session.begin():
                 yield session
-            if self.after_commit is not None:
-                self.after_commit(session)
+            for tell in self.after_commit:
+                tell(session)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session for reading: a consistent view that blocks nobody."""
-        with Session(self._reader, expire_on_commit=False, autoflush=False) as session:
+        with FarmSession(self._reader, expire_on_commit=False, autoflush=False, info=self._info) as session:
             yield session
 
     @contextmanager
@@ -56,7 +74,7 @@ class Database:
         options: dict[str, Any] = {"pockfarm_read": True}
         if self.engine.dialect.name != "sqlite":  # there, WAL gives any reading transaction that
             options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-        with Session(self.engine.execution_options(**options), autoflush=False) as session:
+        with FarmSession(self.engine.execution_options(**options), autoflush=False, info=self._info) as session:
             if self.engine.dialect.name != "sqlite":
                 session.execute(text("SET LOCAL statement_timeout = 0"))
             yield session
@@ -64,6 +82,13 @@ class Database:
     def close(self) -> None:
         """Close every pooled connection."""
         self.engine.dispose()
+
+
+@event.listens_for(FarmSession, "before_flush")
+def _hold(session: Session, _context: object, _instances: object) -> None:
+    holder = session.info.get(HOLDER)
+    if holder is not None:
+        holder(session)
 
 
 def _sqlite_engine(url: str) -> Engine:

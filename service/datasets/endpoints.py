@@ -10,7 +10,7 @@ from service.datasets import service
 from service.datasets.archive import BadData
 from service.datasets.form import DATASET_BODY, DatasetFormDep
 from service.datasets.inspection import InspectionLimits, inspect_confined
-from service.datasets.schemas import DatasetView
+from service.datasets.schemas import DatasetView, dataset_view
 from service.files import BINARY, file_response, store_upload
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.pagination import Cursor, Limit, Page
@@ -32,12 +32,14 @@ def send_dataset(
     except BadData as error:
         raise Invalid(error.code, error.message, where=error.where, hint=error.hint) from None
     form.file.seek(0)
-    stored = store_upload(farm.storage, form.file, limit_bytes=settings.dataset_limit_bytes, what="file")
+    stored = form.stored or store_upload(
+        farm.storage, form.file, limit_bytes=settings.dataset_limit_bytes, what="file"
+    )  # fmt: skip
 
     def keep() -> Answer:
-        dataset = service.keep(session, stored, arrays, name=form.name)
-        body = DatasetView.model_validate(dataset).model_dump(mode="json")
-        return Answer(201, body, {"Location": f"/datasets/{dataset.digest}"})
+        held = service.keep(session, stored, arrays, name=form.name, settings=settings)
+        body = dataset_view(held).model_dump(mode="json")
+        return Answer(201, body, {"Location": f"/datasets/{stored.digest}"})
 
     payload = fingerprint("POST /datasets", stored.digest)
     with farm.database.transaction() as session:
@@ -60,14 +62,14 @@ def list_datasets(farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cur
     """Data sets, the newest first."""
     with farm.database.read() as session:
         rows, following = service.newest(session, limit=limit, cursor=cursor)
-        return Page(items=[DatasetView.model_validate(row) for row in rows], next=following)
+        return Page(items=[dataset_view(row) for row in rows], next=following)
 
 
 @router.get("/{digest}")
 def show_dataset(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> DatasetView:
     """One data set: its arrays."""
     with farm.database.read() as session:
-        return DatasetView.model_validate(service.find(session, digest))
+        return dataset_view(service.find(session, digest))
 
 
 @router.get("/{digest}/download", response_class=Response, responses=BINARY)  # type: ignore[arg-type]

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO
 
 from fastapi import Depends, Request
+from fastapi.concurrency import contextmanager_in_threadpool
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
 from service.access import FarmDep, PrincipalDep
+from service.farm import Farm
 from service.files import read_form
-from service.identifiers import clean_text
-from service.problems import Invalid
+from service.identifiers import DIGEST, clean_text
+from service.problems import Invalid, NotFound
+from service.storage import StoredFile
+from service.uploads.knowledge import find_sent
 
 DATASET_BODY: dict[str, Any] = {
     "required": True,
@@ -23,9 +28,9 @@ DATASET_BODY: dict[str, Any] = {
                 "required": ["file"],
                 "properties": {
                     "file": {
-                        "description": "npz with `y` and `x` (or arrays named after the model's inputs)",
-                        "type": "string",
-                        "format": "binary",
+                        "description": "npz with `y` and `x` (or arrays named after the model's inputs); or, as text, "
+                        "the digest of one that your organisation has sent with POST /uploads",
+                        "oneOf": [{"type": "string", "format": "binary"}, {"type": "string"}],
                     },
                     "name": {"description": "For people; default: the file's", "type": "string"},
                 },
@@ -37,23 +42,40 @@ DATASET_BODY: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class DatasetForm:
-    """The upload, on disk if it is large, and its name."""
+    """The file, open (on disk if it is large), its name, and what it is in the storage if it was sent before."""
 
     file: BinaryIO
     name: str
+    stored: StoredFile | None = None
 
 
 async def dataset_form(request: Request, farm: FarmDep, _: PrincipalDep) -> AsyncIterator[DatasetForm]:
-    """The form's fields. Raises: Invalid."""
+    """The form's fields. Raises: Invalid, NotFound."""
     form = await read_form(request, max_files=1, max_fields=2, field_bytes=farm.settings.text_limit_bytes)
     try:
         upload, name = form.get("file"), form.get("name", "")
-        if not isinstance(upload, UploadFile):
-            raise Invalid("request.missing-field", "expected a file", where="file", hint="with curl: -F file=@data.npz")
-        file_name = (upload.filename or "").rpartition("/")[2].removesuffix(".npz")
-        yield DatasetForm(upload.file, clean_text((name if isinstance(name, str) else "") or file_name) or "data")
+        given = clean_text(name if isinstance(name, str) else "")
+        if isinstance(upload, UploadFile):
+            file_name = (upload.filename or "").rpartition("/")[2].removesuffix(".npz")
+            yield DatasetForm(upload.file, given or clean_text(file_name) or "data")
+            return
+        stored = await run_in_threadpool(_sent, farm, upload)
+        async with contextmanager_in_threadpool(farm.storage.local(stored.digest)) as path:
+            with path.open("rb") as file:
+                yield DatasetForm(file, given or stored.digest.removeprefix("sha256:")[:12], stored)
     finally:
         await form.close()
+
+
+def _sent(farm: Farm, digest: str | None) -> StoredFile:
+    if digest is None or not DIGEST.fullmatch(digest.strip()):
+        raise Invalid("request.missing-field", "expected a file, or the digest (sha256:…) of one sent before",
+                      where="file", hint="with curl: -F file=@data.npz")  # fmt: skip
+    found = find_sent(farm, digest.strip())
+    if found is None:
+        raise NotFound("file.unknown", f"no file {digest.strip()} was sent by your organisation", where="file",
+                       hint="send it with POST /uploads, or in this request")  # fmt: skip
+    return found
 
 
 DatasetFormDep = Annotated[DatasetForm, Depends(dataset_form)]

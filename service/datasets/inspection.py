@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from service.confinement import ChildLimits, confine
 from service.datasets.archive import BadData
-from service.datasets.npz import ArrayInfo, inspect_npz
+from service.datasets.arrays import ArrayInfo
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER_BYTES = 1 << 16
@@ -78,6 +78,8 @@ def _outcome(text: bytes, ended: int, limits: InspectionLimits) -> dict[str, Arr
 
 def main(arguments: list[str]) -> int:
     """The child: look at the standard input."""
+    from service.datasets.npz import inspect_npz  # NumPy is the child's alone
+
     parent, unpacked_bytes, memory_bytes, cpu_s = map(int, arguments)
     confine(ChildLimits(memory_bytes, cpu_s, file_bytes=ANSWER_BYTES), parent=parent)
     try:

@@ -9,45 +9,20 @@ declare must fit the limits, and the archive's directory must agree, before any 
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
 
 from service.datasets.archive import BadData, Entry, read_entries
+from service.datasets.arrays import ITEM_BYTES, LABELS, ArrayInfo, samples_of
 
 MAX_RANK = 8
 MAX_HEADER_BYTES = 10_000
 MAX_EXPANSION = 100
 """Times its own size that a file may unpack to, beyond `FREE_EXPANSION_BYTES`; deflate's own limit is 1032."""
 FREE_EXPANSION_BYTES = 64 << 20
-LABELS = "y"
-DTYPES = ("float32", "float64", "int64", "int32", "uint8", "int8", "int16", "uint16", "bool")
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayInfo:
-    """One array: NumPy's dtype name and shape; the first extent is samples."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Unpacked."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"dtype": self.dtype, "shape": list(self.shape)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ArrayInfo:
-        """What `to_json` made."""
-        return cls(value["dtype"], tuple(value["shape"]))
 
 
 def inspect_npz(file: BinaryIO, *, unpacked_limit_bytes: int) -> dict[str, ArrayInfo]:
@@ -72,18 +47,13 @@ def inspect_npz(file: BinaryIO, *, unpacked_limit_bytes: int) -> dict[str, Array
     return arrays
 
 
-def samples_of(arrays: Mapping[str, ArrayInfo]) -> int:
-    """How many samples there are: what is the same for every sample has one."""
-    return max(info.shape[0] for info in arrays.values())
-
-
 def _head(entry: Entry) -> tuple[ArrayInfo, int]:
     """What the array's header declares, and the header's length. At most `MAX_HEADER_BYTES` and a chunk are read."""
     stream = io.BytesIO(next(entry.read(), b"")[: MAX_HEADER_BYTES + 16])
     shape, is_fortran, dtype = _header(entry.name, stream)
     name = entry.name
-    if dtype.name not in DTYPES or not dtype.isnative:
-        raise BadData("data.dtype", f"elements of type {dtype.str!r:.60}, expected one of {', '.join(DTYPES)}",
+    if dtype.name not in ITEM_BYTES or not dtype.isnative:
+        raise BadData("data.dtype", f"elements of type {dtype.str!r:.60}, expected one of {', '.join(ITEM_BYTES)}",
                       where=name, hint="convert with array.astype(numpy.float32)")  # fmt: skip
     if is_fortran and len(shape) > 1:
         raise BadData("data.layout", "column-major array", where=name, hint="save numpy.ascontiguousarray(array)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from service.datasets.service import Held
 from service.schemas import Timestamp, View
 
 
@@ -21,3 +22,10 @@ class DatasetView(View):
     samples: int
     arrays: dict[str, ArrayView]
     created_at: Timestamp
+
+
+def dataset_view(held: Held) -> DatasetView:
+    """A data set as its holder sees it."""
+    named = {"name": held.holding.name, "created_at": held.holding.created_at}
+    plain = {name: getattr(held.dataset, name) for name in DatasetView.model_fields if name not in named}
+    return DatasetView.model_validate(plain | named)

@@ -2,51 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from service.bundles.manifest import LABELS, InputSpec, label_inputs, least_scored, model_inputs
-from service.database.models import Bundle, Dataset
+from service.database.insert import insert_if_new
+from service.database.models import Bundle, Dataset, Holding
 from service.database.paging import newest_first
-from service.datasets.npz import ArrayInfo, samples_of
+from service.database.scope import organisation_of
+from service.datasets.arrays import ArrayInfo, samples_of
+from service.holdings import service as holdings
 from service.problems import Invalid, NotFound
+from service.settings import Settings
 from service.storage import StoredFile
 
 DTYPE_NAMES = {"f32": "float32", "i64": "int64", "i32": "int32", "bool": "bool"}
 LABEL_DTYPES = ("int64", "int32")
 
 
-def keep(session: Session, stored: StoredFile, arrays: Mapping[str, ArrayInfo], *, name: str) -> Dataset:
-    """The row of a checked data set; sending the same bytes again gives the same row."""
-    existing = session.get(Dataset, stored.digest)
-    if existing is not None:
-        return existing
-    dataset = Dataset(
-        digest=stored.digest,
-        name=name,
-        size_bytes=stored.size_bytes,
-        samples=samples_of(arrays),
-        arrays={key: info.to_json() for key, info in arrays.items()},
-    )
-    session.add(dataset)
-    session.flush()
-    return dataset
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A data set, and what its holder calls it."""
+
+    dataset: Dataset
+    holding: Holding
 
 
-def find(session: Session, digest: str, *, where: str = "digest") -> Dataset:
-    """The data set. Raises: NotFound."""
-    dataset = session.get(Dataset, digest)
-    if dataset is None:
+def keep(
+    session: Session, stored: StoredFile, arrays: Mapping[str, ArrayInfo], *, name: str, settings: Settings
+) -> Held:
+    """A checked data set, which the session's organisation holds from now on; the same bytes again change nothing.
+
+    Raises: Forbidden (no more room).
+    """
+    fields = {
+        "digest": stored.digest,
+        "name": name,
+        "size_bytes": stored.size_bytes,
+        "samples": samples_of(arrays),
+        "arrays": {key: info.to_json() for key, info in arrays.items()},
+    }
+    insert_if_new(session, Dataset, fields)
+    holdings.hold_within(session, settings, "dataset", stored.digest, size_bytes=stored.size_bytes, name=name)
+    return find(session, stored.digest)
+
+
+def find(session: Session, digest: str, *, where: str = "digest") -> Held:
+    """The data set, if the session's organisation holds it. Raises: NotFound."""
+    query = select(Dataset, Holding).join(Holding, _held(session)).where(Dataset.digest == digest)
+    row = session.execute(query).first()
+    if row is None:
         raise NotFound("dataset.unknown", f"no data set {digest}", where=where, hint="send it with POST /datasets")
-    return dataset
+    return Held(*row)
 
 
-def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequence[Dataset], str | None]:
+def _held(session: Session) -> ColumnElement[bool]:
+    mine = Holding.organisation_id == organisation_of(session)
+    return and_(Holding.digest == Dataset.digest, Holding.kind == "dataset", mine)
+
+
+def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[list[Held], str | None]:
     """A page of data sets, the newest first, and the next cursor."""
-    return newest_first(session, select(Dataset), Dataset.id, limit=limit, cursor=cursor)
+    query = select(Holding).join(Dataset, _held(session))
+    rows, following = newest_first(session, query, Holding.id, limit=limit, cursor=cursor)
+    found = session.scalars(select(Dataset).where(Dataset.digest.in_([row.digest for row in rows])))
+    datasets = {dataset.digest: dataset for dataset in found}
+    return [Held(datasets[row.digest], row) for row in rows], following
 
 
 def check_fit(dataset: Dataset, bundle: Bundle, *, where: str) -> None:

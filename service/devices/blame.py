@@ -11,16 +11,20 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from service import states
-from service.database.models import Device, DeviceEvent, Run, Strike
+from service.database.models import Attempt, Device, DeviceEvent, Run, Strike
 from service.identifiers import clean_text
 
 CLOCK_SKEW_S = 300.0
 """What a device's clock may be off: assignments are valid from so long before they were made, to so long after."""
 BY_STRIKES, BY_CLOCK = "strikes", "clock"
+OF_THE_CLOCK = ("envelope.expired", "envelope.not_before")
+FAILED, MISSED = "failed", "missed"
+"""`Attempt.spent`: the device is out for this run until an operator releases it; or until it has worked since, or
+`device_retry_s` have passed, for the reason may pass."""
 FRESH = {"populate_existing": True}
 """What was read before the row was held may be old."""
 
@@ -46,6 +50,8 @@ def hold_alone(session: Session, device_id: str) -> Device | None:
 
 def strike(session: Session, device: Device, run: Run, *, code: str, message: str, most: int) -> bool:
     """Count an attempt against its device, once for each run; the `most`th in a row quarantines it."""
+    if run.organisation_id != device.organisation_id:  # what others' runs say is not for the device's owner to read
+        message = "a run of another organisation"
     note(session, device.id, "strike", f"run {run.id}: {code}: {message}")
     mine = select(Strike.id).where(Strike.device_id == device.id)
     if session.scalar(mine.where(Strike.run_id == run.id).limit(1)) is not None:
@@ -88,7 +94,8 @@ def take_back(session: Session, run: Run, reason: str, *, most: int) -> None:
     for one in strikes:
         device = session.get_one(Device, one.device_id)
         device.strikes = max(0, device.strikes - 1)
-        note(session, device.id, "strike-taken-back", f"run {run.id}: {reason}")
+        why = reason if run.organisation_id == device.organisation_id else "it was to blame itself"
+        note(session, device.id, "strike-taken-back", f"run {run.id}: {why}")
         session.delete(one)
         if device.strikes < most and device.quarantined_for == BY_STRIKES:
             end_quarantine(session, device, "a strike was taken back")
@@ -118,3 +125,6 @@ def judge_clock(session: Session, device: Device, said: float | None) -> None:
             _quarantine(session, device, reason, BY_CLOCK)
     elif device.state == "quarantined" and device.quarantined_for == BY_CLOCK:
         end_quarantine(session, device, "its clock is right again")
+        # Runs that it refused for its clock's sake may come again, once it has shown with others that it works.
+        mine = (Attempt.device_id == device.id, Attempt.code.in_(OF_THE_CLOCK), Attempt.spent.is_not(None))
+        session.execute(update(Attempt).where(*mine).values(spent=MISSED))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.access import FarmDep, OperatorDep, PrincipalDep
-from service.devices import service
+from service.access import FarmDep, PrincipalDep
+from service.devices import service, tokens
 from service.devices.marks import marks_of
 from service.devices.schemas import (
     CanaryChange,
@@ -14,22 +14,60 @@ from service.devices.schemas import (
     DeviceView,
     EnrolmentTokenCreate,
     EnrolmentTokenCreated,
+    EnrolmentTokenDetail,
+    EnrolmentTokenView,
+    EnrolmentUseView,
+    HoldView,
     StateChange,
+    TagsChange,
 )
 from service.farm import Farm
+from service.maintenance.standing import Calendar
 from service.pagination import Cursor, Limit, Page
+from service.quotas import limits as quotas
+from service.runs.clocks import clock_s
 
 router = APIRouter(prefix="/devices", tags=["devices"])
 
 
 @router.post("/enrolment-tokens", status_code=201)
-def create_enrolment_token(body: EnrolmentTokenCreate, farm: FarmDep, _: OperatorDep) -> EnrolmentTokenCreated:
-    """Make a one-time token that lets one device enrol within 15 minutes."""
+def create_enrolment_token(body: EnrolmentTokenCreate, farm: FarmDep, _: PrincipalDep) -> EnrolmentTokenCreated:
+    """Make a token that lets devices enrol: one within 15 minutes, or as many and as long as it says."""
     with farm.database.transaction() as session:
-        token, expires_at = service.create_enrolment_token(
-            session, device_class=body.device_class, lifetime_s=farm.settings.enrolment_token_s
-        )
-    return EnrolmentTokenCreated(token=token, device_class=body.device_class, expires_at=expires_at)
+        quotas.check(session, farm.settings, "devices")
+        made = tokens.create(session, farm.settings, body)
+        seen = EnrolmentTokenView.model_validate(made.row)
+    return EnrolmentTokenCreated(**seen.model_dump(), token=made.secret)
+
+
+@router.get("/enrolment-tokens")
+def list_enrolment_tokens(
+    farm: FarmDep, _: PrincipalDep, limit: Limit = 50, cursor: Cursor = None
+) -> Page[EnrolmentTokenView]:
+    """Enrolment tokens, the newest first; those that ran out or were revoked too, for a season."""
+    with farm.database.read() as session:
+        rows, following = tokens.listed(session, limit=limit, cursor=cursor)
+        return Page(items=[EnrolmentTokenView.model_validate(row) for row in rows], next=following)
+
+
+@router.get("/enrolment-tokens/{token_id}")
+def show_enrolment_token(token_id: str, farm: FarmDep, _: PrincipalDep) -> EnrolmentTokenDetail:
+    """One token, and which devices used it."""
+    with farm.database.read() as session:
+        token = tokens.find(session, token_id)
+        used_by = [
+            EnrolmentUseView(device_id=device.id, name=device.name, device_class=device.device_class,
+                             state=device.state, at=made.at)
+            for made, device in tokens.users(session, token)
+        ]  # fmt: skip
+        return EnrolmentTokenDetail(**EnrolmentTokenView.model_validate(token).model_dump(), used_by=used_by)
+
+
+@router.delete("/enrolment-tokens/{token_id}")
+def revoke_enrolment_token(token_id: str, farm: FarmDep, _: PrincipalDep) -> EnrolmentTokenView:
+    """Let no more devices in by a token; those that are stay."""
+    with farm.database.transaction() as session:
+        return EnrolmentTokenView.model_validate(tokens.revoke(session, token_id))
 
 
 @router.get("")
@@ -46,35 +84,62 @@ def list_devices(
 
 @router.get("/{device_id}")
 def show_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceDetail:
-    """One device and its health history."""
+    """One device; to its owner, with its health history and what is odd about its results."""
     with farm.database.read() as session:
         found = service.find(session, device_id)
-        device, marks = DeviceView.model_validate(found), marks_of(session, found)
+        device = DeviceView.model_validate(found)
+        marks = marks_of(session, found) if service.is_own(session, found) else []
         lines = [DeviceEventView.model_validate(line) for line in service.history(session, device_id)]
-    return DeviceDetail(**device.model_dump(), marks=marks, history=lines)
+        held = Calendar.read(session).hold(found, clock_s(farm.settings, found))
+        return DeviceDetail(
+            **device.model_dump(), marks=marks, history=lines, working_on=service.working_on(session, device_id),
+            hold=HoldView.model_validate(held) if held else None,
+        )  # fmt: skip
 
 
 @router.post("/{device_id}/quarantine")
-def quarantine_device(device_id: str, body: StateChange, farm: FarmDep, _: OperatorDep) -> DeviceView:
+def quarantine_device(device_id: str, body: StateChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
     """Give a device no more work until it is released. What it works on now goes on."""
     return _set_state(farm, device_id, "quarantined", body.reason)
 
 
 @router.post("/{device_id}/release")
-def release_device(device_id: str, body: StateChange, farm: FarmDep, _: OperatorDep) -> DeviceView:
+def release_device(device_id: str, body: StateChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
     """Give a quarantined device work again; its strikes are forgotten."""
     return _set_state(farm, device_id, "active", body.reason)
 
 
+@router.post("/{device_id}/drain")
+def drain_device(device_id: str, body: StateChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
+    """Let a device finish what it has, and give it nothing new. `working_on` says when it is done."""
+    with farm.database.transaction() as session:
+        return DeviceView.model_validate(service.set_drained(session, device_id, reason=body.reason))
+
+
+@router.post("/{device_id}/resume")
+def resume_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceView:
+    """Give a drained device work again."""
+    with farm.database.transaction() as session:
+        return DeviceView.model_validate(service.set_drained(session, device_id, reason=None))
+
+
+@router.post("/{device_id}/tags")
+def change_tags(device_id: str, body: TagsChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
+    """Set tags of a device, or take them away; runs ask for them with `where`."""
+    with farm.database.transaction() as session:
+        changed = service.change_tags(session, device_id, given=body.set, remove=body.remove)
+        return DeviceView.model_validate(changed)
+
+
 @router.post("/{device_id}/canary")
-def set_canary(device_id: str, body: CanaryChange, farm: FarmDep, _: OperatorDep) -> DeviceView:
+def set_canary(device_id: str, body: CanaryChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
     """Say whether canary runs may bring the device back when strikes have quarantined it; enabled: one comes soon."""
     with farm.database.transaction() as session:
         return DeviceView.model_validate(service.set_canary(session, device_id, enabled=body.enabled))
 
 
 @router.delete("/{device_id}")
-def remove_device(device_id: str, farm: FarmDep, _: OperatorDep) -> DeviceView:
+def remove_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceView:
     """Revoke a device for ever: its credential stops working at once."""
     return _set_state(farm, device_id, "removed", "removed by an operator")
 

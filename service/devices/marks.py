@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from device_agents.wire import Report, from_json, impossible_energy
 from service.database.models import Attempt, Device, Result, Run
+from service.database.scope import EVERYONES
+from service.runs.faults import NOT_RECEIVED
 from service.schemas import View
 
 NEWEST, ENOUGH = 10, 5
@@ -21,6 +25,8 @@ NEWEST_ATTEMPTS = 20
 NEWEST_REPORTS = 3
 UNLIKE, COMPARED, PEERS = 1.5, 3, 2
 """So many times the peers' median, on so many bundles, of so many peers."""
+REFUSED = "the device's report was refused: "
+TIME_SLACK_S, CLOCK_RATE = 5.0, 1.05
 SENSORS = {"temperature_c": (-60.0, 150.0), "frequency_hz": (0.0, 1e10), "power_mw": (0.0, 1e6), "load": (0.0, 1e4)}
 """What no board's sensor truly says; the wire takes more, for a broken one is shown and not judged."""
 
@@ -29,7 +35,7 @@ class DeviceMark(View):
     """Something that an operator should look at."""
 
     code: str
-    """always-noisy, unlike-peers, impossible-reports or sensors."""
+    """always-noisy, unlike-peers, impossible-reports, sensors, time or not-received."""
     says: str
 
 
@@ -37,14 +43,20 @@ def marks_of(session: Session, device: Device) -> list[DeviceMark]:
     """The device's marks."""
     looks: tuple[tuple[str, Callable[[Session, Device], str]], ...] = (
         ("always-noisy", _noisy), ("unlike-peers", _unlike), ("impossible-reports", _impossible), ("sensors", _sensors),
+        ("time", _time), ("not-received", _not_received),
     )  # fmt: skip
     said = [(code, look(session, device)) for code, look in looks]
     return [DeviceMark(code=code, says=says) for code, says in said if says]
 
 
+def _everyones(session: Session, statement: Any) -> Any:
+    """Marks count the results of all runs on the device, whoever sent them: the owner is shown words, no results."""
+    return session.execute(statement, execution_options=dict(EVERYONES))
+
+
 def _noisy(session: Session, device: Device) -> str:
     mine = select(Run.verdict).where(Run.device_id == device.id, Run.verdict.is_not(None), Run.state == "succeeded")
-    verdicts = list(session.scalars(mine.order_by(Run.id.desc()).limit(NEWEST)))
+    verdicts = list(_everyones(session, mine.order_by(Run.id.desc()).limit(NEWEST)).scalars())
     if len(verdicts) < ENOUGH or "valid" in verdicts:
         return ""
     return f"none of its newest {len(verdicts)} measurements was valid: {', '.join(sorted(set(map(str, verdicts))))}"
@@ -54,7 +66,7 @@ def _unlike(session: Session, device: Device) -> str:
     """Peers have the same class, and ran the same bundle in the same mode."""
     measured = (Run.median_us.is_not(None), Run.verdict == "valid", Run.state == "succeeded")
     mine = select(Run.bundle_digest, Run.median_us).where(Run.device_id == device.id, *measured)
-    rows = session.execute(mine.order_by(Run.id.desc()).limit(NEWEST)).all()
+    rows = _everyones(session, mine.order_by(Run.id.desc()).limit(NEWEST)).all()
     newest = {digest: us or 0.0 for digest, us in reversed(rows)}
     query = (
         select(Run.bundle_digest, Run.device_id, Run.median_us)
@@ -65,7 +77,7 @@ def _unlike(session: Session, device: Device) -> str:
         .limit(20 * NEWEST)
     )
     theirs: dict[str, dict[str, float]] = {}
-    for digest, peer, us in session.execute(query):
+    for digest, peer, us in _everyones(session, query):
         theirs.setdefault(digest, {}).setdefault(peer or "", us or 0.0)
     ratios = [
         newest[one] / statistics.median(times.values())
@@ -83,16 +95,42 @@ def _unlike(session: Session, device: Device) -> str:
 
 
 def _impossible(session: Session, device: Device) -> str:
-    mine = select(Attempt.code).where(Attempt.device_id == device.id).order_by(Attempt.id.desc()).limit(NEWEST_ATTEMPTS)
-    codes = list(session.scalars(mine))
-    count = codes.count("report.impossible") + codes.count("canary.wrong")
-    return f"told figures that cannot be {count} times in its newest {len(codes)} attempts" if count else ""
+    """What was wrong is named by its field only: the run may be somebody else's."""
+    rows = _newest_attempts(session, device)
+    lies = [_field(message) if code == "report.impossible" else "a canary run's losses"
+            for code, message in rows if code in ("report.impossible", "canary.wrong")]  # fmt: skip
+    if not lies:
+        return ""
+    return f"told figures that cannot be {len(lies)} times in its newest {len(rows)} attempts; the last: {lies[0]}"
+
+
+def _field(message: str) -> str:
+    """Of the message that a refused report leaves."""
+    return message.removeprefix(REFUSED).split(":")[0][:100]
+
+
+def _not_received(session: Session, device: Device) -> str:
+    rows = _newest_attempts(session, device)
+    count = sum(code == NOT_RECEIVED for code, _ in rows)
+    if count < ENOUGH:
+        return ""
+    return f"{count} of its newest {len(rows)} assignments did not reach it, or it never began: look at its network"
+
+
+def _newest_attempts(session: Session, device: Device) -> list[tuple[str | None, str]]:
+    """Code and message."""
+    query = select(Attempt.code, Attempt.message).where(Attempt.device_id == device.id)
+    rows = _everyones(session, query.order_by(Attempt.id.desc()).limit(NEWEST_ATTEMPTS))
+    return [(code, message) for code, message in rows]
+
+
+def _newest_reports(session: Session, device: Device) -> list[dict[str, Any]]:
+    mine = select(Attempt.id).where(Attempt.device_id == device.id).order_by(Attempt.id.desc()).limit(NEWEST_REPORTS)
+    return list(_everyones(session, select(Result.report).where(Result.attempt_id.in_(mine))).scalars())
 
 
 def _sensors(session: Session, device: Device) -> str:
-    mine = select(Attempt.id).where(Attempt.device_id == device.id).order_by(Attempt.id.desc()).limit(NEWEST_REPORTS)
-    reports = session.scalars(select(Result.report).where(Result.attempt_id.in_(mine)))
-    found = sorted({name for report in reports for name in _out_of_range(report)})
+    found = sorted({name for report in _newest_reports(session, device) for name in _out_of_range(report)})
     return f"its sensors say what no board's do: {', '.join(found)}" if found else ""
 
 
@@ -102,3 +140,23 @@ def _out_of_range(report: dict[str, Any]) -> Iterator[str]:
             value = state.get(name)
             if isinstance(value, (int, float)) and not least <= value <= most:
                 yield name
+    if report.get("energy") and impossible_energy(from_json(Report, report)):
+        yield "energy"
+
+
+def _time(session: Session, device: Device) -> str:
+    """A clock that is set while a run goes on does this once; one that does it always is broken, or lies."""
+    reports = _newest_reports(session, device)
+    said = [words for words in map(_backwards, reports) if words]
+    return f"its clock went wrong during {len(said)} of its newest {len(reports)} runs: {said[0]}" if said else ""
+
+
+def _backwards(report: dict[str, Any]) -> str:
+    took_s = report["finished_at"] - report["started_at"]
+    if took_s < -TIME_SLACK_S:
+        return "one ended before it began"
+    if report["run_s"] > took_s * CLOCK_RATE + TIME_SLACK_S:
+        return "its binary ran for longer than there was between begin and end"
+    moments = [state["at"] for state in report.get("device_states") or ()]
+    back_s = max((early - late for early, late in pairwise(moments)), default=0.0)
+    return "a sensor was read before the reading that came first" if back_s > TIME_SLACK_S else ""

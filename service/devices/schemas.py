@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -10,11 +10,42 @@ from service.devices.marks import DeviceMark
 from service.schemas import RequestBody, Timestamp, View
 
 
+class OwnArrayView(View):
+    """One array of a data set; the first extent is samples."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class OwnDatasetView(View):
+    """What a device says of a data set that stays on it."""
+
+    name: str
+    digest: str
+    size_bytes: int
+    samples: int
+    arrays: list[OwnArrayView]
+    label_counts: list[int] | None
+    """Samples of each class, if the labels are class numbers."""
+    weights_stay: bool
+    """What is trained on it stays there too."""
+
+
+class TagsChange(RequestBody):
+    """Tags to set (a value may be empty) and to take away."""
+
+    set: dict[str, str] = Field(default={}, max_length=64)
+    remove: list[str] = Field(default=[], max_length=64)
+
+
 class DeviceView(View):
     """A device as its agent describes it, and what the farm thinks of it."""
 
     id: str
     name: str
+    is_shared: bool
+    """Everybody's runs may come to it; else those of your organisation only."""
     state: Literal["active", "quarantined", "removed"]
     state_reason: str
     device_class: str
@@ -36,6 +67,12 @@ class DeviceView(View):
     """Canary runs in a row that were not right, since strikes quarantined it."""
     canary_off: bool
     """An operator wants no canary runs for it: only a release brings it back."""
+    drained_at: Timestamp | None
+    """Since when an operator wants nothing new on it."""
+    drain_reason: str
+    tags: dict[str, str]
+    own_datasets: list[OwnDatasetView]
+    """Data sets that stay on it, and that its operator lets runs use (`dataset: device:NAME`)."""
     created_at: Timestamp
     last_seen_at: Timestamp
 
@@ -48,26 +85,77 @@ class DeviceEventView(View):
     message: str
 
 
+class HoldView(View):
+    """What keeps new work from a device because its operators say so."""
+
+    code: Literal["drained", "maintenance"]
+    says: str
+    until: Timestamp | None
+
+
 class DeviceDetail(DeviceView):
     """A device with its health history, the newest line first."""
 
     marks: list[DeviceMark]
     """What its newest results say of it together: always noisy, unlike its peers, figures that cannot be."""
     history: list[DeviceEventView]
+    working_on: str | None
+    """The run that it has now; a drained device without one is done."""
+    hold: HoldView | None
+    """What keeps new work from it now: an operator's drain, or a maintenance window; null: nothing of that kind."""
 
 
 class EnrolmentTokenCreate(RequestBody):
-    """A right to enrol one device."""
+    """A right to enrol a device, or several."""
 
-    device_class: str | None = Field(default=None, max_length=100, description="Only a device of this class may use it")
+    device_class: str | None = Field(default=None, max_length=100, description="Only devices of this class may use it")
+    targets: list[Annotated[str, Field(max_length=100)]] | None = Field(
+        default=None, min_length=1, max_length=50, description="Only devices that run none but these may use it"
+    )
+    uses: int = Field(default=1, ge=1, le=10_000, description="How many devices may use it")
+    lifetime_s: float | None = Field(
+        default=None, ge=10, allow_inf_nan=False, description="How long it is good, in seconds; null: 15 minutes"
+    )
+    name: str = Field(default="", max_length=200, description="For people")
+    shared: bool | None = Field(
+        default=None, description="Whether everybody's runs may come to them; null: if they are the farm's own"
+    )
 
 
-class EnrolmentTokenCreated(View):
-    """A one-time token, shown this once."""
+class EnrolmentTokenView(View):
+    """A token without its secret."""
+
+    id: str
+    name: str
+    device_class: str | None
+    targets: list[str] | None
+    uses: int
+    max_uses: int
+    created_at: Timestamp
+    expires_at: Timestamp
+    revoked_at: Timestamp | None
+
+
+class EnrolmentTokenCreated(EnrolmentTokenView):
+    """A token with its secret, shown this once."""
 
     token: str
-    device_class: str | None
-    expires_at: Timestamp
+
+
+class EnrolmentUseView(View):
+    """A device that used a token."""
+
+    device_id: str
+    name: str
+    device_class: str
+    state: str
+    at: Timestamp
+
+
+class EnrolmentTokenDetail(EnrolmentTokenView):
+    """A token with the devices that used it, the first one first."""
+
+    used_by: list[EnrolmentUseView]
 
 
 class CanaryChange(RequestBody):

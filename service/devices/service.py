@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 
@@ -9,12 +10,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service import states
-from service.database.models import Device, DeviceEvent, EnrolmentToken
+from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceEvent
 from service.database.paging import newest_first
+from service.database.scope import KEY, organisation_of
 from service.devices.blame import forget_strikes, hold_alone, note
-from service.identifiers import clean_text, new_secret, secret_hash
-from service.problems import Conflict, NotFound
+from service.identifiers import clean_text
+from service.lanes.calls import call_device
+from service.problems import Conflict, Forbidden, Invalid, NotFound
+from service.runs.wants import TAG_KEY, TAG_VALUE
 
+MOST_TAGS = 64
 SOON = 1.0
 """A moment that has passed, and is not 0, which says that nothing has been planned."""
 EVENTS = {"active": "release", "quarantined": "quarantine", "removed": "remove"}
@@ -26,6 +31,11 @@ def find(session: Session, device_id: str) -> Device:
     if device is None:
         raise NotFound("device.unknown", f"no device {device_id!r:.60}", hint="GET /devices lists them")
     return device
+
+
+def is_own(session: Session, device: Device) -> bool:
+    """Whether it belongs to the session's organisation."""
+    return organisation_of(session) == device.organisation_id
 
 
 def newest_devices(
@@ -47,7 +57,7 @@ def history(session: Session, device_id: str, *, limit: int = 100) -> Sequence[D
 
 def set_state(session: Session, device_id: str, state: str, reason: str) -> Device:
     """Quarantine (no more work), release or remove (never again) a device. Raises: NotFound; Conflict if removed."""
-    device = hold_alone(session, device_id) or find(session, device_id)
+    device = own(session, device_id)
     if device.state == "removed" and state != "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
     states.move(session, device, EVENTS[state], message=reason)
@@ -58,10 +68,21 @@ def set_state(session: Session, device_id: str, state: str, reason: str) -> Devi
     return device
 
 
+def own(session: Session, device_id: str) -> Device:
+    """The device, held. Raises: NotFound; Forbidden for one that others share with the session's organisation."""
+    device = hold_alone(session, device_id) or find(session, device_id)
+    whose = session.info.get(KEY)
+    if whose is not None and whose != device.organisation_id:
+        raise Forbidden("device.owner", "this device is shared with your organisation, and belongs to another",
+                        where="device_id", hint="its owner decides about it; ask whoever runs the farm")  # fmt: skip
+    return device
+
+
 def set_canary(session: Session, device_id: str, *, enabled: bool) -> Device:
     """Turn canary runs on (the next one comes at once) or off for a device. Raises: NotFound."""
-    device = hold_alone(session, device_id) or find(session, device_id)
+    device = own(session, device_id)
     device.canary_off = not enabled
+    call_device(session, device_id)
     device.canary_at = min(device.canary_at or SOON, SOON) if enabled else device.canary_at
     note(
         session, device.id, "canary", "an operator turned canary runs on" if enabled else "an operator turned them off"
@@ -69,8 +90,43 @@ def set_canary(session: Session, device_id: str, *, enabled: bool) -> Device:
     return device
 
 
-def create_enrolment_token(session: Session, *, device_class: str | None, lifetime_s: float) -> tuple[str, float]:
-    """A one-time enrolment token, and when it expires."""
-    token, expires_at = new_secret(), time.time() + lifetime_s
-    session.add(EnrolmentToken(token_hash=secret_hash(token), device_class=device_class, expires_at=expires_at))
-    return token, expires_at
+def set_drained(session: Session, device_id: str, *, reason: str | None) -> Device:
+    """Drain a device (it finishes what it has, and takes nothing new) for a reason, or, with None, let it take work
+    again. Raises: NotFound; Conflict if removed."""
+    device = own(session, device_id)
+    if device.state == "removed":
+        raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
+    if reason is None:
+        if device.drained_at is not None:
+            note(session, device.id, "resumed")
+        call_device(session, device_id)
+        device.drained_at, device.drain_reason = None, ""
+        call_device(session, device.id)
+        return device
+    device.drained_at, device.drain_reason = device.drained_at or time.time(), clean_text(reason, 1000)
+    note(session, device.id, "drained", device.drain_reason)
+    return device
+
+
+def change_tags(session: Session, device_id: str, *, given: Mapping[str, str], remove: Sequence[str]) -> Device:
+    """Set and take away tags of a device. Raises: NotFound, Invalid (no tag; too many)."""
+    for key, value in given.items():
+        if not re.fullmatch(TAG_KEY, key) or (value and not re.fullmatch(TAG_VALUE, value)):
+            raise Invalid("device.tag", f"{key!r:.80} = {value!r:.80} is no tag", where=f"set.{key}"[:200],
+                          hint="keys: lower-case letters, digits, ._/-; values: letters, digits, ._:@+/-")  # fmt: skip
+    device = own(session, device_id)
+    kept = {key: value for key, value in device.tags.items() if key not in remove} | dict(given)
+    if len(kept) > MOST_TAGS:
+        raise Invalid("device.tags", f"{len(kept)} tags, a device has {MOST_TAGS} at most", where="set",
+                      hint="take some away with `remove`")  # fmt: skip
+    if kept != device.tags:
+        device.tags = kept
+        call_device(session, device.id)
+        note(session, device.id, "tags", " ".join(f"{key}={value}" if value else key for key, value in kept.items()))
+    return device
+
+
+def working_on(session: Session, device_id: str) -> str | None:
+    """The run that the device has now."""
+    live = select(Attempt.run_id).where(Attempt.device_id == device_id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
+    return session.scalar(live)

@@ -31,7 +31,12 @@ EVENT_STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "One `text/event-stream` message per event (`id`, `event` = kind, `data` = the event as JSON), "
         "then `event: end`; with `Accept: application/json`, the events so far as a list",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {
+            "text/event-stream": {"schema": {"type": "string"}},
+            "application/json": {
+                "schema": {"type": "array", "items": EventView.model_json_schema(mode="serialization")}
+            },
+        },
     }
 }
 
@@ -40,12 +45,12 @@ async def respond(
     request: Request, farm: Farm, subject: str, is_over: IsOver, *, last_event_id: str | None, after: int
 ) -> Response:
     """Events of `subject` after the given id: a stream that ends with the subject, or a list."""
-    last_id = _event_id(last_event_id) if last_event_id else after
+    reader = service.Reader(subject, _event_id(last_event_id) if last_event_id else after)
     accept = request.headers.get("accept", "")
-    _over, events = await run_in_threadpool(_look, farm, subject, is_over, last_id)  # refuses before a stream starts
+    over, events = await run_in_threadpool(_look, farm, reader, is_over)  # refuses before a stream starts
     if "application/json" in accept and "text/event-stream" not in accept:
-        return JSONResponse([view.model_dump(mode="json") for view in map(_view, events)])
-    stream = _stream(request, farm, subject, is_over, last_id)
+        return JSONResponse([_view(number, event).model_dump(mode="json") for number, event in events])
+    stream = _stream(request, farm, reader, is_over, over, events)
     return StreamingResponse(stream, media_type="text/event-stream",
                              headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})  # fmt: skip
 
@@ -57,28 +62,33 @@ def _event_id(text: str) -> int:
     return int(text)
 
 
-def _look(farm: Farm, subject: str, is_over: IsOver, last_id: int) -> tuple[bool, Sequence[Event]]:
+Numbered = Sequence[tuple[int, Event]]
+
+
+def _look(farm: Farm, reader: service.Reader, is_over: IsOver) -> tuple[bool, Numbered]:
     with farm.database.read() as session:
-        return is_over(session), service.after(session, subject, last_id)
+        return is_over(session), reader.next(session)
 
 
-def _view(event: Event) -> EventView:
-    return EventView(id=event.id, at=event.at, kind=event.kind, body=event.body)
+def _view(number: int, event: Event) -> EventView:
+    return EventView(id=number, at=event.at, kind=event.kind, body=event.body)
 
 
-def _message(event: Event) -> str:
-    data = json.dumps(_view(event).model_dump(mode="json"), separators=(",", ":"))
-    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n"
+def _message(number: int, event: Event) -> str:
+    data = json.dumps(_view(number, event).model_dump(mode="json"), separators=(",", ":"))
+    return f"id: {number}\nevent: {event.kind}\ndata: {data}\n\n"
 
 
-async def _stream(request: Request, farm: Farm, subject: str, is_over: IsOver, last_id: int) -> AsyncIterator[str]:
+async def _stream(
+    request: Request, farm: Farm, reader: service.Reader, is_over: IsOver, over: bool, events: Numbered
+) -> AsyncIterator[str]:  # fmt: skip
+    """`over` and `events`: what the first look found."""
     yield "retry: 2000\n\n"
     spoke_at = time.monotonic()
     while not await request.is_disconnected():
-        over, events = await run_in_threadpool(_look, farm, subject, is_over, last_id)
         if events:
-            last_id, spoke_at = events[-1].id, time.monotonic()
-            yield "".join(map(_message, events))
+            spoke_at = time.monotonic()
+            yield "".join(_message(number, event) for number, event in events)
         elif over:
             yield "event: end\ndata: {}\n\n"
             return
@@ -87,3 +97,4 @@ async def _stream(request: Request, farm: Farm, subject: str, is_over: IsOver, l
             yield ": still here\n\n"
         else:
             await asyncio.sleep(farm.settings.poll_s)
+        over, events = await run_in_threadpool(_look, farm, reader, is_over)

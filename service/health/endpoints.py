@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from service.access import OperatorDep
+from service.access import PrincipalDep
 from service.health.checks import Readiness
 from service.health.metrics import Metrics
 from service.problems import Invalid
@@ -45,11 +45,11 @@ def readyz(
 
 
 def metrics_router(metrics: Metrics) -> APIRouter:
-    """`GET /metrics` for one application's figures; they are of the whole farm, so it needs an operator's key."""
+    """`GET /metrics` for one application's figures, of the whole farm: it needs the scope `operate` at home."""
     found = APIRouter(tags=["health"])
 
     @found.get("/metrics", response_class=Response)
-    def show_metrics(_: OperatorDep) -> Response:
+    def show_metrics(_: PrincipalDep) -> Response:
         """Figures in the Prometheus text format."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import threading
 import time
 from typing import Literal
 
@@ -13,6 +15,7 @@ from sqlalchemy.orm import Session
 from service.database.engine import Database
 from service.database.models import SignOfLife
 
+LOG = logging.getLogger(__name__)
 Kind = Literal["api", "sweeper", "worker"]
 INTERVAL_S = 5.0
 """Between two signs of a process."""
@@ -69,10 +72,37 @@ class Signs:
         self._next_s = 0.0
 
     def give(self) -> None:
-        """Give it if it is time. Raises: the driver's errors."""
+        """Give it if it is time. Raises: the driver's errors; then the next call tries again."""
         if time.monotonic() < self._next_s:
             return
         with self._database.transaction() as session:
             give_sign(session, self._kind)
             forget_silent(session)
         self._next_s = time.monotonic() + INTERVAL_S
+
+
+class ThreadedSigns:
+    """The same of a process that forks others and must not wait: a database that hangs would look as if it did.
+
+    One thread at a time, a connection of its own each time; what fails is logged, and tried again after `INTERVAL_S`.
+    """
+
+    def __init__(self, url: str, kind: Kind) -> None:
+        self._url = url
+        self._kind: Kind = kind
+        self._next_s = 0.0
+        self._thread: threading.Thread | None = None
+
+    def give(self) -> None:
+        """Begin to give it, unless that was just done, or is still under way."""
+        if time.monotonic() < self._next_s or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._next_s = time.monotonic() + INTERVAL_S
+        self._thread = threading.Thread(target=self._give, name="sign", daemon=True)
+        self._thread.start()
+
+    def _give(self) -> None:
+        try:
+            give_sign_to(self._url, self._kind)
+        except Exception:  # whatever a driver raises: the process lives all the same
+            LOG.exception("could not give a sign of life")

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from service import states
 from service.bundles.archive import BundleContent
 from service.bundles.service import keep_bundle
-from service.database.models import Job
+from service.database.models import HOME, Job
 from service.events import service as events
 from service.identifiers import clean_text, new_secret, secret_hash
 from service.outbox import ring_after_commit
@@ -38,6 +38,7 @@ class Claim:
     target: str
     source_digest: str | None
     tuning_json: str
+    organisation_id: str = HOME
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def claim(session: Session, job_id: str, *, lease_s: float, worker: str | None =
     events.add(session, job_id, "state", state="compiling", attempt=attempt)
     job = session.get_one(Job, job_id)
     return Claim(job_id, claim_hash, attempt, job.model_digest, job.plan_json, job.spec_json, job.target,
-                 job.source_digest, job.tuning_json)  # fmt: skip
+                 job.source_digest, job.tuning_json, job.organisation_id)  # fmt: skip
 
 
 def _mine(session: Session, claim: Claim) -> Job:
@@ -92,6 +93,11 @@ def keep(session: Session, claim: Claim, *, lease_s: float, stage: str = "", fra
         job.stage, job.fraction = clean_text(stage, 100), min(1.0, max(0.0, fraction))
         events.add(session, job.id, "progress", stage=job.stage, fraction=job.fraction)
     return job.cancel_requested
+
+
+def spend(session: Session, claim: Claim, cpu_s: float) -> None:
+    """Note processor time that the compile took. Raises: LostClaim."""
+    _mine(session, claim).cpu_s += max(0.0, cpu_s)
 
 
 def succeed(session: Session, claim: Claim, stored: StoredFile, content: BundleContent) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from starlette.datastructures import UploadFile
 
@@ -12,6 +12,8 @@ from compiler.errors import ModelError
 from compiler.external import MAX_LISTING_BYTES, Listing, parse_digests
 from service.farm import Farm
 from service.files import store_upload
+from service.garbage.noting import note_listing
+from service.holdings import service as holdings
 from service.identifiers import clean_text
 from service.problems import Invalid, NotFound, TooLarge
 from service.storage import StoredFile
@@ -45,14 +47,33 @@ def with_external(
     _keep(farm, digests, data)
     total_bytes = model.size_bytes
     for location, digest in digests.items():
-        size_bytes = farm.storage.size(digest)
+        size_bytes = sent_bytes(farm, digest)
         if size_bytes is None:
             raise NotFound("model.external-missing", f"data file {location!r} ({digest}) was not sent", where="data",
                            hint="send it in this request, as a file part called data")  # fmt: skip
         total_bytes += size_bytes
     _check_total(farm, total_bytes - model.size_bytes)
     listing = Listing(model.digest, digests)
-    return StoredFile(farm.storage.put(_stream(listing), limit_bytes=MAX_LISTING_BYTES).digest, total_bytes)
+    stored = farm.storage.put(_stream(listing), limit_bytes=MAX_LISTING_BYTES)
+    keep_sent(farm, "model", stored, {model.digest, *digests.values()})
+    return StoredFile(stored.digest, total_bytes)
+
+
+def sent_bytes(farm: Farm, digest: str) -> int | None:
+    """Bytes of a file that the caller's organisation sent before; None if it never did, whatever others have."""
+    with farm.database.read() as session:
+        held = holdings.find(session, holdings.SENT, digest)
+    return None if held is None else farm.storage.size(digest)
+
+
+def keep_sent(farm: Farm, kind: holdings.Kind, stored: StoredFile, listed: Iterable[str] = ()) -> None:
+    """The caller's organisation may name the file by its digest from now on; so what it names, if it is a listing.
+
+    Raises: Forbidden (no more room).
+    """
+    with farm.database.transaction() as session:
+        note_listing(session, stored.digest, listed)
+        holdings.hold_within(session, farm.settings, kind, stored.digest, size_bytes=stored.size_bytes)
 
 
 def _keep(farm: Farm, digests: Mapping[str, str], data: Sequence[UploadFile | str]) -> None:
@@ -63,6 +84,7 @@ def _keep(farm: Farm, digests: Mapping[str, str], data: Sequence[UploadFile | st
                           hint="with curl: -F data=@model.data")  # fmt: skip
         name = clean_text(part.filename or "data")
         stored = store_upload(farm.storage, part.file, limit_bytes=left_bytes, what=f"data ({name})")
+        keep_sent(farm, "data", stored)
         left_bytes -= stored.size_bytes
         if stored.digest not in named:
             raise Invalid("upload.digest", f"the file {name!r} has digest {stored.digest}, which external does "
@@ -82,7 +104,10 @@ def _check_total(farm: Farm, data_bytes: int) -> None:
 
 
 def _whole_bytes(farm: Farm, model: StoredFile) -> int:
-    """Of a listing that was sent or made before, the bytes of all that it names."""
+    """Of a listing that was sent or made before, the bytes of all that it names.
+
+    Raises: NotFound for one that names what the caller's organisation never sent: a listing grants nothing.
+    """
     if model.size_bytes > MAX_LISTING_BYTES:
         return model.size_bytes
     try:
@@ -91,7 +116,14 @@ def _whole_bytes(farm: Farm, model: StoredFile) -> int:
         return model.size_bytes
     if listing is None:
         return model.size_bytes
-    return sum(farm.storage.size(digest) or 0 for digest in (listing.model, *listing.external.values()))
+    sizes = {digest: sent_bytes(farm, digest) for digest in (listing.model, *listing.external.values())}
+    for digest, size_bytes in sizes.items():
+        if size_bytes is None:
+            raise NotFound("model.external-missing", f"the model lists {digest}, which was not sent", where="model",
+                           hint="send it as a file part called data, named in external")  # fmt: skip
+    with farm.database.transaction() as session:
+        note_listing(session, model.digest, sizes)
+    return sum(sizes[digest] or 0 for digest in (listing.model, *listing.external.values()))
 
 
 def _stream(listing: Listing) -> io.BytesIO:

@@ -16,7 +16,7 @@ from service.access import FarmDep, PrincipalDep
 from service.farm import Farm
 from service.files import read_form, store_upload
 from service.identifiers import DIGEST, clean_text
-from service.jobs.external import read_digests, with_external
+from service.jobs.external import keep_sent, read_digests, sent_bytes, with_external
 from service.jobs.request import CompileRequest, compiler_version
 from service.problems import Invalid, NotFound, TooLarge
 from service.storage import StoredFile
@@ -131,12 +131,13 @@ def _parse(name: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
 def _model(farm: Farm, value: UploadFile | str) -> tuple[StoredFile, str]:
     if isinstance(value, UploadFile):
         stored = store_upload(farm.storage, value.file, limit_bytes=farm.settings.model_limit_bytes, what="model")
+        keep_sent(farm, "model", stored)
         return stored, clean_text((value.filename or "model").rpartition("/")[2].removesuffix(".onnx")) or "model"
     digest = value.strip()
     if not DIGEST.fullmatch(digest):
         raise Invalid("model.invalid", "expected a file, or the digest (sha256:…) of one sent before", where="model",
                       hint="with curl: -F model=@model.onnx")  # fmt: skip
-    size_bytes = farm.storage.size(digest)
+    size_bytes = sent_bytes(farm, digest)
     if size_bytes is None:
         raise NotFound("model.unknown", f"no file {digest} was sent before", where="model", hint="send the file itself")
     return StoredFile(digest, size_bytes), digest.removeprefix("sha256:")[:12]

@@ -26,7 +26,7 @@ class CompileRequest:
     """Measured schedules of the target (`pockfarm.tuning/1`); empty: none."""
 
     @property
-    def digest(self) -> str:
+    def parts(self) -> dict[str, str]:
         """Equal for requests that must give the same bundle."""
         parts = {
             "model": self.model_digest,
@@ -37,7 +37,12 @@ class CompileRequest:
         }
         if self.tuning_json:
             parts["tuning"] = digest_of(self.tuning_json.encode())
-        return digest_of(json.dumps(parts, sort_keys=True).encode())
+        return parts
+
+    @property
+    def digest(self) -> str:
+        """Of those parts."""
+        return digest_of(json.dumps(self.parts, sort_keys=True).encode())
 
 
 def compiler_version(settings: Settings) -> str:

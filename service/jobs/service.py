@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import func, select
@@ -12,9 +12,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service import states
+from service.bundles import service as bundles
 from service.bundles.manifest import is_tuning
-from service.database.models import OPEN_JOB_STATES, Bundle, Job
+from service.bundles.service import Held
+from service.database.models import HOME, OPEN_JOB_STATES, Job
 from service.database.paging import newest_first
+from service.database.scope import organisation_of
 from service.events import service as events
 from service.identifiers import digest_of
 from service.jobs.filter import JobFilter
@@ -22,6 +25,7 @@ from service.jobs.request import CompileRequest, compiler_version
 from service.outbox import ring_after_commit
 from service.problems import Invalid, NotFound, TooMany
 from service.queue import COMPILE_TASK
+from service.quotas import limits as quotas
 from service.settings import Settings
 from service.tunings import service as tunings
 from service.tunings.schemas import table_view
@@ -38,18 +42,16 @@ def submit(session: Session, request: CompileRequest, *, api_key_id: str, settin
     rows = tunings.newest(session, request.target)
     if rows:
         request = replace(request, tuning_json=table_view(rows).model_dump_json(by_alias=True))
-    return _submit(session, _new_job(request, api_key_id, settings), settings)
+    return _submit(session, _new_job(session, request, api_key_id, settings), settings)
 
 
 def submit_tuning(session: Session, bundle_digest: str, *, api_key_id: str, settings: Settings) -> Job:
     """The job that makes the tuning bundle of a bundle. Raises: NotFound, Invalid (not a training bundle), TooMany."""
-    bundle = session.get(Bundle, bundle_digest)
-    if bundle is None:
-        raise NotFound("bundle.unknown", f"no bundle {bundle_digest}", where="bundle", hint="POST /compile makes one")
-    if is_tuning(bundle.manifest):
+    held = bundles.find(session, bundle_digest, where="bundle", hint="POST /compile makes one")
+    if is_tuning(held.bundle.manifest):
         raise Invalid("bundle.kind", "this bundle already measures schedules", where="bundle",
                       hint="run it in mode tune, or name the training bundle that it was made of")  # fmt: skip
-    return _submit(session, _tuning_job(session, bundle, api_key_id, settings), settings)
+    return _submit(session, _tuning_job(session, held, api_key_id, settings), settings)
 
 
 def _submit(session: Session, job: Job, settings: Settings) -> Job:
@@ -57,6 +59,8 @@ def _submit(session: Session, job: Job, settings: Settings) -> Job:
     if current is not None:
         return current
     _check_quota(session, job.api_key_id, settings)
+    quotas.check(session, settings, "open_jobs")
+    quotas.check(session, settings, "compile_cpu_s_per_day", more=0)
     try:
         with session.begin_nested():
             session.add(job)
@@ -82,10 +86,17 @@ def _check_quota(session: Session, api_key_id: str, settings: Settings) -> None:
                       retry_after_s=RETRY_AFTER_S, hint="wait until some have ended, or cancel them")  # fmt: skip
 
 
-def _new_job(request: CompileRequest, api_key_id: str, settings: Settings) -> Job:
+def own_digest(session: Session, parts: Mapping[str, str]) -> str:
+    """What makes two requests of one organisation the same: equal for those that must give the same bundle."""
+    whose = organisation_of(session)
+    mine = parts if whose == HOME else {**parts, "organisation": whose}
+    return digest_of(json.dumps(mine, sort_keys=True).encode())
+
+
+def _new_job(session: Session, request: CompileRequest, api_key_id: str, settings: Settings) -> Job:
     return Job(
         api_key_id=api_key_id,
-        request_digest=request.digest,
+        request_digest=own_digest(session, request.parts),
         model_name=request.model_name,
         model_digest=request.model_digest,
         model_bytes=request.model_bytes,
@@ -101,17 +112,18 @@ def _new_job(request: CompileRequest, api_key_id: str, settings: Settings) -> Jo
     )
 
 
-def _tuning_job(session: Session, bundle: Bundle, api_key_id: str, settings: Settings) -> Job:
+def _tuning_job(session: Session, held: Held, api_key_id: str, settings: Settings) -> Job:
     """Model, plan and spec are those of the source; what is built follows from the source alone."""
+    bundle = held.bundle
     origin = session.scalars(select(Job).where(Job.bundle_digest == bundle.digest).limit(1)).first()
     version = compiler_version(settings)
     return Job(
         api_key_id=api_key_id,
-        request_digest=digest_of(json.dumps({"compiler": version, "tune": bundle.digest}, sort_keys=True).encode()),
-        model_name=bundle.model_name,
+        request_digest=own_digest(session, {"compiler": version, "tune": bundle.digest}),
+        model_name=held.holding.name,
         model_digest=bundle.model_digest,
         model_bytes=origin.model_bytes if origin else 0,
-        plan_name=bundle.plan_name,
+        plan_name=held.holding.plan_name,
         plan_digest=bundle.plan_digest,
         plan_json=origin.plan_json if origin else "",
         spec_digest=bundle.spec_digest,

@@ -1,4 +1,4 @@
-"""`/keys` (operators) and one-time dashboard links."""
+"""`/keys` (administrators) and one-time dashboard links."""
 
 from __future__ import annotations
 
@@ -6,38 +6,51 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 from fastapi.responses import RedirectResponse, Response
+from sqlalchemy.orm import Session
 
-from service.access import COOKIE, FarmDep, OperatorDep, PrincipalDep
+from service.access import COOKIE, FarmDep, PrincipalDep, WholeFarmDep
 from service.keys import service
-from service.keys.schemas import KeyCreate, KeyCreated, KeyView, LinkCreated
+from service.keys.schemas import KeyCreate, KeyCreated, KeyView, LinkCreated, key_view
 from service.problems import Forbidden, NotFound
+from service.quotas import limits as quotas
+from service.settings import Settings
+from service.users import service as users
 
 router = APIRouter(tags=["keys"])
 
 
 @router.post("/keys", status_code=201)
-def create_key(body: KeyCreate, farm: FarmDep, _: OperatorDep) -> KeyCreated:
-    """Make an API key. The secret is in this answer and nowhere else."""
+def create_key(body: KeyCreate, farm: FarmDep) -> KeyCreated:
+    """Make an API key of the caller's organisation. The secret is in this answer and nowhere else."""
     with farm.database.transaction() as session:
-        key, secret = service.create_key(session, name=body.name, role=body.role)
-        return KeyCreated(**KeyView.model_validate(key).model_dump(mode="python"), secret=secret)
+        return make_key(session, farm.settings, body)
+
+
+def make_key(session: Session, settings: Settings, body: KeyCreate) -> KeyCreated:
+    """The key that is asked for, in the session's organisation. Raises: NotFound (the person), Forbidden."""
+    quotas.check(session, settings, "keys")
+    if body.user is not None:
+        users.find(session, body.user, where="user")
+    key, secret = service.create_key(session, name=body.name, role=body.role or "user", scopes=body.scopes,
+                                     user_id=body.user, lifetime_s=body.lifetime_s)  # fmt: skip
+    return KeyCreated(**key_view(key).model_dump(mode="python"), secret=secret)
 
 
 @router.get("/keys")
-def list_keys(farm: FarmDep, _: OperatorDep) -> list[KeyView]:
-    """Every key, revoked ones too."""
+def list_keys(farm: FarmDep) -> list[KeyView]:
+    """Every key of the organisation, revoked ones too."""
     with farm.database.read() as session:
-        return [KeyView.model_validate(key) for key in service.list_keys(session)]
+        return [key_view(key) for key in service.list_keys(session)]
 
 
 @router.delete("/keys/{key_id}")
-def revoke_key(key_id: str, farm: FarmDep, _: OperatorDep) -> KeyView:
+def revoke_key(key_id: str, farm: FarmDep) -> KeyView:
     """Revoke a key, and every dashboard session that was opened with it."""
     with farm.database.transaction() as session:
         key = service.revoke_key(session, key_id)
         if key is None:
-            raise NotFound("key.unknown", f"no key {key_id!r}", hint="GET /keys lists them")
-        return KeyView.model_validate(key)
+            raise NotFound("key.unknown", f"no key {key_id!r:.60}", hint="GET /keys lists them")
+        return key_view(key)
 
 
 @router.post("/dashboard/links", status_code=201)
@@ -50,7 +63,7 @@ def create_link(farm: FarmDep, principal: PrincipalDep) -> LinkCreated:
 
 
 @router.get("/open/{token}", status_code=303, response_class=RedirectResponse)
-def open_link(token: Annotated[str, Path(max_length=200)], farm: FarmDep) -> Response:
+def open_link(token: Annotated[str, Path(max_length=200)], farm: WholeFarmDep) -> Response:
     """Use up a one-time link: sets the dashboard's cookie and leads to the first page."""
     with farm.database.transaction() as session:
         secret = service.open_link(session, token, lifetime_s=farm.settings.session_s)

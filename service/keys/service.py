@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from sqlalchemy import select, update
+from sqlalchemy import Row, Select, or_, select, update
 from sqlalchemy.orm import Session
 
-from service.database.models import ApiKey, DashboardLink, DashboardSession
+from service.database.models import HOME, ApiKey, DashboardLink, DashboardSession, Organisation, User
 from service.identifiers import clean_text, new_secret, secret_hash
+from service.permissions import ROLES, SCOPES, scopes_of
 
 Role = Literal["user", "operator"]
 
@@ -21,13 +23,40 @@ class Principal:
 
     key_id: str
     name: str
-    role: Role
+    organisation_id: str
+    user_id: str | None
+    scopes: frozenset[str]
+    quotas: Mapping[str, float | None]
+    """Its organisation's own."""
+
+    @property
+    def is_home(self) -> bool:
+        """It belongs to the farm's own organisation."""
+        return self.organisation_id == HOME
 
 
-def create_key(session: Session, *, name: str, role: Role) -> tuple[ApiKey, str]:
-    """A new key and its secret, which is not kept."""
-    secret = f"pf_{new_secret()}"
-    key = ApiKey(name=clean_text(name), role=role, secret_hash=secret_hash(secret))
+def create_key(
+    session: Session,
+    *,
+    name: str,
+    role: Role = "user",
+    scopes: Iterable[str] | None = None,
+    user_id: str | None = None,
+    lifetime_s: float | None = None,
+) -> tuple[ApiKey, str]:
+    """A new key of the session's organisation (else: home's) and its secret, which is not kept.
+
+    `scopes`: in place of the role's.
+    """
+    secret, granted = f"pf_{new_secret()}", frozenset(ROLES[role] if scopes is None else scopes)
+    key = ApiKey(
+        name=clean_text(name),
+        role="operator" if "operate" in granted else "user",
+        scopes=" ".join(scope for scope in SCOPES if scope in granted),
+        secret_hash=secret_hash(secret),
+        user_id=user_id,
+        expires_at=None if lifetime_s is None else time.time() + lifetime_s,
+    )
     session.add(key)
     session.flush()
     return key, secret
@@ -40,21 +69,32 @@ def list_keys(session: Session) -> list[ApiKey]:
 
 def revoke_key(session: Session, key_id: str) -> ApiKey | None:
     """Make a key useless from now on, and every dashboard session opened with it; None if there is none."""
-    key = session.get(ApiKey, key_id)
+    key = session.scalar(select(ApiKey).where(ApiKey.id == key_id))
     if key is not None and key.revoked_at is None:
         key.revoked_at = time.time()
     return key
 
 
-def _principal(key: ApiKey | None) -> Principal | None:
-    if key is None or key.revoked_at is not None:
+def _keys() -> Select[ApiKey, dict[str, Any]]:
+    """Keys that are taken now, as their people and organisations are, with their organisations' quotas."""
+    removed = select(User.id).where(User.id == ApiKey.user_id, User.removed_at > 0)
+    is_fresh = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > time.time())
+    query = select(ApiKey, Organisation.quotas).outerjoin(Organisation, Organisation.id == ApiKey.organisation_id)
+    is_open = Organisation.closed_at.is_(None)
+    return query.where(ApiKey.revoked_at.is_(None), is_fresh, is_open, ~removed.exists())
+
+
+def _principal(found: Row[ApiKey, dict[str, Any]] | None) -> Principal | None:
+    if found is None:
         return None
-    return Principal(key.id, key.name, "operator" if key.role == "operator" else "user")
+    key, quotas = found
+    granted = scopes_of(key.role, key.scopes)
+    return Principal(key.id, key.name, key.organisation_id, key.user_id, granted, quotas or {})
 
 
 def principal_of_key(session: Session, secret: str) -> Principal | None:
     """Whose key this is."""
-    return _principal(session.scalar(select(ApiKey).where(ApiKey.secret_hash == secret_hash(secret))))
+    return _principal(session.execute(_keys().where(ApiKey.secret_hash == secret_hash(secret))).first())
 
 
 def create_link(session: Session, *, key_id: str, lifetime_s: float) -> tuple[str, float]:
@@ -81,6 +121,6 @@ def open_link(session: Session, token: str, *, lifetime_s: float) -> str | None:
 
 def principal_of_cookie(session: Session, secret: str) -> Principal | None:
     """Whose dashboard session this is."""
-    query = select(ApiKey).join(DashboardSession, DashboardSession.api_key_id == ApiKey.id)
+    query = _keys().join(DashboardSession, DashboardSession.api_key_id == ApiKey.id)
     is_mine = DashboardSession.token_hash == secret_hash(secret)
-    return _principal(session.scalar(query.where(is_mine, DashboardSession.expires_at > time.time())))
+    return _principal(session.execute(query.where(is_mine, DashboardSession.expires_at > time.time())).first())

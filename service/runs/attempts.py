@@ -20,13 +20,12 @@ from service import states
 from service.canary import verdict as canary
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Run
 from service.devices import blame
+from service.devices.blame import FAILED, MISSED
 from service.identifiers import clean_text
-from service.runs.faults import DAMAGE, DEATH, DEFECT, DOUBTS, OVERRUN, Fault, doubt_of, fault_of
+from service.runs import checkpoints
+from service.runs.faults import DAMAGE, DEATH, DEFECT, DOUBTS, NOT_RECEIVED, OVERRUN, Fault, doubt_of, fault_of
 from service.settings import Settings
 
-FAILED, MISSED = "failed", "missed"
-"""`Attempt.spent`: the device is out for this run until an operator releases it; or until it has worked since, or
-`device_retry_s` have passed, for the reason may pass."""
 COUNTED, TAKEN_BACK = "counted", "taken-back"
 """`Attempt.strike`."""
 WAITS = "waits for another device"
@@ -45,7 +44,9 @@ class Ending:
 
 LEASE_EXPIRED = Ending("lost", "infra", "infra.lease-expired", "the device did not say that it was alive in time")
 OUT_OF_TIME = Ending("lost", "limits", "limits.run-time", "the attempt took longer than its clock allows",
-                     "use fewer steps, or raise POCKFARM_RUN_S")  # fmt: skip
+                     "use fewer steps, or ask for more time (time_limit_s)")  # fmt: skip
+UNRECEIVED = Ending("lost", "infra", NOT_RECEIVED, "the answer that gave the run to the device was lost on its way",
+                    "nothing: it may have the run again at once")  # fmt: skip
 VERDICTS = {
     DEATH: Ending("failed", "model", "model.kills-devices", "{n} devices died or went silent while they ran it",
                   "it may need more memory than the boards have; try a smaller batch or a sparser plan"),
@@ -71,6 +72,7 @@ def end_run(session: Session, run: Run, ending: Ending) -> None:
     states.move(session, run, event, cause=ending.cause, code=ending.code, message=message)
     run.phase, run.cause, run.code = "", ending.cause, ending.code
     run.message, run.hint = message, clean_text(ending.hint, 1000)
+    checkpoints.drop(session, run)
 
 
 def untried(device: Device, settings: Settings) -> ColumnElement[bool]:
@@ -112,7 +114,8 @@ def settle(
     if fault is Fault.RUN:
         end_run(session, run, ending)
         return
-    attempt.spent = _spent(settings, run, fault, ending)
+    session.flush()
+    attempt.spent = _spent(session, settings, run, attempt, device, fault, ending)
     session.flush()
     last = _last_word(session, settings, run, fault, ending)
     if last is None:
@@ -128,8 +131,11 @@ def settle(
 def _settle_canary(
     session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending
 ) -> None:  # fmt: skip
-    """One attempt settles it, whatever it was, and says something of the device only."""
+    """One attempt that the device had settles it, whatever it was, and says something of the device only."""
     if run.state not in OPEN_RUN_STATES or run.attempts != attempt.n:
+        return
+    if ending.code == NOT_RECEIVED:
+        _queue_again(session, settings, run, attempt, device, ending)
         return
     end_run(session, run, replace(ending, state="failed") if ending.state == "lost" else ending)
     message = f"{ending.code or ending.state}: {ending.message}"
@@ -140,9 +146,16 @@ def _key(ending: Ending) -> tuple[str, str | None, str | None]:
     return ending.state, ending.cause, ending.code
 
 
-def _spent(settings: Settings, run: Run, fault: Fault, ending: Ending) -> str | None:
-    """Whether the device is out for this run. A run for one device only may go on after its agent has restarted."""
+def _spent(
+    session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, fault: Fault, ending: Ending
+) -> str | None:  # fmt: skip
+    """Whether the device is out for this run. A run for one device only may go on after its agent has restarted, and so
+    may one that came further there."""
     is_last = run.attempts >= settings.run_attempts
+    if _came_further(attempt) and doubt_of(ending.state, ending.code) == DEATH:
+        return None if ending.code == "infra.abandoned" else MISSED
+    if ending.code == NOT_RECEIVED:
+        return MISSED if _unreceived(session, run, device) >= settings.run_attempts else None
     if fault is Fault.NOBODY:
         return MISSED if is_last else None
     if fault is Fault.PASSING:
@@ -162,17 +175,41 @@ def _last_word(session: Session, settings: Settings, run: Run, fault: Fault, end
         verdict = VERDICTS[doubt]
         message = verdict.message.format(n=devices, message=ending.message) if "{" in verdict.message else ""
         return replace(verdict, message=message or verdict.message) if devices > 1 else None
-    if fault is Fault.DEVICE or run.attempts < settings.run_attempts or _devices_of(session, run) < 2:
+    if fault is Fault.DEVICE or ending.code == NOT_RECEIVED or run.attempts < settings.run_attempts:
+        return None
+    counted = run.attempts - _unreceived(session, run) - _further(session, run)
+    if counted < settings.run_attempts or _devices_of(session, run, _RECEIVED) < 2:
         return None
     if fault is Fault.NOBODY:
         return Ending("inconclusive", "infra", "infra.agent-stopped", ending.message, ending.hint)
     return replace(ending, state="inconclusive")
 
 
+_RECEIVED = or_(Attempt.code.is_(None), Attempt.code != NOT_RECEIVED)
+
+
+def _unreceived(session: Session, run: Run, device: Device | None = None) -> int:
+    """How many attempts of the run never reached their device."""
+    query = select(func.count(Attempt.id)).where(Attempt.run_id == run.id, Attempt.code == NOT_RECEIVED)
+    return session.scalar(query if device is None else query.where(Attempt.device_id == device.id)) or 0
+
+
+def _came_further(attempt: Attempt) -> bool:
+    """It has left a checkpoint of its own: what it did was not in vain, and the run is no reason for its end."""
+    return attempt.checkpoint_step is not None
+
+
+def _further(session: Session, run: Run) -> int:
+    """How many attempts of the run came further than the one before."""
+    query = select(func.count(Attempt.id)).where(Attempt.run_id == run.id, Attempt.checkpoint_step.is_not(None))
+    return session.scalar(query) or 0
+
+
 def _alike(doubt: str) -> ColumnElement[bool]:
     if doubt == OVERRUN:
         return and_(Attempt.state == "lost", Attempt.code == OUT_OF_TIME.code)
-    return Attempt.code.in_([code for code, group in DOUBTS.items() if group == doubt])
+    is_alike = Attempt.code.in_([code for code, group in DOUBTS.items() if group == doubt])
+    return and_(is_alike, Attempt.checkpoint_step.is_(None)) if doubt == DEATH else is_alike
 
 
 def _devices_of(session: Session, run: Run, *conditions: ColumnElement[bool]) -> int:
@@ -198,7 +235,8 @@ def _queue_again(
 
 def _others(session: Session, settings: Settings, run: Run) -> bool:
     """Whether some device of the farm may still take the run, now or when it is free."""
-    active = select(Device).where(Device.state == "active")
+    is_open = or_(Device.is_shared, Device.organisation_id == run.organisation_id)
+    active = select(Device).where(Device.state == "active", is_open)
     if run.wanted_device_id is not None:
         active = active.where(Device.id == run.wanted_device_id)
     if run.wanted_device_class is not None:
@@ -224,11 +262,20 @@ def lose(session: Session, settings: Settings, attempt: Attempt, ending: Ending)
     settle(session, settings, run, attempt, device, ending)
 
 
-def lose_live(session: Session, settings: Settings, device: Device, reason: str) -> None:
-    """Give up what a device worked on before: it starts again, or asks for other work."""
+def lose_live(
+    session: Session, settings: Settings, device: Device, reason: str, *, is_restart: bool = False
+) -> None:  # fmt: skip
+    """Give up what a device worked on before: it starts again, or asks for other work.
+
+    An agent says at once that it has begun. One that never did and asks again, in the same session, has not got the
+    answer that gave it the run: that says nothing of the run, nor of the board.
+    """
     live = select(Attempt).where(Attempt.device_id == device.id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
     attempt = session.scalar(live.with_for_update())
-    if attempt is not None:
-        blame.note(session, device.id, "abandoned", f"run {attempt.run_id}: {reason}")
-        lose(session, settings, attempt, Ending("lost", "infra", "infra.abandoned", reason))
-        session.flush()
+    if attempt is None:
+        return
+    is_received = is_restart or attempt.state != "leased"
+    ending = Ending("lost", "infra", "infra.abandoned", reason) if is_received else UNRECEIVED
+    blame.note(session, device.id, "abandoned" if is_received else "not-received", f"run {attempt.run_id}: {reason}")
+    lose(session, settings, attempt, ending)
+    session.flush()

@@ -6,12 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
-from sqlalchemy.orm import Session, load_only
+from sqlalchemy.orm import Session
 
 from service.access import FarmDep, PrincipalDep
-from service.database.models import OPEN_RUN_STATES, Bundle, Run
+from service.database.models import OPEN_RUN_STATES, Holding, Run
 from service.events.stream import EVENT_STREAM, After, LastEventId, respond
 from service.files import BINARY, file_response
+from service.holdings import service as holdings
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.long_poll import Wait, watch
 from service.pagination import Cursor, Limit, Page
@@ -31,12 +32,11 @@ from service.runs.schemas import (
 from service.runs.why import RunWhy, why
 
 router = APIRouter(prefix="/runs", tags=["runs"])
-NAMES_ONLY = load_only(Bundle.model_name, Bundle.plan_name)
-"""Manifests are long, and lists do not show them."""
 
 
-def _view(session: Session, run: Run) -> RunView:
-    return run_view(run, session.get_one(Bundle, run.bundle_digest, options=[NAMES_ONLY]))
+def _named(session: Session, run: Run) -> Holding:
+    """What the run's organisation calls its bundle."""
+    return session.get_one(Holding, (run.organisation_id, "bundle", run.bundle_digest))
 
 
 @router.post("", status_code=202, response_model=RunCreated)
@@ -50,8 +50,7 @@ def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: Ide
         run = service.create(
             session, body, api_key_id=principal.key_id, limits=farm.settings, storage=farm.storage
         )  # fmt: skip
-        bundle = session.get_one(Bundle, run.bundle_digest, options=[NAMES_ONLY])
-        made = run_created(run, bundle, placement.warnings_of(session, farm.settings, run))
+        made = run_created(run, _named(session, run), placement.warnings_of(session, farm.settings, run))
         return Answer(202, made.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
 
     with farm.database.transaction() as session:
@@ -69,7 +68,8 @@ def list_runs(
     """Runs, the newest first; `model` and `plan` are names."""
     with farm.database.read() as session:
         rows, following = service.newest_runs(session, chosen, limit=limit, cursor=cursor)
-        return Page(items=[_view(session, row) for row in rows], next=following)
+        names = holdings.of_digests(session, "bundle", (row.bundle_digest for row in rows))
+        return Page(items=[run_view(row, names[row.bundle_digest]) for row in rows], next=following)
 
 
 @router.get("/{run_id}", response_model=RunDetail)
@@ -78,8 +78,7 @@ async def show_run(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep
 
     def look(session: Session) -> tuple[str, RunDetail]:
         run = service.find(session, run_id)
-        bundle = session.get_one(Bundle, run.bundle_digest, options=[NAMES_ONLY])
-        return f"{run.id}.{run.version}", run_detail(run, bundle, service.attempts_of(session, run_id))
+        return f"{run.id}.{run.version}", run_detail(run, _named(session, run), service.attempts_of(session, run_id))
 
     return await watch(request, farm, look, wait_s=wait)
 
@@ -98,7 +97,7 @@ def cancel_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunView:
         run = service.cancel(session, run_id)
         session.flush()
         session.refresh(run)
-        return _view(session, run)
+        return run_view(run, _named(session, run))
 
 
 @router.get("/{run_id}/events", response_class=Response, responses=EVENT_STREAM)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+NOT_RECEIVED = "infra.not-received"
+"""The device never heard that it had the run."""
 DEATH, OVERRUN, DAMAGE, DEFECT = "death", "overrun", "damage", "defect"
 DOUBTS: Mapping[str, str] = {
     "infra.lease-expired": DEATH,
@@ -30,7 +32,7 @@ class Fault(Enum):
     PASSING = "passing"
     """Network, storage, farm: it may pass."""
     NOBODY = "nobody"
-    """The agent went down in order."""
+    """The agent went down in order, or the work never reached it."""
 
 
 def fault_of(state: str, cause: str | None, code: str | None) -> Fault:
@@ -40,7 +42,7 @@ def fault_of(state: str, cause: str | None, code: str | None) -> Fault:
     device's clock, keys or identity are wrong, and no run is.
     """
     code = code or ""
-    if state == "cancelled" or code == "agent.stopped":
+    if state == "cancelled" or code in ("agent.stopped", NOT_RECEIVED):
         return Fault.NOBODY
     if code in DOUBTS or state == "lost":
         return Fault.EITHER

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement
 
-from service.database.models import OPEN_RUN_STATES, Bundle, Run
+from service.database.models import OPEN_RUN_STATES, Holding, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,14 @@ class RunFilter:
     verdict: str = ""
     model: str = ""
     plan: str = ""
+    group: str = ""
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """Over `Run` joined with `Bundle`."""
+        """Over `Run` joined with the `Holding` of its bundle."""
         pairs = (
             (Run.state, self.state), (Run.mode, self.mode), (Run.bundle_digest, self.bundle), (Run.target, self.target),
             (Run.device_id, self.device), (Run.measurement_class, self.measurement_class), (Run.verdict, self.verdict),
-            (Bundle.model_name, self.model), (Bundle.plan_name, self.plan),
+            (Holding.name, self.model), (Holding.plan_name, self.plan), (Run.group_id, self.group),
         )  # fmt: skip
         ours = [Run.is_canary.is_(False)]
         if self.state == "open":

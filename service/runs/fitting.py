@@ -6,7 +6,7 @@ Leasing asks from the device's side, with one indexed query; this asks from the 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -14,14 +14,22 @@ from sqlalchemy import Select, Text, cast, select
 from sqlalchemy.orm import Session
 
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Bundle, Device, Run
-from service.runs.attempts import FAILED
+from service.database.scope import EVERYONES
+from service.devices.blame import FAILED
+from service.maintenance.standing import DRAINED, MAINTENANCE, Calendar
+from service.runs.clocks import clock_s
+from service.runs.wants import lacking as lacking_wants
+from service.runs.wants import offers
 from service.settings import Settings
 
 SILENT_AFTER_S = 90.0
 """A device that has not asked for work or sent a heartbeat for so long is taken to be away."""
 MOST_DEVICES = 200
 """That are looked at for one answer."""
-Code = Literal["free", "busy", "tried", "silent", "quarantined", "isolation", "features", "target", "removed"]
+Code = Literal[
+    "free", "busy", "tried", "silent", "drained", "maintenance", "quarantined", "isolation", "features", "wants",
+    "target", "removed",
+]  # fmt: skip
 FREE: Final = "free"
 BUSY: Final = "busy"
 TRIED: Final = "tried"
@@ -29,9 +37,15 @@ SILENT: Final = "silent"
 QUARANTINED: Final = "quarantined"
 ISOLATION: Final = "isolation"
 FEATURES: Final = "features"
+WANTS: Final = "wants"
 TARGET: Final = "target"
 REMOVED: Final = "removed"
 FITS = (FREE, BUSY)
+ORDER: tuple[Code, ...] = (
+    FREE, BUSY, TRIED, MAINTENANCE, DRAINED, QUARANTINED, SILENT, ISOLATION, FEATURES, WANTS, TARGET,
+    REMOVED,
+)  # fmt: skip
+"""In which devices are told of: those that may take the run soonest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +56,15 @@ class Wish:
     features: frozenset[str]
     device_id: str | None = None
     device_class: str | None = None
+    wants: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, session: Session, run: Run) -> Wish:
         """The wish of a run that is there."""
         bundle = session.get_one(Bundle, run.bundle_digest)
         needed = frozenset(bundle.required_features)
-        return cls(run.target, needed, run.wanted_device_id, run.wanted_device_class)
+        wanted = frozenset(run.wants.split("\n")) - {""}
+        return cls(run.target, needed, run.wanted_device_id, run.wanted_device_class, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +84,17 @@ class Standing:
         return self.code in FITS
 
 
-def standings(session: Session, settings: Settings, wish: Wish, run: Run | None = None) -> list[Standing]:
+def standings(
+    session: Session, settings: Settings, wish: Wish, run: Run | None = None, *, most: int = MOST_DEVICES
+) -> list[Standing]:
     """Every device that the wish may mean, those that fit first; `run`: earlier attempts count too."""
-    devices = list(session.scalars(_meant(wish).limit(MOST_DEVICES)))
+    devices = list(session.scalars(_meant(wish).limit(most)))
     busy = _busy(session, [device.id for device in devices])
+    own = set(session.scalars(select(Run.id).where(Run.id.in_([attempt.run_id for attempt in busy.values()]))))
     spent = _spent(session, run) if run is not None else {}
-    found = [_standing(settings, wish, one, busy.get(one.id), spent.get(one.id)) for one in devices]
-    order: tuple[Code, ...] = (FREE, BUSY, TRIED, QUARANTINED, SILENT, ISOLATION, FEATURES, TARGET, REMOVED)
-    return sorted(found, key=lambda one: (order.index(one.code), one.device.name))
+    calendar = Calendar.read(session)
+    found = [_standing(settings, wish, one, busy.get(one.id), spent.get(one.id), calendar, own=own) for one in devices]
+    return sorted(found, key=lambda one: (ORDER.index(one.code), one.device.name))
 
 
 def has_one(session: Session, settings: Settings, wish: Wish) -> bool:
@@ -86,8 +105,10 @@ def has_one(session: Session, settings: Settings, wish: Wish) -> bool:
         Device.isolation_level >= settings.isolation_level,
         cast(Device.targets, Text).contains(f'"{wish.target}"', autoescape=True),
     )
-    found = session.scalars(query.limit(MOST_DEVICES))
-    return any(wish.target in one.targets and wish.features.issubset(one.features) for one in found)
+    found = [one for one in session.scalars(query.limit(MOST_DEVICES)) if wish.target in one.targets]
+    calendar = Calendar.read(session)
+    free = [one for one in found if calendar.hold(one, clock_s(settings, one)) is None]
+    return any(wish.features.issubset(one.features) and wish.wants <= offers(one) for one in free)
 
 
 def classes(session: Session) -> list[str]:
@@ -106,7 +127,7 @@ def _meant(wish: Wish) -> Select[Device]:
 
 def _busy(session: Session, ids: Sequence[str]) -> dict[str, Attempt]:
     live = select(Attempt).where(Attempt.state.in_(LIVE_ATTEMPT_STATES), Attempt.device_id.in_(ids))
-    return {attempt.device_id: attempt for attempt in session.scalars(live)}
+    return {attempt.device_id: attempt for attempt in session.scalars(live, execution_options=dict(EVERYONES))}
 
 
 def _spent(session: Session, run: Run) -> dict[str, Attempt]:
@@ -116,8 +137,10 @@ def _spent(session: Session, run: Run) -> dict[str, Attempt]:
 
 
 def _standing(
-    settings: Settings, wish: Wish, device: Device, busy: Attempt | None, spent: Attempt | None
+    settings: Settings, wish: Wish, device: Device, busy: Attempt | None, spent: Attempt | None, calendar: Calendar,
+    *, own: Collection[str],
 ) -> Standing:  # fmt: skip
+    """`own`: runs that who asks may know of."""
     if device.state == "removed":
         return Standing(device, REMOVED, "was removed from the farm")
     if wish.target not in device.targets:
@@ -125,18 +148,25 @@ def _standing(
     lacking = wish.features.difference(device.features)
     if lacking:
         return Standing(device, FEATURES, f"lacks the CPU features {_listed(sorted(lacking))}")
+    without = lacking_wants(wish.wants, device)
+    if without:
+        return Standing(device, WANTS, without)
     if device.state == "quarantined":
         return Standing(device, QUARANTINED, f"is quarantined: {device.state_reason or 'an operator said so'}")
     if device.isolation_level < settings.isolation_level:
         return Standing(device, ISOLATION, f"isolates at level {device.isolation_level}, this farm asks for "
                         f"{settings.isolation_level}")  # fmt: skip
+    held = calendar.hold(device, clock_s(settings, device))
+    if held is not None:
+        return Standing(device, held.code, held.says, held.until)
     tried = _tried(settings, device, spent)
     if tried is not None:
         return tried
     if time.time() - device.last_seen_at > SILENT_AFTER_S:
         return Standing(device, SILENT, f"has been silent for {spoken(time.time() - device.last_seen_at)}")
     if busy is not None:
-        return Standing(device, BUSY, f"works on {busy.run_id}", busy_since=busy.created_at)
+        what = busy.run_id if busy.run_id in own else "another organisation's run"
+        return Standing(device, BUSY, f"works on {what}", busy_since=busy.created_at)
     return Standing(device, FREE, "is free")
 
 

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.database.models import Attempt, Run
+from service.lanes.prospects import ahead_of
 from service.runs.fitting import Standing, spoken
 
 Sureness = Literal["fair", "rough", "unknown"]
@@ -86,18 +87,7 @@ def estimate(
 
 
 def _ahead(session: Session, run: Run, fitting: Sequence[Standing]) -> int:
-    """Queued runs that came before, and that one of these devices would take; counting ends above `MOST_AHEAD`."""
-    devices = [one.device for one in fitting]
-    targets = {target for device in devices for target in device.targets}
-    before = or_(Run.created_at < run.created_at, and_(Run.created_at == run.created_at, Run.id < run.id))
-    query = (
-        select(Run.id)
-        .where(Run.state == "queued", Run.target.in_(targets), Run.queue_deadline_at > time.time(), before)
-        .where(Run.wanted_device_id.is_(None) | Run.wanted_device_id.in_([device.id for device in devices]))
-        .where(Run.wanted_device_class.is_(None) | Run.wanted_device_class.in_({one.device_class for one in devices}))
-        .limit(MOST_AHEAD + 1)
-    )
-    return session.scalar(select(func.count()).select_from(query.subquery())) or 0
+    return ahead_of(session, run, [one.device for one in fitting], most=MOST_AHEAD)
 
 
 def _lengths(session: Session, run: Run, fitting: Sequence[Standing]) -> tuple[list[float], bool]:

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.database.models import Run
 from service.problems import Invalid
+from service.runs import wants
 from service.runs.fitting import Wish, classes, has_one, spoken, standings
 from service.runs.schemas import RunCreate, RunWarning
 from service.runs.why import nothing_there
@@ -28,6 +29,14 @@ def check_class(session: Session, body: RunCreate) -> None:
     there = f"it has {', '.join(known)}" if known else "it has no devices yet"
     raise Invalid("run.device-class-unknown", f"no device of this farm is of class {body.device_class!r:.100}; {there}",
                   where="device_class", hint=f"{meant}or say `allow_waiting` to wait for such a device")  # fmt: skip
+
+
+def wants_of(session: Session, body: RunCreate) -> tuple[str, ...]:
+    """Tags and own data that the request asks for. Raises: Invalid for what no device offers, unless it may wait."""
+    found = wants.wants_of(body.where, body.own_data)
+    if not body.allow_waiting:
+        wants.check_known(session, found)
+    return found
 
 
 def warnings_of(session: Session, settings: Settings, run: Run) -> list[RunWarning]:

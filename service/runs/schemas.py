@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from device_agents.wire import RunSettings, to_json
-from service.database.models import Attempt, Bundle, Run
+from service.database.models import Attempt, Holding, Run
 from service.runs.settings import SettingsBody, SettingsView, settings_in
+from service.runs.wants import TAG, own_data
 from service.schemas import DigestText, Ending, Timestamp, View
+
+DatasetText = Annotated[
+    str, Field(pattern=r"^(sha256:[0-9a-f]{64}|device:[a-z0-9][a-z0-9._-]{0,62}(@sha256:[0-9a-f]{64})?)$")
+]
 
 
 class RunCreate(SettingsBody):
@@ -19,7 +24,14 @@ class RunCreate(SettingsBody):
     device: str | None = Field(default=None, max_length=100, description="Id of one device")
     device_class: str | None = Field(default=None, max_length=100, description="Any device of this class")
     target: str | None = Field(default=None, max_length=100, description="The bundle's target, as a check")
-    dataset: DigestText | None = Field(default=None, description="Needed by train and eval; profile can do without")
+    where: list[Annotated[str, Field(max_length=170)]] = Field(
+        default=[], max_length=16, description="Tags that the device must have: `key` or `key=value`"
+    )
+    dataset: DatasetText | None = Field(
+        default=None,
+        description="Needed by train and eval; profile can do without. A digest, or `device:NAME`: the device's own "
+        "data set of that name, which stays there; `device:NAME@DIGEST` asks for its digest too",
+    )
     validation_dataset: DigestText | None = Field(
         default=None,
         description="What training is validated on, in place of the share `validation`; a data set of the same form; "
@@ -35,6 +47,11 @@ class RunCreate(SettingsBody):
         """Raises: ValueError, for what `RunSettings` refuses, alone or beside the data set to validate on."""
         settings_in(self).check_validation("validation_dataset", is_given=self.validation_dataset is not None)
         return self
+
+    @property
+    def own_data(self) -> tuple[str, str | None] | None:
+        """Name and asked digest of the device's own data set; None if there is another, or none."""
+        return own_data(self.dataset)
 
     @property
     def settings(self) -> RunSettings:
@@ -98,6 +115,14 @@ class RunView(SettingsView):
     dataset_digest: str | None
     validation_dataset_digest: str | None
     """What training is validated on; null: a share of the data set (`validation`), or nothing."""
+    own_data: str | None
+    """In place of `dataset_digest`: the name of the device's own data set, which stays there."""
+    own_data_digest: str | None
+    """That it must have, if the request said so; the report says which it had."""
+    where: list[str]
+    """Tags that the device must have."""
+    group_id: str | None
+    """The request for many devices that it is a part of."""
     weights_digest: str | None
     """Starting weights."""
     wanted_device_id: str | None
@@ -149,22 +174,22 @@ class ReportView(View):
     report: dict[str, Any]
 
 
-def run_view(run: Run, bundle: Bundle) -> RunView:
-    """What a run's row looks like from outside."""
-    return RunView(**_fields(run, bundle))
+def run_view(run: Run, names: Holding) -> RunView:
+    """What a run's row looks like from outside; `names`: what its organisation calls its bundle."""
+    return RunView(**_fields(run, names))
 
 
-def run_created(run: Run, bundle: Bundle, warnings: list[RunWarning]) -> RunCreated:
+def run_created(run: Run, names: Holding, warnings: list[RunWarning]) -> RunCreated:
     """The answer to who sent it."""
-    return RunCreated(**_fields(run, bundle), warnings=warnings)
+    return RunCreated(**_fields(run, names), warnings=warnings)
 
 
-def run_detail(run: Run, bundle: Bundle, attempts: list[Attempt]) -> RunDetail:
+def run_detail(run: Run, names: Holding, attempts: list[Attempt]) -> RunDetail:
     """A run with its attempts."""
-    return RunDetail(**_fields(run, bundle), tries=[AttemptView.model_validate(attempt) for attempt in attempts])
+    return RunDetail(**_fields(run, names), tries=[AttemptView.model_validate(attempt) for attempt in attempts])
 
 
-def _fields(run: Run, bundle: Bundle) -> dict[str, Any]:
+def _fields(run: Run, names: Holding) -> dict[str, Any]:
     ending = None
     if run.cause is not None and run.code is not None:
         ending = Ending(cause=run.cause, code=run.code, message=run.message, hint=run.hint)
@@ -182,8 +207,9 @@ def _fields(run: Run, bundle: Bundle) -> dict[str, Any]:
         plain
         | settings
         | {
-            "model_name": bundle.model_name,
-            "plan_name": bundle.plan_name,
+            "where": [want.removeprefix(TAG) for want in run.wants.split("\n") if want.startswith(TAG)],
+            "model_name": names.name,
+            "plan_name": names.plan_name,
             "ending": ending,
             "summary": RunSummary.model_validate(run) if is_reported else None,
             "links": links,

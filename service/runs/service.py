@@ -11,14 +11,17 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import RunSettings
 from service import states
+from service.bundles import service as bundles
 from service.bundles.manifest import is_tuning
-from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Job, Result, Run
+from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Holding, Job, Result, Run
 from service.database.paging import newest_first
 from service.datasets import service as datasets
 from service.devices import service as devices
 from service.events import service as events
+from service.lanes.key import enter
 from service.problems import Conflict, Invalid, NotFound, TooMany
-from service.runs import placement
+from service.quotas import limits as quotas
+from service.runs import checkpoints, clocks, own_data, placement
 from service.runs.filter import RunFilter
 from service.runs.schemas import RunCreate
 from service.settings import Settings
@@ -29,19 +32,23 @@ TUNE_SHARE = 0.8
 """Of a run's time, at most: measuring ends after the rounds that have begun."""
 
 
-def create(session: Session, body: RunCreate, *, api_key_id: str, limits: Settings, storage: Storage) -> Run:
+def create(
+    session: Session, body: RunCreate, *, api_key_id: str, limits: Settings, storage: Storage,
+    group_id: str | None = None,
+) -> Run:  # fmt: skip
     """A queued run. Raises: NotFound, Invalid (what does not fit the bundle), TooMany."""
-    bundle = session.get(Bundle, body.bundle)
-    if bundle is None:
-        raise NotFound("bundle.unknown", f"no bundle {body.bundle}", where="bundle", hint="POST /compile makes one")
+    bundle = bundles.find(session, body.bundle, where="bundle", hint="POST /compile makes one").bundle
     settings = body.settings
     _check_kind(settings, bundle, limits)
+    checkpoints.check_asked(settings, bundle.manifest)
     _check_place(session, body, bundle)
     placement.check_class(session, body)
+    wants = placement.wants_of(session, body)
     _check_data(session, body, bundle)
     _check_weights(session, body, bundle, storage)
     _check_threads(settings, bundle)
     _check_quota(session, api_key_id, limits)
+    quotas.check(session, limits, "open_runs")
     run = Run(
         api_key_id=api_key_id,
         bundle_digest=bundle.digest,
@@ -49,11 +56,16 @@ def create(session: Session, body: RunCreate, *, api_key_id: str, limits: Settin
         wanted_device_id=body.device,
         wanted_device_class=body.device_class,
         settings=settings,
-        dataset_digest=body.dataset,
+        wants="\n".join(wants),
+        own_data=body.own_data[0] if body.own_data else None,
+        own_data_digest=body.own_data[1] if body.own_data else None,
+        group_id=group_id,
+        dataset_digest=None if body.own_data else body.dataset,
         validation_dataset_digest=body.validation_dataset,
         weights_digest=body.weights,
         queue_deadline_at=time.time() + limits.queue_s,
     )
+    enter(session, run, bundle.required_features)
     session.add(run)
     session.flush()
     events.add(session, run.id, "state", state="queued")
@@ -65,7 +77,8 @@ def _check_kind(settings: RunSettings, bundle: Bundle, limits: Settings) -> None
         kind = "measures schedules: its mode is tune" if is_tuning(bundle.manifest) else "trains"
         raise Invalid("run.mode", f"the bundle {kind}", where="mode",
                       hint="POST /tune makes the bundle that measures another's schedules")  # fmt: skip
-    most_s = TUNE_SHARE * limits.run_s
+    clocks.check_asked(limits, settings)
+    most_s = TUNE_SHARE * clocks.run_s(limits, settings)
     if settings.tune_s is not None and settings.tune_s > most_s:
         raise Invalid("run.tune-time", f"{settings.tune_s:.0f} s, a run may measure for {most_s:.0f}",
                       where="tune_s", hint="ask for less; what was measured before is kept")  # fmt: skip
@@ -99,10 +112,13 @@ def _check_data(session: Session, body: RunCreate, bundle: Bundle) -> None:
     if body.dataset is None and body.settings.needs_data:
         raise Invalid("run.dataset", f"{body.mode} needs a data set", where="dataset",
                       hint="send one with POST /datasets")  # fmt: skip
-    for where, digest in (("dataset", body.dataset), ("validation_dataset", body.validation_dataset)):
+    if body.own_data is not None:
+        own_data.check_fit(session, body, bundle)
+    sent = None if body.own_data else body.dataset
+    for where, digest in (("dataset", sent), ("validation_dataset", body.validation_dataset)):
         if digest is None:
             continue
-        dataset = datasets.find(session, digest, where=where)
+        dataset = datasets.find(session, digest, where=where).dataset
         datasets.check_fit(dataset, bundle, where=where)
         if body.settings.needs_data:
             datasets.check_scored(dataset, bundle, where=where)
@@ -173,7 +189,8 @@ def newest_runs(
     session: Session, chosen: RunFilter, *, limit: int, cursor: str | None
 ) -> tuple[Sequence[Run], str | None]:
     """A page of runs, the newest first, and the next cursor."""
-    query = select(Run).join(Bundle, Bundle.digest == Run.bundle_digest).where(*chosen.conditions())
+    named = bundles.held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id)
+    query = select(Run).join(Holding, named).where(*chosen.conditions())
     return newest_first(session, query, Run.id, limit=limit, cursor=cursor)
 
 
@@ -203,6 +220,7 @@ def cancel(session: Session, run_id: str) -> Run:
         states.move(session, run, "cancel")
         run.cancel_requested, run.cause, run.code = True, "user", "run.cancelled"
         run.message = "cancelled before it started"
+        checkpoints.drop(session, run)
     elif run.state in OPEN_RUN_STATES:
         run.cancel_requested = True
         events.add(session, run.id, "cancel-requested")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_agents.wire import DIVERGED, Report
+from device_agents.wire import DIVERGED, Report, impossible_energy
 from service.database.models import Run
 
 MOST = (1 << 31) - 1
@@ -25,7 +25,7 @@ def summarise(run: Run, report: Report) -> None:
         run.median_us, run.p90_us = report.measurement.median_us, report.measurement.p90_us
         run.samples_per_second = report.measurement.samples_per_second
     run.arena_bytes, run.peak_rss_bytes = report.memory.arena_bytes, report.memory.peak_rss_bytes
-    run.energy_per_step_mj = report.energy.per_step_mj if report.energy else None
+    run.energy_per_step_mj = report.energy.per_step_mj if report.energy and not impossible_energy(report) else None
     run.training_outcome = _training_outcome(report)
     if report.losses:
         run.loss_first, run.loss_last = report.losses[0], report.losses[-1]

@@ -11,8 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.database.models import OPEN_RUN_STATES, Attempt, Device, Run
+from service.devices.blame import FAILED, MISSED
 from service.runs import fitting
-from service.runs.attempts import COUNTED, FAILED, MISSED, TAKEN_BACK
+from service.runs.attempts import COUNTED, TAKEN_BACK
 from service.runs.fitting import Standing, Wish, spoken, standings
 from service.runs.forecast import Forecast, forecast
 from service.schemas import Timestamp, View
@@ -48,9 +49,7 @@ class DeviceWhy(View):
     device_id: str
     name: str
     device_class: str
-    code: Literal[
-        "free", "busy", "tried", "silent", "quarantined", "isolation", "features", "target", "removed"
-    ]  # fmt: skip
+    code: fitting.Code
     says: str
     until: Timestamp | None
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from service.storage.files import FileStorage
-from service.storage.s3 import S3Storage
 from service.storage.store import DigestMismatch, FileTooLarge, MissingFile, Storage, StoredFile
 
 
@@ -14,9 +13,11 @@ def open_storage(url: str, *, s3_endpoint_url: str = "") -> Storage:
     if parts.scheme == "file":
         return FileStorage(Path(parts.path))
     if parts.scheme == "s3":
+        from service.storage.s3 import S3Storage  # boto3 takes 20 MB of every process that imports it
+
         return S3Storage(parts.netloc, parts.path.strip("/"), endpoint_url=s3_endpoint_url or None)
     raise ValueError(f"storage_url {url!r}: expected file:///folder or s3://bucket/prefix")
 
 
-__all__ = ["DigestMismatch", "FileStorage", "FileTooLarge", "MissingFile", "S3Storage", "Storage", "StoredFile",
+__all__ = ["DigestMismatch", "FileStorage", "FileTooLarge", "MissingFile", "Storage", "StoredFile",
            "open_storage"]  # fmt: skip

@@ -1,17 +1,20 @@
-"""Content-addressed files in a folder: `sha256/ab/cdef…`."""
+"""Content-addressed files in a folder: `sha256/ab/cdef…`; what is not whole yet lies in `incoming/`."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from service.private import make_private_folder
-from service.storage.store import CHUNK_BYTES, DigestMismatch, FileTooLarge, MissingFile, StoredFile
+from service.storage.store import CHUNK_BYTES, DigestMismatch, FileTooLarge, MissingFile, StoredFile, check_name
+
+GROWING = ".growing"
+"""Ends the names of growing files, among those that `put` writes."""
 
 
 def write_hashed(stream: BinaryIO, out: BinaryIO, *, limit_bytes: int) -> StoredFile:
@@ -24,6 +27,14 @@ def write_hashed(stream: BinaryIO, out: BinaryIO, *, limit_bytes: int) -> Stored
         digest.update(chunk)
         out.write(chunk)
     return StoredFile("sha256:" + digest.hexdigest(), size_bytes)
+
+
+def digest_of(chunks: Iterable[bytes]) -> str:
+    """`sha256:<hex>` of what comes."""
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return "sha256:" + digest.hexdigest()
 
 
 def check_digest(expected: str | None, actual: str) -> None:
@@ -65,8 +76,11 @@ class FileStorage:
     def _adopt(self, incoming: Path, final: Path) -> None:
         final.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         incoming.chmod(0o400)
-        with suppress(FileExistsError):
+        try:
             os.link(incoming, final)
+        except FileExistsError:
+            with suppress(FileNotFoundError):
+                os.utime(final)  # as fresh as if it had just been written: whoever put it is about to refer to it
         folder = os.open(final.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # else the new name may be lost with the power
@@ -96,6 +110,76 @@ class FileStorage:
             raise MissingFile(digest)
         yield path
 
+    def delete(self, digest: str) -> None:
+        """See `Storage.delete`."""
+        self.path(digest).unlink(missing_ok=True)
+
+    def stored(self) -> Iterator[tuple[str, int, float]]:
+        """See `Storage.stored`."""
+        for folder in sorted((self.folder / "sha256").iterdir()):
+            for path in sorted(folder.iterdir()):
+                with suppress(FileNotFoundError):
+                    found = path.stat()
+                    yield f"sha256:{folder.name}{path.name}", found.st_size, found.st_mtime
+
+    def tidy(self, before: float) -> None:
+        """See `Storage.tidy`."""
+        for path in (self.folder / "incoming").iterdir():
+            with suppress(FileNotFoundError):
+                if path.suffix != GROWING and path.stat().st_mtime <= before:
+                    path.unlink()
+
+    def free_bytes(self) -> int | None:
+        """See `Storage.free_bytes`."""
+        room = os.statvfs(self.folder)
+        return room.f_bavail * room.f_frsize
+
+    def _growing(self, name: str) -> Path:
+        return self.folder / "incoming" / f"{check_name(name)}{GROWING}"
+
+    def append(self, name: str, piece: bytes | bytearray, *, at_bytes: int) -> None:
+        """See `Storage.append`. Nothing is cut off: of two who write the same piece, neither undoes the other."""
+        flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT if at_bytes == 0 else 0)
+        try:
+            handle = os.open(self._growing(name), flags, 0o600)
+        except FileNotFoundError:
+            raise MissingFile(name) from None
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            if os.fstat(handle).st_size < at_bytes:
+                raise MissingFile(name)
+            file.seek(at_bytes)
+            view = memoryview(piece)
+            while view:
+                view = view[file.write(view) :]
+            os.fsync(handle)
+
+    def adopt(self, name: str, *, size_bytes: int, digest: str) -> StoredFile:
+        """See `Storage.adopt`. No byte is copied."""
+        path = self._growing(name)
+        try:
+            stream = path.open("r+b")
+        except (FileNotFoundError, PermissionError):  # the latter: it was adopted just now
+            raise MissingFile(name) from None
+        with stream:
+            if os.fstat(stream.fileno()).st_size < size_bytes:
+                raise MissingFile(name)
+            stream.truncate(size_bytes)
+            check_digest(digest, digest_of(_read(stream)))
+            os.fsync(stream.fileno())
+        self._adopt(path, self.path(digest))
+        path.unlink(missing_ok=True)
+        return StoredFile(digest, size_bytes)
+
+    def discard(self, name: str) -> None:
+        """See `Storage.discard`."""
+        self._growing(name).unlink(missing_ok=True)
+
+    def growing(self) -> Iterator[tuple[str, float]]:
+        """See `Storage.growing`."""
+        for path in sorted((self.folder / "incoming").glob(f"*{GROWING}")):
+            with suppress(FileNotFoundError):
+                yield path.name.removesuffix(GROWING), path.stat().st_mtime
+
     def check(self) -> None:
         """See `Storage.check`."""
         with tempfile.TemporaryFile(dir=self.folder / "incoming") as probe:
@@ -104,5 +188,9 @@ class FileStorage:
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:
     with stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            yield chunk
+        yield from _read(stream)
+
+
+def _read(stream: BinaryIO) -> Iterator[bytes]:
+    while chunk := stream.read(CHUNK_BYTES):
+        yield chunk

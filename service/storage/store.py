@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 CHUNK_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 class FileTooLarge(Exception):
@@ -28,6 +30,13 @@ class DigestMismatch(Exception):
 
 class MissingFile(Exception):
     """No file with this digest."""
+
+
+def check_name(name: str) -> str:
+    """The name of a growing file. Raises: ValueError for one that could be a path."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r:.100} cannot name a file")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +71,47 @@ class Storage(Protocol):
 
     def check(self) -> None:
         """Raise if the store cannot be written now."""
+        ...
+
+    def delete(self, digest: str) -> None:
+        """Remove the file, if there is one."""
+        ...
+
+    def stored(self) -> Iterator[tuple[str, int, float]]:
+        """Digest, bytes and time of writing (seconds since 1970) of every file, in the order of digests.
+
+        A file that comes or goes meanwhile may be among them, or not.
+        """
+        ...
+
+    def free_bytes(self) -> int | None:
+        """Room that is left, or None where the store does not tell."""
+        ...
+
+    # A file that arrives in pieces, under a name of its own until it is whole
+
+    def append(self, name: str, piece: bytes | bytearray, *, at_bytes: int) -> None:
+        """Keep a piece of a growing file; it is on disk when this returns. The same piece again changes nothing.
+
+        Raises: MissingFile (what comes before it is gone).
+        """
+        ...
+
+    def adopt(self, name: str, *, size_bytes: int, digest: str) -> StoredFile:
+        """Read the grown file from its beginning and keep it under its digest; its own name is gone then.
+
+        Raises: MissingFile (pieces of it are gone), DigestMismatch; it stays as it is then.
+        """
+        ...
+
+    def discard(self, name: str) -> None:
+        """Forget a growing file, if there is one."""
+        ...
+
+    def growing(self) -> Iterator[tuple[str, float]]:
+        """Names of growing files, and when each last grew (seconds since 1970)."""
+        ...
+
+    def tidy(self, before: float) -> None:
+        """Give up what processes that died had begun to write before then (seconds since 1970)."""
         ...

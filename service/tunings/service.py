@@ -38,6 +38,7 @@ def _is_sound(row: KernelTuning, offered: tuple[str, ...]) -> bool:
 
 def _put(session: Session, run: Run, bundle: Bundle, row: KernelTuning, threads: int) -> None:
     key = {
+        "organisation_id": run.organisation_id,
         "target": bundle.target,
         "version": str(bundle.manifest["version"]),
         "kernel": row.kernel,

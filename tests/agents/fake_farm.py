@@ -38,7 +38,8 @@ class FakeFarm:
         self.descriptions: dict[str, p.DeviceDescription] = {}
         self.credentials: set[str] = set()
         self.renewals = 0
-        self.queue: list[p.Assignment] = []
+        self.queue: list[tuple[str, p.Envelope]] = []
+        self.refusals: list[p.Outcome] = []
         self.blobs: dict[str, bytes] = {}
         self.heartbeats: list[tuple[float, p.HeartbeatRequest]] = []
         self.events: dict[str, dict[int, p.Event]] = defaultdict(dict)
@@ -84,33 +85,30 @@ class FakeFarm:
     def assign(
         self, bundle: bytes, *, lease: str = "lease-0001", device_class: str = "x86-64", dataset: bytes | None = None,
         validation_dataset: bytes | None = None, weights: bytes | None = None,
-        statement: dict[str, Any] | None = None, signer: Ed25519PrivateKey | None = None, **fields: Any,
+        signed: dict[str, Any] | None = None, signer: Ed25519PrivateKey | None = None, **fields: Any,
     ) -> p.Assignment:  # fmt: skip
-        """Queue a job; `statement` overrides what is signed."""
+        """Queue a job; `signed` overrides fields of what is signed."""
         blob = self.blob(bundle, lease, "bundle")
         data = self.blob(dataset, lease, "dataset") if dataset else None
         validation = self.blob(validation_dataset, lease, "validation-dataset") if validation_dataset else None
         start = self.blob(weights, lease, "weights") if weights else None
         now = time.time()
-        signed = p.Statement(
-            run_id="run-1", attempt=1, device_id="device-1", device_class=device_class, bundle_digest=blob.digest,
-            bundle_bytes=blob.size_bytes, target="x86-64-v3", model_digest="", plan_digest="", not_before=now - 5,
-            expires_at=now + 600, release_number=7, dataset_digest=data.digest if data else None,
-            weights_digest=start.digest if start else None,
-            validation_dataset_digest=validation.digest if validation else None,
-        )  # fmt: skip
-        signed = replace(signed, **(statement or {}))
-        envelope = seal(signer or self.key, self.key_id, p.ASSIGNMENT_TYPE, p.dumps(signed))
         limits = fields.pop("limits", p.Limits())
         assignment = p.Assignment(
-            run_id="run-1", attempt=1, lease_token=lease, lease_expires_at=now + 60, lease_s=60.0, envelope=envelope,
-            bundle=blob, settings=p.RunSettings(**fields), dataset=data, weights=start, limits=limits,
-            validation_dataset=validation,
+            run_id="run-1", attempt=1, device_id="device-1", device_class=device_class, target="x86-64-v3",
+            lease_token=lease, lease_expires_at=now + 60, lease_s=60.0, not_before=now - 5, expires_at=now + 600,
+            release_number=7, model_digest="", plan_digest="", bundle=blob, settings=p.RunSettings(**fields),
+            dataset=data, weights=start, limits=limits, validation_dataset=validation,
         )  # fmt: skip
-        with self.changed:
-            self.queue.append(assignment)
-            self.changed.notify_all()
+        assignment = replace(assignment, **(signed or {}))
+        self.give(assignment, seal(signer or self.key, self.key_id, p.ASSIGNMENT_TYPE, p.dumps(assignment)))
         return assignment
+
+    def give(self, assignment: p.Assignment, envelope: p.Envelope) -> None:
+        """Queue an envelope, whatever is in it."""
+        with self.changed:
+            self.queue.append((assignment.lease_token, envelope))
+            self.changed.notify_all()
 
     def blob(self, data: bytes, lease: str, what: str) -> p.Blob:
         path = f"/agent/attempts/{lease}/{what}"
@@ -129,6 +127,12 @@ class FakeFarm:
     def report(self, lease: str = "lease-0001", timeout_s: float = 30.0) -> p.Report:
         self.wait_for(lambda: lease in self.reports, timeout_s)
         return self.reports[lease]
+
+    def refusal(self, timeout_s: float = 30.0) -> p.Outcome:
+        """The only one."""
+        self.wait_for(lambda: self.refusals, timeout_s)
+        [outcome] = self.refusals
+        return outcome
 
     def answer(self, method: str, path: str, body: bytes, headers: Any) -> tuple[int, bytes]:
         """One request to one (status, body)."""
@@ -153,6 +157,11 @@ class FakeFarm:
             return 401, b"credential"
         if path == p.LEASE_PATH:
             return self._lease(p.loads(p.LeaseRequest, body))
+        if path == p.REFUSAL_PATH:
+            with self.changed:
+                self.refusals.append(p.loads(p.Outcome, body))
+                self.changed.notify_all()
+            return 204, b""
         lease, _, what = path.removeprefix("/agent/attempts/").partition("/")
         if method == "GET":
             return (200, self.blobs[path]) if path in self.blobs else (404, b"no such blob")
@@ -218,9 +227,9 @@ class FakeFarm:
                 self.changed.wait(0.05)
             if not self.queue:
                 return 204, b""
-            assignment = self.queue.pop(0)
-            self.given.add(assignment.lease_token)
-            return 200, p.dumps(assignment)
+            lease, envelope = self.queue.pop(0)
+            self.given.add(lease)
+            return 200, p.dumps(envelope)
 
 
 def _handler(farm: FakeFarm) -> type[BaseHTTPRequestHandler]:

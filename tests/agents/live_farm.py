@@ -14,10 +14,12 @@ from typing import Any
 import httpx
 import uvicorn
 
+from device_agents.job.bundle import read_manifest
 from service.app import create_app
 from service.database.models import Bundle
 from service.database.schema import migrate
 from service.farm import Farm
+from service.holdings import service as holdings
 from service.keys.service import create_key
 from service.settings import Settings
 from tests.agents.fake_step import bundle
@@ -32,16 +34,19 @@ class LiveFarm:
     url: str
     http: httpx.Client
 
-    def keep_bundle(self) -> str:
-        """Put the script's bundle into the farm, as a compile would; its digest."""
-        stored = self.farm.storage.put(io.BytesIO(bundle()), limit_bytes=1 << 20)
+    def keep_bundle(self, file: Path | None = None) -> str:
+        """Put a bundle (the script's, if no other is given) into the farm, as a compile would; its digest."""
+        content = bundle() if file is None else file.read_bytes()
+        stored = self.farm.storage.put(io.BytesIO(content), limit_bytes=1 << 24)
+        manifest = {"threads": 2} if file is None else dict(read_manifest(file))
         digest = "sha256:" + "0" * 64
         with self.farm.database.transaction() as session:
             session.add(
                 Bundle(digest=stored.digest, size_bytes=stored.size_bytes, target="x86-64-v3", model_name="m",
                        model_digest=digest, plan_name="full", plan_digest=digest, spec_digest=digest,
-                       required_features=[], manifest={"threads": 2}, compile_report={})
+                       required_features=[], manifest=manifest, compile_report={})
             )  # fmt: skip
+            holdings.hold(session, "bundle", stored.digest, size_bytes=stored.size_bytes, name="m", plan_name="full")
         return stored.digest
 
     def run(self, digest: str) -> str:
@@ -62,9 +67,9 @@ class LiveFarm:
 
 
 @contextmanager
-def live_farm(folder: Path, **settings: Any) -> Iterator[LiveFarm]:
-    """A farm on a free port, swept by itself."""
-    url = f"sqlite:///{folder / 'farm.db'}"
+def live_farm(folder: Path, *, database_url: str = "", **settings: Any) -> Iterator[LiveFarm]:
+    """A farm on a free port, swept by itself; on SQLite in the folder unless another database is named."""
+    url = database_url or f"sqlite:///{folder / 'farm.db'}"
     migrate(url)
     chosen = Settings(state=folder, database_url=url, sweep_s=0.2, poll_s=0.05, **settings)
     app = create_app(chosen, queue=RecordingQueue())

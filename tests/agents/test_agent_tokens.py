@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from device_agents import wire as p
-from device_agents.agent import read_token
+from device_agents.joining import read_token
 from tests.agents.conftest import AgentProcess
 from tests.agents.fake_farm import FakeFarm
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from device_agents.farm.state import StateFolder
 from service.boards.agent_file import agent_digest, agent_file
 from service.boards.endpoints import enrolment_script, farm_address
 from service.problems import Invalid
@@ -244,3 +245,25 @@ def test_the_script_names_the_farm_as_the_board_reaches_it(public: str, asked: s
 def test_a_host_that_is_no_host_does_not_get_into_the_script(host: str) -> None:
     with pytest.raises(Invalid):
         farm_address("http://127.0.0.1:8000", f"http://{host}/")
+
+
+def test_programs_of_before_are_removed_but_the_last(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "state")
+    names = [f"program-{n:016x}" for n in range(4)]
+    for at, name in enumerate([*names, "program-draft", "scratchbook"]):
+        (state.path / name / "device_agents").mkdir(parents=True)
+        os.utime(state.path / name, (at, at))
+    state.forget_programs(running=state.path / names[0])
+    left = {path.name for path in state.path.iterdir()}
+    assert left & set(names) == {names[0], names[3]}
+    assert {"program-draft", "scratchbook"} <= left
+
+
+def test_a_probe_whose_reader_goes_away_ends_in_peace(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "device_agents.agent", "--probe", "--run-as", str(os.geteuid()), "--isolation", "1"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as probe:
+        assert probe.stdout is not None
+        assert probe.stderr is not None
+        probe.stdout.close()
+        said = probe.stderr.read()
+        assert (probe.wait(60), said) == (0, b"")

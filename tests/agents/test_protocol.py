@@ -21,9 +21,10 @@ DESCRIPTION = p.DeviceDescription(
     "bench", "raspberry-pi-4", "hardware", ("raspberry-pi-4",), "aarch64", "A72", ("asimd",), 4, 1 << 32,
     environment={"governor": "performance"},
 )  # fmt: skip
-STATEMENT = p.Statement(
-    "run", 1, "device", "raspberry-pi-4", "sha256:" + "a" * 64, 10, "raspberry-pi-4", "", "", 0.0, 1e12, 3
-)
+ASSIGNMENT = p.Assignment(
+    "run", 1, "device", "raspberry-pi-4", "raspberry-pi-4", "lease-0001", 1.0, 60.0, 0.0, 1e12, 3, "", "",
+    p.Blob("sha256:" + "a" * 64, 10, "/bundle"), p.RunSettings("train", steps=5),
+)  # fmt: skip
 MEASUREMENT = p.Measurement(
     8, (1.0, 2.0), (p.Block((1.0, 2.0), 5.0, True),), 1.5, 1.0, 2.0, 1.9, 1.99, 1.5, 5e6, 0.1, 0.0, 3, 2
 )
@@ -36,7 +37,7 @@ REPORT = p.Report(
 
 
 @pytest.mark.parametrize(
-    "value", [DESCRIPTION, STATEMENT, MEASUREMENT, REPORT, p.Limits(), p.Event(1, 2.0, "step", step=1, loss=None)]
+    "value", [DESCRIPTION, ASSIGNMENT, MEASUREMENT, REPORT, p.Limits(), p.Event(1, 2.0, "step", step=1, loss=None)]
 )
 def test_there_and_back(value: object) -> None:
     assert p.loads(type(value), p.dumps(value)) == value
@@ -112,27 +113,27 @@ def test_pae_is_that_of_the_specification() -> None:
 def test_envelope_signature_covers_type_and_payload() -> None:
     key, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     trusted = {"k": public_key_text(key)}
-    envelope = seal(key, "k", p.ASSIGNMENT_TYPE, p.dumps(STATEMENT))
-    assert open_envelope(envelope, trusted) == (STATEMENT, "k")
-    changed = base64.b64encode(p.dumps(replace(STATEMENT, bundle_bytes=11))).decode()
+    envelope = seal(key, "k", p.ASSIGNMENT_TYPE, p.dumps(ASSIGNMENT))
+    assert open_envelope(envelope, trusted) == (ASSIGNMENT, "k")
+    changed = base64.b64encode(p.dumps(replace(ASSIGNMENT, attempt=2))).decode()
     cases = {
         "envelope.signature": replace(envelope, payload=changed),
         "envelope.type": replace(envelope, payloadType=p.REPORT_TYPE),
         "envelope.payload": replace(envelope, payload="***"),
-        "envelope.key": seal(other, "unknown", p.ASSIGNMENT_TYPE, p.dumps(STATEMENT)),
+        "envelope.key": seal(other, "unknown", p.ASSIGNMENT_TYPE, p.dumps(ASSIGNMENT)),
     }
     for code, bad in cases.items():
         with pytest.raises(Untrusted) as caught:
             open_envelope(bad, trusted)
         assert caught.value.code == code
-    typed_elsewhere = seal(key, "k", p.REPORT_TYPE, p.dumps(STATEMENT))
+    typed_elsewhere = seal(key, "k", p.REPORT_TYPE, p.dumps(ASSIGNMENT))
     with pytest.raises(Untrusted):
         open_envelope(replace(typed_elsewhere, payloadType=p.ASSIGNMENT_TYPE), trusted)
 
 
 def test_signed_nonsense_is_refused_too() -> None:
     key = Ed25519PrivateKey.generate()
-    with pytest.raises(Untrusted, match="not a statement"):
+    with pytest.raises(Untrusted, match="no assignment that this agent knows"):
         open_envelope(seal(key, "k", p.ASSIGNMENT_TYPE, json.dumps({"a": 1}).encode()), {"k": public_key_text(key)})
 
 

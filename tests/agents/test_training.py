@@ -12,7 +12,7 @@ import pytest
 
 from device_agents import wire as p
 from device_agents.execute import LocalResult, run_bundle
-from device_agents.job.training import training_words
+from device_agents.job.words import training_words
 from device_agents.wire import RunSettings, Training, Validation, held_out
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm

@@ -130,15 +130,21 @@ def test_an_agent_fetches_both_and_tells_of_the_right_one(farm: FakeFarm, start_
 OTHER = "sha256:" + hashlib.sha256(b"another").hexdigest()
 
 
-@pytest.mark.parametrize("signed", [OTHER, None])
-def test_another_than_the_signed_one_is_not_even_fetched(
-    farm: FakeFarm, start_agent: Start, signed: str | None
-) -> None:
-    farm.assign(bundle(), mode="train", steps=4, dataset=npz(), validation_dataset=npz(5),
-                statement={"validation_dataset_digest": signed})  # fmt: skip
+def test_another_than_the_signed_one_is_not_used(farm: FakeFarm, start_agent: Start) -> None:
+    data = npz(5)
+    signed = p.Blob(OTHER, len(data), "/agent/attempts/lease-0001/validation-dataset")
+    farm.assign(bundle(), mode="train", steps=4, dataset=npz(), validation_dataset=data,
+                signed={"validation_dataset": signed})  # fmt: skip
     start_agent("--once").wait()
-    assert farm.report().outcome.code == "envelope.validation_dataset_digest"
-    assert not [path for method, path in farm.requests if method == "GET"]
+    assert farm.report().outcome.code == "download.digest"
+
+
+def test_what_is_not_signed_is_not_even_fetched(farm: FakeFarm, start_agent: Start) -> None:
+    farm.assign(bundle(), mode="train", steps=4, dataset=npz(), validation_dataset=npz(5),
+                signed={"validation_dataset": None})  # fmt: skip
+    start_agent("--once").wait()
+    assert farm.report().outcome.state == "succeeded"
+    assert not [path for _, path in farm.requests if path.endswith("validation-dataset")]
 
 
 def test_bytes_that_are_not_the_signed_ones_are_refused(farm: FakeFarm, start_agent: Start) -> None:
@@ -164,19 +170,17 @@ def older(kind: Any) -> Any:
 def test_an_older_agent_loses_just_the_runs_that_name_one(farm: FakeFarm, is_validated: bool) -> None:
     validation = {"validation_dataset": npz(5)} if is_validated else {}
     work = farm.assign(bundle(), mode="train", steps=4, dataset=npz(), **validation)  # type: ignore[arg-type]
-    statement = work.envelope.payload_bytes()
-    for kind, text in ((p.Assignment, p.dumps(work)), (p.Statement, statement)):
-        if not is_validated:
-            assert p.loads(older(kind), text).run_id == "run-1"
-            continue
-        with pytest.raises(p.ProtocolError, match=r"^validation_dataset.*: unknown field"):
-            p.loads(older(kind), text)
+    if not is_validated:
+        assert p.loads(older(p.Assignment), p.dumps(work)).run_id == "run-1"
+        return
+    with pytest.raises(p.ProtocolError, match=r"^validation_dataset: unknown field"):
+        p.loads(older(p.Assignment), p.dumps(work))
 
 
 def test_an_assignment_validates_on_one_thing() -> None:
-    blob, envelope = p.Blob("sha256:" + "a" * 64, 1), p.Envelope(p.ASSIGNMENT_TYPE, "", ())
+    blob = p.Blob("sha256:" + "a" * 64, 1)
+    fields = ("run", 1, "dev", "x86-64", "x86-64-v3", "lease-0001", 1.0, 60.0, 0.0, 1e12, 1, "", "", blob)
     with pytest.raises(p.ProtocolError, match=r"^validation_dataset: must be left out, or `validation`"):
-        p.Assignment("run", 1, "lease-0001", 1.0, 60.0, envelope, blob, RunSettings("train", validation=0.5), blob,
-                     validation_dataset=blob)  # fmt: skip
+        p.Assignment(*fields, RunSettings("train", validation=0.5), blob, validation_dataset=blob)
     with pytest.raises(p.ProtocolError, match=r"^patience: must be left out, or `validation` or `validation_dataset`"):
-        p.Assignment("run", 1, "lease-0001", 1.0, 60.0, envelope, blob, RunSettings("train", patience=2), blob)
+        p.Assignment(*fields, RunSettings("train", patience=2), blob)

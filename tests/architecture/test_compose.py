@@ -13,25 +13,25 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from moto.server import ThreadedMotoServer
 
 from service.settings import Settings
 from tests.architecture.sources import ROOT
 from tests.service.postgres import find_binaries
+from tests.topology.compose import DOCUMENT as COMPOSE
+from tests.topology.compose import SERVICES, command_of, container, example_variables
 
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = ("migrate", "api", "worker", "agent")
-AGENT_SETTINGS = {"POCKFARM_SERVER", "POCKFARM_ENROL_TOKEN"}
-"""Read by docker/agent.sh, not by the service."""
+NETWORKS = {
+    "database": {"back"}, "broker": {"back"}, "storage": {"back"}, "migrate": {"back"}, "worker": {"back"},
+    "api": {"back", "front"}, "proxy": {"front", "boards", "outside"}, "agent": {"boards"},
+}  # fmt: skip
 
 
 def test_every_service_of_the_design_is_there() -> None:
-    assert set(SERVICES) == {"database", "broker", "storage", "migrate", "api", "worker", "agent"}
+    assert set(SERVICES) == set(NETWORKS)
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -51,10 +51,17 @@ def test_every_server_has_a_health_check(name: str) -> None:
     assert {"interval", "timeout", "retries"} <= set(check)
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_our_containers_have_no_capabilities_and_no_new_privileges(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_no_container_has_capabilities_or_new_privileges(name: str) -> None:
     assert SERVICES[name]["cap_drop"] == ["ALL"]
     assert "no-new-privileges:true" in SERVICES[name]["security_opt"]
+    assert SERVICES[name].get("cap_add", []) == (["NET_BIND_SERVICE"] if name == "proxy" else [])
+    assert not {"privileged", "pid", "ipc", "network_mode", "devices"} & set(SERVICES[name])
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"migrate"}))
+def test_every_server_comes_back_after_it_has_ended(name: str) -> None:
+    assert SERVICES[name]["restart"] == "unless-stopped"
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -66,12 +73,19 @@ def test_every_container_has_limits_and_a_root_that_it_cannot_write(name: str) -
     assert 16 <= service["pids_limit"] <= 1024
 
 
-def test_only_the_api_is_on_both_networks() -> None:
-    """An agent, and whoever takes one over, cannot speak to the database; the servers cannot speak to the world."""
-    networks = {name: set(service["networks"]) for name, service in SERVICES.items()}
-    assert [name for name, on in networks.items() if on == {"front", "back"}] == ["api"]
-    assert [name for name, on in networks.items() if on == {"front"}] == ["agent"]
-    assert COMPOSE["networks"]["back"]["internal"] is True
+def test_who_can_speak_to_whom() -> None:
+    """An agent, and whoever takes one over, reaches the proxy only; servers and workers cannot reach the world."""
+    assert {name: set(service["networks"]) for name, service in SERVICES.items()} == NETWORKS
+    inner = {name for name, network in COMPOSE["networks"].items() if network == {"internal": True}}
+    assert inner == {"back", "front", "boards"}
+
+
+def test_there_are_two_of_what_does_the_work_and_the_proxy_knows_each() -> None:
+    counts = {name: container(name, example_variables()).replicas for name in ("api", "worker")}
+    assert counts == {"api": 2, "worker": 2}
+    addresses = container("proxy", example_variables()).environment["API_ADDRESSES"].split()
+    assert addresses == [f"{COMPOSE['name']}-api-{number}:8000" for number in (1, 2)]
+    assert "state:/var/lib/pockfarm" in SERVICES["api"]["volumes"], "where the key is that both sign with"
 
 
 def test_compiled_kernels_outlive_the_container_that_made_them() -> None:
@@ -102,11 +116,7 @@ def test_the_settings_make_a_deployed_farm(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_secrets_come_from_the_environment_only() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    example = dict(
-        line.split("=", 1)
-        for line in (ROOT / "docker/example.env").read_text().splitlines()
-        if re.match(r"[A-Z]", line)
-    )
+    example = example_variables()
     for name in re.findall(r"\$\{(\w*(?:PASSWORD|SECRET)\w*)", text):
         assert re.search(rf"\$\{{{name}:\?", text), f"{name} must be required, without a default"
         assert name in example
@@ -123,7 +133,7 @@ def test_everyone_waits_for_what_they_need() -> None:
 
 def test_only_the_loopback_is_published() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert published
+    assert published == SERVICES["proxy"]["ports"]
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
@@ -148,15 +158,8 @@ def test_an_image_copies_only_what_exists_and_does_not_run_as_root(path: Path) -
 
 
 def commands() -> dict[str, list[str]]:
-    """What our containers start, by service: the compose file's command, else the image's."""
-    found = {}
-    for name in OURS:
-        if "command" in SERVICES[name]:
-            found[name] = SERVICES[name]["command"]
-            continue
-        text = (ROOT / SERVICES[name]["build"]["dockerfile"]).read_text()
-        found[name] = yaml.safe_load(re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)[-1])
-    return found
+    """What our containers start, by service."""
+    return {name: command_of(SERVICES[name]) for name in OURS}
 
 
 def test_commands_start_what_exists() -> None:
@@ -180,14 +183,16 @@ def test_the_agent_script_leaves_the_token_in_the_environment(token: str, tmp_pa
     shim.chmod(0o755)
     environment = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "POCKFARM_SERVER": "http://api:8000",
+        "POCKFARM_SERVER": "http://proxy:8080",
+        "POCKFARM_AGENT_STATE": "/var/lib/pockfarm-agent",
         "POCKFARM_ENROL_TOKEN": token,
     }
+    assert set(environment) - {"PATH"} == set(SERVICES["agent"]["environment"])
     done = subprocess.run(
         ["sh", str(ROOT / "docker/agent.sh")], env=environment, capture_output=True, text=True, check=True
     )
     words = done.stdout.split("\n")[:-1]
-    start = ["-m", "device_agents.agent", "--server", "http://api:8000", "--state", "/var/lib/pockfarm-agent"]
+    start = ["-m", "device_agents.agent", "--server", "http://proxy:8080", "--state", "/var/lib/pockfarm-agent"]
     assert words == [*start, token]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import copy
 import re
 import shlex
 import shutil
@@ -12,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
 from service.settings import Settings
 from tests.architecture.sources import ROOT
-from tests.architecture.test_compose import SERVICES
+from tests.topology.compose import SERVICES, command_of
 
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 MANIFESTS: list[dict[str, Any]] = [
@@ -45,9 +47,7 @@ def test_a_unit_starts_what_exists_and_is_shut_in(path: Path) -> None:
     words = shlex.split(service["ExecStart"])
     assert words[:2] == ["/opt/pockfarm/bin/python", "-m"]
     compose = SERVICES["api" if "uvicorn" in words else "worker"]
-    text = (ROOT / compose["build"]["dockerfile"]).read_text()
-    image = yaml.safe_load(re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)[-1])
-    assert [word for word in image[:2] if word not in words] == [], "the same program as the image's"
+    assert [word for word in command_of(compose)[:2] if word not in words] == [], "the same program as the image's"
     for name in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "ProtectKernelModules", "LockPersonality"):
         assert service[name] == "yes", name
     assert service["ProtectSystem"] == "strict"
@@ -67,6 +67,33 @@ def test_systemd_understands_each_unit(path: Path, tmp_path: Path) -> None:
     if checker:
         said = subprocess.run([checker, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False)
         assert path.stem not in said.stderr, said.stderr
+
+
+KUBERNETES = "1.32"
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
+def test_kubernetes_knows_every_field(manifest: dict[str, Any]) -> None:
+    """By the schemas of its API; what it does not know it would leave out without a word."""
+    kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+def test_a_field_that_it_does_not_know_is_noticed() -> None:
+    [api] = [copy.deepcopy(one) for one in WORKLOADS if one["metadata"]["name"] == "api"]
+    api["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="readinesProbe"):
+        kubernetes_validate.validate(api, KUBERNETES, strict=True)
+
+
+def test_the_same_parts_with_the_same_limits_as_in_containers_beside_the_servers() -> None:
+    for name in ("migrate", "api", "worker"):
+        [(workload, container)] = [
+            (one, one["spec"]["template"]["spec"]["containers"][0])
+            for one in WORKLOADS
+            if one["metadata"]["name"] == name
+        ]
+        assert workload["spec"].get("replicas", 1) == SERVICES[name].get("deploy", {}).get("replicas", 1)
+        assert container["resources"]["limits"]["memory"].lower() == f"{SERVICES[name]['mem_limit']}i"
 
 
 def containers() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:

@@ -24,7 +24,7 @@ LAYERS: dict[str, Layers] = {
         "measure",  # what the numbers mean
         ("farm", "job"),  # a job knows no farm, and the farm's client no job
         ("attempt", "execute"),  # a job for the farm, a job without one
-        "self_test",  # what a board can do, before it enrols
+        ("joining", "self_test"),  # how it enrols; what a board can do, before it does
         "agent",
     ),
     "compiler": (

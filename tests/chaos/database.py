@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import psycopg
 
 from pockfarm.parts import Part
 from tests.chaos.topology import Topology
-from tests.service.postgres import find_binaries
+from tests.service.postgres import as_postgres, find_binaries
 
 
 def prepare(topology: Topology) -> None:
@@ -25,7 +24,7 @@ def prepare(topology: Topology) -> None:
         shutil.chown(folder, "postgres")
     command = [str(find_binaries() / "initdb"), "-D", str(folder / "data"), "-U", "postgres", "-A", "trust",
                "-E", "UTF8", "--locale=C"]  # fmt: skip
-    subprocess.run([*_as_postgres(), *command], check=True, stdout=subprocess.DEVNULL, cwd=folder, timeout=120)
+    subprocess.run([*as_postgres(), *command], check=True, stdout=subprocess.DEVNULL, cwd=folder, timeout=120)
 
 
 def postgres(topology: Topology) -> Part:
@@ -35,7 +34,7 @@ def postgres(topology: Topology) -> Part:
     def command() -> Sequence[str]:
         options = {"listen_addresses": "", "unix_socket_directories": str(folder), "max_connections": "200"}
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
-        return [*_as_postgres(), str(find_binaries() / "postgres"), "-D", str(folder / "data"), *words]
+        return [*as_postgres(), str(find_binaries() / "postgres"), "-D", str(folder / "data"), *words]
 
     return Part("postgres", "database", command, lambda: answers(folder), up_within_s=60, stop_within_s=20,
                 is_alive=lambda: answers(folder))  # fmt: skip
@@ -52,11 +51,3 @@ def answers(folder: Path) -> bool:
     except psycopg.Error:
         return False
     return True
-
-
-def _as_postgres() -> list[str]:
-    """The server refuses to run as root. `setpriv` becomes it, so that signals reach it."""
-    if os.geteuid() != 0:
-        return []
-    user = pwd.getpwnam("postgres")
-    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]

@@ -51,7 +51,7 @@ def _path(path: str) -> str:
     return path.replace("{lease_token}", "[^/]+")
 
 
-def _message(trick: Trick, of: str, path: str, *, is_long: bool = False) -> Point:
+def _message(trick: Trick, of: str, path: str) -> Point:
     return Point(
         "message",
         f"{trick} {of}",
@@ -59,7 +59,6 @@ def _message(trick: Trick, of: str, path: str, *, is_long: bool = False) -> Poin
         victims.agent,
         messages.disturb(trick, _path(path)),
         marks=False,
-        is_long=is_long,
     )
 
 
@@ -106,8 +105,7 @@ POINTS: tuple[Point, ...] = (
     _message("drop-answer", "events", EVENTS_PATH),
     _message("duplicate", "events", EVENTS_PATH),
     _message("overtake", "events", EVENTS_PATH),
-    # Counted as a death of the board, though it never got the run: with a second fault it can end the run.
-    _message("drop-answer", "lease", LEASE_PATH, is_long=True),
+    _message("drop-answer", "lease", LEASE_PATH),
     _message("duplicate", "lease", LEASE_PATH),
     _message("drop-answer", "weights or report", f"({_path(WEIGHTS_PATH)}|{_path(REPORT_PATH)})"),
     _message("drop-answer", "report", REPORT_PATH),

@@ -20,6 +20,7 @@ import httpx
 from sqlalchemy import func, select
 
 from service.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Bundle, Job, Run
+from service.holdings import service as holdings
 from service.settings import Settings
 from service.storage import open_storage
 from tests.chaos import answers
@@ -162,4 +163,5 @@ def keep_bundle(farm: Field) -> str:
                    model_digest=digest, plan_name="full", plan_digest=digest, spec_digest=digest,
                    required_features=[], manifest={"threads": 2}, compile_report={})
         )  # fmt: skip
+        holdings.hold(session, "bundle", stored.digest, size_bytes=stored.size_bytes, name="m", plan_name="full")
     return stored.digest

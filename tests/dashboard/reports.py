@@ -7,13 +7,13 @@ import random
 import time
 from collections.abc import Sequence
 
+from device_agents.measure.measurement import measure
 from device_agents.wire import (
     Block,
     DeviceState,
     Energy,
     Evaluation,
     KernelTime,
-    Measurement,
     MeasurementClass,
     Memory,
     Mode,
@@ -62,26 +62,8 @@ def sample_report(
             for _ in range(per_block)
         )
         block_list.append(Block(step_us=step_us, load_us=median_us * (9 if number == 0 else 2.5), cold=number == 0))
-    samples = [value for block in block_list for value in block.step_us]
-    ordered = sorted(samples)
-    medians = sorted(sorted(block.step_us)[len(block.step_us) // 2] for block in block_list)
-    middle = medians[len(medians) // 2]
-    measured = Measurement(
-        batch=batch,
-        step_us=tuple(samples),
-        blocks=tuple(block_list),
-        median_us=middle,
-        interval_low_us=medians[0],
-        interval_high_us=medians[-1],
-        p90_us=ordered[int(0.9 * len(ordered))],
-        p99_us=ordered[int(0.99 * len(ordered))],
-        mean_us=sum(samples) / len(samples),
-        samples_per_second=batch / middle * 1e6,
-        cv_within=spread,
-        cv_between=spread / 3,
-        warmup_steps=10,
-        threads=2,
-    )
+    measured = measure(block_list, batch=batch, warmup_steps=10, threads=2)
+    middle = measured.median_us
     start = at or time.time()
     memory = bundle.manifest["memory"]
     curve = tuple(round(2.302 * 0.9 ** (i / 12) + 0.08 + abs(dice.gauss(0, 0.05)), 5) for i in range(steps))

@@ -18,6 +18,7 @@ from service.database.models import (
     DeviceEvent,
     Event,
 )
+from service.holdings import service as holdings
 from tests.dashboard.layers import Layer, mobilenet_layers, small_layers
 from tests.dashboard.seeder import HOUR_S, Seeder, digest
 
@@ -102,6 +103,7 @@ def seed(session: Session, now: float | None = None) -> Seeded:
     gone = rows.device(
         "pi-4, window sill", "raspberry-pi-4", "hardware", ["raspberry-pi-4"], last_seen_at=rows.now - 26 * HOUR_S
     )
+    holdings.hold(session, "dataset", digest("digits-a"), size_bytes=230_000, name="digits, first half")
     digits = rows.add(
         Dataset(
             digest=digest("digits-a"),

@@ -19,6 +19,7 @@ from service.database.models import (
     Result,
     Run,
 )
+from service.holdings import service as holdings
 from tests.dashboard.layers import Layer, plan_section, training_step
 from tests.dashboard.reports import sample_report
 
@@ -139,6 +140,7 @@ class Seeder:
             ],
         }
         name = f"{model}/{plan}/{target}"
+        holdings.hold(self.session, "bundle", digest(name), size_bytes=1, name=model, plan_name=plan)
         return self.add(
             Bundle(
                 digest=digest(name),

@@ -96,7 +96,7 @@ class Arena:
         data = npz() if behaviour.mode == "train" else None
         signed = {"target": self.target}
         self.farm.assign(bundle, lease=lease, dataset=data, limits=limits, mode=behaviour.mode, steps=2,
-                         device_class=self.device_class, statement=signed)  # fmt: skip
+                         device_class=self.device_class, signed=signed)  # fmt: skip
         return self.farm.report(lease, timeout_s=60)
 
     def breaches(self) -> list[str]:

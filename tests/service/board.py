@@ -33,6 +33,7 @@ class Board:
         self.description = description(name, **changes)
         self.device_id = ""
         self.credential = ""
+        self.protocol = p.PROTOCOL
         self.clock_off_s: float | None = None
         """How far its clock is ahead of the farm's; None: an older agent, which does not say."""
 
@@ -44,7 +45,7 @@ class Board:
         return base64.b64encode(self.key.sign(p.pae(payload_type, payload))).decode()
 
     def post(self, path: str, body: object, *, content: bytes | None = None) -> httpx.Response:
-        headers = {p.PROTOCOL_HEADER: p.PROTOCOL, "Content-Type": "application/json"}
+        headers = {p.PROTOCOL_HEADER: self.protocol, "Content-Type": "application/json"}
         if self.clock_off_s is not None:
             headers["X-Pockfarm-Clock"] = f"{time.time() + self.clock_off_s:.3f}"
         if self.credential:
@@ -55,7 +56,7 @@ class Board:
         return self.http.get(path, headers=self._headers())
 
     def _headers(self) -> dict[str, str]:
-        return {p.PROTOCOL_HEADER: p.PROTOCOL, "Authorization": f"Bearer {self.credential}"}
+        return {p.PROTOCOL_HEADER: self.protocol, "Authorization": f"Bearer {self.credential}"}
 
     def try_enrol(self, token: str) -> httpx.Response:
         return self.post(p.ENROL_PATH, p.EnrolRequest(token, self.public_key, self.session, self.description))
@@ -65,7 +66,7 @@ class Board:
         assert answer.status_code == 201, answer.text
         response = p.loads(p.EnrolResponse, answer.content)
         self.device_id, self.credential = response.device_id, response.credential.token
-        self.server_keys = response.credential.server_keys
+        self.server_keys, self.credential_sent = response.credential.server_keys, response.credential
         return self
 
     def try_renew(self, *, session: str | None = None, key: Ed25519PrivateKey | None = None) -> httpx.Response:
@@ -89,7 +90,7 @@ class Board:
     def lease(self, wait_s: float = 0.0) -> p.Assignment | None:
         answer = self.try_lease(wait_s)
         assert answer.status_code in (200, 204), answer.text
-        return p.loads(p.Assignment, answer.content) if answer.status_code == 200 else None
+        return assignment_of(answer) if answer.status_code == 200 else None
 
     def heartbeat(self, work: p.Assignment, phase: str = "run", steps_done: int = 0) -> httpx.Response:
         path = p.attempt_path(p.HEARTBEAT_PATH, work.lease_token)
@@ -109,6 +110,7 @@ class Board:
             "outcome": outcome or p.Outcome("succeeded"),
             "measurement_class": self.description.measurement_class, "started_at": 1.0, "finished_at": 3.0,
             "transfer_s": 0.5, "run_s": 1.5, "losses": (2.5, 1.25),
+            "isolation_level": self.description.isolation_level,
             "memory": p.Memory(arena_bytes=4096, peak_rss_bytes=100_000), "verdict": p.Verdict("valid", "all fine"),
         }  # fmt: skip
         return p.Report(**(fields | changes))
@@ -121,6 +123,11 @@ class Board:
     def report(self, work: p.Assignment, outcome: p.Outcome | None = None, **changes: Any) -> httpx.Response:
         envelope = self.envelope(self.make_report(work, outcome, **changes))
         return self.post(p.attempt_path(p.REPORT_PATH, work.lease_token), envelope)
+
+
+def assignment_of(answer: httpx.Response) -> p.Assignment:
+    """What the farm has signed."""
+    return p.loads(p.Assignment, p.loads(p.Envelope, answer.content).payload_bytes())
 
 
 def leased(board: Board) -> p.Assignment:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, insert, text
 
-from service.database.models import Base
+from service.database.models import HOME, Base, Organisation
 from service.database.schema import migrate
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.postgres import PostgresServer, running_postgres
+
+HOME_ROW = {"id": HOME, "name": "home"}
+"""What the migrations put in."""
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +45,7 @@ def empty_tables(url: str) -> None:
     tables = ", ".join(table.name for table in Base.metadata.sorted_tables)
     with engine.begin() as connection:
         connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
+        connection.execute(insert(Organisation), HOME_ROW)
     engine.dispose()
 
 

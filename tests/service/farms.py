@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sqlalchemy import update
 
 from service.app import create_app
 from service.bundles.archive import read_bundle
-from service.database.models import Attempt
+from service.database.models import HOME, Attempt
 from service.farm import Farm
 from service.health.signs import give_sign
 from service.jobs import claims
@@ -59,12 +59,23 @@ class TestFarm:
     http: TestClient
     queue: RecordingQueue
     anonymous: TestClient
+    organisation_id: str = HOME
 
-    def key(self, role: str = "user") -> dict[str, str]:
+    def key(self, role: str = "user", **fields: Any) -> dict[str, str]:
         """The Authorization header of a new key."""
-        with self.farm.database.transaction() as session:
-            _, secret = create_key(session, name=role, role=role)  # type: ignore[arg-type]
+        with self.farm.database.of(self.organisation_id).transaction() as session:
+            _, secret = create_key(session, name=role, role=role, **fields)  # type: ignore[arg-type]
         return {"Authorization": f"Bearer {secret}"}
+
+    def tenant(self, name: str) -> TestFarm:
+        """The same farm for an operator of a new organisation."""
+        made = self.http.post("/organisations", json={"name": name})
+        assert made.status_code == 201, made.text
+        found = replace(self, http=TestClient(self.http.app, raise_server_exceptions=False),
+                        organisation_id=made.json()["id"])  # fmt: skip
+        found.http.portal = self.http.portal
+        found.http.headers.update(found.key("operator"))
+        return found
 
     def worker_lives(self) -> None:
         """What a worker says every few seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -43,6 +44,15 @@ def find_binaries() -> Path:
         if (folder / "initdb").exists():
             return folder
     raise RuntimeError("these tests need a PostgreSQL server: apt-get install postgresql")
+
+
+def as_postgres() -> list[str]:
+    """What to put before a command of the server's, which refuses to run as root: `setpriv` becomes the user
+    `postgres`, so that signals reach the server itself."""
+    if os.geteuid() != 0:
+        return []
+    user = pwd.getpwnam("postgres")
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
 
 
 @contextmanager

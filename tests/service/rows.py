@@ -112,7 +112,21 @@ def _row(table: Table, index: int, filled: Filled) -> dict[str, Any]:
             row[column.name] = values[index % len(values)]
         else:
             row[column.name] = _value(column, index)
+    for later, earlier in _orders(table):
+        row[earlier], row[later] = sorted((row[earlier], row[later]))
+        row[later] += row[earlier] == row[later]
     return row
+
+
+ORDER = re.compile(r"\W*(\w+) > (\w+)\W*")
+
+
+def _orders(table: Table) -> Iterator[tuple[str, str]]:
+    """(later, earlier) of every `CHECK (later > earlier)`."""
+    for constraint in table.constraints:
+        found = ORDER.fullmatch(str(constraint.sqltext)) if isinstance(constraint, CheckConstraint) else None
+        if found:
+            yield found[1], found[2]
 
 
 def _parents(table: Table, index: int, filled: Filled) -> dict[str, Any]:
@@ -130,6 +144,8 @@ def _allowed(table: Table) -> Iterator[tuple[str, list[str]]]:
     for constraint in table.constraints:
         if isinstance(constraint, CheckConstraint):
             text = str(constraint.sqltext)
+            if ORDER.fullmatch(text):
+                continue
             column = re.match(r"\W*(\w+)", text)
             values = re.findall(r"'([^']*)'", text)
             if not column or not values:

@@ -19,7 +19,7 @@ from device_agents import wire as p
 from service import states
 from service.database.models import Attempt, Device, DeviceEvent, Event, Result, Run, Strike
 from service.identifiers import digest_of
-from tests.service.board import Board
+from tests.service.board import Board, assignment_of
 from tests.service.farms import TestFarm
 from tests.service.story_model import (
     LEASE_S,
@@ -154,11 +154,11 @@ class Story(RuleBasedStateMachine):
         if board.device_id in self.removed:
             assert answer.status_code in (401, 403)
             return
-        self.give_up(board)
+        self.give_up(board, is_restart=False)
         assert answer.status_code in (200, 204), answer.text
         if answer.status_code == 204:
             return
-        work = p.loads(p.Assignment, answer.content)
+        work = assignment_of(answer)
         track = self.tracks[work.run_id]
         assert "queued" in track.allowed | {track.state}, "only what waits is given away"
         assert board.device_id not in self.held
@@ -170,10 +170,14 @@ class Story(RuleBasedStateMachine):
         track.leases.append(Lease(track, work.attempt, board, work, self.now + LEASE_S, is_heard=not is_lost))
         track.allowed, track.state = frozenset({"leased"}), "leased"
 
-    def give_up(self, board: Board) -> None:
+    def give_up(self, board: Board, *, is_restart: bool) -> None:
         for track in self.tracks.values():
             if track.live is not None and track.live.board is board:
+                is_received = is_restart or track.state != "leased"
                 track.lost()
+                if not is_received and not track.is_cancelled:
+                    self.seen["not received"] += 1
+                    track.allowed = frozenset({"queued"})
 
     def leases(self) -> list[Lease]:
         return [lease for track in self.tracks.values() for lease in track.leases if lease.is_heard]
@@ -264,7 +268,7 @@ class Story(RuleBasedStateMachine):
             assert board.try_renew(session="another-session").status_code == 403
             return
         board.restart()
-        self.give_up(board)
+        self.give_up(board, is_restart=True)
 
     # What operators and time do
 

@@ -8,14 +8,14 @@ from sqlalchemy import Float, delete, update
 from sqlalchemy.orm import Session
 
 from device_agents import wire as p
-from service.database.models import ApiKey, Base, Bundle, Job, SigningKey
+from service.database.models import ApiKey, Base, Bundle, Holding, Job, Organisation, SigningKey
 from tests.service.board import Board
 
 OPEN = frozenset({"queued", "leased", "running"})
 AGAIN = frozenset({"queued", "failed", "inconclusive"})
 """What may become of a run whose attempt ended for a reason that another device may not have."""
 LEASE_S, QUEUE_S = 60.0, 6 * 3600.0
-KEPT: tuple[type[Base], ...] = (ApiKey, Bundle, Job, SigningKey)
+KEPT: tuple[type[Base], ...] = (ApiKey, Bundle, Holding, Job, Organisation, SigningKey)
 """Tables whose rows outlive an example."""
 OF_THE_RUN = ("user", "model", "limits", "compiler", "policy")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from device_agents import wire
 from service.access import COOKIE
 from service.database.models import ApiKey, DashboardLink, DashboardSession
 from tests.service.farms import TestFarm
@@ -31,7 +32,7 @@ OPEN_TO_ALL = {
 def test_everything_else_needs_a_key_or_a_credential(small_farm: TestFarm) -> None:
     paths = small_farm.http.get("/openapi.json").json()["paths"]
     assert set(paths) > OPEN_TO_ALL
-    headers = {"X-Pockfarm-Protocol": "pockfarm.agent/1"}
+    headers = {wire.PROTOCOL_HEADER: wire.PROTOCOL}
     for path, methods in paths.items():
         for method in methods:
             url = re.sub(r"\{[^}]*digest\}", "sha256:" + "0" * 64, path)
@@ -45,7 +46,7 @@ def test_roles(small_farm: TestFarm) -> None:
     for method, path in (("GET", "/keys"), ("POST", "/keys"), ("DELETE", "/keys/x"), ("DELETE", "/devices/x"),
                          ("POST", "/devices/x/quarantine"), ("POST", "/devices/x/release")):  # fmt: skip
         answer = small_farm.anonymous.request(method, path, headers=user, json={"name": "n"})
-        assert (answer.status_code, answer.json()["code"]) == (403, "auth.role"), path
+        assert (answer.status_code, answer.json()["code"]) == (403, "auth.scope"), path
 
 
 def test_secrets_are_shown_once_and_kept_as_hashes(farm: TestFarm) -> None:

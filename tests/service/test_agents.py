@@ -46,7 +46,7 @@ def test_expired_enrolment_token_is_refused(tmp_path: Path, sqlite_url: str) -> 
 
 def test_users_may_not_make_enrolment_tokens(small_farm: TestFarm) -> None:
     answer = small_farm.anonymous.post("/devices/enrolment-tokens", json={}, headers=small_farm.key("user"))
-    assert (answer.status_code, answer.json()["code"]) == (403, "auth.role")
+    assert (answer.status_code, answer.json()["code"]) == (403, "auth.scope")
 
 
 def test_renewal_needs_the_devices_key(farm: TestFarm) -> None:
@@ -106,6 +106,53 @@ def test_other_protocol_version_is_refused(small_farm: TestFarm) -> None:
     assert (answer.status_code, answer.json()["code"]) == (422, "protocol.version")
 
 
+def test_an_older_agent_finishes_what_it_has_and_gets_nothing_more(farm: TestFarm) -> None:
+    digest = farm.bundle()
+    run = farm.run(bundle=digest)
+    board = farm.board()
+    work = leased(board)
+    board.protocol = "pockfarm.agent/1"
+    assert board.heartbeat(work).status_code == 200
+    assert board.report(work).status_code == 200
+    assert farm.show(run["id"])["state"] == "succeeded"
+    farm.run(bundle=digest, steps=5)
+    answer = board.try_lease()
+    assert (answer.status_code, answer.json()["code"]) == (422, "protocol.version")
+    assert "update the agent" in answer.json()["hint"]
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+
+
+UNTRUSTED = p.Outcome("failed", "policy", "envelope.signature", "the signature does not match the payload", "enrol")
+
+
+def test_a_device_that_does_not_trust_its_assignment_says_so_without_a_lease_token(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    board, other = farm.board(), farm.board(name="other")
+    work = leased(board)
+    assert board.post(p.REFUSAL_PATH, UNTRUSTED).status_code == 204
+    assert board.post(p.REFUSAL_PATH, UNTRUSTED).status_code == 204, "there is nothing to refuse any more"
+    shown = farm.show(run["id"])
+    assert (shown["state"], shown["attempts"]) == ("queued", 1)
+    why = farm.http.get(f"/runs/{run['id']}/why").text
+    assert "envelope.signature" in why
+    assert board.heartbeat(work).status_code == 409
+    assert leased(other).run_id == run["id"], "it goes to another device"
+    assert board.lease() is None
+
+
+def test_a_refusal_is_a_failure_of_the_newest_session(farm: TestFarm) -> None:
+    board = farm.board()
+    for outcome in (p.Outcome("succeeded"), p.Outcome("failed", "policy"), p.Outcome("cancelled", "user", "x.y")):
+        answer = board.post(p.REFUSAL_PATH, outcome)
+        assert (answer.status_code, answer.json()["code"]) == (422, "refusal.state")
+    older = board.credential
+    board.restart()
+    board.credential = older
+    assert board.post(p.REFUSAL_PATH, UNTRUSTED).status_code == 409
+
+
 # --------------------------------------------------------------------------------------------------------- leases
 
 
@@ -113,15 +160,15 @@ def test_assignment_is_signed_for_this_run_device_and_bundle(farm: TestFarm) -> 
     digest, dataset = farm.bundle(), farm.dataset()
     run = farm.run(bundle=digest, mode="train", steps=7, dataset=dataset, seed=3, learning_rate=0.5, threads=1)
     board = farm.board()
-    work = leased(board)
+    envelope = p.loads(p.Envelope, board.try_lease().content)
+    payload = envelope.payload_bytes()
+    work = p.loads(p.Assignment, payload)
     assert (work.run_id, work.attempt, work.lease_s) == (run["id"], 1, 60.0)
     assert work.settings == p.RunSettings("train", 7, 0, 3, learning_rate=0.5, threads=1, tune_s=None)
-    payload = work.envelope.payload_bytes()
-    statement = p.loads(p.Statement, payload)
-    assert (statement.run_id, statement.device_id, statement.bundle_digest) == (run["id"], board.device_id, digest)
-    assert (statement.dataset_digest, statement.weights_digest) == (dataset, None)
-    assert statement.not_before < time.time() < statement.expires_at
-    [key], [signature] = board.server_keys, work.envelope.signatures
+    assert (work.device_id, work.device_class, work.target) == (board.device_id, "x86-64", "x86-64-v3")
+    assert (work.bundle.digest, work.weights) == (digest, None)
+    assert work.not_before < time.time() < work.expires_at
+    [key], [signature] = board.server_keys, envelope.signatures
     assert key.key_id == signature.keyid
     assert verify(key.public_key, signature.sig, p.pae(p.ASSIGNMENT_TYPE, payload))
     assert not verify(key.public_key, signature.sig, p.pae(p.ASSIGNMENT_TYPE, payload + b" "))
@@ -193,13 +240,9 @@ def test_concurrent_claims_give_each_run_to_one_device(farm: TestFarm) -> None:
             seeker = leasing.seek(session, farm.farm, agent, request)
         start.wait()
         for _ in range(20):  # a locked row is passed over, as in the endpoint's own loop
-            with farm.farm.database.read() as session:
-                found = leasing.candidates(session, seeker)
-            for run_id in found:
-                with farm.farm.database.transaction() as session:
-                    work = leasing.lease(session, farm.farm, agent, run_id)
-                if work is not None:
-                    return work.run_id
+            work = leasing.work_for(farm.farm, agent, seeker)
+            if work is not None:
+                return p.loads(p.Assignment, work.assignment.payload_bytes()).run_id
         return None
 
     with ThreadPoolExecutor(len(boards)) as threads:

@@ -75,11 +75,65 @@ def test_asking_for_work_again_gives_up_what_one_had(farm: TestFarm) -> None:
     digest = farm.bundle()
     one, two = farm.run(bundle=digest), farm.run(bundle=digest)
     board = farm.board()
-    first, second = leased(board), leased(board)
+    first = leased(board)
+    assert board.heartbeat(first).status_code == 200
+    second = leased(board)
     assert (first.run_id, second.run_id, second.attempt) == (one["id"], two["id"], 1)
     assert board.heartbeat(first).status_code == 409
     again = leased(farm.board(name="other"))
     assert (again.run_id, again.attempt) == (one["id"], 2)
+    assert farm.show(one["id"])["tries"][0]["code"] == "infra.abandoned"
+
+
+def test_an_assignment_that_never_arrived_is_nobodys_fault(farm: TestFarm) -> None:
+    """Two boards lose two answers each: neither is struck, the run is theirs again at once, and ends as it should."""
+    run = farm.run(bundle=farm.bundle())
+    one, two = farm.board(name="one"), farm.board(name="two")
+    for n in (1, 2, 3):
+        assert leased(one).attempt == n, "the same board has it again at once"
+    assert one.lease() is None, "three answers lost: the run is no longer held up by this board"
+    assert farm.show(run["id"])["state"] == "queued"
+    for n in (4, 5):
+        assert leased(two).attempt == n
+    work = leased(two)
+    two.report(work)
+    shown = farm.show(run["id"])
+    assert (shown["state"], shown["device_id"]) == ("succeeded", two.device_id)
+    assert [(one["state"], one["code"]) for one in shown["tries"][:-1]] == [("lost", "infra.not-received")] * 5
+    why = farm.http.get(f"/runs/{run['id']}/why").json()
+    assert [(one["fault"], one["strike"]) for one in why["tries"][:-1]] == [("nobody", None)] * 5
+    for board in (one, two):
+        device = farm.http.get(f"/devices/{board.device_id}").json()
+        assert (device["state"], device["strikes"]) == ("active", 0)
+
+
+def test_answers_that_were_lost_are_no_tries_of_the_run(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    boards = [farm.board(name=f"board {n}") for n in range(3)]
+    passing = p.Outcome("failed", "infra", "agent.disk", "full")
+    for n, board in enumerate(boards, 1):
+        assert farm.show(run["id"])["state"] == "queued", f"after {n - 1} tries"
+        leased(board)
+        board.report(leased(board), passing)
+    assert farm.show(run["id"])["state"] == "inconclusive"
+
+
+def test_a_run_whose_answer_was_lost_can_be_cancelled(farm: TestFarm) -> None:
+    run, board = farm.run(bundle=farm.bundle()), farm.board()
+    leased(board)
+    farm.http.post(f"/runs/{run['id']}/cancel")
+    assert board.lease() is None
+    assert farm.show(run["id"])["state"] == "cancelled"
+
+
+def test_a_board_that_begins_and_then_asks_for_other_work_is_still_suspected(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    for name in ("one", "two"):
+        board = farm.board(name=name)
+        board.heartbeat(leased(board))
+        assert board.lease() is None
+    shown = farm.show(run["id"])
+    assert (shown["state"], shown["ending"]["code"]) == ("failed", "model.kills-devices")
 
 
 def test_cancel_reaches_the_device_and_ends_the_run(farm: TestFarm) -> None:

@@ -160,7 +160,7 @@ def test_a_damaged_backup_restores_nothing(small_farm: TestFarm, tmp_path: Path,
     new = settings_at(tmp_path / "new", f"sqlite:///{tmp_path}/new/farm.db")
     with pytest.raises(BackupError, match=message):
         restore_backup(new, rewritten(tmp_path / "b", tmp_path / "bad", change), passphrase=None, say=said)
-    assert not any(content(new.database).values())
+    assert {name for name, rows in content(new.database).items() if rows} <= {"organisations"}  # the migrations' own
     restore_backup(new, tmp_path / "b", passphrase=None, say=said)  # the farm is still empty, so the good one goes in
     assert len(content(new.database)["jobs"]) == 1
 

@@ -18,8 +18,9 @@ import pytest
 
 from service.database.models import Bundle, Dataset
 from service.datasets.archive import BadData
+from service.datasets.arrays import ArrayInfo, samples_of
 from service.datasets.inspection import InspectionLimits, inspect_confined
-from service.datasets.npz import ArrayInfo, inspect_npz, samples_of
+from service.datasets.npz import inspect_npz
 from service.datasets.service import check_fit
 from service.problems import Invalid
 from tests.service.farms import TestFarm

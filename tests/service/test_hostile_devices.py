@@ -18,7 +18,7 @@ from sqlalchemy import select, update
 from device_agents import wire as p
 from service.database.models import Attempt, Device, Result, Run
 from service.identifiers import digest_of
-from tests.service.board import Board, leased
+from tests.service.board import Board, assignment_of, leased
 from tests.service.farms import TestFarm
 
 MUTATIONS = 300
@@ -88,7 +88,10 @@ def test_figures_that_cannot_be_are_refused_struck_and_marked(small_farm: TestFa
     assignment = leased(board)
     answer = board.report(assignment, memory=p.Memory(peak_rss_bytes=1 << 50))
     assert (answer.status_code, answer.json()["code"]) == (422, "report.impossible")
-    assert marks(farm, board) == {"impossible-reports": "told figures that cannot be 1 times in its newest 1 attempts"}
+    assert marks(farm, board) == {
+        "impossible-reports": "told figures that cannot be 1 times in its newest 1 attempts; the last: "
+        "memory.peak_rss_bytes"
+    }
     assert farm.show(run["id"])["state"] == "queued"
 
 
@@ -302,7 +305,7 @@ def test_a_clock_that_is_wrong_is_told_and_comes_back_when_it_is_right(small_far
         assert answer.status_code in (200, 204), answer.text
         if answer.status_code == 200:
             board.clock_off_s = None
-            board.report(p.loads(p.Assignment, answer.content), p.Outcome("failed", "infra", "agent.stopped", "m"))
+            board.report(assignment_of(answer), p.Outcome("failed", "infra", "agent.stopped", "m"))
     board.clock_off_s = 0.0
     assert leased(board).run_id
 

@@ -18,7 +18,8 @@ import httpx
 import pytest
 
 from device_agents import wire as p
-from service.devices.service import create_enrolment_token
+from service.devices import tokens
+from service.devices.schemas import EnrolmentTokenCreate
 from tests.service.board import Board
 from tests.service.farms import TestFarm
 
@@ -69,7 +70,7 @@ def sent(farm: TestFarm, method: str, path: str, **parts: Any) -> httpx.Response
     if answer.status_code >= 500:
         FAILED.append(f"{method} {path[:200]} {str(parts)[:600]} {answer.text[:100]}")
         return answer
-    if answer.status_code >= 400 and "text/html" not in answer.headers["content-type"]:
+    if answer.status_code >= 400 and method != "HEAD" and "text/html" not in answer.headers["content-type"]:
         problem = answer.json()
         assert problem["code"], (method, path)
         assert problem["detail"], (method, path)
@@ -207,7 +208,7 @@ def test_odd_identities(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None
 
     def enrol(change: Callable[[Any], Any]) -> None:
         with farm.farm.database.transaction() as session:
-            token, _ = create_enrolment_token(session, device_class=None, lifetime_s=60)
+            token = tokens.create(session, farm.farm.settings, EnrolmentTokenCreate()).secret
         new = Board(farm.anonymous)
         request = p.EnrolRequest(token, new.public_key, new.session, board.description)
         speak(farm, new, p.ENROL_PATH, as_json(change(plain(request))))
@@ -273,9 +274,9 @@ def odd_parts(part: Any) -> tuple[Any, ...]:
 def whole_report(board: Board, work: p.Assignment) -> Any:
     """A report with everything in it."""
     block = p.Block((1.0, 2.0), 3.0, cold=True)
-    measurement = p.Measurement(batch=1, step_us=(1.0, 2.0), blocks=(block,), median_us=1.5, interval_low_us=1.0,
-                                interval_high_us=2.0, p90_us=2.0, p99_us=2.0, mean_us=1.5, samples_per_second=1.0,
-                                cv_within=0.1, cv_between=0.0, warmup_steps=1, threads=1)  # fmt: skip
+    measurement = p.Measurement(batch=8, step_us=(1.0, 2.0), blocks=(block,), median_us=1.5, interval_low_us=1.0,
+                                interval_high_us=2.0, p90_us=2.0, p99_us=2.0, mean_us=1.5, samples_per_second=8e6 / 1.5,
+                                cv_within=0.4714, cv_between=0.0, warmup_steps=1, threads=1)  # fmt: skip
     return plain(board.make_report(
         work, p.Outcome("failed", "user", "data.shape", "why", "what next"), measurement=measurement,
         kernels=(p.KernelTime(0, "k", "forward", 1.0, 1, 1, 1),), evaluation_before=p.Evaluation(1, 0.5, 0.5),
@@ -300,6 +301,8 @@ def test_odd_reports_and_events(farm: TestFarm) -> None:
     for path in paths(shape):
         for odd in odd_parts(found_at(shape, path)):
             changed = replaced(shape, path, odd)
+            if is_report(changed) and (path[0] in CONTRADICTED or path[-1] in ("us", "flops")):
+                continue
             if is_report(changed) and path[0] not in ABOUT:
                 with contextlib.suppress(TypeError, KeyError, IndexError):  # a part of what this odd value has replaced
                     taken[repr(odd)] = replaced(taken.get(repr(odd), shape), path, odd)
@@ -308,7 +311,8 @@ def test_odd_reports_and_events(farm: TestFarm) -> None:
     assert len(taken) > 5
     for odd_report in taken.values():  # all that may be odd in the same way, in one report each
         here = odd_report | {"run_id": work.run_id, "device_id": board.device_id, "weights": None}
-        assert report(farm, board, work, as_json(here)).status_code == 200
+        answer = report(farm, board, work, as_json(here))
+        assert answer.status_code == 200, answer.text
         show(farm, work.run_id)
         work = lease_new(farm, board, bundle)
     for url in ("/runs?limit=200", "/dashboard", "/dashboard/runs", "/dashboard/runs.csv", "/dashboard/benchmarks",
@@ -325,6 +329,10 @@ def lease_new(farm: TestFarm, board: Board, bundle: str) -> p.Assignment:
 
 ABOUT = ("run_id", "attempt", "device_id", "measurement_class")
 """What says which attempt a report is about."""
+
+
+CONTRADICTED = ("measurement", "run_s", "transfer_s", "mode", "losses")
+"""What must fit the rest of the report, or what was asked: tests/hostile_devices/ has what is refused."""
 
 
 def is_report(value: Any) -> bool:

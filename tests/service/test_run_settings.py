@@ -25,12 +25,12 @@ from service.runs.settings import settings_body, settings_in, settings_view
 from tests.architecture.sources import ROOT, python_files
 from tests.service.farms import TestFarm
 
-ENVELOPE = p.Envelope(p.ASSIGNMENT_TYPE, "", ())
 BLOB = p.Blob("sha256:" + "a" * 64, 1)
 
 
 def assignment(settings: RunSettings) -> p.Assignment:
-    return p.Assignment("run", 1, "lease-0001", 1.0, 60.0, ENVELOPE, BLOB, settings)
+    fields = ("run", 1, "dev", "x86-64", "x86-64-v3", "lease-0001", 1.0, 60.0, 0.0, 1e12, 1, "", "", BLOB)
+    return p.Assignment(*fields, settings)
 
 
 @pytest.mark.parametrize(

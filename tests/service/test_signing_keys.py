@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 
+from service import signing_keys
 from service.app import create_app
 from service.database.models import SigningKey
 from service.settings import Settings
@@ -35,6 +36,17 @@ def test_a_lost_key_is_not_replaced_in_silence(database_url: str, tmp_path: Path
     (tmp_path / "backup").rename(state / "signing-key.json")
     with open_test_farm(state, database_url) as farm:
         assert key_of(farm) == key
+
+
+def test_processes_that_start_a_farm_together_record_its_key_once(
+    farm: TestFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second has looked before the first has written."""
+    monkeypatch.setattr(signing_keys, "current_key", lambda session: None)
+    with farm.farm.database.transaction() as session:
+        signing_keys.confirm(session, farm.farm.signer, farm.farm.settings.signing_key_path)
+    with farm.farm.database.read() as session:
+        assert [one.key_id for one in session.scalars(select(SigningKey))] == [key_of(farm)]
 
 
 def test_a_farm_of_an_older_release_that_has_devices_had_a_key(database_url: str, tmp_path: Path) -> None:

@@ -61,11 +61,14 @@ def state_writes(text: str) -> Iterator[int]:
             yield node.lineno
 
 
+NO_RECORD = {"service/webhooks/courier.py": "a delivery waits, is sent or failed: it is no part of what a run was"}
+
+
 def test_no_other_code_writes_a_state() -> None:
     found = {
         path.as_posix(): list(state_writes((ROOT / path).read_text()))
         for path in python_files("service", "workers")
-        if path != WRITER
+        if path != WRITER and path.as_posix() not in NO_RECORD
     }
     assert {path: lines for path, lines in found.items() if lines} == {}
     assert list(state_writes((ROOT / WRITER).read_text())), "the search finds what it is for"

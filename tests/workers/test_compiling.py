@@ -19,6 +19,7 @@ import pytest
 from compiler.external import Listing, model_digest
 from device_agents.wire.log_lines import bind
 from service.database.models import Tuning
+from service.holdings import service as holdings
 from service.jobs import claims
 from service.settings import Settings
 from tests.service.farms import TestFarm, open_test_farm
@@ -267,7 +268,9 @@ def test_a_model_with_data_files_is_compiled_from_all_of_them(farm: TestFarm) ->
     """Mapped by the confined child, under the locations that the client named; an empty one too."""
     data = {"net.data": b"d" * 5000, "below/more.bin": b""}
     names = {location: "sha256:" + hashlib.sha256(held).hexdigest() for location, held in data.items()}
-    farm.farm.storage.put(io.BytesIO(b""), limit_bytes=1)
+    empty = farm.farm.storage.put(io.BytesIO(b""), limit_bytes=1).digest
+    with farm.farm.database.transaction() as session:
+        holdings.hold(session, "data", empty, size_bytes=0)
     parts = [("model", ("net.onnx", b"fine")), ("data", ("any name", data["net.data"]))]
     form = {"plan": "full", "target": "x86-64-v3", "external": json.dumps(names)}
     job_id = farm.http.post("/compile", data=form, files=parts).json()["id"]
@@ -285,4 +288,5 @@ def test_a_listing_that_is_none_is_the_models_fault(farm: TestFarm) -> None:
 
 def test_a_listing_of_what_is_not_there_says_so(farm: TestFarm) -> None:
     listing = Listing("sha256:" + "a" * 64, {"net.data": "sha256:" + "b" * 64})
-    assert compile_now(farm, listing.to_bytes().decode())["ending"]["code"] == "infra.model-missing"
+    answer = farm.compile(listing.to_bytes())
+    assert (answer.status_code, answer.json()["code"]) == (404, "model.external-missing"), answer.text

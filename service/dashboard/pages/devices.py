@@ -19,7 +19,11 @@ from service.dashboard.parts import Chip, Fact, Figure, Listing, class_chip, sta
 from service.dashboard.tables import Column, Row, Table, Value, table
 from service.database.models import Device
 from service.devices.marks import DeviceMark, marks_of
+from service.devices.service import is_own
+from service.maintenance.standing import Calendar, Hold
+from service.runs.clocks import clock_s
 from service.runs.filter import RunFilter
+from service.settings import Settings
 
 COLUMNS: tuple[Column, ...] = (
     Column("device", "Device", primary=True, sortable=True),
@@ -27,6 +31,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("measurement_class", "Class", "class", sortable=True, hint="Measurement class: what its numbers are worth"),
     Column("device_class", "Board", sortable=True),
     Column("targets", "Targets", files_only=True),
+    Column("tags", "Tags", wrap=True),
     Column("cores", "Cores", "number", sortable=True),
     Column("memory_gib", "Memory", "number", "GiB", 1, sortable=True),
     Column("sensors", "Sensors", wrap=True),
@@ -38,6 +43,14 @@ EVENT_COLUMNS = (
     Column("at", "When", "time", "UTC", primary=True),
     Column("event", "Event"),
     Column("message", "Message", wrap=True),
+)
+DATA_COLUMNS = (
+    Column("name", "Data set", primary=True),
+    Column("samples", "Samples", "number"),
+    Column("arrays", "Arrays", wrap=True),
+    Column("label_counts", "Of each class", wrap=True),
+    Column("weights", "Trained weights"),
+    Column("digest", "Digest", "code"),
 )
 HISTORY = 50
 STRIP = 60
@@ -62,6 +75,7 @@ def _row(entry: DeviceFacts) -> Row:
         "measurement_class": entry.measurement_class,
         "device_class": entry.device_class,
         "targets": ", ".join(entry.targets),
+        "tags": " ".join(entry.tags) or None,
         "cores": entry.cores,
         "memory_gib": entry.memory_bytes / (1 << 30),
         "sensors": ", ".join(entry.sensors) or None,
@@ -83,16 +97,20 @@ class DevicePage:
     strip: Figure | None
     history: Table
     runs: Table
+    own_data: Table
+    """Data sets that stay on it."""
     marks: tuple[DeviceMark, ...]
+    hold: Hold | None
+    """What keeps new work from it because its operators say so."""
 
 
-def device_page(session: Session, device_id: str) -> DevicePage | None:
+def device_page(session: Session, settings: Settings, device_id: str) -> DevicePage | None:
     """One device, or None when there is no such device."""
     now = time.time()
     found = queries.device(session, device_id, now)
     if found is None:
         return None
-    attempts = queries.attempts_of_device(session, device_id, STRIP)
+    attempts, row = queries.attempts_of_device(session, device_id, STRIP), session.get_one(Device, device_id)
     return DevicePage(
         device=found,
         chips=(state_chip(found.health), class_chip(found.measurement_class)),
@@ -101,7 +119,9 @@ def device_page(session: Session, device_id: str) -> DevicePage | None:
         strip=_strip(attempts),
         history=history_table(queries.device_history(session, device_id, HISTORY)),
         runs=run_table(queries.runs(session, RunFilter(device=device_id), 20), "Newest runs on it", short=True),
-        marks=tuple(marks_of(session, session.get_one(Device, device_id))),
+        own_data=_own_data(found),
+        marks=tuple(marks_of(session, row)) if is_own(session, row) else (),
+        hold=Calendar.read(session).hold(row, clock_s(settings, row)),
     )
 
 
@@ -113,6 +133,21 @@ def history_table(events: Sequence[EventFacts]) -> Table:
 def history_row(event: EventFacts) -> Row:
     """One line of a device's history."""
     return Row({"at": fmt.iso(event.at), "event": event.kind, "message": event.message or None})
+
+
+def _own_data(found: DeviceFacts) -> Table:
+    rows = [
+        Row({
+            "name": one["name"],
+            "samples": one["samples"],
+            "arrays": ", ".join(f"{each['name']} {each['dtype']} {each['shape']}" for each in one["arrays"]),
+            "label_counts": " ".join(map(str, one["label_counts"] or ())) or None,
+            "weights": "stay on it" if one.get("weights_stay") else "are sent",
+            "digest": one["digest"],
+        })
+        for one in found.own_datasets
+    ]  # fmt: skip
+    return table("own-data", "Data sets that stay on it", DATA_COLUMNS, rows)
 
 
 def _strip(attempts: Sequence[AttemptFacts]) -> Figure | None:
@@ -144,6 +179,7 @@ def _facts(found: DeviceFacts, now: float) -> tuple[Fact, ...]:
         Fact("Cores", str(found.cores)),
         Fact("Memory", fmt.size(found.memory_bytes)),
         Fact("Targets", ", ".join(found.targets)),
+        Fact("Tags", " ".join(found.tags) or "none"),
         Fact("Sensors", ", ".join(found.sensors) or "none"),
         Fact("Isolation", f"{found.isolation_level}: {level}"),
         Fact("Runner", found.runner or "none: runs natively"),

@@ -305,6 +305,7 @@ def _conditions(found: RunFacts) -> tuple[Fact, ...]:
         Fact("Cold load", fmt.ABSENT if cold is None else f"{fmt.number(cold / 1000, 1)} ms"),
         Fact("Transfer", fmt.duration(report.transfer_s)),
         Fact("Isolation level", str(report.isolation_level)),
+        *(Fact(f"Board's own limit, {name}", fmt.number(value)) for name, value in (report.own_limits or {}).items()),
         Fact("cgroup peak", fmt.size(report.memory.cgroup_peak_bytes), hint="Counts page cache"),
     )
 

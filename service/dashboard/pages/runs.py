@@ -10,7 +10,8 @@ from device_agents.wire import MODES
 from service.dashboard import addresses, queries
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import CLASSES, VERDICTS, Filter, Listing, choices
-from service.database.models import RUN_STATES
+from service.database.models import RUN_STATES, RunGroup
+from service.groups import service as groups
 from service.runs.filter import RunFilter
 
 PAGE_ROWS = 50
@@ -23,7 +24,7 @@ def runs_page(session: Session, chosen: RunFilter, before: str, sort: str) -> Li
     query = query_of(chosen)
     path = addresses.page("runs")
     return Listing(
-        table=run_table(shown, "Runs, newest first").sorted_by(sort),
+        table=run_table(shown, _caption(session, chosen)).sorted_by(sort),
         path=path,
         query=(*query, ("before", before)),
         filters=_filters(session, chosen),
@@ -32,12 +33,22 @@ def runs_page(session: Session, chosen: RunFilter, before: str, sort: str) -> Li
     )
 
 
+def _caption(session: Session, chosen: RunFilter) -> str:
+    """Of a request for many devices, how far it is."""
+    group = session.get(RunGroup, chosen.group) if chosen.group else None
+    if group is None:
+        return "Runs, newest first"
+    states = groups.view(session, group).states
+    said = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return f"Group {group.name or group.id}, a run on each of {sum(states.values())} devices: {said}"
+
+
 def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
     """The filter as query parameters, those in force only."""
     pairs: Sequence[tuple[str, str]] = (
         ("state", chosen.state), ("mode", chosen.mode), ("model", chosen.model), ("plan", chosen.plan),
         ("target", chosen.target), ("device", chosen.device), ("class", chosen.measurement_class),
-        ("verdict", chosen.verdict), ("bundle", chosen.bundle),
+        ("verdict", chosen.verdict), ("bundle", chosen.bundle), ("group", chosen.group),
     )  # fmt: skip
     return tuple(pair for pair in pairs if pair[1])
 
@@ -45,6 +56,7 @@ def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
 def _filters(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
     values = queries.bundle_values(session)
     return (
+        *([Filter("group", "Group", chosen.group, choices((chosen.group,)))] if chosen.group else []),
         Filter("state", "State", chosen.state, (("open", "open (any)"), *choices(RUN_STATES))),
         Filter("mode", "Mode", chosen.mode, choices(MODES)),
         Filter("model", "Model", chosen.model, choices(values["model"])),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from service.database.models.base import Base
 from service.database.models.bundles import Bundle
 from service.database.models.callers import ApiKey, DashboardLink, DashboardSession, IdempotencyRecord
+from service.database.models.checkpoints import Checkpoint
 from service.database.models.datasets import Dataset
 from service.database.models.devices import (
     DEVICE_STATES,
@@ -16,26 +17,47 @@ from service.database.models.devices import (
     DeviceCredential,
     DeviceEvent,
     EnrolmentToken,
+    EnrolmentUse,
     SigningKey,
     Strike,
+    UsedChallenge,
 )
 from service.database.models.events import Event, Outbox
 from service.database.models.jobs import JOB_STATES, OPEN_JOB_STATES, Job
+from service.database.models.lanes import Lane
+from service.database.models.maintenance import MaintenanceWindow
+from service.database.models.result_log import LoggedResult, LogNode
 from service.database.models.runs import (
     ATTEMPT_STATES,
+    IS_QUEUED,
     LIVE_ATTEMPT_STATES,
     OPEN_RUN_STATES,
     RUN_STATES,
     Attempt,
     Result,
     Run,
+    RunGroup,
 )
 from service.database.models.signs import SIGN_KINDS, SignOfLife
+from service.database.models.tenants import (
+    HOLDING_KINDS,
+    HOME,
+    Allowance,
+    AuditEntry,
+    Holding,
+    Organisation,
+    User,
+)
 from service.database.models.tunings import Tuning
+from service.database.models.uploads import UPLOAD_KINDS, FileUse, ListedFile, Upload
+from service.database.models.webhooks import DELIVERY_STATES, Webhook, WebhookDelivery
 
 __all__ = [
-    "ATTEMPT_STATES", "DEVICE_STATES", "JOB_STATES", "LIVE_ATTEMPT_STATES", "OPEN_JOB_STATES", "OPEN_RUN_STATES",
-    "RUN_STATES", "SIGN_KINDS", "ApiKey", "Attempt", "Base", "Bundle", "DashboardLink", "DashboardSession",
-    "Dataset", "Device", "DeviceCredential", "DeviceEvent", "EnrolmentToken", "Event", "IdempotencyRecord", "Job",
-    "Outbox", "Result", "Run", "SignOfLife", "SigningKey", "Strike", "Tuning",
+    "ATTEMPT_STATES", "DELIVERY_STATES", "DEVICE_STATES", "HOLDING_KINDS", "HOME", "IS_QUEUED", "JOB_STATES",
+    "LIVE_ATTEMPT_STATES", "OPEN_JOB_STATES", "OPEN_RUN_STATES", "RUN_STATES", "SIGN_KINDS", "UPLOAD_KINDS",
+    "Allowance", "ApiKey", "Attempt", "AuditEntry", "Base", "Bundle", "Checkpoint", "DashboardLink",
+    "DashboardSession", "Dataset", "Device", "DeviceCredential", "DeviceEvent", "EnrolmentToken", "EnrolmentUse",
+    "Event", "FileUse", "Holding", "IdempotencyRecord", "Job", "Lane", "ListedFile", "LogNode", "LoggedResult",
+    "MaintenanceWindow", "Organisation", "Outbox", "Result", "Run", "RunGroup", "SignOfLife", "SigningKey", "Strike",
+    "Tuning", "Upload", "UsedChallenge", "User", "Webhook", "WebhookDelivery",
 ]  # fmt: skip

@@ -12,21 +12,34 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.database.models.base import Base, Id, one_of
+from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
 
 class ApiKey(Base):
-    """A key of the public API. `role`: `operator` may also manage keys and devices."""
+    """A key of the public API: what it may do are its `scopes`, in its organisation.
+
+    `role` is what releases without scopes go by: `operator` for a key with the scope `operate`.
+    """
 
     __tablename__ = "api_keys"
     __table_args__ = (one_of("role", "role", ("user", "operator")),)
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("key"))
+    organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)
+    user_id: Mapped[str | None] = mapped_column(Id)
+    """Whose it is; null: a program's."""
     name: Mapped[str]
     role: Mapped[str] = mapped_column(String(20))
+    scopes: Mapped[str] = mapped_column(String(100), default="", server_default="")
+    """Words of `service/permissions.py`; empty: those of the role."""
     secret_hash: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[float] = mapped_column(default=time.time)
     revoked_at: Mapped[float | None]
+    expires_at: Mapped[float | None]
+    """From then on it is refused; null: never."""
+    last_used_at: Mapped[float | None]
+    """To the minute."""
 
 
 class DashboardLink(Base):

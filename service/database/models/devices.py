@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Boolean,
     ForeignKey,
@@ -14,10 +15,13 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    text,
+    true,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.database.models.base import Base, BigId, Id, one_of
+from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
 DEVICE_STATES = ("active", "quarantined", "removed")
@@ -30,6 +34,10 @@ class Device(Base):
     __table_args__ = (one_of("state", "state", DEVICE_STATES),)
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("dev"))
+    organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)
+    """Its owner, whose operators decide about it."""
+    is_shared: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
+    """Everybody's runs may come to it; else its owner's only."""
     name: Mapped[str]
     state: Mapped[str] = mapped_column(String(20), default="active")
     state_reason: Mapped[str] = mapped_column(Text, default="")
@@ -55,6 +63,8 @@ class Device(Base):
     """Attempts that failed because of the device, without a success between."""
     released_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """When an operator last said that it is mended: runs that failed on it before may come back."""
+    bound_targets: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    """What its enrolment token named: it may run these and no others. Null: any."""
     succeeded_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """When an attempt last succeeded on it."""
     canary_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
@@ -63,6 +73,13 @@ class Device(Base):
     """Canary runs in a row that were not right."""
     canary_off: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     """An operator wants none for it."""
+    drained_at: Mapped[float | None]
+    """Since when an operator wants nothing new on it; null: it takes work."""
+    drain_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
+    tags: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict, server_default=text("'{}'"))
+    """By key; a value may be empty. Operators set them."""
+    own_datasets: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list, server_default=text("'[]'"))
+    """Data sets that stay on it (`device_agents.wire.OwnDataset`): allowed by its operator, told of by its agent."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     last_seen_at: Mapped[float] = mapped_column(default=time.time)
 
@@ -94,16 +111,40 @@ class DeviceEvent(Base):
 
 
 class EnrolmentToken(Base):
-    """A one-time right to enrol a device, perhaps of one class only."""
+    """A right to enrol a device, or several, perhaps of one class or of some targets only."""
 
     __tablename__ = "enrolment_tokens"
 
     token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)
+    is_shared: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
+    """What the device that uses it becomes."""
+    id: Mapped[str | None] = mapped_column(Id, unique=True)
+    """How people name it; null: an older release made it."""
+    name: Mapped[str] = mapped_column(default="", server_default="")
     device_class: Mapped[str | None] = mapped_column(String(100))
     created_at: Mapped[float] = mapped_column(default=time.time)
     expires_at: Mapped[float]
     device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"))
-    """The device that used it."""
+    """The device that used it last."""
+    targets: Mapped[list[str] | None] = mapped_column(JSON)
+    """A device may run these only; null: any."""
+    max_uses: Mapped[int] = mapped_column(default=1, server_default="1")
+    uses: Mapped[int] = mapped_column(default=0, server_default="0")
+    revoked_at: Mapped[float | None]
+
+
+class EnrolmentUse(Base):
+    """A device that used a token."""
+
+    __tablename__ = "enrolment_uses"
+    __table_args__ = (UniqueConstraint("token_id", "device_id"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    token_id: Mapped[str] = mapped_column(Id)
+    organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)
+    device_id: Mapped[str] = mapped_column(Id, ForeignKey("devices.id"))
+    at: Mapped[float] = mapped_column(default=time.time)
 
 
 class DeviceCredential(Base):
@@ -115,6 +156,15 @@ class DeviceCredential(Base):
     device_id: Mapped[str] = mapped_column(Id, ForeignKey("devices.id"), index=True)
     session: Mapped[str] = mapped_column(String(100))
     expires_at: Mapped[float]
+
+
+class UsedChallenge(Base):
+    """A challenge that a device has answered: it is good once. Kept until it is too old to be answered."""
+
+    __tablename__ = "used_challenges"
+
+    challenge_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    expires_at: Mapped[float] = mapped_column(index=True)
 
 
 class SigningKey(Base):

@@ -16,6 +16,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.database.models.base import Base, Digest, Id, one_of
+from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
 JOB_STATES = ("queued", "compiling", "succeeded", "failed", "cancelled", "expired")
@@ -30,16 +31,18 @@ class Job(Base):
     __table_args__ = (
         one_of("state", "state", JOB_STATES),
         Index("ix_jobs_state_created_at", "state", "created_at"),
+        Index("ix_jobs_organisation_id_id", "organisation_id", "id"),
         Index("uq_jobs_current_request", "request_digest", unique=True, sqlite_where=_CURRENT_JOB,
               postgresql_where=_CURRENT_JOB),
     )  # fmt: skip
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("job"))
+    organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)
     api_key_id: Mapped[str] = mapped_column(Id, ForeignKey("api_keys.id"))
     state: Mapped[str] = mapped_column(String(20), default="queued")
     request_digest: Mapped[str] = mapped_column(Digest)
     model_name: Mapped[str]
-    model_digest: Mapped[str] = mapped_column(Digest)
+    model_digest: Mapped[str] = mapped_column(Digest, index=True)
     model_bytes: Mapped[int] = mapped_column(BigInteger)
     plan_name: Mapped[str]
     plan_digest: Mapped[str] = mapped_column(Digest)
@@ -67,6 +70,8 @@ class Job(Base):
     worker: Mapped[str | None] = mapped_column(String(200))
     """The worker process that has it: who finds that process dead gives the job back at once."""
     lease_expires_at: Mapped[float | None]
+    cpu_s: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """Processor time of all its compiles, as far as workers told."""
     cancel_requested: Mapped[bool] = mapped_column(Boolean, default=False)
     rung_at: Mapped[float] = mapped_column(default=time.time)
     """When its doorbell was last rung."""

@@ -20,6 +20,7 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     false,
+    literal_column,
     text,
     type_coerce,
 )
@@ -28,6 +29,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from device_agents.wire import LocalMode, ProtocolError, RunSettings, from_json, to_json
 from service.database.models.base import Base, Digest, Id, one_of
+from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
 RUN_STATES = ("queued", "leased", "running", "succeeded", "failed", "cancelled", "expired", "inconclusive")
@@ -35,6 +37,7 @@ ATTEMPT_STATES = ("leased", "running", "succeeded", "failed", "cancelled", "inco
 OPEN_RUN_STATES = ("queued", "leased", "running")
 LIVE_ATTEMPT_STATES = ("leased", "running")
 _LIVE_ATTEMPT = text("state IN ('leased', 'running')")
+_QUEUED_RUN = text("state = 'queued'")
 
 
 class RunSettingsColumn(TypeDecorator[RunSettings]):
@@ -69,9 +72,13 @@ class Run(Base):
     __table_args__ = (
         one_of("state", "state", RUN_STATES),
         Index("ix_runs_state_created_at", "state", "created_at"),
+        Index("ix_runs_organisation_id_id", "organisation_id", "id"),
+        Index("ix_runs_queue", "lane_id", "created_at", "id", sqlite_where=_QUEUED_RUN, postgresql_where=_QUEUED_RUN),
+        Index("ix_runs_queue_deadline", "queue_deadline_at", sqlite_where=_QUEUED_RUN, postgresql_where=_QUEUED_RUN),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("run"))
+    organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)
     api_key_id: Mapped[str] = mapped_column(Id, ForeignKey("api_keys.id"))
     state: Mapped[str] = mapped_column(String(20), default="queued")
     bundle_digest: Mapped[str] = mapped_column(Digest, ForeignKey("bundles.digest"), index=True)
@@ -79,16 +86,28 @@ class Run(Base):
     """The bundle's."""
     wanted_device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"))
     wanted_device_class: Mapped[str | None] = mapped_column(String(100))
+    wants: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """What else a device has to offer, a line for each (`service/runs/wants.py`)."""
+    own_data: Mapped[str | None] = mapped_column(String(63))
+    """In place of a data set: the name of one of the device's own."""
+    own_data_digest: Mapped[str | None] = mapped_column(Digest)
+    """That it must have, if the request said so."""
+    group_id: Mapped[str | None] = mapped_column(Id, ForeignKey("run_groups.id"), index=True)
+    """The request for many devices that it is a part of."""
     settings: Mapped[RunSettings] = mapped_column(RunSettingsColumn)
     """What its user set; lists filter by the mode in it."""
     dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"))
     validation_dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"))
     """What training is validated on; null: a share of the data set, or nothing."""
-    weights_digest: Mapped[str | None] = mapped_column(Digest)
+    weights_digest: Mapped[str | None] = mapped_column(Digest, index=True)
     """Starting weights; null: the bundle's."""
 
     is_canary: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     """The farm's own: it shows whether a quarantined device has been mended (`service/canary/`)."""
+
+    lane_id: Mapped[str | None] = mapped_column(Id)
+    """Which devices may take it (`service/lanes/`). Null: code without lanes queued it, and the sweeper will tell.
+    No foreign key: the id is a digest of what the run's other columns say, and each new run would pay for a check."""
 
     device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"), index=True)
     """The device of the newest attempt."""
@@ -136,6 +155,22 @@ class Run(Base):
         return mode
 
 
+IS_QUEUED: ColumnElement[bool] = Run.state == literal_column("'queued'")
+"""Over `Run`, with the value in the statement's text: an index of queued runs is not found through a bound value."""
+
+
+class RunGroup(Base):
+    """One request for many devices: a run for each."""
+
+    __tablename__ = "run_groups"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("grp"))
+    organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)
+    api_key_id: Mapped[str] = mapped_column(Id, ForeignKey("api_keys.id"))
+    name: Mapped[str] = mapped_column(default="")
+    created_at: Mapped[float] = mapped_column(default=time.time)
+
+
 class Attempt(Base):
     """One device's try at a run, owned by a fencing token. At most one live attempt per run and per device."""
 
@@ -159,11 +194,15 @@ class Attempt(Base):
     lease_expires_at: Mapped[float]
     deadline_at: Mapped[float]
     """End of its transfer and run clocks together."""
+    isolation_level: Mapped[int | None]
+    """What its device promised as it asked for work; null: of an older release."""
     next_sequence: Mapped[int] = mapped_column(default=1)
     """The lowest event that it has not sent."""
-    weights_digest: Mapped[str | None] = mapped_column(Digest)
+    weights_digest: Mapped[str | None] = mapped_column(Digest, index=True)
     """Weights that it uploaded."""
     weights_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    checkpoint_step: Mapped[int | None]
+    """Of the last checkpoint that it sent and that counted; null: it came no further than where it began."""
     cause: Mapped[str | None] = mapped_column(String(20))
     code: Mapped[str | None] = mapped_column(String(100))
     message: Mapped[str] = mapped_column(Text, default="")
@@ -182,7 +221,11 @@ class Result(Base):
     """The signed report of an attempt. `state`: `recorded` counts; `superseded` is evidence only."""
 
     __tablename__ = "results"
-    __table_args__ = (one_of("state", "state", ("recorded", "superseded")),)
+    __table_args__ = (
+        one_of("state", "state", ("recorded", "superseded")),
+        Index("ix_results_unlogged", "recorded_at", sqlite_where=text("log_index IS NULL"),
+              postgresql_where=text("log_index IS NULL")),
+    )  # fmt: skip
 
     attempt_id: Mapped[str] = mapped_column(Id, ForeignKey("attempts.id"), primary_key=True)
     run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"), index=True)
@@ -193,3 +236,5 @@ class Result(Base):
     """The DSSE envelope as received, so that anyone can verify the number later."""
     report: Mapped[dict[str, Any]]
     recorded_at: Mapped[float] = mapped_column(default=time.time)
+    log_index: Mapped[int | None] = mapped_column(BigInteger)
+    """Its place in the log of results; null: it is appended soon."""

@@ -12,6 +12,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.database.models.base import Base, Id
+from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
 
@@ -22,9 +23,11 @@ class Tuning(Base):
     """
 
     __tablename__ = "tunings"
-    __table_args__ = (UniqueConstraint("target", "version", "kernel", "threads"),)
+    __table_args__ = (UniqueConstraint("organisation_id", "target", "version", "kernel", "threads"),)
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("tun"))
+    organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)
+    """Whose measurements chose it: what others measure says what they build."""
     target: Mapped[str] = mapped_column(String(100))
     version: Mapped[str] = mapped_column(String(64))
     kernel: Mapped[str] = mapped_column(String(64))

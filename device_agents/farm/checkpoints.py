@@ -1,0 +1,104 @@
+"""Sends checkpoints of a run to the farm while it goes on: one at a time, and of those that wait only the newest."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from device_agents.errors import EnrolmentError, FarmError
+from device_agents.farm import retry
+from device_agents.farm.client import FarmClient
+from device_agents.wire import Past
+
+log = logging.getLogger("device_agents")
+CHUNK_BYTES = 1 << 20
+LAST_S = 20.0
+"""For the last one of a run that has to be given up here."""
+
+
+class CheckpointSender:
+    """The sender of one attempt. What cannot be sent is missed by nobody but a later attempt."""
+
+    def __init__(self, client: FarmClient, lease_token: str) -> None:
+        self._client = client
+        self._lease_token = lease_token
+        self._waiting: Path | None = None
+        self._is_over = False
+        self._is_refused = False
+        self._changed = threading.Condition()
+        self._give_up = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+
+    def __enter__(self) -> CheckpointSender:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(last=False)
+
+    def send(self, checkpoint: Path, past: Past) -> None:
+        """Take over a file, in place of one that still waits."""
+        with self._changed:
+            older, self._waiting = self._waiting, checkpoint
+            if self._is_over or self._is_refused:
+                older, self._waiting = checkpoint, None
+            self._changed.notify_all()
+        if older is not None:
+            older.unlink(missing_ok=True)
+
+    def end(self, *, last: bool) -> None:
+        """Nothing more will come. `last`: another attempt will want the newest, so it gets some time to leave."""
+        with self._changed:
+            self._is_over = True
+            if not last and self._waiting is not None:
+                self._waiting.unlink(missing_ok=True)
+                self._waiting = None
+            self._changed.notify_all()
+        if last:
+            self._thread.join(LAST_S)
+        self._give_up.set()
+        self._thread.join(LAST_S)
+
+    def _next(self) -> Path | None:
+        with self._changed:
+            while self._waiting is None and not self._is_over:
+                self._changed.wait()
+            path, self._waiting = self._waiting, None
+            return path
+
+    def _work(self) -> None:
+        path = self._next()
+        while path is not None:
+            try:
+                self._send(path)
+            except (FarmError, EnrolmentError, OSError) as error:
+                log.warning("a checkpoint was not sent: %s", error)
+                self._is_refused = isinstance(error, (EnrolmentError,)) or getattr(error, "status", 0) in (
+                    404,
+                    405,
+                    409,
+                )
+            finally:
+                path.unlink(missing_ok=True)
+            path = self._next()
+
+    def _send(self, path: Path) -> None:
+        digest = _digest(path)
+        retry.call(
+            retry.UPLOAD,
+            lambda: self._client.send_checkpoint(self._lease_token, path, digest),
+            sleep=self._give_up.wait,
+        )
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"

@@ -1,0 +1,28 @@
+"""The binary's stop-watch beside ours."""
+
+from __future__ import annotations
+
+import time
+
+from device_agents.job.step import Ending
+from device_agents.wire import ProtocolError
+
+CLOCK_SLACK = 1.05
+CLOCK_SLACK_US = 10_000.0
+"""The binary's stop-watch and ours differ by no more: its steps cannot take longer than its process has run."""
+
+
+def check_passed(us: float, started_s: float) -> None:
+    """That so much time has passed since the process was started. Raises: `ProtocolError`."""
+    passed_us = (time.monotonic() - started_s) * 1e6
+    if us > passed_us * CLOCK_SLACK + CLOCK_SLACK_US:
+        raise ProtocolError(
+            "step.us", f"steps of {us:,.0f} us together, in a process that has run for {passed_us:,.0f}"
+        )
+
+
+def load_us(ending: Ending | None) -> float | None:
+    """From the start of the process to its `start` event; None if one of them is not known."""
+    if ending is None or ending.launched_s is None or ending.started_s is None:
+        return None
+    return max(0.0, (ending.started_s - ending.launched_s) * 1e6)

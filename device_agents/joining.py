@@ -1,0 +1,63 @@
+"""How the agent becomes a device of its farm: by a token at first, by its own key ever after."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+
+from device_agents.errors import EnrolmentError
+from device_agents.farm import retry
+from device_agents.farm.client import FarmClient
+
+log = logging.getLogger("device_agents")
+TOKEN_VARIABLE = "POCKFARM_ENROL_TOKEN"
+HOW_TO_ENROL = f"put a one-time token of the farm into ${TOKEN_VARIABLE}, or into a file named by --enrol-token"
+
+
+def join_farm(client: FarmClient, token: str | None, stop: threading.Event) -> None:
+    """Enrol, or renew the credential of an enrolled device. Raises: `EnrolmentError`, `FarmError`."""
+    identity = client.state.identity()
+    if identity is not None:
+        if identity.server != client.server and token is None:
+            log.warning("enrolled at %s, now talking to %s", identity.server, client.server)
+        try:
+            retry.call(retry.LEASE, client.renew, sleep=stop.wait)
+            if client.trusts_farm():
+                return
+            if token is None:
+                log.warning("the farm signs with a key that this device does not know; %s", HOW_TO_ENROL)
+                return
+            log.warning("the farm signs with a new key; enrolling again")
+        except EnrolmentError:
+            if token is None:
+                raise
+            log.warning("the farm does not know this device any more; enrolling again")
+    if token is None:
+        raise EnrolmentError(f"this device is not enrolled; {HOW_TO_ENROL}")
+    one_time_token = token
+    enrolled = retry.call(retry.ENROL, lambda: client.enrol(one_time_token), sleep=stop.wait)
+    log.info("enrolled as device %s", enrolled.device_id)
+
+
+def read_token(option: str | None) -> str | None:
+    """The one-time token: from a file, from standard input (`-`), or from the environment, which then forgets it.
+
+    Never from the command line itself: every user of a machine can read that. Raises: `EnrolmentError`.
+    """
+    from_environment = os.environ.pop(TOKEN_VARIABLE, "").strip()
+    if option is None:
+        return from_environment or None
+    try:
+        if option == "-":
+            token = getpass.getpass("enrolment token: ") if sys.stdin.isatty() else sys.stdin.readline()
+        else:
+            token = Path(option).read_text()
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        # The option is not repeated: it may be the token.
+        why = error.strerror if isinstance(error, OSError) else "no text"
+        raise EnrolmentError(f"--enrol-token: that file cannot be read ({why}); {HOW_TO_ENROL}") from None
+    return token.strip() or None

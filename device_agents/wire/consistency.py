@@ -1,0 +1,77 @@
+"""Figures of one report that contradict each other, whatever device it is from. Standard library only.
+
+| figure | must be |
+|---|---|
+| `measurement.step_us` | the samples of its blocks, in order |
+| `measurement.median_us` | the median of the blocks' medians |
+| `measurement.mean_us`, `cv_within`, `cv_between`, `samples_per_second` | what the samples come to |
+| `measurement.p90_us`, `p99_us`, `interval_low_us`, `interval_high_us` | within the samples, the lower one first |
+| all samples together | the time that the binary's processes ran (`run_s`), at most |
+
+Who computed them as `bench-protocol/1` says passes; a float's last digits and another way to find a percentile do too.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+from device_agents.wire.codec import ProtocolError
+from device_agents.wire.report import Measurement, Report
+
+TOLERANCE = 0.01
+"""Relative."""
+CV_SLACK = 0.002
+"""Absolute: of variations, which are near zero."""
+CLOCK_SLACK = 1.05
+CLOCK_SLACK_S = 1.0
+"""Two stop-watches of one machine differ by no more."""
+
+
+def check_consistent(report: Report) -> None:
+    """Refuse a measurement that its own samples contradict. Raises: `ProtocolError` naming the field."""
+    measurement = report.measurement
+    if measurement is None:
+        return
+    samples = measurement.step_us
+    if not samples:
+        raise ProtocolError("measurement.step_us", "a measurement of no step")
+    blocks = [block.step_us for block in measurement.blocks if block.step_us] or [samples]
+    if tuple(us for block in blocks for us in block) != tuple(samples):
+        raise ProtocolError("measurement.step_us", "not the samples of its blocks")
+    _check_passed(samples, report.run_s)
+    _check_statistics(measurement, blocks)
+
+
+def _check_passed(samples: Sequence[float], run_s: float) -> None:
+    took_s = sum(samples) * 1e-6
+    if took_s > run_s * CLOCK_SLACK + CLOCK_SLACK_S:
+        message = f"{len(samples):,} steps of {took_s:,.1f} s together, in processes that ran for {run_s:,.1f} s"
+        raise ProtocolError("measurement.step_us", message)
+
+
+def _check_statistics(measurement: Measurement, blocks: Sequence[Sequence[float]]) -> None:
+    samples, medians = measurement.step_us, [statistics.median(block) for block in blocks]
+    median_us = statistics.median(medians)
+    _check_near("median_us", measurement.median_us, median_us)
+    _check_near("mean_us", measurement.mean_us, statistics.fmean(samples))
+    _check_near("samples_per_second", measurement.samples_per_second, measurement.batch / (median_us * 1e-6))
+    _check_near("cv_within", measurement.cv_within, statistics.median(map(variation, blocks)), CV_SLACK)
+    _check_near("cv_between", measurement.cv_between, variation(medians), CV_SLACK)
+    for low, high in (("interval_low_us", "interval_high_us"), ("p90_us", "p99_us")):
+        least, most = getattr(measurement, low), getattr(measurement, high)
+        bounds = min(samples) * (1 - TOLERANCE), max(samples) * (1 + TOLERANCE)
+        if not bounds[0] <= least <= most <= bounds[1]:
+            message = f"{least:,.6g} and {high} {most:,.6g}; the samples are {min(samples):,.6g} to {max(samples):,.6g}"
+            raise ProtocolError(f"measurement.{low}", message)
+
+
+def variation(values: Sequence[float]) -> float:
+    """Standard deviation over mean; 0 of fewer than two values."""
+    if len(values) < 2:
+        return 0.0
+    mean = statistics.fmean(values)
+    return statistics.stdev(values) / mean if mean > 0 else 0.0
+
+
+def _check_near(name: str, told: float, found: float, slack: float = 0.0) -> None:
+    if not abs(told - found) <= TOLERANCE * abs(found) + slack:
+        raise ProtocolError(f"measurement.{name}", f"{told:,.6g}, and its samples come to {found:,.6g}")

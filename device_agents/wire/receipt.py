@@ -1,0 +1,71 @@
+"""What a farm countersigns: the log of results, and the receipt of one, checked offline. Standard library only."""
+
+from dataclasses import dataclass, field
+from typing import Literal, Optional
+
+from device_agents.wire.codec import check, dumps
+from device_agents.wire.enrolment import ServerKey
+from device_agents.wire.envelope import Envelope
+from device_agents.wire.merkle import is_hash, leaf_hash
+from device_agents.wire.report import check_digest
+
+CHECKPOINT_TYPE = "application/vnd.pockfarm.checkpoint+json"
+"""DSSE payload type of `Checkpoint`, signed by the farm."""
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """One result, as the log has it: `leaf_hash(dumps(entry))`."""
+
+    index: int
+    """From 0, without gaps."""
+    run_id: str
+    attempt: int
+    device_id: str
+    device_key: str
+    """What the device enrolled with: Ed25519, raw 32 bytes, base64."""
+    report_digest: str
+    """Of the payload that the device signed."""
+    state: str
+    """`recorded`, or `superseded` (evidence only)."""
+    recorded_at: float
+
+    def __post_init__(self) -> None:
+        check_digest("report_digest", self.report_digest)
+        check(self.index >= 0, "index", "at least 0")
+
+    def leaf(self) -> str:
+        """Its leaf of the tree."""
+        return leaf_hash(dumps(self))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How long the log was, and what was in it."""
+
+    size: int
+    root_hash: str
+    at: float
+
+    def __post_init__(self) -> None:
+        check(self.size >= 0, "size", "at least 0")
+        check(is_hash(self.root_hash), "root_hash", "64 hex digits")
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """All that it takes to check a result without the farm, but for the key that one trusts."""
+
+    schema: Literal["pockfarm.receipt/1"]
+    entry: LogEntry
+    proof: tuple[str, ...]
+    """From the entry's leaf to the checkpoint's root (`merkle.includes`)."""
+    checkpoint: Envelope
+    report: Envelope
+    """As the device sent it."""
+    signing_key: ServerKey
+    """Signed the checkpoint."""
+    root: Optional[str] = field(default=None)
+    """The farm's root, raw public key, base64; null: it has none."""
+    key_list: Optional[Envelope] = field(default=None)
+    """Signed by the root; lists the signing key."""

@@ -1,0 +1,62 @@
+"""`pockfarm groups list | show | cancel`: requests for many devices."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pockfarm.commands.farm import connect, farm_command
+from pockfarm.table import NONE, figure, milliseconds, text_table
+from pockfarm.values import Json, optional_number, part, parts, text
+
+
+def add_groups(subparsers: argparse._SubParsersAction[Any]) -> None:
+    words = "follow requests for many devices (`pockfarm run --each`)"
+    command = subparsers.add_parser("groups", help=words, description=words)
+    actions = command.add_subparsers(metavar="ACTION", required=True)
+    farm_command(actions, "list", "list groups, the newest first", _list)
+    farm_command(actions, "show", "how far a group is, and what each device measured", _show).add_argument("group")
+    farm_command(actions, "cancel", "ask all runs of a group to stop", _cancel).add_argument("group")
+
+
+def _list(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        found = farm.groups()
+    rows = [(text(one, "id"), text(one, "name") or NONE, text(one, "created_at"), progress(one)) for one in found]
+    print(text_table(("group", "name", "since", "runs"), rows) if rows else "no groups yet")
+    return 0
+
+
+def progress(group: Json) -> str:
+    """`3 succeeded, 47 queued`."""
+    return ", ".join(f"{count} {state}" for state, count in sorted(part(group, "states").items())) or NONE
+
+
+def _show(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        group = farm.group(options.group)
+    names = part(group, "device_names")
+    rows = [_row(one, names) for one in parts(group, "runs")]
+    print(f"{text(group, 'id')}: {progress(group)}\n")
+    print(text_table(("device", "run", "state", "verdict", "step ms", "loss", "why"), rows))
+    return 0
+
+
+def _row(run: Json, names: Json) -> tuple[str, ...]:
+    summary, ending = part(run, "summary"), part(run, "ending")
+    return (
+        text(names, text(run, "wanted_device_id")),
+        text(run, "id"),
+        text(run, "state"),
+        text(summary, "verdict") or NONE,
+        milliseconds(optional_number(summary, "median_us")),
+        figure(optional_number(summary, "loss_last"), 4),
+        f"{text(ending, 'cause')}: {text(ending, 'code')}" if ending else "",
+    )
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        group = farm.cancel_group(options.group)
+    print(f"{text(group, 'id')}: {progress(group)}")
+    return 0

@@ -1,0 +1,158 @@
+"""`pockfarm org`, `key`, `user` and `audit`: who may use the farm, how much of it, and what they did."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from pockfarm.commands.farm import connect, farm_command
+from pockfarm.errors import UsageError
+from pockfarm.table import cell, text_table
+from pockfarm.values import Json, parts, text
+
+SCOPES = ("read", "submit", "operate", "admin")
+DAY_S = 86400.0
+
+
+def add_org(subparsers: argparse._SubParsersAction[Any]) -> None:
+    actions = _group(subparsers, "org", "show one's organisation; found, limit and close others (farm administrators)")
+    farm_command(actions, "show", "show one's own organisation: limits and use", _show_org)
+    farm_command(actions, "list", "list all organisations", _list_orgs)
+    add = farm_command(actions, "add", "found an organisation, and print its first key once", _add_org)
+    add.add_argument("name", metavar="NAME")
+    limit = farm_command(actions, "limit", "set quotas: NAME=NUMBER, NAME=unlimited or NAME=default", _limit_org)
+    limit.add_argument("organisation", metavar="ORGANISATION")
+    limit.add_argument("quota", metavar="QUOTA=LIMIT", nargs="+")
+    close = farm_command(actions, "close", "take none of its keys from now on", _close_org)
+    close.add_argument("organisation", metavar="ORGANISATION")
+
+
+def add_key(subparsers: argparse._SubParsersAction[Any]) -> None:
+    actions = _group(subparsers, "key", "API keys of one's organisation")
+    farm_command(actions, "list", "list keys, revoked ones too", _list_keys)
+    add = farm_command(actions, "add", "make a key, and print its secret once", _add_key)
+    add.add_argument("name", metavar="NAME")
+    add.add_argument("--scope", action="append", choices=SCOPES, help="may be repeated; else: read and submit")
+    add.add_argument("--user", metavar="USER", help="whose it is (id)")
+    add.add_argument("--days", type=float, metavar="N", help="it expires after so many days")
+    revoke = farm_command(actions, "revoke", "make a key useless", _revoke_key)
+    revoke.add_argument("key", metavar="KEY")
+
+
+def add_user(subparsers: argparse._SubParsersAction[Any]) -> None:
+    actions = _group(subparsers, "user", "people of one's organisation")
+    farm_command(actions, "list", "list people, removed ones too", _list_users)
+    farm_command(actions, "add", "add a person", _add_user).add_argument("name", metavar="NAME")
+    farm_command(actions, "remove", "take none of a person's keys", _remove_user).add_argument("user", metavar="USER")
+
+
+def add_audit(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = farm_command(subparsers, "audit", "list who did what in one's organisation, the newest first", _audit)
+    command.add_argument("--limit", type=int, default=50, metavar="N", help="entries, 200 at most")
+    for name in ("action", "outcome", "key", "user", "subject"):
+        command.add_argument(f"--{name}", help="only these")
+
+
+def _group(subparsers: argparse._SubParsersAction[Any], name: str, words: str) -> argparse._SubParsersAction[Any]:
+    command = subparsers.add_parser(name, help=words, description=words)
+    actions: argparse._SubParsersAction[Any] = command.add_subparsers(metavar="ACTION", required=True)
+    return actions
+
+
+def _print(rows: Sequence[Json], header: Sequence[str], none: str) -> int:
+    cells = [tuple(cell(row.get(name)) for name in header) for row in rows]
+    print(text_table(tuple(header), cells) if cells else none)
+    return 0
+
+
+def _show_org(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        found = farm.organisation()
+    print(f"{text(found, 'name')} ({text(found, 'id')})\n")
+    return _print(list(parts(found, "quotas")), ("name", "limit", "use", "words"), "no quotas")
+
+
+def _list_orgs(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        return _print(farm.organisations(), ("id", "name", "created_at", "closed_at"), "no organisations")
+
+
+def _add_org(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        made = farm.add_organisation(options.name)
+        key = farm.add_key("first administrator", organisation_id=text(made, "id"), role="operator")
+    print(f"organisation {text(made, 'id')}\nkey          {text(key, 'secret')}")
+    return 0
+
+
+def _limit_org(options: argparse.Namespace) -> int:
+    quotas: dict[str, float | str] = {}
+    for given in options.quota:
+        name, _, limit = given.partition("=")
+        quotas[name] = limit if limit in ("unlimited", "default") else _number(given, limit)
+    with connect(options) as farm:
+        found = farm.limit_organisation(options.organisation, quotas)
+    return _print(list(parts(found, "quotas")), ("name", "limit", "use", "words"), "no quotas")
+
+
+def _number(given: str, limit: str) -> float:
+    try:
+        return float(limit)
+    except ValueError:
+        raise UsageError(f"{given!r} is no quota; give NAME=NUMBER, NAME=unlimited or NAME=default") from None
+
+
+def _close_org(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        farm.close_organisation(options.organisation)
+    print(f"{options.organisation} is closed: none of its keys is taken")
+    return 0
+
+
+def _list_keys(options: argparse.Namespace) -> int:
+    header = ("id", "name", "scopes", "user_id", "created_at", "expires_at", "last_used_at", "revoked_at")
+    with connect(options) as farm:
+        return _print(farm.keys(), header, "no keys")
+
+
+def _add_key(options: argparse.Namespace) -> int:
+    about: dict[str, Any] = {"user": options.user} if options.user else {}
+    if options.days is not None:
+        about["lifetime_s"] = options.days * DAY_S
+    with connect(options) as farm:
+        made = farm.add_key(options.name, scopes=options.scope, **about)
+    print(f"key    {text(made, 'id')}\nsecret {text(made, 'secret')}")
+    return 0
+
+
+def _revoke_key(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        farm.revoke_key(options.key)
+    print(f"{options.key} is revoked")
+    return 0
+
+
+def _list_users(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        return _print(farm.users(), ("id", "name", "created_at", "removed_at"), "no users yet")
+
+
+def _add_user(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        print(text(farm.add_user(options.name), "id"))
+    return 0
+
+
+def _remove_user(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        farm.remove_user(options.user)
+    print(f"{options.user} is removed: none of their keys is taken")
+    return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    chosen = {name: getattr(options, name) for name in ("action", "outcome", "key", "user", "subject")}
+    header = ("at", "key_name", "user_name", "address", "action", "subject", "outcome", "status", "code")
+    with connect(options) as farm:
+        return _print(farm.audit(limit=options.limit, **chosen), header, "no entries")

@@ -1,0 +1,70 @@
+"""`pockfarm tokens add | list | show | revoke`: rights to enrol devices."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pockfarm.commands.farm import connect, farm_command
+from pockfarm.table import cell, text_table
+from pockfarm.values import Json, parts, text
+
+HEADER = ("id", "name", "device_class", "targets", "uses", "max_uses", "expires_at", "revoked_at")
+
+
+def add_tokens(subparsers: argparse._SubParsersAction[Any]) -> None:
+    words = "make, list and revoke enrolment tokens (operators)"
+    command = subparsers.add_parser("tokens", help=words, description=words)
+    actions = command.add_subparsers(metavar="ACTION", required=True)
+    add = farm_command(actions, "add", "make a token, and print its secret once", _add)
+    add.add_argument("--uses", type=int, default=1, metavar="N", help="how many devices may use it (default: 1)")
+    add.add_argument("--hours", type=float, metavar="H", help="how long it is good (default: 15 minutes)")
+    add.add_argument("--class", dest="device_class", metavar="NAME", help="only devices of this class")
+    add.add_argument("--target", action="append", metavar="T", help="only devices that run none but these")
+    add.add_argument("--name", default="", help="for people")
+    farm_command(actions, "list", "list tokens, the newest first", _list)
+    farm_command(actions, "show", "which devices used a token", _show).add_argument("token", metavar="TOKEN_ID")
+    words = "let no more devices in by a token"
+    farm_command(actions, "revoke", words, _revoke).add_argument("token", metavar="TOKEN_ID")
+
+
+def _add(options: argparse.Namespace) -> int:
+    limits = {
+        "uses": options.uses,
+        "lifetime_s": None if options.hours is None else options.hours * 3600,
+        "device_class": options.device_class,
+        "targets": options.target,
+        "name": options.name,
+    }
+    with connect(options) as farm:
+        made = farm.add_enrolment_token(**limits)
+    print(f"id     {text(made, 'id')}\ntoken  {text(made, 'token')}")
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        found = farm.enrolment_tokens()
+    print(text_table(HEADER, [_row(one) for one in found]) if found else "no enrolment tokens yet")
+    return 0
+
+
+def _row(one: Json) -> tuple[str, ...]:
+    return tuple(cell(one.get(name)) for name in HEADER)
+
+
+def _show(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        token = farm.enrolment_token(options.token)
+    print(text_table(HEADER, [_row(token)]))
+    header = ("at", "device_id", "name", "device_class", "state")
+    rows = [tuple(cell(one.get(name)) for name in header) for one in parts(token, "used_by")]
+    print("\n" + text_table(header, rows) if rows else "\nno device has used it")
+    return 0
+
+
+def _revoke(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        farm.revoke_enrolment_token(options.token)
+    print(f"{options.token} lets no more devices in")
+    return 0

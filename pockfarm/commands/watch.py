@@ -1,0 +1,48 @@
+"""`pockfarm watch RUN`: what happens in a run, as it happens: states, validations, what its device says."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+from pockfarm.commands.farm import connect, farm_command
+from pockfarm.values import Json, part
+
+
+def add_watch(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = farm_command(subparsers, "watch", "show what happens in a run until it ends", _watch)
+    command.add_argument("run", metavar="RUN")
+    command.add_argument("--steps", type=int, default=0, metavar="N", help="the loss of every N-th step too")
+
+
+def _watch(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        for line in lines(farm.follow(options.run), every=options.steps):
+            print(line, flush=True)
+        ended = farm.run(options.run)
+    return 0 if ended.state == "succeeded" else 1
+
+
+def lines(events: Iterable[Json], *, every: int = 0) -> Iterable[str]:
+    """A line for each event that people want to see; `every`: of steps too, each so many."""
+    for event in events:
+        line = _line(str(event.get("kind", "")), part(event, "body"), every)
+        if line:
+            yield f"{str(event.get('at', ''))[11:19]}  {line}"
+
+
+def _line(kind: str, body: Json, every: int) -> str:
+    if kind == "state":
+        reason = body.get("reason") or body.get("message") or body.get("name") or ""
+        return f"{body.get('state')}{f': {reason}' if reason else ''}"
+    if kind == "eval":
+        where = f" after step {body['step']:,}" if isinstance(body.get("step"), int) else ""
+        accuracy = body.get("accuracy")
+        told = f", accuracy {accuracy:.4f}" if isinstance(accuracy, (int, float)) else ""
+        return f"{body.get('message')}{where}: loss {body.get('loss')}{told}"
+    if kind == "step":
+        step = body.get("step")
+        is_due = every > 0 and isinstance(step, int) and step % every == 0
+        return f"step {step:,}: loss {body.get('loss')}" if is_due else ""
+    return str(body.get("message") or "") if kind in ("phase", "log", "cancel-requested") else ""

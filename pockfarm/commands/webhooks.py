@@ -1,0 +1,79 @@
+"""`pockfarm webhooks add | list | test | deliveries | remove`: who is told when jobs and runs end."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pockfarm.commands.farm import connect, farm_command
+from pockfarm.errors import Failed
+from pockfarm.table import NONE, cell, text_table
+from pockfarm.values import text
+
+EVENTS = ("job.ended", "run.ended")
+
+
+def add_webhooks(subparsers: argparse._SubParsersAction[Any]) -> None:
+    words = "be told at an address when jobs and runs end"
+    command = subparsers.add_parser("webhooks", help=words, description=words)
+    actions = command.add_subparsers(metavar="ACTION", required=True)
+    add = farm_command(actions, "add", "add an address, and print the secret of its signatures once", _add)
+    add.add_argument("url", metavar="URL")
+    add.add_argument("--event", action="append", choices=EVENTS, help="only this; may be repeated")
+    farm_command(actions, "list", "list one's webhooks, the newest first", _list)
+    for name, words, run in (
+        ("test", "send a webhook.test now, and say what came of it", _test),
+        ("deliveries", "list what a webhook was told, the newest first", _deliveries),
+        ("remove", "tell a webhook nothing more", _remove),
+    ):
+        farm_command(actions, name, words, run).add_argument("webhook", metavar="WEBHOOK")
+
+
+def _add(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        made = farm.add_webhook(options.url, events=options.event or EVENTS)
+    print(f"webhook {text(made, 'id')}\nsecret  {text(made, 'secret')}")
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        found = farm.webhooks()
+    rows = [
+        (
+            text(one, "id"),
+            text(one, "url"),
+            cell(one.get("events")),
+            cell(one.get("failures")),
+            text(one, "removed_because") or NONE,
+        )
+        for one in found
+    ]
+    print(text_table(("webhook", "url", "events", "failed in a row", "removed"), rows) if rows else "no webhooks yet")
+    return 0
+
+
+def _test(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        sent = farm.test_webhook(options.webhook)
+    if text(sent, "state") == "delivered":
+        print("delivered")
+        return 0
+    print(f"failed: {text(sent, 'error')}")
+    return Failed.exit_code
+
+
+def _deliveries(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        found = farm.webhook_deliveries(options.webhook)
+    header = ("id", "created_at", "event", "subject", "state", "attempts", "error")
+    rows = [tuple(cell(one.get(name)) for name in header) for one in found]
+    print(text_table(header, rows) if rows else "nothing was told yet")
+    return 0
+
+
+def _remove(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        farm.remove_webhook(options.webhook)
+    print(f"{options.webhook} is told nothing more")
+    return 0

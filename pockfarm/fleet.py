@@ -1,0 +1,110 @@
+"""What operators of many boards ask of a farm, and webhooks: a part of `pockfarm.client.Farm`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from pockfarm.answers import json_of
+from pockfarm.values import Json, parts
+
+
+class Fleet(ABC):
+    """Devices one by one, maintenance, enrolment tokens, webhooks."""
+
+    @abstractmethod
+    def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
+        """A JSON object of the farm's."""
+
+    @abstractmethod
+    def _send(self, method: str, path: str, *, json_body: object = None) -> httpx.Response:
+        """The farm's answer to a request, which is no refusal."""
+
+    def device(self, device_id: str) -> Json:
+        """All that the farm knows of a device: its history, what it works on, what keeps new work from it."""
+        return self._get(f"/devices/{device_id}")
+
+    def drain(self, device_id: str, reason: str = "") -> Json:
+        """Let a device finish what it has, and give it nothing new; `device(id)["working_on"]` says when it is done."""
+        return json_of(self._send("POST", f"/devices/{device_id}/drain", json_body={"reason": reason}))
+
+    def resume(self, device_id: str) -> Json:
+        """Give a drained device work again."""
+        return json_of(self._send("POST", f"/devices/{device_id}/resume"))
+
+    def tag(self, device_id: str, given: Mapping[str, str], remove: Sequence[str] = ()) -> Json:
+        """Set tags of a device (a value may be empty), and take others away."""
+        body = {"set": dict(given), "remove": list(remove)}
+        return json_of(self._send("POST", f"/devices/{device_id}/tags", json_body=body))
+
+    def start_group(self, bundle_digest: str, *, count: int | None = None, **asked: Any) -> Json:
+        """A run on every device that may take it, or on `count` of them, each once. `asked`: fields of
+        `POST /run-groups`: mode, steps, device_class, where, dataset, name..."""
+        body = {"bundle": bundle_digest, **({} if count is None else {"count": count}), **asked}
+        return json_of(self._send("POST", "/run-groups", json_body=body))
+
+    def group(self, group_id: str) -> Json:
+        """A group with its runs."""
+        return self._get(f"/run-groups/{group_id}")
+
+    def groups(self) -> list[Json]:
+        """Groups, the newest first."""
+        return list(parts(self._get("/run-groups"), "items"))
+
+    def cancel_group(self, group_id: str) -> Json:
+        """Ask all of its runs to stop."""
+        return json_of(self._send("POST", f"/run-groups/{group_id}/cancel"))
+
+    def add_maintenance(self, starts_at: str, ends_at: str, **about: Any) -> Json:
+        """Plan a time without new work (RFC 3339 with its zone); `about`: device or device_class, weekly, reason."""
+        body = {"starts_at": starts_at, "ends_at": ends_at, **about}
+        return json_of(self._send("POST", "/maintenance", json_body=body))
+
+    def maintenance(self) -> list[Json]:
+        """Maintenance windows, the newest first."""
+        return list(parts(self._get("/maintenance"), "items"))
+
+    def remove_maintenance(self, window_id: str) -> Json:
+        return json_of(self._send("DELETE", f"/maintenance/{window_id}"))
+
+    def add_enrolment_token(self, **limits: Any) -> Json:
+        """A right to enrol devices; its `token` is in this answer only. `limits`: uses, lifetime_s, device_class,
+        targets, name."""
+        return json_of(self._send("POST", "/devices/enrolment-tokens", json_body=limits))
+
+    def enrolment_tokens(self) -> list[Json]:
+        """Enrolment tokens, the newest first."""
+        return list(parts(self._get("/devices/enrolment-tokens"), "items"))
+
+    def enrolment_token(self, token_id: str) -> Json:
+        """One token, and which devices used it."""
+        return self._get(f"/devices/enrolment-tokens/{token_id}")
+
+    def revoke_enrolment_token(self, token_id: str) -> Json:
+        """Let no more devices in by it."""
+        return json_of(self._send("DELETE", f"/devices/enrolment-tokens/{token_id}"))
+
+    # Webhooks
+
+    def add_webhook(self, url: str, *, events: Sequence[str] = ("job.ended", "run.ended")) -> Json:
+        """Be told at `url` when one's jobs and runs end; its `secret` is in this answer only (`verify_webhook`)."""
+        return json_of(self._send("POST", "/webhooks", json_body={"url": url, "events": list(events)}))
+
+    def webhooks(self) -> list[Json]:
+        """One's webhooks, the newest first."""
+        return list(parts(self._get("/webhooks"), "items"))
+
+    def test_webhook(self, webhook_id: str) -> Json:
+        """Send a `webhook.test` now: the delivery, whose `state` and `error` say what came of it."""
+        return json_of(self._send("POST", f"/webhooks/{webhook_id}/test"))
+
+    def webhook_deliveries(self, webhook_id: str) -> list[Json]:
+        """What a webhook was told lately, the newest first."""
+        return list(parts(self._get(f"/webhooks/{webhook_id}/deliveries"), "items"))
+
+    def remove_webhook(self, webhook_id: str) -> Json:
+        """Tell it nothing more."""
+        return json_of(self._send("DELETE", f"/webhooks/{webhook_id}"))

@@ -1,0 +1,39 @@
+"""What a caller gives: the thing itself, or the file that holds it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import BinaryIO
+
+from pockfarm.errors import UsageError
+
+
+def opened(source: bytes | Path) -> BinaryIO:
+    """A stream of it. Raises: UsageError."""
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    try:
+        return source.open("rb")
+    except OSError as problem:
+        raise UsageError(f"{source}: {problem.strerror}") from None
+
+
+def bytes_of(source: bytes | Path) -> bytes:
+    """All of it. Raises: UsageError."""
+    if isinstance(source, bytes):
+        return source
+    try:
+        return source.read_bytes()
+    except OSError as problem:
+        raise UsageError(f"{source}: {problem.strerror}") from None
+
+
+def text_of(source: str | Path) -> str:
+    """The text, or that of the file. Raises: UsageError."""
+    if isinstance(source, str):
+        return source
+    try:
+        return bytes_of(source).decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{source}: not UTF-8 text") from None

@@ -1,0 +1,80 @@
+"""What administrators ask of a farm: keys, people, organisations, the audit log; a part of `pockfarm.client.Farm`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from pockfarm.answers import json_of
+from pockfarm.values import Json, parts
+
+
+class Tenants(ABC):
+    """One's own organisation, and, for the farm's administrators, all of them."""
+
+    @abstractmethod
+    def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
+        """A JSON object of the farm's."""
+
+    @abstractmethod
+    def _send(self, method: str, path: str, *, json_body: object = None) -> httpx.Response:
+        """The farm's answer to a request, which is no refusal."""
+
+    def _list(self, path: str) -> list[Json]:
+        return list(parts({"items": self._send("GET", path).json()}, "items"))
+
+    def organisation(self) -> Json:
+        """One's own organisation, with its quotas and what it uses of them."""
+        return self._get("/organisation")
+
+    def organisations(self) -> list[Json]:
+        """Every organisation (the farm's administrators), the newest first."""
+        return self._list("/organisations")
+
+    def add_organisation(self, name: str) -> Json:
+        """A new organisation (the farm's administrators)."""
+        return json_of(self._send("POST", "/organisations", json_body={"name": name}))
+
+    def limit_organisation(self, organisation_id: str, quotas: Mapping[str, float | str]) -> Json:
+        """Set quotas: a number, `unlimited`, or `default` (the farm's administrators)."""
+        body = {"quotas": dict(quotas)}
+        return json_of(self._send("PATCH", f"/organisations/{organisation_id}", json_body=body))
+
+    def close_organisation(self, organisation_id: str) -> Json:
+        """Take none of its keys from now on (the farm's administrators)."""
+        return json_of(self._send("POST", f"/organisations/{organisation_id}/close"))
+
+    def add_key(
+        self, name: str, *, scopes: Sequence[str] | None = None, organisation_id: str | None = None, **about: Any
+    ) -> Json:
+        """A new key; its `secret` is in this answer only. `about`: user, lifetime_s, role."""
+        path = "/keys" if organisation_id is None else f"/organisations/{organisation_id}/keys"
+        body = {"name": name, **({} if scopes is None else {"scopes": list(scopes)}), **about}
+        return json_of(self._send("POST", path, json_body=body))
+
+    def keys(self) -> list[Json]:
+        """Every key of one's organisation, revoked ones too."""
+        return self._list("/keys")
+
+    def revoke_key(self, key_id: str) -> Json:
+        """Make a key useless from now on."""
+        return json_of(self._send("DELETE", f"/keys/{key_id}"))
+
+    def add_user(self, name: str) -> Json:
+        """A new person of one's organisation."""
+        return json_of(self._send("POST", "/users", json_body={"name": name}))
+
+    def users(self) -> list[Json]:
+        """Every person of one's organisation, removed ones too."""
+        return self._list("/users")
+
+    def remove_user(self, user_id: str) -> Json:
+        """Take none of a person's keys from now on."""
+        return json_of(self._send("DELETE", f"/users/{user_id}"))
+
+    def audit(self, *, limit: int = 50, **chosen: str | None) -> list[Json]:
+        """Who did what, the newest first; `chosen`: action, outcome, key, user, subject."""
+        return list(parts(self._get("/audit", {"limit": limit, **chosen}), "items"))

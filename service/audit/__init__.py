@@ -1,0 +1,1 @@
+"""Who did what in an organisation, on what, and what came of it."""

@@ -1,0 +1,103 @@
+"""Writes an entry for every request of a known caller that may change something, refused ones too.
+
+The entry is in the database before the answer leaves: who was told that something is done can look it up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.database.engine import Database
+from service.database.models import AuditEntry
+from service.identifiers import clean_text
+from service.keys.service import Principal
+from service.problems import SECRET_PARAMETERS
+
+LOG = logging.getLogger(__name__)
+READING = ("GET", "HEAD", "OPTIONS")
+MOST_BODY_BYTES = 64 << 10
+"""Of an answer that is looked into for the id of what was made."""
+CALLER = "principal"
+"""In a request's state."""
+
+
+class RecordRequests:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, database: Database) -> None:
+        self._app = app
+        self._database = database
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and hold its answer back until it is recorded."""
+        if scope["type"] != "http" or scope["method"] in READING:
+            await self._app(scope, receive, send)
+            return
+        state: dict[str, Any] = scope.setdefault("state", {})
+        begun: list[Message] = []
+
+        async def recorded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                begun.append(message)
+                return
+            if begun:
+                start = begun.pop()
+                caller = state.get(CALLER)
+                if isinstance(caller, Principal):
+                    rows = entries(scope, caller, start, message.get("body", b""))
+                    await run_in_threadpool(self._write, rows)
+                await send(start)
+            await send(message)
+
+        await self._app(scope, receive, recorded)
+
+    def _write(self, rows: list[AuditEntry]) -> None:
+        try:
+            with self._database.transaction() as session:
+                session.add_all(rows)
+        except Exception:  # whatever a driver raises: what was done is done, and the log has the rest
+            told = [(row.organisation_id, row.key_id, row.action, row.subject, row.status) for row in rows]
+            LOG.exception("audit entries could not be written: %s", told)
+
+
+def entries(scope: Scope, caller: Principal, start: Message, body: bytes) -> list[AuditEntry]:
+    """What is recorded of an answered request: for the caller's organisation, and for one that it acted upon."""
+    status: int = start["status"]
+    said = _json(body)
+    named = [value for name, value in scope.get("path_params", {}).items() if name not in SECRET_PARAMETERS]
+    route = getattr(scope.get("route"), "path", scope["path"])
+    fields: dict[str, Any] = {
+        "address": clean_text(str((scope.get("client") or ("",))[0]), 100),
+        "action": clean_text(f"{scope['method']} {route}"),
+        "subject": clean_text(" ".join(map(str, named)) or _made(said)),
+        "outcome": "done" if status < 400 else "refused" if status < 500 else "failed",
+        "status": status,
+        "code": clean_text(str(said.get("code", "")), 100) if status >= 400 else "",
+        "detail": clean_text(str(said.get("detail", "")), 1000) if status >= 400 else "",
+    }
+    mine = AuditEntry(organisation_id=caller.organisation_id, key_id=caller.key_id, user_id=caller.user_id, **fields)
+    other = scope.get("path_params", {}).get("organisation_id")
+    if other is None or other == caller.organisation_id or status >= 400:
+        return [mine]
+    told = fields | {"detail": "by the farm's administrators", "address": ""}
+    return [mine, AuditEntry(organisation_id=other, key_id=None, user_id=None, **told)]
+
+
+def _json(body: bytes) -> Mapping[str, Any]:
+    if len(body) > MOST_BODY_BYTES:
+        return {}
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _made(said: Mapping[str, Any]) -> str:
+    return str(said.get("id") or said.get("digest") or "")

@@ -1,0 +1,34 @@
+"""Lanes of the queue."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import Boolean, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.database.models.base import Base, Id
+
+
+class Lane(Base):
+    """Runs that exactly the same devices may take (`service/lanes/key.py`). Its id is a digest of the other columns.
+
+    Rows are written once and stay: there are as many as there are kinds of wishes, not as there are runs.
+    """
+
+    __tablename__ = "lanes"
+    __table_args__ = (Index("ix_lanes_device_id_target", "device_id", "target", "device_class"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    organisation_id: Mapped[str] = mapped_column(Id)
+    """Whose runs they are."""
+    target: Mapped[str] = mapped_column(String(100))
+    features: Mapped[list[str]]
+    """That a device must have."""
+    device_class: Mapped[str] = mapped_column(String(100))
+    """Empty: of any class; as `device_id`."""
+    device_id: Mapped[str] = mapped_column(Id)
+    is_canary: Mapped[bool] = mapped_column(Boolean)
+    wants: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """What else a device must offer (`service/runs/wants.py`), a line for each."""
+    created_at: Mapped[float] = mapped_column(default=time.time)

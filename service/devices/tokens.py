@@ -1,0 +1,150 @@
+"""Enrolment tokens: for one board or many, for all or some, until a time; who used them, and how they end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Select, delete, select
+from sqlalchemy.orm import Session
+
+from device_agents.wire import DeviceDescription
+from service.database.models import HOME, Device, EnrolmentToken, EnrolmentUse
+from service.database.paging import newest_first
+from service.database.scope import organisation_of
+from service.devices.schemas import EnrolmentTokenCreate
+from service.identifiers import clean_text, new_id, new_secret, secret_hash
+from service.problems import Forbidden, Invalid, NotFound
+from service.settings import Settings
+
+FORGET_AFTER_S = 90 * 86400.0
+HINT = "make another with POST /devices/enrolment-tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A new token: its secret leaves this file once."""
+
+    row: EnrolmentToken
+    secret: str
+
+
+def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> Made:
+    """A new token. Raises: Invalid (it would live too long), Forbidden (shared, of another's)."""
+    usual_s, most_s = settings.enrolment_token_s, settings.enrolment_token_most_s
+    lifetime_s = usual_s if body.lifetime_s is None else body.lifetime_s
+    if lifetime_s > max(most_s, usual_s):
+        raise Invalid("enrol.lifetime", f"{lifetime_s:.0f} s, a token of this farm lives for {most_s:.0f} at most",
+                      where="lifetime_s", hint="ask for less, or set POCKFARM_ENROLMENT_TOKEN_MOST_S")  # fmt: skip
+    is_home = organisation_of(session) == HOME
+    if body.shared and not is_home:
+        raise Forbidden("device.shared", "only the farm's own devices are shared with everybody", where="shared",
+                        hint="leave `shared` out: the device is your organisation's")  # fmt: skip
+    secret = new_secret()
+    row = EnrolmentToken(
+        is_shared=is_home if body.shared is None else body.shared,
+        token_hash=secret_hash(secret), id=new_id("tok"), name=clean_text(body.name), device_class=body.device_class,
+        targets=list(body.targets) if body.targets else None, max_uses=body.uses,
+        expires_at=time.time() + lifetime_s,
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    return Made(row, secret)
+
+
+def admit(session: Session, secret: str, description: DeviceDescription) -> EnrolmentToken:
+    """The token, held, if it is good for a device of this kind. Raises: Forbidden."""
+    token = session.scalar(
+        select(EnrolmentToken).where(EnrolmentToken.token_hash == secret_hash(secret)).with_for_update()
+    )
+    if token is None or token.expires_at < time.time():
+        raise Forbidden("enrol.token", "this enrolment token is unknown or has expired", hint=HINT)
+    if token.revoked_at is not None:
+        raise Forbidden("enrol.token", "this enrolment token was revoked", hint=HINT)
+    said = description.device_class
+    if token.device_class not in (None, said):
+        raise Forbidden(
+            "enrol.device-class",
+            f"this token is for devices of class {token.device_class}, and this device is a {said}",
+            where="device_class",
+            hint=f"make a token for {said} (or, without --device-class, for any), or, if the board was recognised "
+            f"wrongly, start its agent with --class {token.device_class}",
+        )
+    check_targets(token.targets, description, code="enrol.targets")
+    return token
+
+
+def check_targets(bound: Sequence[str] | None, description: DeviceDescription, *, code: str) -> None:
+    """That a device says to run nothing but what its token named. Raises: Forbidden."""
+    beyond = sorted(set(description.targets) - set(bound)) if bound else []
+    if beyond:
+        raise Forbidden(code, f"this token is for devices that run {', '.join(bound or ())}, and "
+                        f"this device says that it runs {', '.join(beyond)} too"[:1000], where="targets",
+                        hint="make a token that names these targets too, and enrol with it")  # fmt: skip
+
+
+def use(session: Session, token: EnrolmentToken, device: Device) -> None:
+    """Count the device, once, and bind it to the token's targets. Raises: Forbidden if the token is used up."""
+    if token.device_id == device.id or session.scalar(_uses(token, device.id)) is not None:
+        return  # the answer to its first try was lost
+    if _used(token) >= token.max_uses:
+        times = "before" if token.max_uses == 1 else f"{token.max_uses} times, as often as it may be"
+        raise Forbidden("enrol.token", f"this enrolment token was used {times}", hint=HINT)
+    token.uses, token.device_id = _used(token) + 1, device.id
+    device.bound_targets = token.targets
+    if token.id is not None:
+        session.add(EnrolmentUse(token_id=token.id, device_id=device.id, organisation_id=token.organisation_id))
+
+
+def _used(token: EnrolmentToken) -> int:
+    """An older release, which may serve beside this one, counts no uses; it only writes who used it."""
+    return max(token.uses, 1 if token.device_id is not None else 0)
+
+
+def _uses(token: EnrolmentToken, device_id: str) -> Select[int]:
+    return select(EnrolmentUse.id).where(EnrolmentUse.token_id == token.id, EnrolmentUse.device_id == device_id)
+
+
+def listed(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequence[EnrolmentToken], str | None]:
+    """A page of tokens, the newest first; those of older releases have no id, and are not shown."""
+    query = select(EnrolmentToken).where(EnrolmentToken.id.is_not(None))
+    return newest_first(session, query, EnrolmentToken.id, limit=limit, cursor=cursor)  # type: ignore[arg-type]
+
+
+def find(session: Session, token_id: str) -> EnrolmentToken:
+    """The token of that id (which is no secret). Raises: NotFound."""
+    token = session.scalar(select(EnrolmentToken).where(EnrolmentToken.id == token_id))
+    if token is None:
+        raise NotFound("enrol.token-unknown", f"no enrolment token {token_id!r:.60}",
+                       hint="GET /devices/enrolment-tokens lists them")  # fmt: skip
+    return token
+
+
+def users(session: Session, token: EnrolmentToken) -> list[tuple[EnrolmentUse, Device]]:
+    """The devices that used it, the first one first."""
+    query = select(EnrolmentUse, Device).join(Device, Device.id == EnrolmentUse.device_id)
+    rows = session.execute(query.where(EnrolmentUse.token_id == token.id).order_by(EnrolmentUse.id))
+    return [(made, device) for made, device in rows]
+
+
+def revoke(session: Session, token_id: str) -> EnrolmentToken:
+    """Let no more devices in by it; those that are stay. Raises: NotFound."""
+    token = find(session, token_id)
+    if token.revoked_at is None:
+        token.revoked_at = time.time()
+    return token
+
+
+def is_to_be_forgotten(session: Session) -> bool:
+    """Whether `forget` has something to do: a look that blocks nobody."""
+    old = select(EnrolmentToken.token_hash).where(EnrolmentToken.expires_at < time.time() - FORGET_AFTER_S)
+    return session.scalar(old.limit(1)) is not None
+
+
+def forget(session: Session) -> None:
+    """Delete tokens that ran out a season ago, and who used them; the devices' histories name them for ever."""
+    before = time.time() - FORGET_AFTER_S
+    old = select(EnrolmentToken.id).where(EnrolmentToken.expires_at < before, EnrolmentToken.id.is_not(None))
+    session.execute(delete(EnrolmentUse).where(EnrolmentUse.token_id.in_(old)))
+    session.execute(delete(EnrolmentToken).where(EnrolmentToken.expires_at < before))

@@ -1,0 +1,1 @@
+"""Stored files that nothing refers to any more are removed; what is referred to, never."""

@@ -1,0 +1,1 @@
+"""Groups: one request for many devices, a run for each."""

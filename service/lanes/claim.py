@@ -1,0 +1,89 @@
+"""The claim: a device looks at the head of each lane that it fits, and takes the one whose turn it is.
+
+A look reads one index entry per lane, whatever waits there and elsewhere. Runs that the device is not to have (it has
+failed on them) are passed over one by one within the index, so they hide nothing that comes after them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy.orm import Session
+
+from service.database.models import HOME, IS_QUEUED, Lane, Run
+from service.lanes.key import Taker, lanes_of
+from service.quotas.shares import Share
+
+NO_SHARES: Mapping[str, Share] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Seeker:
+    """A device that wants work, as far as it decides which."""
+
+    taker: Taker
+    is_welcome: bool
+    """False: quarantined, drained, in (or right before) maintenance, or isolated less than the farm asks."""
+    untried: ColumnElement[bool]
+    """Over `Run`: it has not failed on this device."""
+    only_canary: bool
+    """Strikes quarantine it: it may show that it works again, and nothing else."""
+
+    def fits(self, lane: Lane) -> bool:
+        """Whether it may take the runs of the lane, those aside that it has tried."""
+        if self.only_canary and not lane.is_canary:
+            return False
+        return self.taker.may_take(lane)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first run of a lane that a device may have."""
+
+    lane_id: str
+    run_id: str
+    created_at: float
+    organisation_id: str = HOME
+
+
+def heads(session: Session, seeker: Seeker) -> list[Head]:
+    """The heads of the lanes that the device fits, in no order; lanes with nothing for it are left out."""
+    head = _first(Lane.id, seeker).with_only_columns(Run.id).scalar_subquery()
+    rows = session.execute(lanes_of([seeker.taker]).with_only_columns(Lane, head)).all()
+    found = {run_id: lane for lane, run_id in rows if run_id is not None and seeker.fits(lane)}
+    if not found:
+        return []
+    times = session.execute(select(Run.id, Run.created_at).where(Run.id.in_(found)))
+    return [Head(found[run_id].id, run_id, created_at, found[run_id].organisation_id) for run_id, created_at in times]
+
+
+def in_turn(found: Iterable[Head], shares: Mapping[str, Share] = NO_SHARES) -> Sequence[Head]:
+    """Whose turn it is: the organisation with the fewest runs on devices, then the one that was served longest ago; of
+    one organisation the oldest first, over all lanes. Organisations that may have no more are left out."""
+
+    def turn(head: Head) -> tuple[int, float, float, str]:
+        share = shares.get(head.organisation_id, Share())
+        return share.live, share.served_at, head.created_at, head.run_id
+
+    return sorted((head for head in found if not shares.get(head.organisation_id, Share()).is_full), key=turn)
+
+
+def take(session: Session, seeker: Seeker, lane_id: str) -> Run | None:
+    """The first run of the lane that the device may have and nobody else is taking, its row held; None: there is none.
+
+    Its state is as it was: the caller moves it.
+    """
+    return session.scalar(_first(lane_id, seeker).with_for_update(skip_locked=True))
+
+
+def _first(lane_id: object, seeker: Seeker) -> Select[Run]:
+    is_untried = or_(Run.attempts == 0, seeker.untried)
+    return (
+        select(Run)
+        .where(Run.lane_id == lane_id, IS_QUEUED, Run.queue_deadline_at > time.time(), is_untried)
+        .order_by(Run.created_at, Run.id)
+        .limit(1)
+    )

@@ -1,0 +1,76 @@
+"""Whether a device may begin something new now, as far as its operators go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from service.database.models import Device, MaintenanceWindow
+from service.database.scope import EVERYONES
+from service.maintenance.windows import Times, first_touched
+
+DRAINED: Final = "drained"
+MAINTENANCE: Final = "maintenance"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What keeps new work from a device, and until when, if that is known."""
+
+    code: Literal["drained", "maintenance"]
+    says: str
+    until: float | None = None
+
+
+class Calendar:
+    """The maintenance windows that are not over, read once."""
+
+    def __init__(self, windows: Sequence[MaintenanceWindow]) -> None:
+        self._windows = windows
+
+    @classmethod
+    def read(cls, session: Session) -> Calendar:
+        """All of them: there are few."""
+        is_open = or_(MaintenanceWindow.every_s.is_not(None), MaintenanceWindow.ends_at > time.time())
+        return cls(session.scalars(select(MaintenanceWindow).where(is_open), execution_options=EVERYONES).all())
+
+    def hold(self, device: Device, needed_s: float) -> Hold | None:
+        """What keeps the device from work that may take `needed_s`; None if nothing does."""
+        if device.drained_at is not None:
+            return Hold(DRAINED, f"is drained: {device.drain_reason or 'an operator said so'}")
+        now = time.time()
+        mine = {_times(one): one for one in self._windows if _is_about(one, device)}
+        touched = first_touched(mine, now, now + needed_s)
+        if touched is None:
+            return None
+        starts_at, ends_at, times = touched
+        why = f": {mine[times].reason}" if mine[times].reason else ""
+        if starts_at <= now:
+            return Hold(MAINTENANCE, f"is in maintenance for {_spoken(ends_at - now)} more{why}", ends_at)
+        said = f"has maintenance in {_spoken(starts_at - now)}, and a run may take {_spoken(needed_s)}{why}"
+        return Hold(MAINTENANCE, said, ends_at)
+
+
+def _times(window: MaintenanceWindow) -> Times:
+    return Times(window.starts_at, window.ends_at, window.every_s)
+
+
+def _is_about(window: MaintenanceWindow, device: Device) -> bool:
+    """An organisation's windows are about its own devices."""
+    if window.organisation_id != device.organisation_id:
+        return False
+    if window.device_id is not None:
+        return window.device_id == device.id
+    return window.device_class in (None, device.device_class)
+
+
+def _spoken(seconds: float) -> str:
+    minutes = max(1, round(seconds / 60))
+    if minutes < 120:
+        return f"{minutes} minute{'' if minutes == 1 else 's'}"
+    return f"{round(minutes / 60)} hours"

@@ -1,0 +1,81 @@
+"""Organisations in the database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.database.models import HOME, Organisation
+from service.identifiers import clean_text
+from service.organisations.schemas import QuotaView
+from service.problems import Conflict, NotFound
+from service.quotas.limits import QUOTAS, QuotaName, limit_of
+from service.settings import Settings
+
+
+def create(session: Session, name: str) -> Organisation:
+    """A new organisation. Raises: Conflict for a name that is taken."""
+    organisation = Organisation(name=_free(session, name))
+    session.add(organisation)
+    session.flush()
+    return organisation
+
+
+def _free(session: Session, name: str) -> str:
+    cleaned = clean_text(name)
+    if session.scalar(select(Organisation.id).where(Organisation.name == cleaned)) is not None:
+        raise Conflict("organisation.name", f"there is an organisation {cleaned!r:.100} already", where="name",
+                       hint="GET /organisations lists them")  # fmt: skip
+    return cleaned
+
+
+def newest(session: Session) -> list[Organisation]:
+    """Every organisation, closed ones too, the newest first."""
+    return list(session.scalars(select(Organisation).order_by(Organisation.id.desc())))
+
+
+def find(session: Session, organisation_id: str) -> Organisation:
+    """The organisation. Raises: NotFound."""
+    organisation = session.scalar(select(Organisation).where(Organisation.id == organisation_id))
+    if organisation is None:
+        raise NotFound("organisation.unknown", f"no organisation {organisation_id!r:.60}",
+                       hint="GET /organisations lists them")  # fmt: skip
+    return organisation
+
+
+def rename(session: Session, organisation: Organisation, name: str) -> None:
+    """Raises: Conflict."""
+    if clean_text(name) != organisation.name:
+        organisation.name = _free(session, name)
+
+
+def set_quotas(organisation: Organisation, changes: Mapping[QuotaName, float | str]) -> None:
+    """Set limits of its own: a number, `unlimited`, or `default` (the farm's for all)."""
+    own = dict(organisation.quotas)
+    for name, limit in changes.items():
+        if limit == "default":
+            own.pop(name, None)
+        else:
+            own[name] = None if limit == "unlimited" else limit
+    organisation.quotas = own
+
+
+def quotas_shown(session: Session, settings: Settings, organisation: Organisation) -> list[QuotaView]:
+    """Its limits, and what it uses of each."""
+    return [
+        QuotaView(name=quota.name, words=quota.words, limit=limit_of(settings, organisation.quotas, quota.name),
+                  use=None if quota.name == "cost_per_minute" else quota.count(session, organisation.id))
+        for quota in QUOTAS
+    ]  # fmt: skip
+
+
+def close(session: Session, organisation_id: str) -> Organisation:
+    """None of its keys is taken from now on; what it began goes on. Raises: NotFound, Conflict (the home one)."""
+    organisation = find(session, organisation_id)
+    if organisation.id == HOME:
+        raise Conflict("organisation.home", "the farm's own organisation stays open", hint="revoke its keys instead")
+    organisation.closed_at = organisation.closed_at or time.time()
+    return organisation

@@ -1,0 +1,1 @@
+"""What an organisation may have and do at once, and how fast."""

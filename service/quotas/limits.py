@@ -1,0 +1,165 @@
+"""Quotas: one record each, with what counts against it. No limit is the default; `home` has none unless one is set.
+
+A limit is an organisation's own (`PATCH /organisations/{id}`) or the farm's for all (`POCKFARM_QUOTA_<NAME>`).
+Whoever is about to use some of a quota that has a limit holds the organisation's row: limits hold to the unit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.database.models import (
+    LIVE_ATTEMPT_STATES,
+    OPEN_JOB_STATES,
+    OPEN_RUN_STATES,
+    ApiKey,
+    Attempt,
+    Device,
+    Holding,
+    Job,
+    Organisation,
+    Run,
+    Upload,
+)
+from service.database.scope import EVERYONES, organisation_of
+from service.problems import Forbidden, Problem, TooMany
+from service.settings import Settings
+
+QuotaName = Literal[
+    "open_jobs", "open_runs", "running_attempts", "storage_bytes", "compile_cpu_s_per_day", "devices", "keys",
+    "open_uploads", "cost_per_minute",
+]  # fmt: skip
+DAY_S = 86400.0
+RETRY_AFTER_S = 30
+HINT = "whoever runs the farm can raise it (PATCH /organisations/{id}, quotas); GET /organisation shows limits and use"
+Count = Callable[[Session, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A limit on something that an organisation uses."""
+
+    name: QuotaName
+    words: str
+    """What is counted, in words: `the organisation has 5 {words}`."""
+    count: Count
+    passes: bool
+    """Use falls by waiting: 429 then, else 403."""
+    step: str = "wait until some have ended, or cancel them"
+
+
+def _open_jobs(session: Session, organisation_id: str) -> float:
+    query = select(func.count()).where(Job.organisation_id == organisation_id, Job.state.in_(OPEN_JOB_STATES))
+    return session.scalar(query, execution_options=dict(EVERYONES)) or 0
+
+
+def _open_runs(session: Session, organisation_id: str) -> float:
+    query = select(func.count()).where(Run.organisation_id == organisation_id, Run.state.in_(OPEN_RUN_STATES))
+    return session.scalar(query, execution_options=dict(EVERYONES)) or 0
+
+
+def running_attempts(session: Session, organisation_id: str) -> float:
+    """Attempts that devices hold now."""
+    live = select(func.count()).select_from(Attempt).join(Run, Run.id == Attempt.run_id)
+    query = live.where(Attempt.state.in_(LIVE_ATTEMPT_STATES), Run.organisation_id == organisation_id)
+    return session.scalar(query, execution_options=dict(EVERYONES)) or 0
+
+
+def _storage_bytes(session: Session, organisation_id: str) -> float:
+    query = select(func.sum(Holding.size_bytes)).where(Holding.organisation_id == organisation_id)
+    return float(session.scalar(query, execution_options=dict(EVERYONES)) or 0)
+
+
+def _compile_cpu_s(session: Session, organisation_id: str) -> float:
+    query = select(func.sum(Job.cpu_s)).where(Job.organisation_id == organisation_id)
+    newest = query.where(Job.created_at > time.time() - DAY_S)
+    return float(session.scalar(newest, execution_options=dict(EVERYONES)) or 0)
+
+
+def _devices(session: Session, organisation_id: str) -> float:
+    query = select(func.count()).where(Device.organisation_id == organisation_id, Device.state != "removed")
+    return session.scalar(query, execution_options=dict(EVERYONES)) or 0
+
+
+def _keys(session: Session, organisation_id: str) -> float:
+    fresh = ApiKey.expires_at.is_(None) | (ApiKey.expires_at > time.time())
+    query = select(func.count()).where(ApiKey.organisation_id == organisation_id, ApiKey.revoked_at.is_(None), fresh)
+    return session.scalar(query, execution_options=dict(EVERYONES)) or 0
+
+
+def _open_uploads(session: Session, organisation_id: str) -> float:
+    mine = (Upload.organisation_id == organisation_id, Upload.finished_at.is_(None), Upload.expires_at > time.time())
+    return session.scalar(select(func.count()).where(*mine), execution_options=dict(EVERYONES)) or 0
+
+
+QUOTAS: tuple[Quota, ...] = (
+    Quota("open_jobs", "jobs that have not ended", _open_jobs, passes=True),
+    Quota("open_runs", "runs that have not ended", _open_runs, passes=True),
+    Quota("running_attempts", "runs on devices at once", running_attempts, passes=True),
+    Quota("storage_bytes", "bytes of files", _storage_bytes, passes=False, step="ask for more room"),
+    Quota("compile_cpu_s_per_day", "seconds of processor time of compiles that were sent within a day", _compile_cpu_s,
+          passes=True, step="send it again tomorrow"),
+    Quota("devices", "devices", _devices, passes=False, step="remove one"),
+    Quota("keys", "keys that are good", _keys, passes=False, step="revoke one"),
+    Quota("open_uploads", "uploads that are not finished", _open_uploads, passes=True,
+          step="finish or delete some of them"),
+    Quota("cost_per_minute", "units of requests a minute", lambda _session, _organisation: 0.0, passes=True),
+)  # fmt: skip
+BY_NAME: Mapping[QuotaName, Quota] = {quota.name: quota for quota in QUOTAS}
+
+
+def limit_of(settings: Settings, own: Mapping[str, float | None], name: QuotaName) -> float | None:
+    """The limit of an organisation with these quotas of its own; None: there is none."""
+    if name in own:
+        return own[name]
+    default: float | None = getattr(settings, f"quota_{name}")
+    return default
+
+
+def quotas_of(session: Session, organisation_id: str) -> dict[str, float | None]:
+    """An organisation's own limits."""
+    query = select(Organisation.quotas).where(Organisation.id == organisation_id)
+    return dict(session.scalar(query, execution_options=dict(EVERYONES)) or {})
+
+
+def check(
+    session: Session, settings: Settings, name: QuotaName, *, more: float = 1, organisation_id: str | None = None
+) -> None:
+    """That the organisation (the session's, if none is given) may use so much more. Raises: TooMany, Forbidden."""
+    whose = organisation_id or organisation_of(session)
+    limit, use = _standing(session, settings, name, whose)
+    if limit is not None and use + more > limit:
+        raise exceeded(name, limit=limit, use=use)
+
+
+def has_room(session: Session, settings: Settings, name: QuotaName, *, organisation_id: str) -> bool:
+    """Whether the organisation may use one more."""
+    limit, use = _standing(session, settings, name, organisation_id)
+    return limit is None or use + 1 <= limit
+
+
+def _standing(session: Session, settings: Settings, name: QuotaName, whose: str) -> tuple[float | None, float]:
+    """Limit and use, the organisation's row held; without a limit nothing is counted."""
+    limit = limit_of(settings, quotas_of(session, whose), name)
+    if limit is None:
+        return None, 0.0
+    held = select(Organisation.id).where(Organisation.id == whose).with_for_update()
+    session.execute(held, execution_options=dict(EVERYONES))
+    return limit, BY_NAME[name].count(session, whose)
+
+
+def exceeded(name: QuotaName, *, limit: float, use: float, retry_after_s: int = RETRY_AFTER_S) -> Problem:
+    """The refusal of who is at a limit."""
+    quota = BY_NAME[name]
+    extra = {"quota": name, "limit": limit, "use": use}
+    said = f"the organisation has {use:,.0f} {quota.words}, the limit is {limit:,.0f}"
+    hint, where = f"{quota.step}; {HINT}", f"quotas.{name}"
+    if quota.passes:
+        return TooMany(f"quota.{name}", said, where=where, hint=hint, retry_after_s=retry_after_s, extra=extra)
+    return Forbidden(f"quota.{name}", said, where=where, hint=hint, cause="limits", extra=extra)

@@ -1,0 +1,161 @@
+"""Checkpoints of unfinished runs: what an attempt sends while it trains, and what the next one goes on from.
+
+One per run, the newest. It comes from a board, which is not trusted: here its size, its key, its step and its form are
+looked at, in the binary that loads it every tensor. A board could as well report a wrong result; whoever reads a result
+finds in it after which step the last attempt took over, and in the run's history from whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from device_agents.wire import (
+    CHECKPOINT_VERSION,
+    Past,
+    ProtocolError,
+    RunSettings,
+    check_state,
+    checkpoint_key,
+    most_checkpoint_bytes,
+    read_past,
+)
+from service.database.models import Attempt, Bundle, Checkpoint, Device, Run
+from service.events import service as events
+from service.problems import Invalid, NotFound
+from service.storage import Storage, StoredFile
+
+MOST_TRIES = 2
+"""Attempts that may begin from the same checkpoint and come no further: then it is as likely to blame as they are."""
+_WEIGHTS = "weights.safetensors"
+
+
+def can_go_on(manifest: Mapping[str, Any]) -> bool:
+    """Whether the bundle's binary leaves checkpoints, and goes on from one."""
+    return manifest.get("checkpoints") == CHECKPOINT_VERSION
+
+
+def check_asked(settings: RunSettings, manifest: Mapping[str, Any]) -> None:
+    """That a run that asks for checkpoints can have them. Raises: Invalid."""
+    if settings.checkpoint_s is not None and not can_go_on(manifest):
+        raise Invalid("run.checkpoints", "the bundle was built before there were checkpoints of unfinished runs",
+                      where="checkpoint_s", hint="compile the model again; or leave this out: each attempt of the run "
+                      "then starts from the first step")  # fmt: skip
+
+
+def key_of(run: Run) -> str:
+    """What checkpoints of this run are made with, and of no other that differs in a number."""
+    return checkpoint_key(
+        run.settings, bundle=run.bundle_digest, dataset=run.dataset_digest,
+        validation_dataset=run.validation_dataset_digest, weights=run.weights_digest,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """What a checkpoint is measured against, read before its file is."""
+
+    run_id: str
+    attempt: int
+    device_id: str
+    key: str
+    steps: int
+    most_bytes: int
+
+
+def sender_of(run: Run, attempt: Attempt, bundle: Bundle) -> Sender:
+    """Raises: Invalid for a run that has no checkpoints."""
+    if run.mode != "train" or run.own_data is not None or not can_go_on(bundle.manifest):
+        raise Invalid("checkpoint.none", "runs of this kind have no checkpoints", where="checkpoint", cause="device")
+    files = bundle.manifest.get("files")
+    entry = files.get(_WEIGHTS) if isinstance(files, dict) else None
+    weights_bytes = entry.get("bytes") if isinstance(entry, dict) else None
+    most = most_checkpoint_bytes(weights_bytes if isinstance(weights_bytes, int) else bundle.size_bytes)
+    return Sender(run.id, attempt.n, attempt.device_id, key_of(run), run.settings.steps, most)
+
+
+def look_at(storage: Storage, stored: StoredFile, sender: Sender) -> Past:
+    """What a stored checkpoint says of the steps before it. Raises: Invalid (`checkpoint.invalid`)."""
+    try:
+        if stored.size_bytes > sender.most_bytes:
+            raise ProtocolError("", f"{stored.size_bytes:,} bytes, at most {sender.most_bytes:,} are expected")
+        with storage.local(stored.digest) as path, path.open("rb") as file:
+            return _checked(file, sender)
+    except ProtocolError as error:
+        raise Invalid("checkpoint.invalid", f"not a checkpoint of this attempt: {error}"[:1000], where="checkpoint",
+                      cause="device", hint="go on without it") from None  # fmt: skip
+
+
+def _checked(file: IO[bytes], sender: Sender) -> Past:
+    past, state_bytes = read_past(file)
+    for name, told, wanted in (
+        ("key", past.key, sender.key), ("run_id", past.run_id, sender.run_id),
+        ("attempt", past.attempt, sender.attempt), ("device_id", past.device_id, sender.device_id),
+    ):  # fmt: skip
+        if told != wanted:
+            raise ProtocolError(name, f"{told!r:.90}, expected {wanted!r:.90}")
+    if past.step >= sender.steps:
+        raise ProtocolError("step", f"{past.step:,} of {sender.steps:,}: nothing is left to do")
+    check_state(file, state_bytes, past)
+    return past
+
+
+def take(session: Session, run: Run, attempt: Attempt, stored: StoredFile, past: Past) -> bool:
+    """Make it the run's checkpoint, unless the run has a later one. The caller holds the run's row."""
+    known = session.get(Checkpoint, run.id)
+    if known is not None and known.step >= past.step:
+        return False
+    if known is None:
+        known = Checkpoint(run_id=run.id)
+        session.add(known)
+    known.attempt_id, known.step, known.tries = attempt.id, past.step, 0
+    known.digest, known.size_bytes = stored.digest, stored.size_bytes
+    attempt.checkpoint_step = past.step
+    return True
+
+
+def of_run(session: Session, run: Run) -> Checkpoint:
+    """Raises: NotFound."""
+    known = session.get(Checkpoint, run.id)
+    if known is None:
+        raise NotFound("attempt.no-file", "the run starts from the first step")
+    return known
+
+
+def hand_out(session: Session, run: Run, storage: Storage, attempt: Attempt) -> Checkpoint | None:
+    """From where a new attempt goes on; None: from the first step. The caller holds the run's row."""
+    known = session.get(Checkpoint, run.id)
+    if known is None:
+        return None
+    source = session.get_one(Attempt, known.attempt_id)
+    name = session.get_one(Device, source.device_id).name
+    told = f"step {known.step:,} (checkpoint of attempt {source.n}, on {name})"
+    reason = ""
+    if known.tries >= MOST_TRIES:
+        reason = f"{known.tries} attempts came no further from there"
+    elif storage.size(known.digest) is None:
+        reason = "its file is not in the farm's storage any more"
+    if reason:
+        events.add(session, run.id, "log", message=f"starts from the first step instead of {told}: {reason}",
+                   attempt=attempt.n)  # fmt: skip
+        drop(session, run)
+        return None
+    known.tries += 1
+    run.steps_done = known.step
+    events.add(session, run.id, "log", message=f"goes on from {told}", attempt=attempt.n)
+    return known
+
+
+def distrust(session: Session, run: Run, attempt: Attempt) -> None:
+    """Nobody goes on from what an attempt has left whose other words cannot be true."""
+    own = delete(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.attempt_id == attempt.id)
+    session.execute(own)
+
+
+def drop(session: Session, run: Run) -> None:
+    """The run has ended, or nothing shall go on from what it has."""
+    session.execute(delete(Checkpoint).where(Checkpoint.run_id == run.id))

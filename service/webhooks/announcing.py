@@ -1,0 +1,27 @@
+"""Writes down, in the transaction in which a job or run ends, whom to tell of it."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.database.models import Job, Run, Webhook, WebhookDelivery
+
+JOB_ENDED, RUN_ENDED, TEST = "job.ended", "run.ended", "webhook.test"
+EVENTS = (JOB_ENDED, RUN_ENDED)
+"""That one can ask for; `TEST` comes to all that are tested."""
+
+
+def announce_end(session: Session, row: Job | Run) -> None:
+    """Queue a delivery to each webhook of the row's owner that asks for it. The farm's own runs have nobody to tell."""
+    if isinstance(row, Run) and row.is_canary:
+        return
+    event = RUN_ENDED if isinstance(row, Run) else JOB_ENDED
+    mine = select(Webhook.id, Webhook.events).where(
+        Webhook.organisation_id == row.organisation_id, Webhook.removed_at.is_(None)
+    )
+    for webhook_id, events in session.execute(mine):
+        if event in events:
+            session.add(
+                WebhookDelivery(webhook_id=webhook_id, organisation_id=row.organisation_id, event=event, subject=row.id)
+            )

@@ -1,0 +1,201 @@
+"""Sends what is to be told: any number of processes may, each delivery being claimed by one conditional UPDATE.
+
+A delivery comes at least once: a process that dies while it sends has its deliveries sent again, under the same
+`webhook-id`. Attempts: `len(PAUSES_S) + 1`, over about a day. An address that fails rests as a whole, so that one that
+never answers does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from service.database.models import Job, Run, Webhook, WebhookDelivery
+from service.farm import Farm
+from service.holdings import service as holdings
+from service.jobs.schemas import job_view
+from service.runs.schemas import run_view
+from service.schemas import utc_text
+from service.webhooks.addresses import networks
+from service.webhooks.announcing import TEST
+from service.webhooks.sending import TIMEOUT_S, Outcome, send
+
+LOG = logging.getLogger(__name__)
+PAUSES_S = (5.0, 30.0, 120.0, 600.0, 3600.0, 4 * 3600.0, 16 * 3600.0)
+CLAIM_S = 4 * TIMEOUT_S
+"""Another process takes a delivery over after so long; sending takes `TIMEOUT_S`, and asking for a name some more."""
+SENDERS = 4
+BATCH = 40
+LOOK_S = 1.0
+MOST_REST_S = 300.0
+FORGET_AFTER_S = 30 * 86400.0
+GONE = 410
+"""What an address answers that wants no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A claimed delivery, read whole, so that no transaction is open while it is sent."""
+
+    id: str
+    webhook_id: str
+    url: str
+    secret: str
+    body: bytes
+
+
+def due(session: Session) -> list[tuple[str, str]]:
+    """(delivery, webhook) of what is to be sent now, the longest waiting first."""
+    now = time.time()
+    query = (
+        select(WebhookDelivery.id, WebhookDelivery.webhook_id)
+        .join(Webhook, Webhook.id == WebhookDelivery.webhook_id)
+        .where(WebhookDelivery.next_at <= now, Webhook.resting_until <= now)
+        .order_by(WebhookDelivery.next_at)
+        .limit(BATCH)
+    )
+    return [(row.id, row.webhook_id) for row in session.execute(query)]
+
+
+def claim(session: Session, delivery_id: str, *, now: float) -> Parcel | None:
+    """Take a delivery that is due at `now`; None if another process has it, or it is over."""
+    query = (
+        update(WebhookDelivery)
+        .where(WebhookDelivery.id == delivery_id, WebhookDelivery.next_at <= now)
+        .values(next_at=time.time() + CLAIM_S, attempts=WebhookDelivery.attempts + 1)
+        .returning(WebhookDelivery.id)
+    )
+    if session.scalar(query) is None:
+        return None
+    delivery = session.get_one(WebhookDelivery, delivery_id)
+    webhook = session.get_one(Webhook, delivery.webhook_id)
+    body = _body(session, delivery)
+    if webhook.removed_at is not None or body is None:
+        _end(delivery, "failed", "the webhook was removed" if body is not None else "what it tells of was deleted")
+        return None
+    return Parcel(delivery.id, webhook.id, webhook.url, webhook.secret, body)
+
+
+def _body(session: Session, delivery: WebhookDelivery) -> bytes | None:
+    """The same bytes each time: what has ended does not change any more."""
+    if delivery.event == TEST:
+        told, at = {"id": delivery.subject}, delivery.created_at
+        return _encoded(delivery.event, at, told)
+    run, job = session.get(Run, delivery.subject), session.get(Job, delivery.subject)
+    if run is not None:
+        held = holdings.find(session, ["bundle"], run.bundle_digest, organisation_id=run.organisation_id)
+        if held is None:
+            return None
+        told = run_view(run, held).model_dump(mode="json")
+        return _encoded(delivery.event, run.finished_at or delivery.created_at, told)
+    if job is not None:
+        return _encoded(delivery.event, job.finished_at or delivery.created_at, job_view(job).model_dump(mode="json"))
+    return None
+
+
+def _encoded(event: str, at: float, told: Mapping[str, object]) -> bytes:
+    body = {"type": event, "timestamp": utc_text(at), "data": told}
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+
+
+def record(session: Session, parcel: Parcel, outcome: Outcome) -> WebhookDelivery:
+    """What came of an attempt: over, or again after a pause; and whether the address rests."""
+    webhook = session.scalars(select(Webhook).where(Webhook.id == parcel.webhook_id).with_for_update()).one()
+    delivery = session.get_one(WebhookDelivery, parcel.id)
+    delivery.status = outcome.status
+    if outcome.is_taken:
+        webhook.failures, webhook.resting_until = 0, 0.0
+        _end(delivery, "delivered", "")
+        return delivery
+    webhook.failures += 1
+    webhook.resting_until = time.time() + min(MOST_REST_S, PAUSES_S[0] * 2 ** min(webhook.failures - 1, 10))
+    if outcome.status == GONE and webhook.removed_at is None:
+        webhook.removed_at, webhook.removed_because = time.time(), "its address answered 410 Gone"
+    if outcome.status == GONE or delivery.event == TEST or delivery.attempts > len(PAUSES_S):
+        _end(delivery, "failed", outcome.error)
+    else:
+        delivery.error, delivery.next_at = outcome.error, time.time() + PAUSES_S[delivery.attempts - 1]
+    return delivery
+
+
+def _end(delivery: WebhookDelivery, state: str, error: str) -> None:
+    delivery.state, delivery.error, delivery.next_at, delivery.finished_at = state, error, None, time.time()
+
+
+def deliver(farm: Farm, delivery_id: str) -> WebhookDelivery | None:
+    """Send one delivery now and record what came of it; None if it is not this process's to send."""
+    with farm.database.transaction() as session:
+        parcel = claim(session, delivery_id, now=time.time())
+    if parcel is None:
+        return None
+    allowed = networks(farm.settings.webhook_networks)
+    outcome = send(parcel.url, parcel.secret, parcel.id, parcel.body, allowed)
+    with farm.database.transaction() as session:
+        return record(session, parcel, outcome)
+
+
+def forget_deliveries(farm: Farm) -> None:
+    """Delete the log of deliveries that have been over for a month."""
+    before = time.time() - FORGET_AFTER_S
+    with farm.database.read() as session:
+        old = list(session.scalars(select(WebhookDelivery.id).where(WebhookDelivery.finished_at < before).limit(500)))
+    if old:
+        with farm.database.transaction() as session:
+            session.execute(delete(WebhookDelivery).where(WebhookDelivery.id.in_(old)))
+
+
+class Courier:
+    """A thread that looks for deliveries, and a few that send; one at a time to each webhook."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = farm
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._under_way: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+
+    def start(self) -> None:
+        """Begin, unless the settings turn sweeping off: then deliveries are made by hand."""
+        if self._farm.settings.sweep_s > 0:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Take nothing new; what is under way ends within its time-out, or is sent again by another process."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=TIMEOUT_S + 5)
+
+    def _run(self) -> None:
+        with ThreadPoolExecutor(SENDERS, thread_name_prefix="courier") as senders:
+            while not self._stopping.wait(LOOK_S):
+                try:
+                    self._look(senders)
+                except Exception:
+                    LOG.exception("could not look for webhook deliveries")
+
+    def _look(self, senders: ThreadPoolExecutor) -> None:
+        with self._farm.database.read() as session:
+            found = due(session)
+        for delivery_id, webhook_id in found:
+            with self._lock:
+                if webhook_id in self._under_way or len(self._under_way) >= SENDERS:
+                    continue
+                self._under_way.add(webhook_id)
+            senders.submit(self._send, delivery_id, webhook_id)
+
+    def _send(self, delivery_id: str, webhook_id: str) -> None:
+        try:
+            deliver(self._farm, delivery_id)
+        except Exception:
+            LOG.exception("webhook delivery %s failed", delivery_id)
+        finally:
+            with self._lock:
+                self._under_way.discard(webhook_id)

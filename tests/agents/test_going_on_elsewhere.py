@@ -1,0 +1,113 @@
+"""A run of a real farm whose agent is killed in the middle: another agent goes on, and the result is the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from service.database.models import Checkpoint
+from tests.agents.conftest import AgentProcess
+from tests.agents.live_farm import LiveFarm, live_farm
+from tests.agents.real_step import real_bundle, real_data
+from tests.agents.test_agent import until
+
+BODY = {
+    "mode": "train", "steps": 20_000, "seed": 3, "validation": 0.3, "eval_every": 500, "save_best": True,
+    "checkpoint_s": 0.2, "schedule": "linear", "learning_rate": 0.003,
+}  # fmt: skip
+
+
+@pytest.fixture
+def live(tmp_path: Path, loopback: None) -> Iterator[LiveFarm]:
+    with live_farm(tmp_path / "farm", lease_s=10.0) as running:
+        yield running
+
+
+@pytest.fixture
+def start(live: LiveFarm, tmp_path: Path) -> Iterator[Callable[[str], AgentProcess]]:
+    agents: list[AgentProcess] = []
+
+    def begin(name: str) -> AgentProcess:
+        door: Any = SimpleNamespace(url=live.url, token=live.token())
+        agents.append(AgentProcess(door, tmp_path / name, "--name", name))
+        return agents[-1]
+
+    yield begin
+    for agent in agents:
+        agent.end()
+
+
+def sent(live: LiveFarm, tmp_path: Path) -> dict[str, Any]:
+    """A run's body: the bundle and the data are at the farm."""
+    file = real_data(tmp_path / "data.npz")
+    data = live.http.post("/datasets", files={"file": ("data.npz", file.read_bytes())}).json()["digest"]
+    return {**BODY, "bundle": live.keep_bundle(real_bundle(tmp_path)), "dataset": data}
+
+
+def begun(live: LiveFarm, body: dict[str, Any]) -> str:
+    answer = live.http.post("/runs", json=body)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def stands_at(live: LiveFarm, run_id: str) -> int:
+    with live.farm.database.read() as session:
+        return session.scalar(select(Checkpoint.step).where(Checkpoint.run_id == run_id)) or 0
+
+
+def ended(live: LiveFarm, run_id: str, timeout_s: float = 90.0) -> dict[str, Any]:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        shown = dict(live.http.get(f"/runs/{run_id}?wait=5").json())
+        if shown["state"] not in ("queued", "leased", "running"):
+            return shown
+    raise AssertionError(f"the run has not ended: {shown}")
+
+
+def report_of(live: LiveFarm, run_id: str) -> dict[str, Any]:
+    return dict(live.http.get(f"/runs/{run_id}/report").json()["report"])
+
+
+def test_killed_agents_lose_nothing_of_what_was_learned(
+    live: LiveFarm, start: Callable[[str], AgentProcess], tmp_path: Path
+) -> None:
+    body = sent(live, tmp_path)
+    run_id, before = begun(live, body), 0
+    for name in ("first", "second"):
+        agent = start(name)
+        until(lambda before=before: stands_at(live, run_id) > before, 60)  # type: ignore[misc]
+        agent.process.kill()
+        before = stands_at(live, run_id)
+    start("third")
+    shown, report = ended(live, run_id), report_of(live, run_id)
+    assert shown["state"] == "succeeded", shown
+    assert shown["attempts"] == 3
+    assert report["training"]["resumed_step"] >= before > 0
+    other = begun(live, body)
+    assert ended(live, other)["state"] == "succeeded"
+    alone = report_of(live, other)
+    assert "resumed_step" not in alone["training"]
+    report["training"].pop("resumed_step")
+    for name in ("losses", "training", "evaluation_before", "evaluation_after", "weights"):
+        assert report[name] == alone[name], name
+
+
+def test_an_agent_that_is_told_to_go_leaves_where_it_stands(
+    live: LiveFarm, start: Callable[[str], AgentProcess], tmp_path: Path
+) -> None:
+    """Without a checkpoint in time: the last one is taken when it is told to stop."""
+    run_id = begun(live, {**sent(live, tmp_path), "checkpoint_s": 3000.0})
+    agent = start("first")
+    until(lambda: int(live.http.get(f"/runs/{run_id}").json()["steps_done"]) > 500, 60)
+    agent.end()
+    left = stands_at(live, run_id)
+    assert left > 500
+    start("second")
+    assert ended(live, run_id)["state"] == "succeeded"
+    assert report_of(live, run_id)["training"]["resumed_step"] == left

@@ -1,0 +1,202 @@
+"""Data sets that stay on the board: what is told of them, what is refused, and what a run on them lets out."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device_agents.errors import AttemptError, BadData, EnrolmentError
+from device_agents.job.own_data import Allowed, Shelf, class_files, make_npz, npy_header, parse_allowed
+from device_agents.wire import OwnData
+from tests.agents.conftest import npz
+
+
+def write_npz(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def images(folder: Path, classes: tuple[str, ...] = ("cat", "dog"), each: int = 3) -> Path:
+    for number, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for sample in range(each):
+            np.save(folder / name / f"{sample:03}.npy", np.full((2, 2), 10 * number + sample, np.float32))
+    return folder
+
+
+def shelf(tmp_path: Path, path: Path, *, weights_stay: bool = False) -> Shelf:
+    return Shelf([Allowed("digits", path, weights_stay)], tmp_path / "own-data")
+
+
+def test_an_npz_is_described_by_digest_shapes_and_counts(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "d.npz", x=np.zeros((5, 3), np.float32), y=np.array([0, 2, 2, 1, 2]))
+    (said,) = shelf(tmp_path, path).look()
+    assert said.digest == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    assert said.samples == 5
+    assert [(one.name, one.dtype, one.shape) for one in said.arrays] == [("x", "float32", (5, 3)), ("y", "int64", (5,))]
+    assert said.label_counts == (1, 1, 3)
+
+
+@pytest.mark.parametrize(
+    "labels", [np.zeros(4, np.float32), np.array([-1, 0, 0, 1]), np.array([0, 0, 0, 5000]), np.zeros((4, 2), np.int64)]
+)
+def test_labels_that_are_no_classes_are_not_counted(tmp_path: Path, labels: Any) -> None:
+    (said,) = shelf(tmp_path, write_npz(tmp_path / "d.npz", x=np.zeros((4, 3), np.float32), y=labels)).look()
+    assert said.label_counts is None
+
+
+def test_a_folder_of_classes_becomes_the_npz_that_numpy_reads(tmp_path: Path) -> None:
+    folder = images(tmp_path / "animals", ("dog", "cat", "ant"))
+    own = shelf(tmp_path, folder)
+    (said,) = own.look()
+    assert (said.samples, said.label_counts) == (9, (3, 3, 3))
+    found = np.load(own.archive(OwnData("digits", said.digest)))
+    assert list(found["y"]) == [0] * 3 + [1] * 3 + [2] * 3, "classes by name: ant, cat, dog"
+    assert found["x"].shape == (9, 2, 2)
+    assert found["x"][0, 0, 0] == 20.0, "ant was written as the third"
+    before = own.archive(OwnData("digits", said.digest)).read_bytes()
+    make_npz(folder, tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == before
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3, 4)])
+def test_the_header_is_as_numpy_writes_it(shape: tuple[int, ...]) -> None:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (7, *shape)})
+    assert np.lib.format.read_magic(io.BytesIO(npy_header("<f4", (7, *shape)))) == (1, 0)
+    read = io.BytesIO(npy_header("<f4", (7, *shape)))
+    np.lib.format.read_magic(read)
+    assert np.lib.format.read_array_header_1_0(read) == ((7, *shape), False, np.dtype("<f4"))
+
+
+def test_nothing_is_read_again_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_npz(tmp_path / "d.npz", x=np.zeros((5, 3), np.float32), y=np.zeros(5, np.int64))
+    (first,) = shelf(tmp_path, path).look()
+
+    def fail(*_: object) -> Any:
+        raise AssertionError("it was read again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("device_agents.job.own_data.described", fail)
+        own = shelf(tmp_path, path)  # another start of the agent
+        assert own.look() == (first,)
+        assert own.look() == (first,)
+    write_npz(path, x=np.ones((6, 3), np.float32), y=np.zeros(6, np.int64))
+    (second,) = own.look()
+    assert (second.samples, second.digest != first.digest) == (6, True)
+    with pytest.raises(AttemptError, match="no more") as refused:
+        own.archive(OwnData("digits", first.digest))
+    assert (refused.value.code, refused.value.cause) == ("data.changed", "infra")
+    assert own.archive(OwnData("digits", second.digest)) == path
+
+
+def bomb(path: Path) -> Path:
+    """Declares a terabyte."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", npy_header("<f4", (1 << 38,)) + bytes(1000))
+        archive.writestr("y.npy", npy_header("<i8", (4,)) + bytes(32))
+    return path
+
+
+HOSTILE: dict[str, Callable[[Path], Path]] = {
+    "no file": lambda folder: folder / "none.npz",
+    "no npz": lambda folder: secret(folder / "d.npz"),
+    "arrays of other lengths": lambda folder: write_npz(folder / "d.npz", x=np.zeros((5, 3)), y=np.zeros(4, np.int64)),
+    "objects": lambda folder: write_npz(folder / "d.npz", x=np.array([{"a": 1}], dtype=object)),
+    "text": lambda folder: write_npz(folder / "d.npz", x=np.array(["secret words"])),
+    "an empty folder": lambda folder: folder.joinpath("e").mkdir() or folder / "e",  # type: ignore[func-returns-value]
+    "labels that end early": lambda folder: short(folder / "d.npz"),
+}
+
+
+def secret(path: Path) -> Path:
+    path.write_text("secret words")
+    return path
+
+
+def short(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", npy_header("<f4", (3,)) + bytes(12))
+        archive.writestr("y.npy", npy_header("<i8", (3,)) + bytes(21))
+    return path
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_cannot_be_used_is_not_offered_and_its_content_not_told(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = shelf(tmp_path, HOSTILE[name](tmp_path))
+    assert own.look() == ()
+    assert own.look() == ()
+    told = [record.getMessage() for record in caplog.records if "is not offered" in record.getMessage()]
+    assert len(told) == 1, "said once for each cause"
+    assert "secret" not in told[0]
+
+
+def test_a_bomb_is_described_without_being_unpacked_and_refused_for_a_job(tmp_path: Path) -> None:
+    from device_agents.job.dataset import split_npz
+
+    path = bomb(tmp_path / "d.npz")
+    assert shelf(tmp_path, path).look() == (), "its arrays have different numbers of samples"
+    with pytest.raises(BadData) as refused:
+        split_npz(path, tmp_path / "job", ["x"], max_bytes=1 << 30)
+    assert refused.value.code == "data.size"
+
+
+def test_links_pipes_and_other_files_are_no_samples(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.npy"
+    np.save(secret, np.zeros((2, 2), np.float32))
+    makers: list[Callable[[Path], object]] = [
+        lambda folder: (folder / "cat" / "link.npy").symlink_to(secret),
+        lambda folder: os.mkfifo(folder / "cat" / "pipe.npy"),
+        lambda folder: (folder / "cat" / "note.txt").write_text("x"),
+        lambda folder: (folder / "linked").symlink_to(tmp_path),
+        lambda folder: (folder / "readme").write_text("x"),
+    ]
+    for number, make in enumerate(makers):
+        folder = images(tmp_path / f"f{number}")
+        make(folder)
+        with pytest.raises(BadData):
+            class_files(folder)
+        assert Shelf([Allowed("d", folder)], tmp_path / f"own{number}").look() == ()
+    linked = tmp_path / "linked.npz"
+    linked.symlink_to(write_npz(tmp_path / "d.npz", x=np.zeros((2, 3), np.float32)))
+    assert shelf(tmp_path, linked).look() == ()
+
+
+def test_samples_that_are_not_alike_are_refused_by_name(tmp_path: Path) -> None:
+    folder = images(tmp_path / "animals")
+    np.save(folder / "dog" / "odd.npy", np.zeros((2, 3), np.float32))
+    with pytest.raises(BadData, match=r"dog/odd.npy") as refused:
+        make_npz(folder, tmp_path / "d.npz")
+    assert refused.value.code == "data.shape"
+    assert not (tmp_path / "d.npz.new").exists()
+
+
+@pytest.mark.parametrize("option", ["digits", "Digits=/d.npz", "=/d", "a=", "a=/d,stay", "../a=/d"])
+def test_an_option_that_is_none_is_refused(option: str) -> None:
+    with pytest.raises(EnrolmentError, match="--data"):
+        parse_allowed([option])
+
+
+def test_options_are_read() -> None:
+    assert parse_allowed(["a=/x/d.npz", "b.1=/y,weights-stay"]) == (
+        Allowed("a", Path("/x/d.npz")), Allowed("b.1", Path("/y"), True),
+    )  # fmt: skip
+    with pytest.raises(EnrolmentError, match="two"):
+        parse_allowed(["a=/x", "a=/y"])
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    path = tmp_path / "digits.npz"
+    path.write_bytes(npz(8))
+    return path

@@ -1,0 +1,104 @@
+"""A real server on a real database, an honest board, and boards that are broken or lie, all over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from device_agents import wire as p
+from device_agents.measure.measurement import measure
+from service.canary import reference, sending
+from service.database.models import Job
+from tests.agents.live_farm import live_farm
+from tests.service.board import Board
+from tests.service.farms import RecordingQueue, TestFarm
+
+STEPS = 20
+PAUSE_S = 0.1
+"""Before a canary, and between two looks for its bundle."""
+SAMPLES_US = (1000.0, 1010.0, 990.0, 1005.0)
+
+
+@dataclass
+class Scene:
+    """One farm; each behaviour brings its own boards."""
+
+    farm: TestFarm
+    count: int = 0
+
+    def boards(self, name: str) -> tuple[Board, Board]:
+        """A bad one and an honest one that nobody has heard of."""
+        self.count += 1
+        bad, good = (self.farm.board(name=f"{who} {self.count} {name}") for who in ("bad", "good"))
+        for board in (bad, good):
+            board.clock_off_s = 0.0
+        return bad, good
+
+    def device(self, board: Board) -> dict[str, Any]:
+        return dict(self.farm.http.get(f"/devices/{board.device_id}").json())
+
+    def marks(self, board: Board) -> dict[str, str]:
+        return {one["code"]: one["says"] for one in self.device(board)["marks"]}
+
+    def tries(self, board: Board, runs: list[str]) -> list[dict[str, Any]]:
+        """All attempts of the runs on the board."""
+        return [one for run in runs for one in self.farm.show(run)["tries"] if one["device_id"] == board.device_id]
+
+    def build_canary(self) -> None:
+        """A worker's part: nothing but the canary's bundle is ever asked for here."""
+        with self.farm.farm.database.read() as session:
+            waiting = session.scalar(select(Job.id).where(Job.model_name == sending.NAME, Job.state == "queued"))
+        if waiting is not None:
+            self.farm.work_off(waiting, fields={"batch": reference.SAMPLES})
+
+    def canary(self, board: Board, within_s: float = 60.0) -> p.Assignment:
+        """The board asks and asks, and gets its canary run."""
+        found: list[p.Assignment] = []
+
+        def is_given() -> bool:
+            self.build_canary()
+            work = board.lease()
+            found.extend([work] if work is not None else [])
+            return bool(found)
+
+        until(is_given, within_s)
+        return found[0]
+
+
+@contextmanager
+def scene(folder: Path, database_url: str) -> Iterator[Scene]:
+    """Served over a socket, swept by itself, with canaries that come soon."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as opened:
+        patch.setattr(sending, "COMPILE_PAUSE_S", PAUSE_S)
+        live = opened.enter_context(
+            live_farm(folder, database_url=database_url, canary_s=PAUSE_S, compiler_version="test")
+        )
+        anonymous = opened.enter_context(httpx.Client(base_url=live.url, trust_env=False, timeout=30))
+        yield Scene(TestFarm(live.farm, cast(TestClient, live.http), RecordingQueue(), cast(TestClient, anonymous)))
+
+
+def until(holds: Callable[[], bool], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.05)
+
+
+def measurement(*samples_us: float, batch: int = 8, **lies: Any) -> p.Measurement:
+    """Of one block; true to its samples, but for `lies`."""
+    made = measure([p.Block(samples_us or SAMPLES_US)], batch=batch, warmup_steps=3, threads=2)
+    return p.Measurement(**{**{name: getattr(made, name) for name in made.__dataclass_fields__}, **lies})
+
+
+def right(work: p.Assignment) -> tuple[float, ...]:
+    """What an honest board finds in a canary run."""
+    return tuple(reference.losses(work.settings.seed))

@@ -1,0 +1,219 @@
+"""Requests drawn from the API's own description, sent to a real API process: what it must never do, and what it costs.
+
+Schemathesis draws parameters and bodies that fit the description, and such that do not. Names of things are put in the
+place of drawn ones most of the time, so that requests reach what they are about; answers add names, so that one request
+leads to the next.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import errors as hypothesis_errors
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import ServerError, not_a_server_error
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.requests.callers import Callers, Names
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
+          response_schema_conformance]  # fmt: skip
+MAX_P99_S = 2.0
+MAX_GROWTH_BYTES = 64 << 20
+WARM = 0.1
+"""Memory is compared from here on: what is loaded once, and caches that have a bound, are there then."""
+HOLD_S = 0.05
+"""A request may ask to be held open for long; these ask for so long at most."""
+NAMED = 0.75
+DRAWING = {"generation": {"with-security-parameters": False}}
+"""Who asks is ours to say."""
+TIMEOUT_S = 60.0
+EVENTS_AS_JSON = {"Accept": "application/json"}
+"""A stream of events would not end."""
+MAX_SHOWN = 20
+
+
+@dataclass
+class Findings:
+    """What a campaign has seen."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    """Answers below 300, by operation."""
+    known: set[str] = field(default_factory=set)
+    """All operations."""
+    wrong: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    memory_bytes: list[int] = field(default_factory=list)
+    """At the start, when it was warm, and at the end."""
+
+    @property
+    def p99_s(self) -> float:
+        times = sorted(self.seconds)
+        return times[int(0.99 * (len(times) - 1))] if times else 0.0
+
+    @property
+    def growth_bytes(self) -> int:
+        """Since it was warm."""
+        return self.memory_bytes[-1] - self.memory_bytes[1] if len(self.memory_bytes) > 2 else 0
+
+    @property
+    def is_good(self) -> bool:
+        return not self.wrong and self.p99_s <= MAX_P99_S and self.growth_bytes <= MAX_GROWTH_BYTES
+
+
+@dataclass
+class Campaign:
+    """So many requests, in a fixed order of operations."""
+
+    url: str
+    pid: int
+    """Of the API's process."""
+    callers: Callers
+    names: Names
+    cases: int
+    seed: int
+    findings: Findings = field(default_factory=Findings)
+
+    def run(self) -> Findings:
+        """Send them all. What is wrong is noted, and the campaign goes on."""
+        self._rng, self._session = random.Random(self.seed), requests.Session()
+        self._session.trust_env = False
+        self.findings.memory_bytes.append(resident_bytes(self.pid))
+        chosen = SchemathesisConfig.from_dict(DRAWING)
+        schema = schemathesis.openapi.from_url(f"{self.url}/openapi.json", config=chosen, timeout=TIMEOUT_S)
+        operations = [one.ok() for one in schema.get_all_operations()]
+        self.findings.known = {one.label for one in operations}
+        for share in (WARM, 1 - WARM):
+            for operation, mode, count in _shares(operations, int(self.cases * share), self._rng):
+                self._draw(operation, mode, count)
+            self.findings.memory_bytes.append(resident_bytes(self.pid))
+        self._session.close()
+        return self.findings
+
+    def _draw(self, operation: Any, mode: GenerationMode, count: int) -> None:
+        chosen = settings(max_examples=count, database=None, deadline=None, phases=(Phase.generate,),
+                          suppress_health_check=list(HealthCheck))  # fmt: skip
+
+        @seed(self._rng.getrandbits(32))
+        @chosen
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def ask(case: Case) -> None:
+            self._ask(case)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a check of a description was left out, or an example was slow
+            try:
+                ask()
+            except hypothesis_errors.Unsatisfiable:
+                self.findings.statuses["nothing to draw"] += 1
+
+    def _ask(self, case: Case) -> None:
+        role, headers = self.callers.choose(case.operation.path, self._rng)
+        self._name_things(case)
+        _hold_shortly(case)
+        if case.operation.path.endswith("/events") and case.method == "GET":
+            headers |= EVENTS_AS_JSON
+        for name in [one for one in case.headers if one.lower() == "authorization"]:
+            del case.headers[name]
+        began = time.monotonic()
+        try:
+            answer = case.call(base_url=self.url, session=self._session, headers=headers, timeout=TIMEOUT_S)
+        except requests.RequestException as problem:
+            self._note(case, role, f"no answer: {type(problem).__name__}: {problem}")
+            return
+        self.findings.seconds.append(time.monotonic() - began)
+        self.findings.statuses[str(answer.status_code)] += 1
+        if answer.status_code < 300:
+            self.findings.operations[case.operation.label] += 1
+            self._learn(answer)
+        try:
+            case.validate_response(answer, checks=CHECKS)
+        except (AssertionError, BaseExceptionGroup) as problem:
+            found = problem.exceptions if isinstance(problem, BaseExceptionGroup) else (problem,)
+            wrong = [str(one)[:500] for one in found if not _is_described(case, answer.status_code, one)]
+            if wrong:
+                self._note(case, role, f"{answer.status_code}: {wrong}")
+
+    def _name_things(self, case: Case) -> None:
+        """Real names in the place of drawn ones, in the path, the query and the body's own fields."""
+        for place in (case.path_parameters, case.query, case.body):
+            if not isinstance(place, dict):
+                continue
+            for name in list(place):
+                real = self.names.choose(name, self._rng)
+                if real is not None and self._rng.random() < NAMED:
+                    place[name] = real
+
+    def _learn(self, answer: Any) -> None:
+        if "json" in answer.headers.get("content-type", [""])[0]:
+            self.names.learn(answer.json())
+
+    def _note(self, case: Case, role: str, what: str) -> None:
+        if len(self.findings.wrong) < 1000:
+            sent = case.as_curl_command()[:600]
+            self.findings.wrong.append(f"{case.operation.label} as {role}: {what[:900]}\n    {sent}")
+
+
+def _shares(operations: list[Any], cases: int, rng: random.Random) -> Iterator[tuple[Any, GenerationMode, int]]:
+    """How many of each operation: more where there is more to draw. Both modes where there is anything."""
+    weights = [1 + 3 * bool(list(one.iter_parameters())) + 6 * bool(one.body) for one in operations]
+    whole = sum(weights)
+    order = list(zip(operations, weights, strict=True))
+    rng.shuffle(order)
+    for operation, weight in order:
+        count = max(2, round(cases * weight / whole))
+        modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE) if weight > 1 else (GenerationMode.POSITIVE,)
+        for mode in modes:
+            yield operation, mode, count // len(modes)
+
+
+def _hold_shortly(case: Case) -> None:
+    for place, name in ((case.query, "wait"), (case.body, "wait_s")):
+        if isinstance(place, dict) and isinstance(place.get(name), int | float) and 0 < place[name] < 1000:
+            place[name] = HOLD_S if name == "wait_s" else 0
+
+
+def _is_described(case: Case, status: int, problem: BaseException) -> bool:
+    """A 5xx that the description has for this operation: `/readyz` says 503 while there is no worker."""
+    return isinstance(problem, ServerError) and str(status) in case.operation.definition.raw["responses"]
+
+
+def resident_bytes(pid: int) -> int:
+    """VmRSS of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"process {pid} has no memory")
+
+
+def shown(findings: Findings, cases: int) -> str:
+    """The figures, then what is wrong."""
+    mib = [f"{one / (1 << 20):.1f}" for one in findings.memory_bytes]
+    lines = [
+        f"{len(findings.seconds)} requests answered of {cases} asked for",
+        "statuses: " + ", ".join(f"{count} x {status}" for status, count in sorted(findings.statuses.items())),
+        f"operations that succeeded at least once: {len(findings.operations)} of {len(findings.known)}; never: "
+        + ", ".join(sorted(findings.known - set(findings.operations))),
+        f"p99 {findings.p99_s:.3f} s (at most {MAX_P99_S:g}), slowest {max(findings.seconds, default=0):.3f} s",
+        f"memory of the API in MiB: {mib[0]} at the start, {mib[1]} warm, {mib[-1]} at the end: "
+        f"growth {findings.growth_bytes / (1 << 20):.1f} (at most {MAX_GROWTH_BYTES >> 20})",
+        f"wrong: {len(findings.wrong)}",
+    ]
+    return "\n".join([*lines, *(f"  {one}" for one in findings.wrong[:MAX_SHOWN])])

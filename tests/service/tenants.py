@@ -1,0 +1,86 @@
+"""An organisation with one of everything that the farm keeps for it, made through the real API by a real board."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from device_agents import wire as p
+from service.identifiers import digest_of
+from tests.service.board import Board, leased
+from tests.service.farms import TestFarm
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """What one organisation has. `names`: everything by which another could know of it."""
+
+    farm: TestFarm
+    job: str
+    run: str
+    bundle: str
+    model: str
+    dataset: str
+    weights: str
+    device: str
+    key: str
+    user: str
+    enrolment_token: str
+    window: str
+    webhook: str
+    group: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.job, self.run, self.bundle, self.model, self.dataset, self.weights, self.device, self.key,
+                self.user, self.enrolment_token, self.window, self.webhook, self.group,
+                self.farm.organisation_id)  # fmt: skip
+
+    def owned(self, kind: str) -> str:
+        """The id or digest of its thing of that kind."""
+        return str(getattr(self, kind))
+
+
+def make_tenant(farm: TestFarm, marker: str, *, hook: str = "https://hook.example/") -> Tenant:
+    """A new organisation whose models, data and devices have names with `marker` in them."""
+    mine = farm.tenant(f"organisation {marker}")
+    job = mine.compile(f"model {marker}".encode(), name=f"net-{marker}").json()
+    bundle = mine.work_off(job["id"], model=job["model"]["digest"], note=marker)
+    samples = np.full((16, 1, 8, 8), float(sum(marker.encode())), np.float32)
+    dataset = mine.send_dataset(x=samples, y=np.arange(16, dtype=np.int64) % 10).json()["digest"]
+    run = mine.run(bundle=bundle, mode="train", steps=2, dataset=dataset)
+    board = mine.board(name=f"board-{marker}")
+    weights = do_training(board, f"weights {marker}".encode())
+    user = mine.http.post("/users", json={"name": f"person-{marker}"}).json()["id"]
+    key = mine.http.post("/keys", json={"name": f"key-{marker}", "user": user}).json()["id"]
+    token = mine.http.post("/devices/enrolment-tokens", json={"name": f"token-{marker}", "uses": 2}).json()["id"]
+    times = {"starts_at": "2400-01-01T00:00:00Z", "ends_at": "2400-01-02T00:00:00Z", "reason": f"reason-{marker}"}
+    window = mine.http.post("/maintenance", json=times).json()["id"]
+    group = mine.http.post("/run-groups", json={"bundle": bundle, "name": f"group-{marker}"}).json()["id"]
+    mine.http.post(f"/run-groups/{group}/cancel")
+    webhook = mine.http.post("/webhooks", json={"url": hook + marker}).json()["id"]
+    return Tenant(mine, job["id"], run["id"], bundle, job["model"]["digest"], dataset, weights, board.device_id, key,
+                  user, token, window, webhook, group)  # fmt: skip
+
+
+def do_training(board: Board, weights: bytes) -> str:
+    """The board's next run, done; the digest of what it trained."""
+    work, digest = leased(board), digest_of(weights)
+    assert board.heartbeat(work).status_code == 200
+    assert board.send_events(work, p.Event(1, 1.0, "step", step=1, loss=0.5, step_us=5.0)).status_code == 200
+    assert board.put_weights(work, weights, digest).status_code == 201
+    assert board.report(work, weights=p.Blob(digest, len(weights))).status_code == 200
+    return digest
+
+
+def everything(tenant: Tenant) -> dict[str, Any]:
+    """What its own operator sees of it, but for what changes by looking."""
+    paths = ("/jobs", "/runs", "/bundles", "/datasets", "/devices", "/keys", "/users", "/organisation", "/maintenance",
+             "/run-groups", "/webhooks", f"/devices/enrolment-tokens/{tenant.enrolment_token}",
+             f"/jobs/{tenant.job}", f"/runs/{tenant.run}", f"/devices/{tenant.device}")  # fmt: skip
+    found = {path: tenant.farm.http.get(path).json() for path in paths}
+    for key in found["/keys"]:
+        key.pop("last_used_at")
+    return found

@@ -1,0 +1,95 @@
+"""The audit log: every changing request of a known caller, refused ones too; nothing changes it, nobody else reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import Any
+
+from sqlalchemy import event
+
+from service.app import addresses
+from service.permissions import RULES
+from tests.service.farms import TestFarm
+
+
+def log(farm: TestFarm, query: str = "") -> list[dict[str, Any]]:
+    answer = farm.http.get(f"/audit?limit=200{query}")
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["items"])
+
+
+def test_who_did_what_on_what_and_what_came_of_it(farm: TestFarm) -> None:
+    acme = farm.tenant("acme")
+    user = acme.http.post("/users", json={"name": "Ada"}).json()["id"]
+    key = acme.http.post("/keys", json={"name": "hers", "user": user, "scopes": ["submit"]}).json()
+    hers = {"Authorization": f"Bearer {key['secret']}"}
+    job = acme.http.post("/compile", headers=hers, files={"model": ("n.onnx", b"m")},
+                         data={"plan": "full", "target": "x86-64-v3"}).json()["id"]  # fmt: skip
+    assert acme.http.post(f"/jobs/{job}/cancel", headers=hers).status_code == 202
+    assert acme.http.delete(f"/keys/{key['id']}", headers=hers).status_code == 403
+    assert acme.http.post("/runs", headers=hers, json={"bundle": "x"}).status_code == 422
+    entries = log(acme)
+    told = [(one["action"], one["subject"], one["outcome"], one["status"], one["code"]) for one in reversed(entries)]
+    assert told[-6:] == [
+        ("POST /users", user, "done", 201, ""),
+        ("POST /keys", key["id"], "done", 201, ""),
+        ("POST /compile", job, "done", 202, ""),
+        ("POST /jobs/{job_id}/cancel", job, "done", 202, ""),
+        ("DELETE /keys/{key_id}", key["id"], "refused", 403, "auth.scope"),
+        ("POST /runs", "", "refused", 422, "request.invalid"),
+    ]
+    newest = entries[0]
+    assert (newest["key_id"], newest["key_name"], newest["user_id"], newest["user_name"]) == (
+        key["id"], "hers", user, "Ada")  # fmt: skip
+    assert newest["address"] == "testclient"
+    assert key["secret"] not in str(entries)
+    assert [one["status"] for one in log(acme, f"&key={key['id']}&outcome=refused")] == [422, 403]
+    assert log(farm, f"&key={key['id']}") == []
+    assert farm.anonymous.get("/audit", headers=hers).status_code == 403
+
+
+def test_what_the_farm_did_to_a_tenant_is_in_both_logs(farm: TestFarm) -> None:
+    acme = farm.tenant("acme")
+    farm.http.patch(f"/organisations/{acme.organisation_id}", json={"name": "acme ltd"})
+    (mine,), (theirs,) = (log(one, "&action=PATCH%20/organisations/{organisation_id}") for one in (farm, acme))
+    assert (mine["subject"], theirs["subject"]) == (acme.organisation_id,) * 2
+    assert (theirs["key_id"], theirs["address"], theirs["detail"]) == (None, "", "by the farm's administrators")
+
+
+def test_pages_and_files_hold_all_of_it(farm: TestFarm) -> None:
+    for number in range(60):
+        farm.http.post("/users", json={"name": f"person {number}"})
+    first = farm.http.get("/audit?limit=40").json()
+    second = farm.http.get(f"/audit?limit=40&cursor={first['next']}").json()
+    assert len({one["id"] for one in first["items"] + second["items"]}) == 60
+    assert second["next"] is None
+    rows = list(csv.DictReader(io.StringIO(farm.http.get("/dashboard/audit.csv").text)))
+    assert len(rows) == 60
+    page = farm.http.get("/dashboard/audit").text
+    older = re.search(r'href="(/dashboard/audit\?[^"]*before=[^"]*)"', page)
+    assert older is not None
+    assert "POST /users" in farm.http.get(older[1].replace("&amp;", "&")).text
+    assert farm.http.get("/dashboard/audit.json?outcome=refused").json()["rows"] == []
+
+
+def test_nothing_changes_an_entry(small_farm: TestFarm) -> None:
+    """No address leads to it but for reading, and nothing that the service does writes one again."""
+    said = [address for address in addresses(small_farm.http.app) if "audit" in address]  # type: ignore[arg-type]
+    assert said
+    assert all(address.startswith("GET ") for address in said)
+    assert all(RULES[address].scope == "admin" for address in said)
+    asked: list[str] = []
+    event.listen(small_farm.farm.database.engine, "before_cursor_execute", lambda *words: asked.append(words[2]))
+    small_farm.http.post("/users", json={"name": "Ada"})
+    small_farm.sweep()
+    touched = [words for words in asked if "audit_entries" in words]
+    assert len(touched) == 1
+    assert touched[0].startswith("INSERT INTO audit_entries")
+
+
+def test_strangers_and_readers_leave_no_entry(small_farm: TestFarm) -> None:
+    small_farm.http.get("/jobs")
+    small_farm.anonymous.post("/runs", json={})
+    assert log(small_farm) == []

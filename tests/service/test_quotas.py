@@ -1,0 +1,185 @@
+"""Quotas hold to the unit and say limit, use and what to do; requests are limited by cost, over all processes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import httpx
+import pytest
+from sqlalchemy import select, update
+
+from service.database.models import HOME, Allowance, Job
+from service.permissions import RULES
+from service.problems import TooMany
+from service.quotas.limits import QUOTAS, QuotaName
+from service.quotas.rates import BLOCKS, COSTS, Rates, cost_of
+from service.settings import Settings
+from tests.service.board import Board
+from tests.service.farms import TestFarm, open_test_farm
+
+
+def limit(farm: TestFarm, tenant: TestFarm, **quotas: Any) -> dict[str, Any]:
+    answer = farm.http.patch(f"/organisations/{tenant.organisation_id}", json={"quotas": quotas})
+    assert answer.status_code == 200, answer.text
+    return {quota["name"]: quota for quota in answer.json()["quotas"]}
+
+
+def refused(answer: httpx.Response, name: str, status: int, *, at: float, use: float) -> None:
+    body = answer.json()
+    assert (answer.status_code, body["code"], body["cause"]) == (status, f"quota.{name}", "limits"), answer.text
+    assert (body["quota"], body["limit"], body["use"]) == (name, at, use)
+    assert "PATCH /organisations" in body["hint"]
+    assert ("retry-after" in answer.headers) == (status == 429)
+
+
+def test_every_quota_is_in_the_table_and_the_settings(small_farm: TestFarm) -> None:
+    names = [quota.name for quota in QUOTAS]
+    assert sorted(names) == sorted(get_args(QuotaName))
+    assert all(getattr(Settings(), f"quota_{name}") is None for name in names)
+    assert [quota["name"] for quota in small_farm.http.get("/organisation").json()["quotas"]] == names
+    assert set(COSTS) <= set(RULES)
+
+
+def test_open_jobs_and_runs(farm: TestFarm) -> None:
+    acme, other = farm.tenant("acme"), farm.tenant("other")
+    bundle = acme.bundle()
+    limit(farm, acme, open_jobs=1, open_runs=2)
+    assert acme.compile(b"first").status_code == 202
+    refused(acme.compile(b"second"), "open_jobs", 429, at=1, use=1)
+    assert acme.compile(b"first").status_code == 202  # the same request: no new job
+    assert other.compile(b"second").status_code == 202
+    for _ in range(2):
+        acme.run(bundle=bundle)
+    refused(acme.http.post("/runs", json={"bundle": bundle}), "open_runs", 429, at=2, use=2)
+    raised = limit(farm, acme, open_runs="unlimited")
+    assert (raised["open_runs"]["limit"], raised["open_runs"]["use"], raised["open_jobs"]["limit"]) == (None, 2, 1)
+    acme.run(bundle=bundle)
+
+
+def test_room_for_files(farm: TestFarm) -> None:
+    acme = farm.tenant("acme")
+    model = acme.compile(b"x" * 600).json()["model"]
+    shown = limit(farm, acme, storage_bytes=1000)["storage_bytes"]
+    assert (shown["limit"], shown["use"]) == (1000, 600)
+    refused(acme.compile(b"y" * 600), "storage_bytes", 403, at=1000, use=600)
+    assert acme.compile(b"x" * 600).status_code == 202
+    assert acme.http.post("/compile", data={"model": model["digest"], "plan": "full", "target": "t"}).status_code == 202
+    refused(acme.send_dataset(x=[[1.0] * 200], y=[1]), "storage_bytes", 403, at=1000, use=600)
+
+
+def test_devices_keys_and_processor_time(farm: TestFarm) -> None:
+    acme = farm.tenant("acme")
+    tokens = [acme.http.post("/devices/enrolment-tokens", json={}).json()["token"] for _ in range(2)]
+    limit(farm, acme, devices=1, keys=2, compile_cpu_s_per_day=10)
+    board = Board(farm.anonymous).enrol(tokens[0])
+    assert Board(farm.anonymous).try_enrol(tokens[1]).json()["code"] == "quota.devices"
+    refused(acme.http.post("/devices/enrolment-tokens", json={}), "devices", 403, at=1, use=1)
+    assert acme.http.delete(f"/devices/{board.device_id}").status_code == 200
+    assert Board(farm.anonymous).try_enrol(tokens[1]).status_code == 201
+    made = acme.http.post("/keys", json={"name": "second"}).json()
+    refused(acme.http.post("/keys", json={"name": "third"}), "keys", 403, at=2, use=2)
+    acme.http.delete(f"/keys/{made['id']}")
+    assert acme.http.post("/keys", json={"name": "third"}).status_code == 201
+    job = acme.compile(b"slow").json()["id"]
+    with farm.farm.database.transaction() as session:
+        session.execute(update(Job).where(Job.id == job).values(cpu_s=11.0))
+    refused(acme.compile(b"another"), "compile_cpu_s_per_day", 429, at=10, use=11)
+
+
+def test_uploads_in_pieces(farm: TestFarm) -> None:
+    acme = farm.tenant("acme")
+    limit(farm, acme, open_uploads=1, storage_bytes=1000)
+    asked = {"kind": "model", "size_bytes": 600}
+    first = acme.http.post("/uploads", json=asked)
+    assert first.status_code == 202, first.text
+    refused(acme.http.post("/uploads", json=asked), "open_uploads", 429, at=1, use=1)
+    assert acme.http.delete(first.headers["Location"]).status_code < 300
+    refused(acme.http.post("/uploads", json=asked | {"size_bytes": 1001}), "storage_bytes", 403, at=1000, use=0)
+
+
+def test_limits_hold_when_many_ask_at_once(farm: TestFarm) -> None:
+    acme = farm.tenant("acme")
+    bundle = acme.bundle()
+    limit(farm, acme, open_runs=3)
+    codes: list[int] = []
+
+    def ask() -> None:
+        codes.append(acme.http.post("/runs", json={"bundle": bundle}).status_code)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(codes) == [202] * 3 + [429] * 5
+
+
+def test_limits_of_the_farm_for_all(sqlite_url: str, tmp_path: Path) -> None:
+    with open_test_farm(tmp_path / "s", sqlite_url, quota_open_runs=1.0) as farm:
+        bundle = farm.bundle()
+        farm.run(bundle=bundle)
+        refused(farm.http.post("/runs", json={"bundle": bundle}), "open_runs", 429, at=1, use=1)
+        limit(farm, farm, open_runs=2)
+        farm.run(bundle=bundle)
+        limit(farm, farm, open_runs="default")
+        refused(farm.http.post("/runs", json={"bundle": bundle}), "open_runs", 429, at=1, use=2)
+
+
+@pytest.mark.parametrize("quotas", [{"open_runs": -1}, {"nothing": 1}, {"keys": "many"}, {"keys": None}])
+def test_limits_that_cannot_be(small_farm: TestFarm, quotas: dict[str, Any]) -> None:
+    assert small_farm.http.patch(f"/organisations/{HOME}", json={"quotas": quotas}).status_code == 422
+
+
+def test_requests_cost(farm: TestFarm) -> None:
+    acme, other = farm.tenant("acme"), farm.tenant("other")
+    limit(farm, acme, cost_per_minute=60)
+    assert [acme.compile(b"model").status_code for _ in range(3)] == [202] * 3
+    late = acme.compile(b"model")
+    body = late.json()
+    assert (late.status_code, body["code"], body["limit"]) == (429, "quota.cost_per_minute", 60)
+    assert 1 <= int(late.headers["retry-after"]) <= 20
+    with farm.farm.database.transaction() as session:  # nothing comes in while the test goes on
+        session.execute(update(Allowance).values(tokens=0.0, filled_at=time.time() + 3600))
+    assert acme.http.get("/organisation").status_code == 429
+    assert other.http.get("/organisation").status_code == 200
+    assert farm.anonymous.get("/healthz", headers=acme.http.headers).status_code == 200
+    with farm.farm.database.transaction() as session:
+        session.execute(update(Allowance).values(filled_at=time.time() - 30))
+    assert acme.http.get("/organisation").status_code == 200
+
+
+def test_processes_share_a_bucket(farm: TestFarm) -> None:
+    """Five processes, as many threads: together they spend what is there, and no more."""
+    processes = [Rates() for _ in range(5)]
+    database, paid = farm.farm.database, []
+    waits: list[int] = []
+    began = time.monotonic()
+
+    def spend(rates: Rates) -> None:
+        for _ in range(100):
+            try:
+                rates.spend(database, "org_a", 1.0, per_minute=200.0)
+                paid.append(1)
+            except TooMany as problem:
+                waits.append(int((problem.headers or {})["Retry-After"]))
+
+    threads = [threading.Thread(target=spend, args=(rates,)) for rates in processes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    filled = (time.monotonic() - began) * 200.0 / 60.0
+    assert 200 - 5 * 200 / BLOCKS <= len(paid) <= 200 + filled + 1
+    assert waits
+    assert min(waits) >= 1
+    with database.read() as session:
+        assert session.scalars(select(Allowance)).one().tokens >= 0
+
+
+def test_what_starts_work_costs_more_than_reading() -> None:
+    costs = {address: cost_of(address, rule) for address, rule in RULES.items()}
+    assert costs["POST /compile"] > costs["POST /runs"] > costs["GET /runs"] > costs["GET /healthz"] == 0
+    assert all(cost > 0 for address, cost in costs.items() if RULES[address].scope is not None)

@@ -1,0 +1,248 @@
+"""The log of results: a tree that only grows, receipts that hold without the farm, and what is no receipt."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from device_agents import wire as p
+from device_agents.wire import merkle
+from device_agents.wire.receipt import Checkpoint, LogEntry, Receipt
+from pockfarm.cli import main as pockfarm
+from pockfarm.verification import NotVerified, verify_file
+from service import key_list, root
+from service.database.models import LoggedResult, Result
+from service.result_log.log import log_results
+from service.signing import verify
+from tests.agents.fake_step import bundle
+from tests.service.board import leased
+from tests.service.farms import TestFarm, expire_lease
+
+LEAVES = [merkle.leaf_hash(str(number).encode()) for number in range(70)]
+
+
+def plain_root(leaves: list[str]) -> str:
+    """As RFC 6962 defines it, word for word."""
+    if len(leaves) == 1:
+        return leaves[0]
+    split = 1
+    while split * 2 < len(leaves):
+        split *= 2
+    return merkle.node_hash(plain_root(leaves[:split]), plain_root(leaves[split:]))
+
+
+def complete(level: int, position: int) -> str:
+    return plain_root(LEAVES[position << level : (position + 1) << level])
+
+
+def test_roots_are_those_of_the_rfc() -> None:
+    assert merkle.root(0, complete) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    for size in range(1, len(LEAVES) + 1):
+        assert merkle.root(size, complete) == plain_root(LEAVES[:size])
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_proofs_hold_for_what_they_prove_and_for_nothing_else(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, len(LEAVES)))
+    index = data.draw(st.integers(0, size - 1))
+    root_hash, proof = merkle.root(size, complete), merkle.inclusion(index, size, complete)
+    assert merkle.includes(root_hash, leaf=LEAVES[index], index=index, size=size, proof=proof)
+    other = data.draw(st.integers(0, len(LEAVES) - 1).filter(lambda n: n != index))
+    assert not merkle.includes(root_hash, leaf=LEAVES[other], index=index, size=size, proof=proof)
+    assert not merkle.includes(root_hash, leaf=LEAVES[index], index=other, size=size, proof=proof)
+    assert not merkle.includes(root_hash, leaf=LEAVES[index], index=index, size=size, proof=(*proof, root_hash))
+    first = data.draw(st.integers(1, size))
+    grown = merkle.consistency(first, size, complete)
+    assert merkle.grew((first, plain_root(LEAVES[:first])), (size, root_hash), grown)
+    swapped = [LEAVES[first - 1], *LEAVES[: first - 1]] if first > 1 else [LEAVES[-1]]
+    if swapped != LEAVES[:first]:
+        assert not merkle.grew((first, plain_root(swapped)), (size, root_hash), grown)
+    assert not merkle.grew((first, plain_root(LEAVES[:first])), (size, LEAVES[0] if size > 1 else LEAVES[1]), grown)
+
+
+def test_a_hash_in_other_letters_is_no_hash() -> None:
+    root_hash, proof = merkle.root(5, complete), merkle.inclusion(2, 5, complete)
+    assert not merkle.includes(root_hash.upper(), leaf=LEAVES[2], index=2, size=5, proof=proof)
+    assert not merkle.includes(root_hash, leaf=LEAVES[2], index=2, size=5, proof=(*proof[:-1], proof[-1] + " "))
+
+
+# ------------------------------------------------------------------------------------------------------- on the farm
+
+
+def finished(farm: TestFarm, count: int = 1) -> list[str]:
+    digest, board = farm.bundle(), farm.board()
+    runs = [farm.run(bundle=digest, steps=5 + number)["id"] for number in range(count)]
+    for _ in runs:
+        assert board.report(leased(board)).status_code == 200
+    return [str(run) for run in runs]
+
+
+def receipt(farm: TestFarm, run_id: str) -> Receipt:
+    answer = farm.http.get(f"/runs/{run_id}/receipt")
+    assert answer.status_code == 200, answer.text
+    return p.loads(Receipt, answer.content)
+
+
+def checkpoint(farm: TestFarm) -> Checkpoint:
+    envelope = p.loads(p.Envelope, farm.http.get("/log/checkpoint").content)
+    payload = envelope.payload_bytes()
+    [signature] = envelope.signatures
+    assert verify(farm.farm.signer.public_key, signature.sig, p.pae(envelope.payloadType, payload))
+    return p.loads(Checkpoint, payload)
+
+
+def test_the_log_only_grows_and_anyone_can_see_that(farm: TestFarm) -> None:
+    assert checkpoint(farm).size == 0
+    heads = []
+    digest, board = farm.bundle(), farm.board()
+    for number in range(9):
+        farm.run(bundle=digest, steps=5 + number)
+        board.report(leased(board))
+        farm.sweep()
+        heads.append(checkpoint(farm))
+    assert [head.size for head in heads] == list(range(1, 10))
+    listed = farm.http.get("/log/entries", params={"start": 0, "limit": 100}).json()
+    assert listed["size"] == 9
+    for head in heads:
+        assert plain_root(listed["leaves"][: head.size]) == head.root_hash
+        proof = farm.http.get("/log/consistency", params={"first": head.size, "second": 9}).json()["proof"]
+        assert merkle.grew((head.size, head.root_hash), (9, heads[-1].root_hash), proof)
+    assert farm.http.get("/log/entries", params={"start": 7}).json()["leaves"] == listed["leaves"][7:]
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (2, 1), (1, 99)])
+def test_a_proof_of_what_is_not_there_is_refused(farm: TestFarm, sizes: tuple[int, int]) -> None:
+    finished(farm)
+    farm.sweep()
+    answer = farm.http.get("/log/consistency", params={"first": sizes[0], "second": sizes[1]})
+    assert (answer.status_code, answer.json()["code"]) == (422, "log.sizes")
+
+
+def test_processes_that_append_at_once_log_each_result_once(farm: TestFarm) -> None:
+    finished(farm, 6)
+    start = threading.Barrier(4)
+
+    def append() -> None:
+        start.wait()
+        log_results(farm.farm)
+
+    threads = [threading.Thread(target=append) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log_results(farm.farm)
+    with farm.farm.database.read() as session:
+        entries = [p.loads(LogEntry, row.entry) for row in session.scalars(select(LoggedResult))]
+        assert sorted(entry.index for entry in entries) == list(range(6))
+        assert {entry.report_digest for entry in entries} == set(session.scalars(select(Result.digest)))
+
+
+def test_a_superseded_result_is_in_the_log_too(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    slow, quick = farm.board(name="slow"), farm.board(name="quick")
+    late = leased(slow)
+    expire_lease(farm, run["id"])
+    assert quick.report(leased(quick)).status_code == 200
+    assert slow.report(late).status_code == 200
+    farm.sweep()
+    with farm.farm.database.read() as session:
+        states = sorted(p.loads(LogEntry, row.entry).state for row in session.scalars(select(LoggedResult)))
+    assert states == ["recorded", "superseded"]
+    assert receipt(farm, run["id"]).entry.state == "recorded"
+
+
+def test_who_has_no_result_has_no_receipt(farm: TestFarm) -> None:
+    run = farm.run(bundle=farm.bundle())
+    assert farm.http.get(f"/runs/{run['id']}/receipt").json()["code"] == "run.open"
+    assert farm.http.get("/runs/run_none/receipt").status_code == 404
+    assert farm.anonymous.get("/log/checkpoint").status_code == 401
+
+
+# ------------------------------------------------------------------------------------------------------- without it
+
+
+Saved = tuple[Path, str]
+"""A receipt's file, and the root that is trusted."""
+
+
+@pytest.fixture
+def saved(farm: TestFarm, tmp_path: Path) -> Saved:
+    """A receipt of a farm with a root."""
+    settings = farm.farm.settings
+    anchor = root.create(tmp_path / "root.json")
+    asked = p.loads(key_list.KeyRequest, key_list.request(settings))
+    (tmp_path / "list.json").write_bytes(root.sign(asked, anchor, days=9, revoke=(), now=time.time()))
+    key_list.accept(settings, tmp_path / "list.json", now=time.time())
+    run_id = finished(farm, 3)[1]
+    (tmp_path / "receipt.json").write_bytes(farm.http.get(f"/runs/{run_id}/receipt").content)
+    return tmp_path / "receipt.json", anchor.public_key
+
+
+def test_a_receipt_holds_without_the_farm(saved: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, trusted = saved
+    assert pockfarm(["verify", str(path), "--trust", trusted]) == 0
+    said = capsys.readouterr().out
+    assert f"{path}: verified" in said
+    assert "in list 1 of the root that you named" in said
+    (tmp_path / "root.pub").write_text(f"0123456789abcdef {trusted}\n")
+    assert pockfarm(["verify", str(path), "--trust", str(tmp_path / "root.pub")]) == 0
+    key = p.loads(Receipt, path.read_bytes()).signing_key.public_key
+    assert pockfarm(["verify", str(path), "--trust", key]) == 0
+    capsys.readouterr()
+    assert pockfarm(["verify", str(path)]) == 0
+    assert "UNANCHORED" in capsys.readouterr().out
+
+
+def test_without_a_root_the_signing_key_is_the_anchor(farm: TestFarm, tmp_path: Path) -> None:
+    [run_id] = finished(farm)
+    (tmp_path / "receipt").write_bytes(farm.http.get(f"/runs/{run_id}/receipt").content)
+    findings = verify_file(tmp_path / "receipt", trusted=farm.farm.signer.public_key)
+    assert findings[0].how == f"run {run_id}, attempt 1: succeeded"
+    with pytest.raises(NotVerified, match="nothing leads from there to the key that you named"):
+        verify_file(tmp_path / "receipt", trusted="A" * 43 + "=")
+
+
+def test_a_receipt_of_another_farm_is_not_verified(
+    saved: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = root.create(tmp_path / "other.json").public_key
+    assert pockfarm(["verify", str(saved[0]), "--trust", other]) == 4
+    assert "NOT VERIFIED" in capsys.readouterr().out
+    assert pockfarm(["verify", str(tmp_path / "none")]) == 2
+
+
+def test_a_key_that_was_revoked_or_ran_out_verifies_nothing(saved: Saved, tmp_path: Path) -> None:
+    path, trusted = saved
+    found = p.loads(Receipt, path.read_bytes())
+    anchor = root.load(tmp_path / "root.json")
+    assert found.key_list is not None
+    listed = p.loads(p.KeyList, found.key_list.payload_bytes())
+    for other in (
+        dataclasses.replace(listed, revoked=(found.signing_key.key_id,)),
+        dataclasses.replace(listed, keys=(dataclasses.replace(listed.keys[0], expires_at=time.time() - 60),)),
+    ):
+        changed = dataclasses.replace(found, key_list=anchor.sign(p.KEY_LIST_TYPE, p.dumps(other)))
+        (tmp_path / "changed").write_bytes(p.dumps(changed))
+        with pytest.raises(NotVerified, match="does not hold key"):
+            verify_file(tmp_path / "changed", trusted=trusted)
+
+
+def test_a_bundle_is_verified_by_its_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "b.pfb"
+    path.write_bytes(bundle())
+    assert pockfarm(["verify", str(path)]) == 0
+    assert f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" in capsys.readouterr().out
+    data = path.read_bytes()
+    place = data.index(b"weights") + 512
+    path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    assert pockfarm(["verify", str(path)]) == 4

@@ -1,0 +1,87 @@
+"""docker-compose.yml, started by hand: the main job, and the loss of each part in the middle of something."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from compiler.cache_folder import cache_folder
+from pockfarm.client import Farm
+from pockfarm.values import optional_number, part
+from service.database.engine import Database
+from tests.chaos.links import until
+from tests.e2e.inputs import SPEC, accuracy_by_onnx_runtime, cnn, digits, npz
+from tests.topology.farm import Deployed, deployed
+from tests.topology.losses import LOSSES
+from tests.topology.work import Work
+
+pytestmark = [pytest.mark.xdist_group("topology"), pytest.mark.usefixtures("loopback")]
+FIRST_STEPS = 300
+LASTS_S = 4.0
+"""Of a training that is to be hit."""
+IN_FLIGHT_WITHIN_S = 60.0
+AWAY_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def farm(loopback: None) -> Iterator[Deployed]:
+    with deployed(cache_folder()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(farm: Deployed) -> Iterator[Farm]:
+    with Farm(farm.url, farm.key) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def work(farm: Deployed, client: Farm) -> Iterator[Work]:
+    """The main job, undisturbed: compile, train, report, weights. What it gives is what later trainings must give."""
+    x, y = digits(0)
+    dataset = client.add_dataset(npz(x=x, y=y), name="digits.npz").digest
+    target = client.devices()[0].targets[-1]
+    job = client.compile(cnn(), plan="full", spec=SPEC, target=target, name="cnn")
+    bundle = client.wait_for_job(job.id).bundle_digest
+    assert bundle is not None
+    rows = Database(farm.environment("api-1")["POCKFARM_DATABASE_URL"])
+    work = Work(client, rows, target, bundle, dataset, FIRST_STEPS)
+    began = time.monotonic()
+    client.wait_for_run(work.train())
+    work.steps = int(FIRST_STEPS * LASTS_S / (time.monotonic() - began))
+    yield work
+    rows.close()
+
+
+def test_the_main_job(client: Farm, work: Work) -> None:
+    run = client.wait_for_run(work.train())
+    report = client.report(run.id)
+    work.weights = client.weights(run.id)
+    x, y = digits(0)
+    loss, accuracy = accuracy_by_onnx_runtime(cnn(), work.weights, x, y)
+    after = part(report, "evaluation_after")
+    assert optional_number(after, "loss") == pytest.approx(loss, rel=1e-4)
+    assert abs((optional_number(after, "accuracy") or 0) - accuracy) <= 1.5 / len(y)
+    assert accuracy > 0.9
+    assert (work.ends(run.id), work.results(run.id)) == (1, 1)
+
+
+@pytest.mark.parametrize("what", LOSSES)
+def test_a_loss_in_the_middle(farm: Deployed, work: Work, what: str) -> None:
+    """Whatever was under way ends well and once, with the weights of an undisturbed training."""
+    loss = LOSSES[what]
+    work.weights = work.weights or work.client.weights(work.client.wait_for_run(work.train()).id)
+    work.begin()
+    assert until(lambda: loss.is_due(work), IN_FLIGHT_WITHIN_S, pause_s=0.05), work.history(work.jobs[0])
+    lost = loss.go(farm, work)
+    for process in lost:
+        if farm.is_asked(process):
+            assert not farm.is_healthy(process), "the check of its container does not notice"
+    time.sleep(AWAY_S)
+    for process in lost:
+        farm.start(process)
+    farm.wait_for(*lost)
+    loss.come_back(farm)
+    work.ends_well()
