@@ -47,7 +47,7 @@ def lies() -> int:
 
 @BROKEN.get("/keeps")
 def keeps() -> str:
-    HELD.append(b"x" * (20 << 20))
+    HELD.append(b"x" * (24 << 20))
     time.sleep(2.1)
     return ""
 

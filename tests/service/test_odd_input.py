@@ -20,10 +20,12 @@ import pytest
 from device_agents import wire as p
 from service.devices import tokens
 from service.devices.schemas import EnrolmentTokenCreate
+from service.identifiers import digest_of
 from tests.service.board import Board
 from tests.service.farms import TestFarm
 
 LONE = "\ud800"
+SOON, LATER = "2400-01-01T00:00:00Z", "2400-01-02T00:00:00Z"
 TEXTS = ("", "\0", "²", "9" * 400, str(1 << 63), "-1", "0x10", "../../etc/passwd", "x" * 3000, "%00%ff",
          "\N{PILE OF POO}\u202e\u2028\r\nX-B: c")  # fmt: skip
 VALUES: tuple[Any, ...] = (
@@ -93,7 +95,21 @@ def things(farm: TestFarm) -> dict[str, str]:
     farm.http.post(f"/jobs/{job}/cancel")
     return {"bundle": bundle, "digest": bundle, "dataset": dataset, "device_id": board.device_id, "run_id": run["id"],
             "job_id": job, "key_id": "key_none", "token": "none", "lease_token": work.lease_token, "name": "kernels",
-            "ending": "csv", "target": "x86-64-v3"}  # fmt: skip
+            "ending": "csv", "target": "x86-64-v3", "kind": "bundles", "path": "none",
+            "organisation_id": made(farm, "/organisations", name="another"),
+            "user_id": made(farm, "/users", name="somebody"),
+            "token_id": made(farm, "/devices/enrolment-tokens"),
+            "window_id": made(farm, "/maintenance", starts_at=SOON, ends_at=LATER),
+            "webhook_id": made(farm, "/webhooks", url="https://hook.example/"),
+            "group_id": made(farm, "/run-groups", bundle=bundle),
+            "upload_id": made(farm, "/uploads", kind="dataset", digest=digest_of(b"x"), size_bytes=1)}  # fmt: skip
+
+
+def made(farm: TestFarm, path: str, **body: Any) -> str:
+    """The id of a new thing."""
+    answer = farm.http.post(path, json=body)
+    assert answer.status_code in (201, 202), answer.text
+    return str(answer.json()["id"])
 
 
 Operation = tuple[str, str, list[tuple[str, str]]]
