@@ -26,7 +26,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from device_agents.wire import ProtocolError
 from service.disk import is_disk_full
@@ -187,7 +189,9 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(ProtocolError, _on_protocol_error)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(OperationalError, _on_database_error)
+    app.add_exception_handler(NoConnection, _on_database_error)
     app.add_exception_handler(OSError, _on_system_error)
     app.add_exception_handler(Exception, _on_failure)
 
@@ -251,9 +255,15 @@ async def _on_system_error(request: Request, error: Exception) -> Response:
     return problem_response(Full(), request.url.path)
 
 
+async def _on_disconnect(request: Request, _: Exception) -> Response:
+    """Nobody hears this answer; counts and logs tell it from a failure of the farm."""
+    problem = Invalid("request.cut-off", "the connection ended before the request did", where="body",
+                      hint="send it again")  # fmt: skip
+    return problem_response(problem, shown_path(request))
+
+
 async def _on_database_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, OperationalError)
-    if is_disk_full(error.orig):
+    if isinstance(error, OperationalError) and is_disk_full(error.orig):
         LOG.error("%s %s: no room: %s", request.method, request.url.path, error)
         return problem_response(Full(), request.url.path)
     LOG.error("the database did not answer: %s", error)

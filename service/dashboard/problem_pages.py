@@ -11,12 +11,13 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnection
 from starlette.exceptions import HTTPException
 
 from service.dashboard import addresses, render
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
-HANDLED = (HTTPException, RequestValidationError, OperationalError, Exception)
+HANDLED = (HTTPException, RequestValidationError, OperationalError, NoConnection, Exception)
 LINK_COMMAND = "pockfarm link"
 
 

@@ -26,8 +26,9 @@ from device_agents.wire import (
 )
 from service.database.models import Attempt, Bundle, Checkpoint, Device, Run
 from service.events import service as events
+from service.garbage.holding import FileGone
 from service.problems import Invalid, NotFound
-from service.storage import Storage, StoredFile
+from service.storage import MissingFile, Storage, StoredFile
 
 MOST_TRIES = 2
 """Attempts that may begin from the same checkpoint and come no further: then it is as likely to blame as they are."""
@@ -79,12 +80,17 @@ def sender_of(run: Run, attempt: Attempt, bundle: Bundle) -> Sender:
 
 
 def look_at(storage: Storage, stored: StoredFile, sender: Sender) -> Past:
-    """What a stored checkpoint says of the steps before it. Raises: Invalid (`checkpoint.invalid`)."""
+    """What a stored checkpoint says of the steps before it.
+
+    Raises: Invalid (`checkpoint.invalid`), FileGone (bytes that nobody needed were removed when they had come again).
+    """
     try:
         if stored.size_bytes > sender.most_bytes:
             raise ProtocolError("", f"{stored.size_bytes:,} bytes, at most {sender.most_bytes:,} are expected")
         with storage.local(stored.digest) as path, path.open("rb") as file:
             return _checked(file, sender)
+    except MissingFile:
+        raise FileGone(stored.digest) from None
     except ProtocolError as error:
         raise Invalid("checkpoint.invalid", f"not a checkpoint of this attempt: {error}"[:1000], where="checkpoint",
                       cause="device", hint="go on without it") from None  # fmt: skip

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from compiler.spec.schema import DOCUMENTS, published_schema
 from device_agents import wire as p
+from tests.service.board import leased
 from tests.service.farms import TestFarm, open_test_farm
 
 OPENAPI = Path(__file__).parents[2] / "openapi.json"
@@ -169,3 +171,40 @@ def test_the_largest_event_id_is_taken(farm: TestFarm) -> None:
     headers = {"Last-Event-ID": str((1 << 63) - 1), "Accept": "application/json"}
     events = farm.http.get(f"/jobs/{farm.compile().json()['id']}/events", headers=headers).json()
     assert [event["id"] for event in events] == [1], "a number that the job has not reached begins anew"
+
+
+@pytest.mark.parametrize("path", ["weights", "checkpoint"])
+def test_who_hangs_up_in_the_middle_is_no_failure_of_the_farm(farm: TestFarm, path: str) -> None:
+    """A board that dies or loses its network while it sends a file."""
+    bundle = farm.bundle(fields={"checkpoints": 1})
+    farm.run(bundle=bundle, dataset=farm.dataset(), mode="train", steps=3)
+    board = farm.board()
+    token = leased(board).lease_token
+    headers = {p.PROTOCOL_HEADER: p.PROTOCOL, "Authorization": f"Bearer {board.credential}",
+               p.DIGEST_HEADER: "sha256:" + "0" * 64, "Content-Length": "1000"}  # fmt: skip
+    scope = {"type": "http", "method": "PUT", "path": f"/agent/attempts/{token}/{path}", "query_string": b"",
+             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()]}  # fmt: skip
+    coming: list[dict[str, Any]] = [{"type": "http.request", "body": b"half", "more_body": True},
+                                    {"type": "http.disconnect"}]  # fmt: skip
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return coming.pop(0)
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    assert farm.http.portal is not None
+    farm.http.portal.call(farm.http.app, scope, receive, send)
+    assert sent[0]["status"] == 422, sent
+    assert json.loads(sent[1]["body"])["code"] == "request.cut-off"
+
+
+def test_a_database_that_has_no_connection_left_is_busy(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise NoConnection("QueuePool limit of size 10 overflow 20 reached")
+
+    monkeypatch.setattr(farm.farm.database.engine.pool, "connect", refuse)
+    answer = farm.http.get("/runs")
+    assert (answer.status_code, answer.json()["code"]) == (503, "infra.database")
+    assert answer.headers["Retry-After"] == "5"

@@ -14,6 +14,7 @@ from sqlalchemy import select, text
 
 from device_agents import wire as p
 from service.database.models import Checkpoint
+from service.storage import StoredFile
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm, expire_lease
 
@@ -142,6 +143,27 @@ def test_what_is_no_checkpoint_of_the_attempt_is_refused(farm: TestFarm) -> None
     assert put(board, work, whole(good), digest="sha256:" + "0" * 64).json()["code"] == "upload.digest"
     assert rows(farm) == []
     assert put(board, work, whole(good)).status_code == 201, "else the refusals prove nothing"
+
+
+def test_one_that_is_removed_as_it_comes_is_sent_again(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes lay there for long, and nothing referred to them: the collection may take them once more."""
+    farm.run(**asked(farm))
+    board = farm.board()
+    work = leased(board)
+    data = whole(past_of(board, work, 3))
+    storage = farm.farm.storage
+    keep = storage.put
+
+    def lose(*given: Any, **named: Any) -> StoredFile:
+        stored = keep(*given, **named)
+        storage.delete(stored.digest)
+        return stored
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "put", lose)
+        answer = put(board, work, data)
+    assert (answer.status_code, answer.json()["code"]) == (503, "infra.file-removed")
+    assert put(board, work, data).status_code == 201
 
 
 def test_one_that_is_too_large_is_not_taken(farm: TestFarm) -> None:
