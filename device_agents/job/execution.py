@@ -204,6 +204,8 @@ class Execution:
         self._notify("phase", message="tune")
         seconds = min(self.job.settings.tune_s or 0.0, TUNE_SHARE * self._run_limit_s)
         self._run("tune", ["--seconds", repr(seconds)], on_event)
+        if not self.findings.variants:
+            raise AttemptError("step.incomplete", "the binary ended without the time of any kernel", cause="compiler")
 
     def _evaluate(self, moment: str, weights: Sequence[str], data: DataFiles | None) -> Evaluation:
         found: list[Evaluation] = []

@@ -9,6 +9,9 @@ In this order: dies with its parent; joins the job's cgroups; namespaces and an 
 user; no capabilities; no new privileges; Landlock; the list of system calls. Each is there if the plan says so, and
 `sandbox.py` has tried before that it works here (`plan["probe"]`: what was really found is said instead of a start).
 
+Where the agent is to be told which forbidden call a binary makes, the list of system calls is made with a listener, and
+that goes to the agent on the same way, as a descriptor; from then on nobody here could hear what it says.
+
 It says one line, a `launch` event with the monotonic clock, or an `error` event and exit code 5 (or both, when the
 binary cannot be started), on a descriptor that the binary does not get: only we can say that the device failed.
 """
@@ -42,9 +45,13 @@ MNT_DETACH = 2
 O_PATH = getattr(os, "O_PATH", 0o10000000)
 """Linux's value on all our architectures; PyPy does not name it."""
 AT_EMPTY_PATH = 0x1000
-SPEC_ALLOW = 4
-FD_OF_BINARY = 300
-"""Above the limit of descriptors: the one number that the filter lets be started, and no job can have again."""
+SPEC_ALLOW, NEW_LISTENER = 4, 8
+SOL_SOCKET, SCM_RIGHTS = 1, 1
+MESSAGE, CONTROL = "PIPNPNixxxx", "Niiixxxx"
+"""`struct msghdr`, and `struct cmsghdr` with one descriptor behind it."""
+FD_OF_BINARY, FD_OF_AGENT = 300, 301
+"""Above the limit of descriptors: the one that the filter lets be started, and the one that it lets a message be sent
+to. Both are closed in the binary, and no job can have their numbers again."""
 THIS_PROCESS = 0x7E57_0001
 """Stands in the filter for the number of the process, which is known only here."""
 _X86 = platform.machine() == "x86_64"
@@ -69,7 +76,7 @@ def main() -> None:
     if say_to > 2:
         os.set_inheritable(say_to, False)
     if plan["probe"]:
-        import socket  # noqa: F401 - the empty root has no library to load it from
+        import socket  # the empty root has no library to load it from
     doing = "die with the agent"
     try:
         _die_with_parent(plan["parent"])
@@ -87,10 +94,14 @@ def main() -> None:
         abi = _landlock(plan) if plan["landlock"] else 0
     except OSError as error:
         _fail("launch.sandbox", f"cannot {doing}: {error}")
+    if plan["probe"] and plan["tells"]:
+        _above_the_limit(say_to, FD_OF_AGENT)
+        _install_and_tell(plan["filter"])
+        socket.socket(socket.AF_UNIX)
     if plan["probe"]:
         _say({"event": "launch", "monotonic_s": time.monotonic(), "facts": _facts(plan, abi)})
         os._exit(0)
-    _become(plan["argv"], plan["filter"])
+    _become(plan["argv"], plan["filter"], plan["tells"])
 
 
 def _enter_namespaces(plan: dict) -> None:  # type: ignore[type-arg]
@@ -244,42 +255,60 @@ def _allow(rules: int, path: str, access: int) -> None:
     os.close(found)
 
 
-def _install(text: str) -> None:
-    """The list of system calls, of this thread, which is the only one."""
+def _install(text: str, flags: int = SPEC_ALLOW) -> int:
+    """The list of system calls, of this thread, which is the only one. Returns the listener, if flags ask for one."""
     program = base64.b64decode(text).replace(struct.pack("<I", THIS_PROCESS), struct.pack("<I", os.getpid()))
     code = ctypes.create_string_buffer(program, len(program))
     frame = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
-    # Without the flag, kernels before 5.16 turn a mitigation on that slows loads and stores; there is nobody else in
-    # the process whose secrets it would keep.
-    how = ctypes.c_long(SYS["seccomp"]), ctypes.c_ulong(1), ctypes.c_ulong(SPEC_ALLOW), frame
-    if libc.syscall(*how) != 0:
+    # Without the first flag, kernels before 5.16 turn a mitigation on that slows loads and stores; there is nobody else
+    # in the process whose secrets it would keep.
+    found = libc.syscall(ctypes.c_long(SYS["seccomp"]), ctypes.c_ulong(1), ctypes.c_ulong(flags), frame)
+    if found < 0 and not flags & NEW_LISTENER:
         _call("seccomp", libc.prctl(PR_SET_SECCOMP, 2, frame, 0, 0))
+        return -1
+    return _call_fd("seccomp with a listener", found)
 
 
-def _become(argv: "list[str]", text: "str | None") -> None:
+def _install_and_tell(text: str) -> None:
+    """As above, with a listener, which goes to the agent. A forbidden call in between would wait for ever."""
+    data = ctypes.create_string_buffer(b"\n", 1)
+    parts = ctypes.create_string_buffer(struct.pack("PN", ctypes.addressof(data), len(data)))
+    control = ctypes.create_string_buffer(struct.calcsize(CONTROL))
+    message = struct.pack(MESSAGE, 0, 0, ctypes.addressof(parts), 1, ctypes.addressof(control), len(control), 0)
+    listener = _install(text, SPEC_ALLOW | NEW_LISTENER)
+    struct.pack_into(CONTROL, control, 0, struct.calcsize("Niii"), SOL_SOCKET, SCM_RIGHTS, listener)
+    if libc.sendmsg(FD_OF_AGENT, message, 0) != len(data):
+        raise OSError(ctypes.get_errno(), "hand the listener over")
+
+
+def _become(argv: "list[str]", text: "str | None", tells: bool) -> None:
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", "TMPDIR": "."}
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
-        binary = _binary(argv[0]) if text else -1
+        binary = _above_the_limit(os.open(argv[0], O_PATH | os.O_CLOEXEC), FD_OF_BINARY) if text else -1
+        if tells:
+            _above_the_limit(say_to, FD_OF_AGENT)
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
         _say({"event": "launch", "monotonic_s": time.monotonic()})
         if text is None:
             os.execvpe(argv[0], argv, environment)
         words = [f"{name}={value}" for name, value in environment.items()]
         arguments = ctypes.c_long(binary), b"", _strings(argv), _strings(words), ctypes.c_long(AT_EMPTY_PATH)
-        _install(text)
+        if tells:
+            _install_and_tell(text)
+        else:
+            _install(text)
         libc.syscall(ctypes.c_long(SYS["execveat"]), *arguments)
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     except OSError as error:
         _fail("launch.exec", f"cannot start {argv[0]}: {error.strerror}")
 
 
-def _binary(path: str) -> int:
-    found = os.open(path, O_PATH | os.O_CLOEXEC)
+def _above_the_limit(descriptor: int, number: int) -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    return fcntl.fcntl(found, fcntl.F_DUPFD_CLOEXEC, FD_OF_BINARY)
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, number)
 
 
 def _strings(words: "list[str]") -> "ctypes.Array[ctypes.c_char_p]":

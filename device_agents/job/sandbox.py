@@ -12,6 +12,8 @@ import json
 import os
 import platform
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from device_agents.job import cgroup, seccomp
+from device_agents.job.forbidden import received
 from device_agents.job.users import JobUsers, borrowed, is_mapped
 
 NOBODY = 65534
@@ -33,6 +36,8 @@ MAX_THREADS = 512
 """Of the user that a job runs as, where that user is its own."""
 ADDRESS_SLACK_BYTES = 1 << 30
 """Address space beyond the memory limit: thread stacks, the executable, allocator arenas."""
+NO_CORE = {"RLIMIT_CORE": 0}
+PROBED_CALL = "socket(AF_UNIX)"
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 """What an emulator that is no static file needs beside itself."""
 
@@ -55,6 +60,8 @@ class Sandbox:
     shown: tuple[str, ...] = ()
     """Files and folders that a job may read besides its own: the emulator's."""
     cgroup_parent: cgroup.Parent | None = None
+    tells: bool = False
+    """A forbidden call waits until the agent has read which one it is, and then dies with the job."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What the probe found, by the names of `launch.py`, and `why` something is missing."""
 
@@ -64,13 +71,15 @@ class Sandbox:
     ) -> list[str]:  # fmt: skip
         """The command line that ends up as `argv`, confined. Start it in a new session, in the job's folder.
 
-        `say`: the descriptor that the launcher reports on; the binary does not get it, unless it is its output.
+        `say`: the descriptor that the launcher reports on; the binary does not get it, unless it is its output. A
+        sandbox that `tells` needs a Unix socket there.
         """
-        program = _filter(self.syscalls)
+        program = _filter(self.syscalls, tells=self.tells)
         plan = {
             "argv": list(argv),
             "namespaces": self.namespaces,
             "landlock": self.landlock,
+            "tells": self.tells and program is not None,
             "filter": base64.b64encode(program).decode() if program else None,
             "uid": self.uid,
             "shown": list(self.shown),
@@ -146,6 +155,7 @@ def probe(
         if facts is not None:
             best = replace(candidate, facts={**facts, "why": why})
             break
+    best = _with_listener(best, hide)
     best = _with_cgroup(best, parent if best.facts.get("uid") is not None else None)
     return replace(best, level=level_of(best))
 
@@ -178,13 +188,8 @@ def _try(sandbox: Sandbox, hide: Path | None, why: dict[str, str]) -> dict[str, 
     if sandbox.syscalls != "any" and _filter(sandbox.syscalls) is None:
         why["filter"] = f"there is no list of system calls for {platform.machine()}"
         return None
-    with tempfile.TemporaryDirectory(dir=hide) as folder, sandbox.of_one_job() as confined:
-        os.mkdir(f"{folder}/out")
-        os.chmod(folder, 0o755)
-        if confined.uid is not None:
-            os.chown(f"{folder}/out", confined.uid, confined.uid)
-        limits = {"RLIMIT_CORE": 0}
-        command = confined.command([], rlimits=limits, probe=True, hidden=str(hide or folder))
+    with _to_probe(sandbox, hide) as (confined, folder):
+        command = confined.command([], rlimits=NO_CORE, probe=True, hidden=str(hide or folder))
         try:
             done = subprocess.run(
                 command, cwd=folder, capture_output=True, timeout=PROBE_TIMEOUT_S, start_new_session=True, check=False
@@ -199,6 +204,45 @@ def _try(sandbox: Sandbox, hide: Path | None, why: dict[str, str]) -> dict[str, 
     return None
 
 
+@contextmanager
+def _to_probe(sandbox: Sandbox, hide: Path | None) -> Iterator[tuple[Sandbox, str]]:
+    """As it is for one job, and that job's folder."""
+    with tempfile.TemporaryDirectory(dir=hide) as folder, sandbox.of_one_job() as confined:
+        os.mkdir(f"{folder}/out")
+        os.chmod(folder, 0o755)
+        if confined.uid is not None:
+            os.chown(f"{folder}/out", confined.uid, confined.uid)
+        yield confined, folder
+
+
+def _with_listener(sandbox: Sandbox, hide: Path | None) -> Sandbox:
+    """Tried too: a process that asks for a socket, of which the agent must hear just that."""
+    if not sandbox.facts.get("filter"):
+        return sandbox
+    telling = replace(sandbox, tells=True)
+    with _to_probe(telling, hide) as (confined, folder):
+        told = _told(confined, folder)
+    return replace(telling if told == PROBED_CALL else sandbox, facts={**sandbox.facts, "tells": told == PROBED_CALL})
+
+
+def _told(sandbox: Sandbox, folder: str) -> str:
+    hear, say = socket.socketpair()
+    with hear, say:
+        command = sandbox.command([], rlimits=NO_CORE, probe=True, say=say.fileno())
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(command, cwd=folder, pass_fds=(say.fileno(),), stdout=quiet, stderr=quiet,
+                              start_new_session=True) as child:  # fmt: skip
+            say.close()
+            try:
+                hear.settimeout(PROBE_TIMEOUT_S)
+                listener = received(hear)[1]
+                return listener.wait(PROBE_TIMEOUT_S) if listener else ""
+            except OSError:
+                return ""
+            finally:
+                os.killpg(child.pid, signal.SIGKILL)
+
+
 def _with_cgroup(sandbox: Sandbox, parent: cgroup.Parent | None) -> Sandbox:
     """Tried too: a group is made, and its limit read back."""
     job = parent.make(f"probe-{os.getpid()}", 1 << 26) if parent else None
@@ -210,11 +254,12 @@ def _with_cgroup(sandbox: Sandbox, parent: cgroup.Parent | None) -> Sandbox:
     return replace(sandbox, cgroup_parent=parent if holds else None, facts=facts)
 
 
-@lru_cache(maxsize=4)
-def _filter(policy: str) -> bytes | None:
+@lru_cache(maxsize=8)
+def _filter(policy: str, *, tells: bool = False) -> bytes | None:
     if policy == "any":
         return None
-    return seccomp.program(policy, kill=seccomp.KILL_PROCESS if _kills_processes() else seccomp.TRAP)
+    kill = seccomp.TELL if tells else seccomp.KILL_PROCESS if _kills_processes() else seccomp.TRAP
+    return seccomp.program(policy, kill=kill)
 
 
 def _kills_processes() -> bool:

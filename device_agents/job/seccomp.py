@@ -1,12 +1,12 @@
 """The system calls that a job gets, as a program for the kernel's filter (classic BPF over `struct seccomp_data`).
 
-What training binaries were measured to call, and no more; any other call ends the process with SIGSYS, which a report
-tells as `step.forbidden`. No sockets, so no network; threads but no second process, so limits on a process are limits
-on the job; nothing is mapped executable; one start of one descriptor, which only `launch.py` can have. An emulator
-translates code and asks the system more, so it has a wider list of its own.
+What training binaries were measured to call, and no more; any other call ends the job as `step.forbidden`: the agent
+hears which one it was and kills the job (`forbidden.py`), or where the kernel cannot tell, the process gets SIGSYS. No
+sockets, so no network; threads but no second process, so limits on a process are limits on the job; nothing is
+mapped executable; one start of one descriptor, which only `launch.py` can have. An emulator translates code and asks
+the system more, so it has a wider list of its own.
 
-Sources: Documentation/userspace-api/seccomp_filter.rst; numbers from the kernel's tables (`unistd_64.h`,
-`asm-generic/unistd.h`).
+Source: Documentation/userspace-api/seccomp_filter.rst.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.job.launch import AT_EMPTY_PATH, FD_OF_BINARY, THIS_PROCESS
+from device_agents.job.launch import AT_EMPTY_PATH, FD_OF_AGENT, FD_OF_BINARY, THIS_PROCESS
+from device_agents.job.syscalls import NUMBERS
 
-KILL_PROCESS, TRAP, ERRNO, ALLOW = 0x80000000, 0x00030000, 0x00050000, 0x7FFF0000
+KILL_PROCESS, TRAP, ERRNO, TELL, ALLOW = 0x80000000, 0x00030000, 0x00050000, 0x7FC00000, 0x7FFF0000
+"""TELL: the call waits and is not made; whoever holds the listener is told. Without a listener it fails with ENOSYS."""
 EPERM, EINVAL, ENOTTY, ENOSYS, EOPNOTSUPP = 1, 22, 25, 38, 95
 X32_BIT = 0x40000000
 _LOAD, _AND, _JEQ, _JGE, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
@@ -44,37 +46,6 @@ EMULATOR = """
     getdents64 get_mempolicy set_mempolicy statx lstat times dup rt_sigtimedwait membarrier
 """
 """Beside those of a binary."""
-_NUMBERS = {
-    "x86_64": {
-        "read": 0, "write": 1, "open": 2, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "lseek": 8, "mmap": 9,
-        "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15,
-        "ioctl": 16, "pread64": 17, "pwrite64": 18, "readv": 19, "writev": 20, "access": 21, "sched_yield": 24,
-        "mremap": 25, "madvise": 28, "dup": 32, "nanosleep": 35, "getpid": 39, "clone": 56, "exit": 60, "uname": 63,
-        "fcntl": 72, "fsync": 74, "fdatasync": 75, "ftruncate": 77, "getcwd": 79, "rename": 82, "unlink": 87,
-        "readlink": 89, "gettimeofday": 96, "getrlimit": 97, "getrusage": 98, "sysinfo": 99, "times": 100,
-        "getuid": 102, "getgid": 104, "geteuid": 107, "getegid": 108, "rt_sigtimedwait": 128, "sigaltstack": 131,
-        "prctl": 157, "arch_prctl": 158, "gettid": 186, "tkill": 200, "futex": 202, "sched_setaffinity": 203,
-        "sched_getaffinity": 204, "getdents64": 217, "set_tid_address": 218, "restart_syscall": 219,
-        "clock_gettime": 228, "clock_getres": 229, "clock_nanosleep": 230, "exit_group": 231, "tgkill": 234,
-        "set_mempolicy": 238, "get_mempolicy": 239, "openat": 257, "newfstatat": 262, "unlinkat": 263, "renameat": 264,
-        "readlinkat": 267, "faccessat": 269, "set_robust_list": 273, "prlimit64": 302, "getrandom": 318,
-        "execveat": 322, "membarrier": 324, "statx": 332, "rseq": 334, "clone3": 435,
-    },
-    "aarch64": {
-        "getcwd": 17, "dup": 23, "fcntl": 25, "ioctl": 29, "unlinkat": 35, "renameat": 38, "ftruncate": 46,
-        "faccessat": 48, "openat": 56, "close": 57, "getdents64": 61, "lseek": 62, "read": 63, "write": 64, "readv": 65,
-        "writev": 66, "pread64": 67, "pwrite64": 68, "readlinkat": 78, "newfstatat": 79, "fstat": 80, "fsync": 82,
-        "fdatasync": 83, "exit": 93, "exit_group": 94, "set_tid_address": 96, "futex": 98, "set_robust_list": 99,
-        "nanosleep": 101, "clock_gettime": 113, "clock_getres": 114, "clock_nanosleep": 115, "sched_setaffinity": 122,
-        "sched_getaffinity": 123, "sched_yield": 124, "restart_syscall": 128, "tkill": 130, "tgkill": 131,
-        "sigaltstack": 132, "rt_sigaction": 134, "rt_sigprocmask": 135, "rt_sigtimedwait": 137, "rt_sigreturn": 139,
-        "times": 153, "uname": 160, "getrlimit": 163, "getrusage": 165, "prctl": 167, "gettimeofday": 169,
-        "getpid": 172, "getuid": 174, "geteuid": 175, "getgid": 176, "getegid": 177, "gettid": 178, "sysinfo": 179,
-        "brk": 214, "munmap": 215, "mremap": 216, "clone": 220, "mmap": 222, "mprotect": 226, "madvise": 233,
-        "get_mempolicy": 236, "set_mempolicy": 237, "prlimit64": 261, "getrandom": 278, "execveat": 281,
-        "membarrier": 283, "statx": 291, "rseq": 293, "clone3": 435,
-    },
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,16 +68,18 @@ class Rule:
     """None: the process ends."""
 
 
-def rules(policy: str) -> list[Rule]:
-    """Of a policy, `binary` or `emulator`."""
+def rules(policy: str, *, tells: bool = False) -> list[Rule]:
+    """Of a policy, `binary` or `emulator`; `tells`: the launcher may hand the listener to the agent."""
     is_emulator = policy == "emulator"
     plain = [*BINARY.split(), *(EMULATOR.split() if is_emulator else [])]
     no_code = () if is_emulator else (Test(2, PROT_EXEC, 0),)
     itself = (Test(0, 0xFFFFFFFF, THIS_PROCESS),)
     thread = (Test(0, THREAD_FLAGS, THREAD_FLAGS), Test(0, NAMESPACE_FLAGS, 0))
     start = (Test(0, 0xFFFFFFFF, FD_OF_BINARY), Test(4, 0xFFFFFFFF, AT_EMPTY_PATH))
+    handing_over = [Rule("sendmsg", (Test(0, 0xFFFFFFFF, FD_OF_AGENT),))] if tells else []
     return [
         *(Rule(name) for name in plain),
+        *handing_over,
         Rule("mmap", no_code),
         Rule("mprotect", no_code),
         Rule("open", (Test(1, O_TMPFILE, 0),), otherwise=ERRNO | EOPNOTSUPP),
@@ -125,15 +98,15 @@ def rules(policy: str) -> list[Rule]:
 
 
 def program(policy: str, machine: str = "", *, kill: int = KILL_PROCESS) -> bytes | None:
-    """The filter of a policy for this machine's kernel; None where we have no table of it."""
+    """The filter of a policy for this machine's kernel; None without a table. `kill`: for what it does not allow."""
     machine = machine or platform.machine()
-    numbers = _NUMBERS.get(machine)
+    numbers = NUMBERS.get(machine)
     if numbers is None:
         return None
     words = [_load(_ARCHITECTURE_AT), _jump(_JEQ, AUDIT[machine], 1, 0), _return(kill), _load(_NUMBER_AT)]
     if machine == "x86_64":
         words += [_jump(_JGE, X32_BIT, 0, 1), _return(kill)]
-    for rule in rules(policy):
+    for rule in rules(policy, tells=kill == TELL):
         if rule.call in numbers:
             words += _rule(rule, numbers[rule.call], kill)
     return b"".join([*words, _return(kill)])

@@ -8,14 +8,18 @@ import os
 import re
 import selectors
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from device_agents.errors import BadData, StepFailed, Stopped
 from device_agents.job.cgroup import JobCgroup
+from device_agents.job.forbidden import Listener, received
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.step_events import MAX_LINE_BYTES, Done, Failed, Halted, Start, StepEvent, read_event
 from device_agents.wire import Cause, ProtocolError
@@ -60,6 +64,8 @@ class Ending:
     launch_error: tuple[str, str] | None = None
     """Code and message of the launcher, which is ours: the binary cannot speak in its name."""
     stopped: Stopped | None = None
+    forbidden: str = ""
+    """The system call for which it was killed; "" if there was none, or this kernel does not tell."""
     stderr_tail: str = ""
     bad_output: str = ""
 
@@ -94,21 +100,15 @@ def run_process(
     An event that `on_event` refuses with a `ProtocolError` ends the process, as one that is no event at all does.
     """
     ending = Ending(0)
-    hear, say = os.pipe()
-    try:
-        with _started(process, say) as child:
-            os.close(say)
-            say = -1
-            on_pid(child.pid)
-            try:
-                _pump(child, hear, process, ending, on_event, on_stderr, should_stop)
-                ending.returncode = _wait(child, process)
-            finally:
-                _kill_group(child.pid)
-    finally:
-        os.close(hear)
-        if say >= 0:
-            os.close(say)
+    hear, say = socket.socketpair()
+    with hear, say, _started(process, say.fileno()) as child, contextlib.ExitStack() as until_dead:
+        say.close()
+        on_pid(child.pid)
+        try:
+            _pump(child, hear, until_dead, process, ending, on_event, on_stderr, should_stop)
+            ending.returncode = _wait(child, process)
+        finally:
+            _kill_group(child.pid)
     return ending
 
 
@@ -126,7 +126,8 @@ def _started(process: Process, say: int) -> subprocess.Popen[bytes]:
 
 def _pump(
     child: subprocess.Popen[bytes],
-    hear: int,
+    hear: socket.socket,
+    until_dead: contextlib.ExitStack,
     process: Process,
     ending: Ending,
     on_event: Callable[[StepEvent], None],
@@ -139,13 +140,15 @@ def _pump(
         for pipe, reader in (
             (child.stdout, _Reader(lambda line: _take_event(line, ending, on_event))),
             (child.stderr, _Reader(lambda line: _take_stderr(line, ending, on_stderr))),
-            (hear, _Reader(lambda line: _take_launch(line, ending))),
         ):
             assert pipe is not None
-            selector.register(pipe, selectors.EVENT_READ, reader)
+            selector.register(pipe, selectors.EVENT_READ, partial(_read, selector, pipe, reader, ending))
+        launch = _Reader(lambda line: _take_launch(line, ending))
+        listen = partial(_listen, selector, child, ending, until_dead)
+        selector.register(hear, selectors.EVENT_READ, partial(_hear, selector, hear, launch, ending, listen))
         while selector.get_map():
             for key, _ in selector.select(POLL_S):
-                _read(selector, key, ending)
+                key.data()
             now_s = time.monotonic()
             if kill_at_s is None:
                 ending.stopped = _reason(process, ending, now_s, should_stop)
@@ -160,17 +163,50 @@ def _pump(
                 return
 
 
-def _read(selector: selectors.BaseSelector, key: selectors.SelectorKey, ending: Ending) -> None:
-    data = os.read(key.fd, 1 << 16)
-    reader: _Reader = key.data
+def _read(selector: selectors.BaseSelector, pipe: IO[bytes], reader: _Reader, ending: Ending) -> None:
+    data = os.read(pipe.fileno(), 1 << 16)
     if not data:
-        selector.unregister(key.fileobj)
+        selector.unregister(pipe)
         return
     if ending.bad_output:
         return  # on its way to being killed: nothing that it still says matters
     reader.feed(data)
     if reader.seen_bytes > MAX_OUTPUT_BYTES or len(reader.pending) > MAX_LINE_BYTES:
         ending.bad_output = f"more than {MAX_OUTPUT_BYTES:,} bytes of output, or {MAX_LINE_BYTES:,} in one line"
+
+
+def _hear(
+    selector: selectors.BaseSelector, way: socket.socket, reader: _Reader, ending: Ending,
+    listen: Callable[[Listener], None],
+) -> None:  # fmt: skip
+    """The launcher's words, and the listener that it may hand over."""
+    data, listener = received(way)
+    if listener:
+        listen(listener)
+    if not data:
+        selector.unregister(way)
+    reader.feed(data)
+
+
+def _listen(
+    selector: selectors.BaseSelector, child: subprocess.Popen[bytes], ending: Ending, until_dead: contextlib.ExitStack,
+    listener: Listener,
+) -> None:  # fmt: skip
+    until_dead.callback(listener.close)
+    act = partial(_take_forbidden, selector, child, ending, listener)
+    selector.register(listener, selectors.EVENT_READ, act)
+
+
+def _take_forbidden(
+    selector: selectors.BaseSelector, child: subprocess.Popen[bytes], ending: Ending, listener: Listener
+) -> None:
+    """The job made a call that it does not get: it dies of it, and what it said before is still read."""
+    call = listener.wait()
+    if call:
+        ending.forbidden = ending.forbidden or call
+        _kill_group(child.pid)
+    elif listener.is_over():
+        selector.unregister(listener)
 
 
 def _reason(
@@ -202,6 +238,8 @@ def _take_event(line: bytes, ending: Ending, on_event: Callable[[StepEvent], Non
 
 
 def _take_launch(line: bytes, ending: Ending) -> None:
+    if not line:
+        return  # the listener came with it
     event = json.loads(line)
     if event["event"] == "launch":
         ending.launched_s = event["monotonic_s"]
@@ -241,19 +279,26 @@ def check(ending: Ending, process: Process) -> None:
         raise ending.stopped
     if ending.launch_error:
         raise StepFailed(*ending.launch_error, cause="device")
+    if ending.forbidden:
+        raise _forbidden(f"the binary called {ending.forbidden}, which jobs do not get", _tail(ending))
     if ending.bad_output:
         raise StepFailed("step.output", ending.bad_output)
     if ending.error:
         raise _from_error(ending.error)
     if process.group and process.group.was_out_of_memory():
         raise StepFailed("limits.memory", "the job used more memory than its limit", cause="limits")
-    tail = f"; its last words: {ending.stderr_tail.strip()[-500:]}" if ending.stderr_tail.strip() else ""
+    tail = _tail(ending)
     if ending.returncode < 0:
         raise _from_signal(-ending.returncode, tail)
     if ending.returncode != 0:
         raise _from_exit_code(ending.returncode, tail)
     if not ending.done:
         raise StepFailed("step.incomplete", f"the binary ended without saying that it is done{tail}")
+
+
+def _tail(ending: Ending) -> str:
+    words = ending.stderr_tail.strip()
+    return f"; its last words: {words[-500:]}" if words else ""
 
 
 def _from_error(event: Failed) -> Exception:
@@ -269,15 +314,18 @@ def _from_signal(number: int, tail: str) -> StepFailed:
     if number == signal.SIGXCPU:
         return StepFailed("limits.cpu_time", "the job used more CPU time than its limit", cause="limits")
     if number == signal.SIGSYS:
-        message = f"the binary made a system call that jobs do not get (SIGSYS){tail}"
-        hint = "no compiler of this farm makes such a binary; device_agents/job/seccomp.py has the list of calls"
-        return StepFailed("step.forbidden", message, hint=hint)
+        return _forbidden("the binary made a system call that jobs do not get; this kernel does not tell which", tail)
     if number == signal.SIGXFSZ:
         return StepFailed("limits.disk", "the job wrote a larger file than its limit", cause="limits")
     if number in (signal.SIGKILL, signal.SIGTERM):
         message = f"the binary was killed from outside ({name}); perhaps the board ran out of memory{tail}"
         return StepFailed("step.killed", message, cause="device", hint="look at the board's kernel log")
     return StepFailed("step.crashed", f"the binary crashed with {name}{tail}")
+
+
+def _forbidden(message: str, tail: str) -> StepFailed:
+    hint = "no compiler of this farm makes such a binary; device_agents/job/seccomp.py has the list of calls"
+    return StepFailed("step.forbidden", message + tail, hint=hint)
 
 
 def _from_exit_code(code: int, tail: str) -> StepFailed:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from pathlib import Path
 
 import pytest
+import ziglang
 
 from device_agents.job import seccomp
-from device_agents.job.launch import AT_EMPTY_PATH, FD_OF_BINARY, THIS_PROCESS
+from device_agents.job.forbidden import words
+from device_agents.job.launch import AT_EMPTY_PATH, FD_OF_AGENT, FD_OF_BINARY, THIS_PROCESS
+from device_agents.job.syscalls import NUMBERS
 
 MACHINES = ("x86_64", "aarch64")
 POLICIES = ("binary", "emulator")
@@ -34,7 +39,7 @@ def decided(program: bytes, number: int, arguments: tuple[int, ...] = (), audit:
 
 
 def numbers(machine: str) -> dict[str, int]:
-    return seccomp._NUMBERS[machine]
+    return dict(NUMBERS[machine])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -87,6 +92,48 @@ def test_calls_that_depend_on_what_they_ask(machine: str, call: str, arguments: 
     program = seccomp.program("binary", machine)
     assert program is not None
     assert decided(program, numbers(machine)[call], arguments, seccomp.AUDIT[machine]) == expected
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_have_the_kernels_numbers(machine: str) -> None:
+    headers = Path(ziglang.__file__).with_name("lib") / "libc" / "include"
+    header = headers / {"x86_64": "x86-linux-any", "aarch64": "aarch64-linux-any"}[machine] / "asm" / "unistd_64.h"
+    listed = re.findall(r"#define __NR_(\w+) (\d+)", header.read_text())
+    assert {name: int(number) for name, number in listed}.items() >= NUMBERS[machine].items()
+    assert len(NUMBERS[machine]) > 300
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_the_agent_hears_of_is_let_through_no_more_than_what_is_killed(machine: str, policy: str) -> None:
+    """Only the launcher's own message to the agent, on a descriptor that no binary has, is allowed beside."""
+    tells, kills = (seccomp.program(policy, machine, kill=kill) for kill in (seccomp.TELL, KILL))
+    assert tells is not None
+    assert kills is not None
+    audit = seccomp.AUDIT[machine]
+    for number in (*range(600), 0x40000000 + 39):
+        for arguments in ((), (3, 0, 0xFFFFFFFF), (0x11,), (FD_OF_AGENT,)):
+            killed, told = (decided(program, number, arguments, audit) for program in (kills, tells))
+            is_the_message = number == numbers(machine)["sendmsg"] and arguments == (FD_OF_AGENT,)
+            assert told == (ALLOW if is_the_message else seccomp.TELL if killed == KILL else killed)
+
+
+@pytest.mark.parametrize(
+    ("number", "machine", "arguments", "expected"),
+    [
+        (41, "x86_64", (10, 0, 0), "socket(AF_INET6)"),
+        (198, "aarch64", (999, 0, 0), "socket(family 999)"),
+        (62, "x86_64", (0xFFFFFFFF, 9, 0), "kill(SIGKILL to everybody)"),
+        (62, "x86_64", (0xFFFFFFFFFFFFFFF6, 15, 0), "kill(SIGTERM to group 10)"),
+        (129, "aarch64", (0, 99, 0), "kill(signal 99 to its group)"),
+        (56, "x86_64", (17, 0, 0), "clone(a process)"),
+        (272, "x86_64", (0x50000000, 0, 0), "unshare(user, network namespace)"),
+        (226, "aarch64", (0, 0, 7), "mprotect(executable)"),
+        (599, "x86_64", (0, 0, 0), "system call 599"),
+    ],
+)
+def test_a_call_in_words(number: int, machine: str, arguments: tuple[int, ...], expected: str) -> None:
+    assert words(number, seccomp.AUDIT[machine], arguments) == expected
 
 
 def test_an_emulator_may_map_what_it_translates() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -18,13 +20,14 @@ from device_agents.job.users import JobUsers, processes
 from tests.agents.conftest import ROOT, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import archive, manifest
-from tests.hostile.behaviours import SLOW, SOURCE, Behaviour
+from tests.hostile.behaviours import FORBIDDEN, OF_THE_EMULATOR, OK, SLOW, SOURCE, Behaviour
 
 USERS = JobUsers(1_900_000_100, 1_900_000_103)
 PLAIN_USER = 65534
 SECRET = b"what only the agent may know"
 LIMITS = p.Limits(run_s=60, memory_bytes=96 << 20, disk_bytes=48 << 20)
 SHORT = replace(LIMITS, run_s=1.0)
+TRIALS = [{"kernel": "a" * 64, "name": "conv", "calls": 3, "choices": ["", "rows=6"]}]
 SHORT_GRACE = """
 import sys, device_agents.job.step as step
 step.GRACE_S = 0.5
@@ -91,16 +94,24 @@ class Arena:
         lease = f"lease-{self.count:04}"
         orders = f"{behaviour.name}\n{self.state / 'device-key'}\n{self.beside}\n{self.process.pid}\n"
         files = {"bin/step": self.step, "weights.safetensors": orders.encode()}
-        bundle = archive({**files, "manifest.json": manifest(files, target=self.target)})
+        kind = {"kind": "tuning", "trials": TRIALS, "batch": 1} if behaviour.mode == "tune" else {}
+        bundle = archive({**files, "manifest.json": manifest(files, target=self.target, **kind)})
         limits = SHORT if behaviour.name in SLOW else LIMITS
         data = npz() if behaviour.mode == "train" else None
-        signed = {"target": self.target}
+        signed, tune_s = {"target": self.target}, 1.0 if behaviour.mode == "tune" else None
         self.farm.assign(bundle, lease=lease, dataset=data, limits=limits, mode=behaviour.mode, steps=2,
-                         device_class=self.device_class, signed=signed)  # fmt: skip
+                         tune_s=tune_s, device_class=self.device_class, signed=signed)  # fmt: skip
         return self.farm.report(lease, timeout_s=60)
 
-    def breaches(self) -> list[str]:
+    @property
+    def is_emulated(self) -> bool:
+        """Then the emulator answers calls that it does not know itself, and the kernel never sees them."""
+        return "--runner" in self.options
+
+    def breaches(self, behaviour: Behaviour) -> list[str]:
         """What the last binary said it could do, and should not have."""
+        if self.is_emulated and behaviour.name in OF_THE_EMULATOR:
+            return []
         events = self.farm.events[f"lease-{self.count:04}"].values()
         return [event.message for event in events if event.message and "BREACH" in event.message]
 
@@ -136,13 +147,27 @@ class Arena:
         return path.startswith(str(self.state)) or (bool(self.who) and uid == PLAIN_USER and path.startswith("/job/"))
 
 
+def called(behaviour: Behaviour) -> str:
+    """How the message must begin, as a pattern. A kernel before 5.0, or under another's filter, may not tell."""
+    is_told = tuple(map(int, platform.release().split(".")[:2])) >= (5, 0) and not _is_filtered()
+    told = f"the binary called {behaviour.call}(at)?, which"
+    return told if is_told else f"{told}|the binary made a system call"
+
+
+def _is_filtered() -> bool:
+    return "Seccomp:\t0" not in Path("/proc/self/status").read_text()
+
+
 def verdict(arena: Arena, behaviour: Behaviour) -> tuple[p.Report, str]:
     """Run it, and what is wrong with how it went; nothing, if all is as it should be."""
     report = arena.run(behaviour)
-    code = report.outcome.code or report.outcome.state
-    wrong = [*arena.traces(), *arena.breaches()]
-    if code not in behaviour.codes:
-        wrong.append(f"told as {code} ({report.outcome.message[:200]}), not {' or '.join(behaviour.codes)}")
+    code, message = report.outcome.code or report.outcome.state, report.outcome.message
+    wrong = [*arena.traces(), *arena.breaches(behaviour)]
+    codes = (*behaviour.codes, OK) if arena.is_emulated else behaviour.codes
+    if code not in codes:
+        wrong.append(f"told as {code} ({message[:200]}), not {' or '.join(codes)}")
+    if code == FORBIDDEN and not re.match(called(behaviour), message):
+        wrong.append(f"told as {message[:200]!r}, not {called(behaviour)}")
     if SECRET in b"".join(arena.farm.weights.values()):
         wrong.append("a secret came up")
     return report, "; ".join(wrong)

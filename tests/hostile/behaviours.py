@@ -20,6 +20,11 @@ class Behaviour:
     """Outcome codes that tell it; `succeeded` where it was refused by an error, and the binary went on."""
     mode: str = "profile"
 
+    @property
+    def call(self) -> str:
+        """How the report must begin to name the forbidden call, as a pattern."""
+        return CALLS.get(self.name) or _CALLS_OF_C.get(self.name, "")
+
 
 def _rows(text: str, mode: str = "profile") -> list[Behaviour]:
     words = (line.split() for line in text.strip().splitlines())
@@ -118,15 +123,48 @@ PLACES = _rows(
     turns-the-kernels-knobs  succeeded
     """
 )
-KERNEL = [
-    Behaviour(name, (FORBIDDEN,))
-    for name in (
-        *re.findall(r'\{"([a-z0-9-]+)", (?:SYS_|\d)', SOURCE.read_text()),
-        "writes-code",
-        "calls-as-32-bit",
-        "calls-as-x32",
-    )
-]
-BEHAVIOURS = [*FILES, *WORDS, *RESOURCES, *SIGNALS, *PLACES, *KERNEL]
-SLOW = ("spins", "stops-itself", "kills-itself", "ignores-sigterm", "hangs-in-silence")
+TUNING = _rows(
+    """
+    tunes-well               succeeded
+    tunes-nothing            step.incomplete
+    tunes-another-kernel     step.output
+    tunes-another-schedule   step.output
+    tunes-a-negative-one     step.output
+    tunes-quartiles-backwards step.output
+    tunes-without-a-number   step.output
+    tunes-in-negative-time   step.output
+    tunes-with-one-time      step.output
+    tunes-and-trains         succeeded
+    tunes-and-forks          step.forbidden
+    tunes-and-connects       step.forbidden
+    tunes-and-reads          succeeded
+    tunes-and-overwrites     succeeded
+    tunes-and-fills          limits.step limits.disk
+    tunes-for-ever           limits.time
+    """,
+    "tune",
+)
+_CALLS_OF_C = dict(re.findall(r'\{"([a-z0-9-]+)", (?:SYS_)?(\w+)', SOURCE.read_text()))
+CALLS = {
+    "out-symbolic-link": "symlink", "out-hard-link": "link", "out-link-to-outside": "linkat", "out-fifo": "mknod",
+    "out-device": "mknod", "out-socket": "mknod", "out-folder": "mkdir", "out-set-user-id": "(fchmodat|chmod)",
+    "out-deep-tree": "mkdir", "out-extended-attribute": "setxattr", "fork-bomb": "(fork|clone)",
+    "many-processes": "(fork|clone)", "leaves-a-daemon": "(fork|clone)", "memory-by-segment": "shmget",
+    "memory-by-file": "memfd_create", "memory-locked": "mlockall", "tunes-and-forks": "(fork|clone)",
+    "tunes-and-connects": r"socket\(AF_INET\)",
+    "kills-the-agent": r"kill\(SIGKILL to process \d+\)", "kills-everybody": r"kill\(SIGKILL to everybody\)",
+    "kills-its-group": r"kill\(SIGKILL to its group\)", "unix-socket": r"socket\(AF_UNIX\)",
+    "unix-socket-pair": r"socketpair\(AF_UNIX\)", "ip-socket": r"socket\(AF_INET\)",
+    "ip6-datagrams": r"socket\(AF_INET6\)", "raw-packets": r"socket\(AF_PACKET\)", "netlink": r"socket\(AF_NETLINK\)",
+    "vsock": r"socket\(AF_VSOCK\)", "makes-a-user-namespace": r"unshare\(user namespace\)",
+    "makes-a-mount-namespace": r"unshare\(mount namespace\)", "clones-into-a-namespace": r"clone\(user namespace\)",
+    "io-uring": "io_uring_setup", "takes-a-file-descriptor": "pidfd_getfd", "writes-code": r"mmap\(executable\)",
+    "calls-as-32-bit": "(call 41 of 32-bit x86|ptrace)", "calls-as-x32": "(the x32 form of getpid|ptrace)",
+}  # fmt: skip
+"""Patterns, as C libraries of other machines have other calls for the same."""
+KERNEL = [Behaviour(name, (FORBIDDEN,)) for name in (*_CALLS_OF_C, "writes-code", "calls-as-32-bit", "calls-as-x32")]
+OF_THE_EMULATOR = ("writes-code",)
+"""What an emulator does to translate code, so that a list of its calls cannot forbid it."""
+BEHAVIOURS = [*FILES, *WORDS, *RESOURCES, *SIGNALS, *PLACES, *TUNING, *KERNEL]
+SLOW = ("tunes-for-ever", "spins", "stops-itself", "kills-itself", "ignores-sigterm", "hangs-in-silence")
 """They end with the run's time."""

@@ -191,6 +191,33 @@ static int places(void) {
     return 1;
 }
 
+static void variant(int trial, int number, const char *times, const char *ratios) {
+    printf("{\"event\":\"variant\",\"trial\":%d,\"variant\":%d,\"rounds\":9,\"us\":%s,\"ratio\":%s,\"difference\":0}\n",
+           trial, number, times, ratios), fflush(stdout);
+}
+
+/* Where it should only time kernels. */
+static int tuning(void) {
+    if (is("tunes-nothing")) return 1;
+    variant(0, 0, "[1, 2, 3]", "[1, 1, 1]");
+    if (is("tunes-another-kernel")) variant(7, 0, "[1, 2, 3]", "[1, 1, 1]");
+    else if (is("tunes-another-schedule")) variant(0, 7, "[1, 2, 3]", "[1, 1, 1]");
+    else if (is("tunes-a-negative-one")) variant(0, -1, "[1, 2, 3]", "[1, 1, 1]");
+    else if (is("tunes-quartiles-backwards")) variant(0, 1, "[3, 2, 1]", "[1, 1, 1]");
+    else if (is("tunes-without-a-number")) variant(0, 1, "[1, NaN, 3]", "[1, 1, 1]");
+    else if (is("tunes-in-negative-time")) variant(0, 1, "[-3, -2, -1]", "[1, 1, 1]");
+    else if (is("tunes-with-one-time")) variant(0, 1, "[1]", "[1, 1, 1]");
+    else if (is("tunes-and-trains")) say("{\"event\":\"checkpoint\",\"step\":1,\"us\":1}"), say("{\"event\":\"step\",\"step\":1,\"loss\":0,\"us\":1}");
+    else if (is("tunes-and-forks")) { for (;;) if (fork() < 0) { tried("fork", -1); return 1; } }
+    else if (is("tunes-and-connects")) tried("socket", syscall(SYS_socket, 2, 1, 0));
+    else if (is("tunes-and-reads")) read_path(secret), read_path("/etc/passwd"), write_path(beside, 0);
+    else if (is("tunes-and-overwrites")) write_path("bundle/bin/step", O_TRUNC), write_path("bundle/manifest.json", 0);
+    else if (is("tunes-and-fills")) { fill("out/big", 1L << 30, 1); exit(4); }
+    else if (is("tunes-for-ever")) for (;;) variant(0, 1, "[1, 2, 3]", "[1, 1, 1]"), nap(50);
+    else return 0;
+    return 1;
+}
+
 typedef struct { const char *name; long number, a, b, c, d; } call;
 #define TEXT(words) ((long)(intptr_t)(words))
 /* One call each, which no training binary makes. */
@@ -213,7 +240,7 @@ static const call calls[] = {
     {"becomes-root", SYS_setresuid, 0, 0, 0, 0}, {"takes-capabilities", SYS_capset, 0, 0, 0, 0},
     {"lifts-its-limits", SYS_setrlimit, 7, 0, 0, 0}, {"starts-a-shell", SYS_execve, TEXT("/bin/sh"), 0, 0, 0},
     {"starts-another-file", SYS_execveat, -100, TEXT("bundle/bin/step"), 0, 0}, {"message-queue", SYS_mq_open, TEXT("/x"), 0102, 0666, 0},
-    {"reads-the-kernels-log", SYS_syslog, 3, 0, 0, 0}, {"renices", SYS_setpriority, 0, 0, -20, 0},
+    {"reads-the-kernels-log", SYS_syslog, 3, TEXT(orders), 8, 0}, {"renices", SYS_setpriority, 0, 0, -20, 0},
     {"takes-a-file-descriptor", 438, 0, 0, 0, 0}, {"adds-swap", SYS_swapon, TEXT("out/swap"), 0, 0, 0},
 };
 
@@ -251,7 +278,9 @@ int main(int count, char **words_) {
         if (!strcmp(words_[i], "--save")) save = words_[i + 1];
         if (!strcmp(words_[i], "--steps")) steps = atoi(words_[i + 1]);
     }
+    if (!strcmp(command, "tune")) read_orders("bundle/weights.safetensors");
     start();
+    if (!strcmp(command, "tune")) tuning();
     if (!strcmp(command, "profile")) words() || resources() || signals() || places() || kernel();
     for (int i = 1; i <= steps; i++) nap(2), printf("{\"event\":\"step\",\"step\":%d,\"loss\":1.0,\"us\":1000.0}\n", i);
     if (!strcmp(command, "eval")) say("{\"event\":\"eval\",\"samples\":8,\"loss\":1.0,\"accuracy\":0.5}");

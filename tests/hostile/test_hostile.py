@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from device_agents.errors import StepFailed
+from device_agents.job.forbidden import received
+from device_agents.job.sandbox import probe
+from device_agents.job.step import Process, check, run_process
 from tests.agents.fake_farm import FakeFarm
 from tests.hostile.arena import USERS, Arena, compiled, verdict
 from tests.hostile.behaviours import BEHAVIOURS, SLOW, Behaviour
@@ -46,6 +54,43 @@ def test_the_strongest_confinement_here(strong: Arena, behaviour: Behaviour) -> 
 
 def test_after_all_that_a_good_run(strong: Arena) -> None:
     assert verdict(strong, GOOD)[1] == ""
+
+
+@pytest.fixture
+def asks_for_a_socket(step: bytes, tmp_path: Path) -> Path:
+    """A job's folder, with a binary that does."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "step").write_bytes(step)
+    (tmp_path / "step").chmod(0o755)
+    (tmp_path / "orders").write_text("unix-socket\nx\ny\n1\n")
+    return tmp_path
+
+
+WORDS = ["./step", "profile", "--weights", "orders", "--steps", "1"]
+
+
+def test_with_nobody_to_hear_of_it_a_forbidden_call_is_not_made(asks_for_a_socket: Path) -> None:
+    sandbox = replace(probe(most=2), users=None, uid=None, tells=True)
+    hear, say = socket.socketpair()
+    with hear, say:
+        command = sandbox.command(WORDS, rlimits={}, say=say.fileno())
+        with subprocess.Popen(command, cwd=asks_for_a_socket, pass_fds=[say.fileno()], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as child:  # fmt: skip
+            while (listener := received(hear)[1]) is None:
+                pass
+            assert listener.wait(20) == "socket(AF_UNIX)"
+            listener.close()
+            said = child.communicate(timeout=20)
+    assert "refused: unix-socket: Function not implemented" in said[1]
+    assert "done" in said[0]
+
+
+def test_a_kernel_that_cannot_tell_ends_the_process(asks_for_a_socket: Path) -> None:
+    sandbox = replace(probe(most=2), users=None, uid=None, tells=False)
+    process = Process(WORDS, asks_for_a_socket, sandbox, {}, time.monotonic() + 20)
+    ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
+    with pytest.raises(StepFailed, match="this kernel does not tell which"):
+        check(ending, process)
 
 
 QUICK = [behaviour for behaviour in BEHAVIOURS if behaviour.name not in SLOW]
