@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from alembic import command
-from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Table, delete, insert, select
 
 from service.backup.form import BEGIN, END, FORM, KEYS, BackupError, Say, farm_tables, unseal
 from service.backup.writing import KEY_FILES
 from service.database.engine import Database
 from service.database.models import HOME
-from service.database.schema import alembic_config, known_revisions, migrate
+from service.database.schema import current_revision, known_revisions, migrate, migrate_back
 from service.database.set_aside import count_on
 from service.private import make_private_folder
 from service.settings import Settings
@@ -125,10 +123,10 @@ def _empty_farm(settings: Settings, schema: str) -> Iterator[Connection]:
     database = Database(settings.database)
     try:
         with database.engine.connect() as connection:
-            now = MigrationContext.configure(connection).get_current_revision()
+            now = current_revision(connection)
             _refuse_rows(connection)
         if now is not None and now != schema:
-            command.downgrade(alembic_config(settings.database), "base")
+            migrate_back(settings.database)
         migrate(settings.database, schema)
         with database.engine.begin() as connection:
             _refuse_rows(connection)

@@ -136,6 +136,14 @@ def test_the_wire_types_need_only_the_standard_library() -> None:
     assert {name for name in ours if not within(name, "device_agents.wire")} == {"device_agents"}
 
 
+def test_an_api_process_loads_nothing_heavy_that_it_does_not_use() -> None:
+    """Alembic (with Pygments, by Mako) is for who migrates, boto3 for farms on S3: 7 and 20 MB of every process."""
+    script = "import sys, service.app; print(*sys.modules)"
+    words = [sys.executable, "-W", "ignore", "-c", script]
+    loaded = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    assert {"alembic", "pygments", "boto3", "numpy", "onnx", "tvm", "torch"}.isdisjoint(loaded)
+
+
 @pytest.mark.parametrize(
     ("path", "text", "expected"),
     [

@@ -21,7 +21,15 @@ from pockfarm.parts import FarmPlan, admin
 from pockfarm.state import StateFolder
 from service.database.engine import Database
 from service.database.models import ApiKey, Base, Job
-from service.database.schema import MIGRATIONS, BrokenReferences, SchemaBehind, alembic_config, check_schema, migrate
+from service.database.schema import (
+    MIGRATIONS,
+    BrokenReferences,
+    SchemaBehind,
+    alembic_config,
+    check_schema,
+    known_revisions,
+    migrate,
+)
 from service.settings import Settings
 from tests.service.postgres import PostgresServer
 from tests.service.rows import Snapshot, describe, fill, snapshot
@@ -322,8 +330,9 @@ def test_every_constraint_has_a_name(empty_url: str) -> None:
     database.close()
 
 
-def test_there_is_one_head() -> None:
-    assert len(ScriptDirectory(str(MIGRATIONS)).get_heads()) == 1
+def test_there_is_one_head_and_files_are_named_for_their_revisions() -> None:
+    assert [known_revisions()[1]] == ScriptDirectory(str(MIGRATIONS)).get_heads()
+    assert known_revisions()[0] == set(REVISIONS)
 
 
 def test_versions_do_not_import_our_code() -> None:
