@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import iter_route_contexts
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from starlette.concurrency import run_in_threadpool
+from starlette.routing import BaseRoute
 
 from service import problems, signing_keys
 from service.access import authorise
@@ -76,6 +78,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     health.router,
     dashboard.router,
 )
+EVERY_ADDRESS: dict[str, Any] = {"responses": PROBLEMS, "dependencies": [Depends(authorise)]}
 LOG = logging.getLogger(__name__)
 THREADS = 100
 """Requests that may use the database at once; held requests (long polls, streams) use a thread only while they look."""
@@ -91,6 +94,15 @@ class Application(FastAPI):
             described["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
         assert self.openapi_schema is not None
         return self.openapi_schema
+
+
+@cache
+def _routes() -> Sequence[BaseRoute]:
+    """The addresses of `ROUTERS`, worked out once in a process: they hold nothing of a farm."""
+    described = FastAPI(openapi_url=None, **EVERY_ADDRESS)
+    for router in ROUTERS:
+        described.include_router(router)
+    return described.routes
 
 
 def _confirm_key(farm: Farm) -> None:
@@ -130,10 +142,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
         sweeper.stop()
         farm.close()
 
-    app = Application(
-        title="PockFarm", version="1", lifespan=lifespan, responses=PROBLEMS, docs_url=None, redoc_url=None,
-        dependencies=[Depends(authorise)],
-    )  # fmt: skip
+    app = Application(title="PockFarm", version="1", lifespan=lifespan, docs_url=None, redoc_url=None, **EVERY_ADDRESS)
     app.state.farm = farm
     app.state.readiness = Readiness(farm_checks(farm), keep_s=chosen.ready_s)
     app.add_middleware(RecordRequests, database=farm.database)
@@ -143,8 +152,8 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     app.add_middleware(CountRequests, requests=metrics.requests)
     problems.install(app)
     problem_pages.install(app)
-    for router in (*ROUTERS, health.metrics_router(metrics)):
-        app.include_router(router)
+    app.router.routes.extend(_routes())
+    app.include_router(health.metrics_router(metrics))
     refuse_gaps(addresses(app))
     return app
 
