@@ -144,6 +144,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
 
     app = Application(title="PockFarm", version="1", lifespan=lifespan, docs_url=None, redoc_url=None, **EVERY_ADDRESS)
     app.state.farm = farm
+    app.state.metrics = metrics
     app.state.readiness = Readiness(farm_checks(farm), keep_s=chosen.ready_s)
     app.add_middleware(RecordRequests, database=farm.database)
     app.add_middleware(RefuseNul)
@@ -153,7 +154,6 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     problems.install(app)
     problem_pages.install(app)
     app.router.routes.extend(_routes())
-    app.include_router(health.metrics_router(metrics))
     refuse_gaps(addresses(app))
     return app
 

@@ -44,13 +44,8 @@ def readyz(
     return JSONResponse(body, 200 if is_ready else 503, headers={"Cache-Control": "no-store"})
 
 
-def metrics_router(metrics: Metrics) -> APIRouter:
-    """`GET /metrics` for one application's figures, of the whole farm: it needs the scope `operate` at home."""
-    found = APIRouter(tags=["health"])
-
-    @found.get("/metrics", response_class=Response)
-    def show_metrics(_: PrincipalDep) -> Response:
-        """Figures in the Prometheus text format."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
-
-    return found
+@router.get("/metrics", response_class=Response)
+def show_metrics(request: Request, _: PrincipalDep) -> Response:
+    """Figures of this process and of the whole farm, in the Prometheus text format: the scope `operate` at home."""
+    metrics: Metrics = request.app.state.metrics
+    return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
