@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
 
 from device_agents.wire.log_lines import note
 from service.audit.recording import CALLER
 from service.farm import Farm
-from service.keys.service import Principal, principal_of_cookie, principal_of_key
+from service.keys.service import Principal, known_principal, principal_of_cookie, principal_of_key
 from service.permissions import Rule, rule_of
 from service.problems import Forbidden, Unauthenticated
 from service.quotas.limits import limit_of
@@ -28,7 +29,16 @@ from service.quotas.rates import cost_of
 
 COOKIE = "pockfarm_session"
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-_scheme = HTTPBearer(auto_error=False, scheme_name="ApiKey", description="An API key of this farm")
+
+
+class _Described(HTTPBearer):
+    """For the API's description only: `authorise` reads the header."""
+
+    async def __call__(self, request: HTTPConnection) -> None:
+        """Nothing."""
+
+
+_scheme = _Described(auto_error=False, scheme_name="ApiKey", description="An API key of this farm")
 
 
 def farm_of(request: Request) -> Farm:
@@ -80,21 +90,35 @@ async def authorise(request: Request, farm: WholeFarmDep) -> Principal | None:
     """The caller, if the address asks for a key. Raises: Unauthenticated, Forbidden, TooMany (requests)."""
     address = f"{request.method} {request.scope['route'].path}"
     rule = rule_of(address)
-    return None if rule.scope is None else await run_in_threadpool(_caller, request, farm, address, rule)
+    if rule.scope is None:
+        return None
+    token = bearer_token(request)
+    principal = known_principal(farm.database.memory, token) if token is not None else None
+    if principal is None or _per_minute(farm, principal) is not None:
+        return await run_in_threadpool(_caller, request, farm, address, rule)
+    _admit(request, farm, principal, rule)  # nothing to read, and nothing to count
+    return principal
 
 
 def _caller(request: Request, farm: Farm, address: str, rule: Rule) -> Principal:
     principal = find_principal(request, farm)
     if principal is None:
         raise _stranger(request)
+    _admit(request, farm, principal, rule)
+    per_minute, cost = _per_minute(farm, principal), cost_of(address, rule)
+    farm.rates.spend(farm.database, principal.organisation_id, cost, per_minute=per_minute)
+    return principal
+
+
+def _per_minute(farm: Farm, principal: Principal) -> float | None:
+    return limit_of(farm.settings, principal.quotas, "cost_per_minute")
+
+
+def _admit(request: Request, farm: Farm, principal: Principal, rule: Rule) -> None:
     setattr(request.state, CALLER, principal)
     note(key=principal.key_id, organisation=principal.organisation_id)
     farm.key_uses.note(principal.key_id)
     _check(principal, rule)
-    per_minute = limit_of(farm.settings, principal.quotas, "cost_per_minute")
-    cost = cost_of(address, rule)
-    farm.rates.spend(farm.database, principal.organisation_id, cost, per_minute=per_minute)
-    return principal
 
 
 def _stranger(request: Request) -> Unauthenticated:
@@ -114,19 +138,19 @@ def _check(principal: Principal, rule: Rule) -> None:
                         hint="ask whoever runs the farm")  # fmt: skip
 
 
-async def require_principal(
-    principal: Annotated[Principal | None, Depends(authorise)], _: Annotated[object, Depends(_scheme)]
-) -> Principal:
-    """The caller of an address that asks for a key."""
-    assert principal is not None, "an endpoint without a scope asked who calls"
+async def require_principal(request: Request, _: Annotated[object, Depends(_scheme)]) -> Principal:
+    """The caller of an address that asks for a key; `authorise` has been before."""
+    principal = getattr(request.state, CALLER, None)
+    assert isinstance(principal, Principal), "an endpoint without a scope asked who calls"
     return principal
 
 
 PrincipalDep = Annotated[Principal, Depends(require_principal)]
 
 
-async def callers_farm(principal: PrincipalDep, farm: WholeFarmDep) -> Farm:
+async def callers_farm(request: Request, scheme: Annotated[object, Depends(_scheme)]) -> Farm:
     """The farm as the caller's organisation has it."""
+    principal, farm = await require_principal(request, scheme), farm_of(request)
     return replace(farm, database=farm.database.of(principal.organisation_id))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from service.database.engine import Database
+from service.devices.sightings import Sightings
 from service.garbage.holding import Holder
 from service.garbage.now_and_then import Garbage
 from service.keys.uses import KeyUses
@@ -34,6 +35,7 @@ class Farm:
     garbage: Garbage
     key_uses: KeyUses = field(default_factory=KeyUses)
     rates: Rates = field(default_factory=Rates)
+    sightings: Sightings = field(default_factory=Sightings)
 
     def close(self) -> None:
         """Let go of connections."""

@@ -205,6 +205,11 @@ def note_key_uses(farm: Farm) -> None:
     farm.key_uses.write(farm.database)
 
 
+def note_sightings(farm: Farm) -> None:
+    """Write when devices were last seen by this process."""
+    farm.sightings.write(farm.database)
+
+
 def forget_secrets(farm: Farm) -> None:
     """Delete links, sessions, credentials and idempotency records an hour after they ran out."""
     before = time.time() - FORGET_AFTER_S
@@ -239,8 +244,9 @@ def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]
 
 
 STEPS: tuple[Callable[[Farm], None], ...] = (
-    ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, fill_lanes, expire_runs, send_canaries,
-    note_key_uses, forget_secrets, forget_tokens, forget_deliveries, forget_uploads, log_results, collect_garbage,
+    note_sightings, ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, fill_lanes, expire_runs,
+    send_canaries, note_key_uses, forget_secrets, forget_tokens, forget_deliveries, forget_uploads, log_results,
+    collect_garbage,
 )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ from device_agents.wire import (
     attempt_path,
     dumps,
 )
-from service.database.models import Attempt, Bundle, Dataset, Device, Run
+from service.bundles.service import built
+from service.database.models import Attempt, Dataset, Device, Run
 from service.devices import blame
 from service.farm import Farm
 from service.runs import checkpoints, clocks
@@ -37,7 +38,7 @@ def assign(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Dev
 def _assignment(
     session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, token: str
 ) -> Assignment:  # fmt: skip
-    bundle = session.get_one(Bundle, run.bundle_digest)
+    bundle = built(session, run.bundle_digest)
     validation_path = attempt_path(VALIDATION_DATASET_PATH, token)
     return Assignment(
         run_id=run.id,
@@ -81,7 +82,7 @@ def _dataset(session: Session, digest: str | None, path: str) -> Blob | None:
 
 
 def _checkpoint(session: Session, farm: Farm, run: Run, attempt: Attempt, token: str) -> Blob | None:
-    found = checkpoints.hand_out(session, run, farm.storage, attempt)
+    found = checkpoints.hand_out(session, run, farm.storage, attempt) if attempt.n > 1 else None
     return Blob(found.digest, found.size_bytes, attempt_path(CHECKPOINT_PATH, token)) if found else None
 
 

@@ -15,7 +15,7 @@ from device_agents.wire.paths import OLDER_PROTOCOLS
 from service.access import WholeFarmDep, bearer_token
 from service.agents import enrolment, leasing, recording
 from service.agents.bodies import described, sent
-from service.agents.enrolment import Agent
+from service.agents.enrolment import Agent, Present
 from service.database.models import Run
 from service.farm import Farm
 from service.files import BINARY, file_response, store_body
@@ -41,8 +41,16 @@ def _authenticate(request: Request, farm: WholeFarmDep) -> Agent:
     return agent
 
 
+def _present(request: Request, farm: WholeFarmDep) -> Present:
+    with farm.database.read() as session:
+        found = enrolment.present(session, bearer_token(request))
+    note(device=found.agent.device_id)
+    return found
+
+
 router = APIRouter(tags=["agents"], dependencies=[Depends(_check_protocol)], default_response_class=Response)
 AgentDep = Annotated[Agent, Depends(_authenticate)]
+PresentDep = Annotated[Present, Depends(_present)]
 
 
 def _json(value: object, status: int = 200) -> Response:
@@ -75,12 +83,15 @@ def renew(
 @router.post(wire.LEASE_PATH, responses={204: {"description": "No work now"}},
              openapi_extra=described(wire.LeaseRequest))  # fmt: skip
 async def lease(
-    request: Request, farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.LeaseRequest, sent(wire.LeaseRequest)]
-) -> Response:
+    request: Request, farm: WholeFarmDep, caller: PresentDep,
+    body: Annotated[wire.LeaseRequest, sent(wire.LeaseRequest)],
+) -> Response:  # fmt: skip
     """Ask for work; held open until there is some."""
     until = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
-    dispatcher, clock = farm.dispatcher, _clock_of(request)
-    seeker, called_for = await run_in_threadpool(_seek, farm, agent, body, clock), dict[str, bool]()
+    dispatcher, clock, agent = farm.dispatcher, _clock_of(request), caller.agent
+    seeker, called_for = leasing.seeker_at_rest(farm, caller, body, clock), dict[str, bool]()
+    if seeker is None:
+        seeker = await run_in_threadpool(_seek, farm, agent, body, clock)
     with dispatcher.room.held(seeker) as waiter:
         while True:
             work = await run_in_threadpool(leasing.work_for, farm, agent, waiter.seeker)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVarTuple
 
-from sqlalchemy import delete, select
+from sqlalchemy import Select, delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -22,17 +22,20 @@ from device_agents.wire import (
     pae,
     to_json,
 )
-from service.database.models import Device, DeviceCredential, UsedChallenge
+from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceCredential, UsedChallenge
 from service.devices import tokens
 from service.devices.blame import judge_clock, note
 from service.devices.service import find
 from service.farm import Farm
 from service.identifiers import clean_text, new_secret, secret_hash
 from service.key_list import rooted
+from service.maintenance.standing import Calendar
 from service.problems import Forbidden, Unauthenticated
 from service.quotas import limits as quotas
 from service.runs import attempts
 from service.signing import CHALLENGE_S, verify
+
+Columns = TypeVarTuple("Columns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +155,44 @@ def _credential(session: Session, farm: Farm, device: Device) -> Credential:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A device that calls, as the database had it just now; the row belongs to no session any more."""
+
+    agent: Agent
+    device: Device
+    is_busy: bool
+    """It holds an attempt."""
+    calendar: Calendar
+
+
 def authenticate(session: Session, token: str | None) -> Agent:
     """Whose credential this is. Raises: Unauthenticated."""
+    query = select(DeviceCredential.device_id, DeviceCredential.session)
+    row = session.execute(_with_credential(query, token)).one_or_none()
+    if row is None:
+        raise _refused()
+    return Agent(*row)
+
+
+def present(session: Session, token: str | None) -> Present:
+    """As `authenticate`, with all that a request for work is judged by, in one statement. Raises: Unauthenticated."""
+    live = select(Attempt.id).where(Attempt.device_id == Device.id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
+    query = select(Device, DeviceCredential.session, live.exists()).select_from(DeviceCredential)
+    row = session.execute(_with_credential(query, token)).one_or_none()
+    if row is None:
+        raise _refused()
+    device, session_id, is_busy = row
+    return Present(Agent(device.id, session_id), device, is_busy, Calendar.read(session))
+
+
+def _with_credential(query: Select[*Columns], token: str | None) -> Select[*Columns]:
     if token is None:
         raise Unauthenticated("no credential", code="agent.credential", hint="enrol, or renew the credential")
-    row = session.execute(
-        select(DeviceCredential.device_id, DeviceCredential.session)
-        .join(Device, Device.id == DeviceCredential.device_id)
-        .where(DeviceCredential.token_hash == secret_hash(token), DeviceCredential.expires_at > time.time())
-        .where(Device.state != "removed")
-    ).one_or_none()
-    if row is None:
-        raise Unauthenticated("this credential is unknown, has expired or was revoked", code="agent.credential",
-                              hint="renew it with a signed challenge")  # fmt: skip
-    return Agent(*row)
+    is_good = (DeviceCredential.token_hash == secret_hash(token)) & (DeviceCredential.expires_at > time.time())
+    return query.join(Device, Device.id == DeviceCredential.device_id).where(is_good, Device.state != "removed")
+
+
+def _refused() -> Unauthenticated:
+    return Unauthenticated("this credential is unknown, has expired or was revoked", code="agent.credential",
+                           hint="renew it with a signed challenge")  # fmt: skip

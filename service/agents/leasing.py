@@ -11,12 +11,13 @@ from sqlalchemy.orm import Session
 from device_agents.wire import Envelope, LeaseRequest
 from service import states
 from service.agents.assigning import assign
-from service.agents.enrolment import Agent
-from service.database.models import Attempt, Device, Lane, Run
+from service.agents.enrolment import Agent, Present
+from service.database.models import Attempt, Device, Run
 from service.devices import blame, isolation
+from service.devices.sightings import ENOUGH_S
 from service.farm import Farm
 from service.identifiers import new_secret, secret_hash
-from service.lanes.claim import Seeker, heads, in_turn, take
+from service.lanes.claim import Head, Seeker, heads, in_turn, take
 from service.lanes.key import Taker
 from service.maintenance.standing import Calendar
 from service.problems import Conflict
@@ -40,13 +41,29 @@ def seek(
     device.last_seen_at = time.time()
     isolation.judge_promise(session, device, request.isolation_level)
     blame.judge_clock(session, device, clock)
-    return _seeker(session, device, farm.settings)
+    return _seeker(Calendar.read(session), device, farm.settings)
 
 
-def _seeker(session: Session, device: Device, settings: Settings) -> Seeker:
+def seeker_at_rest(farm: Farm, present: Present, request: LeaseRequest, clock: float | None) -> Seeker | None:
+    """What `seek` gives, for a device of which there is nothing to write; None if there is."""
+    device = present.device
+    is_as_before = (
+        present.agent.session == device.session == request.session
+        and not present.is_busy
+        and time.time() - device.last_seen_at < ENOUGH_S
+        and isolation.promises_the_same(device, request.isolation_level)
+        and not blame.clock_decides(device, clock)
+    )
+    if not is_as_before:
+        return None
+    farm.sightings.note(device.id)
+    return _seeker(present.calendar, device, farm.settings)
+
+
+def _seeker(calendar: Calendar, device: Device, settings: Settings) -> Seeker:
     only_canary = device.state == "quarantined" and device.quarantined_for == blame.BY_STRIKES and not device.canary_off
     is_isolated = device.isolation_level >= settings.isolation_level
-    is_held = Calendar.read(session).hold(device, clock_s(settings, device)) is not None
+    is_held = calendar.hold(device, clock_s(settings, device)) is not None
     is_welcome = (device.state == "active" or only_canary) and is_isolated and not is_held
     return Seeker(
         Taker.of(device),
@@ -80,7 +97,7 @@ def work_for(farm: Farm, agent: Agent, seeker: Seeker) -> Work | None:
         shares = shares_of(session, farm.settings, waiting) if found else {}
     for head in in_turn(found, shares):
         with farm.database.transaction() as session:
-            assignment = lease(session, farm, agent, seeker, head.lane_id)
+            assignment = lease(session, farm, agent, seeker, head)
             if assignment is not None and len(waiting) > 1:
                 note_served(session, head.organisation_id)
         if assignment is not None:
@@ -88,15 +105,16 @@ def work_for(farm: Farm, agent: Agent, seeker: Seeker) -> Work | None:
     return None
 
 
-def lease(session: Session, farm: Farm, agent: Agent, seeker: Seeker, lane_id: str) -> Envelope | None:
-    """Claim the lane's first run for the device; None if others were quicker or the device is not welcome any more."""
-    run = take(session, seeker, lane_id)
+def lease(session: Session, farm: Farm, agent: Agent, seeker: Seeker, head: Head) -> Envelope | None:
+    """Claim the first run of the head's lane for the device; None if others were quicker or the device is not welcome
+    any more."""
+    run = take(session, seeker, head.lane_id)
     if run is None:
         return None
     device = session.scalars(select(Device).where(Device.id == agent.device_id).with_for_update()).one()
     if device.session != agent.session:
         raise voided()
-    if not _may_have(session, farm.settings, device, run) or not may_start(session, farm.settings, run):
+    if not _may_have(session, farm.settings, device, run, head) or not may_start(session, farm.settings, run):
         return None
     if run.settings.time_limit_s is not None:
         # Longer than `seek` looked ahead: it would run into a maintenance window.
@@ -108,11 +126,10 @@ def lease(session: Session, farm: Farm, agent: Agent, seeker: Seeker, lane_id: s
     return assign(session, farm, run, attempt, device, token)
 
 
-def _may_have(session: Session, settings: Settings, device: Device, run: Run) -> bool:
-    """Whether the device, now that its row is held, may still have the run."""
-    seeker = _seeker(session, device, settings)
-    lane = session.get_one(Lane, run.lane_id)
-    if not seeker.is_welcome or not seeker.fits(lane):
+def _may_have(session: Session, settings: Settings, device: Device, run: Run, head: Head) -> bool:
+    """Whether the device, now that its row is held, may still have the run of this head's lane."""
+    seeker = _seeker(Calendar.read(session), device, settings)
+    if not seeker.is_welcome or head.lane is None or not seeker.fits(head.lane):
         return False
     is_untried = select(Run.id).where(Run.id == run.id, seeker.untried)
     return run.attempts == 0 or session.scalar(is_untried) is not None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from device_agents.wire import ProtocolError, Report
-from service.database.models import Attempt, Bundle, Run
+from service.bundles.service import Built
+from service.database.models import Attempt, Run
 
 CLOCK_SLACK = 1.05
 CLOCK_SLACK_S = 300.0
 """The farm's own clock may have been set meanwhile."""
 
 
-def check_possible(report: Report, run: Run, attempt: Attempt, bundle: Bundle, *, now: float) -> None:
+def check_possible(report: Report, run: Run, attempt: Attempt, bundle: Built, *, now: float) -> None:
     """Raises: `ProtocolError` naming the field."""
     settings = run.settings
     if report.mode != settings.reported_mode:

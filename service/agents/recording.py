@@ -34,6 +34,7 @@ from service import states
 from service.agents.enrolment import Agent
 from service.agents.leasing import voided
 from service.agents.possible import check_possible
+from service.bundles.service import built
 from service.canary import verdict as canary
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Bundle, Device, Result, Run
 from service.devices import blame, isolation
@@ -59,13 +60,18 @@ _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 def find_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
     """The agent's own attempt, in any state, its row held. Raises: Conflict (not the agent's, or an older session)."""
+    attempt = _attempt_of(session, agent, lease_token)
+    if session.get_one(Device, agent.device_id).session != agent.session:
+        raise voided()
+    return attempt
+
+
+def _attempt_of(session: Session, agent: Agent, lease_token: str) -> Attempt:
     query = select(Attempt).where(Attempt.token_hash == secret_hash(lease_token), Attempt.device_id == agent.device_id)
     attempt = session.scalar(query.with_for_update())
     if attempt is None:
         raise _stale("no attempt of this device has this lease token")
     log_lines.note(run=attempt.run_id, attempt=attempt.n)
-    if session.get_one(Device, agent.device_id).session != agent.session:
-        raise voided()
     return attempt
 
 
@@ -179,11 +185,14 @@ def take_report(
     The refusal is returned, not raised: what it means for the attempt is to be committed.
     Raises: Conflict (another report before), Invalid (signature, about something else).
     """
-    attempt = find_attempt(session, agent, lease_token)
+    attempt = _attempt_of(session, agent, lease_token)
     run = _run_of(session, attempt)
     device = blame.hold(session, run, agent.device_id)
+    if device.session != agent.session:
+        raise voided()
     payload = _signed_payload(envelope, device)
-    previous = session.get(Result, attempt.id)
+    # A live attempt has sent none: with its report it ends.
+    previous = session.get(Result, attempt.id) if attempt.state not in LIVE_ATTEMPT_STATES else None
     if previous is not None:
         if previous.digest != digest_of(payload):
             raise Conflict("report.other", "this attempt has sent another report before", cause="device")
@@ -192,7 +201,7 @@ def take_report(
         report = loads(Report, payload)
         _check_report(report, run, attempt, device)
         check_plausible(report, device)
-        check_possible(report, run, attempt, session.get_one(Bundle, run.bundle_digest), now=time.time())
+        check_possible(report, run, attempt, built(session, run.bundle_digest), now=time.time())
     except ProtocolError as error:
         return _refuse(session, farm, run, attempt, device, error)
     counts = may_still_report(session, attempt)

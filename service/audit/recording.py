@@ -25,6 +25,9 @@ MOST_BODY_BYTES = 64 << 10
 """Of an answer that is looked into for the id of what was made."""
 CALLER = "principal"
 """In a request's state."""
+Entry = Mapping[str, Any]
+"""Columns of an `AuditEntry`."""
+TOLD = ("organisation_id", "key_id", "action", "subject", "status")
 
 
 class RecordRequests:
@@ -57,16 +60,17 @@ class RecordRequests:
 
         await self._app(scope, receive, recorded)
 
-    def _write(self, rows: list[AuditEntry]) -> None:
+    def _write(self, rows: list[Entry]) -> None:
         try:
-            with self._database.transaction() as session:
-                session.add_all(rows)
+            self._database.add(AuditEntry, rows)
         except Exception:  # whatever a driver raises: what was done is done, and the log has the rest
-            told = [(row.organisation_id, row.key_id, row.action, row.subject, row.status) for row in rows]
+            told = [
+                [row[name] for name in ("organisation_id", "key_id", "action", "subject", "status")] for row in rows
+            ]
             LOG.exception("audit entries could not be written: %s", told)
 
 
-def entries(scope: Scope, caller: Principal, start: Message, body: bytes) -> list[AuditEntry]:
+def entries(scope: Scope, caller: Principal, start: Message, body: bytes) -> list[Entry]:
     """What is recorded of an answered request: for the caller's organisation, and for one that it acted upon."""
     status: int = start["status"]
     said = _json(body)
@@ -81,12 +85,12 @@ def entries(scope: Scope, caller: Principal, start: Message, body: bytes) -> lis
         "code": clean_text(str(said.get("code", "")), 100) if status >= 400 else "",
         "detail": clean_text(str(said.get("detail", "")), 1000) if status >= 400 else "",
     }
-    mine = AuditEntry(organisation_id=caller.organisation_id, key_id=caller.key_id, user_id=caller.user_id, **fields)
+    mine = {"organisation_id": caller.organisation_id, "key_id": caller.key_id, "user_id": caller.user_id, **fields}
     other = scope.get("path_params", {}).get("organisation_id")
     if other is None or other == caller.organisation_id or status >= 400:
         return [mine]
     told = fields | {"detail": "by the farm's administrators", "address": ""}
-    return [mine, AuditEntry(organisation_id=other, key_id=None, user_id=None, **told)]
+    return [mine, {"organisation_id": other, "key_id": None, "user_id": None, **told}]
 
 
 def _json(body: bytes) -> Mapping[str, Any]:

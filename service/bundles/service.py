@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from service.bundles.archive import BundleContent
 from service.bundles.manifest import required_features
 from service.database.insert import insert_if_new
+from service.database.memory import recalled
 from service.database.models import Bundle, Holding, Job
 from service.database.paging import newest_first
 from service.database.scope import organisation_of
@@ -50,14 +51,58 @@ class Held:
     holding: Holding
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What of a bundle's row never changes, for whoever has found a row that refers to it."""
+
+    digest: str
+    size_bytes: int
+    target: str
+    model_digest: str
+    plan_digest: str
+    required_features: Sequence[str]
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBuilt:
+    """As `Held`, with what never changes of the bundle."""
+
+    bundle: Built
+    holding: Holding
+
+
+def built(session: Session, digest: str) -> Built:
+    """Of the bundle of a run that was found before."""
+
+    def read() -> Built:
+        row = session.get_one(Bundle, digest)
+        return Built(*(getattr(row, name) for name in Built.__slots__))
+
+    return recalled(session, ("built", organisation_of(session), digest), frozenset(), read)
+
+
 def find(session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them") -> Held:
     """The bundle, if the session's organisation holds it. Raises: NotFound."""
     mine = Holding.organisation_id == organisation_of(session)
     row = session.execute(select(Bundle, Holding).join(Holding, held_bundle(Bundle.digest, mine))
                           .where(Bundle.digest == digest)).first()  # fmt: skip
     if row is None:
-        raise NotFound("bundle.unknown", f"no bundle {digest}", where=where, hint=hint)
+        raise _unknown(digest, where, hint)
     return Held(*row)
+
+
+def held(session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them") -> HeldBuilt:
+    """As `find`, for whoever needs what never changes; its holder is looked up each time. Raises: NotFound."""
+    kinds: tuple[holdings.Kind] = ("bundle",)
+    holding = holdings.find(session, kinds, digest)
+    if holding is None:
+        raise _unknown(digest, where, hint)
+    return HeldBuilt(built(session, digest), holding)
+
+
+def _unknown(digest: str, where: str, hint: str) -> NotFound:
+    return NotFound("bundle.unknown", f"no bundle {digest}", where=where, hint=hint)
 
 
 def held_bundle(digest: Any, whose: ColumnElement[bool]) -> ColumnElement[bool]:

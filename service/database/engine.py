@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, insert, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.orm import Session
 
+from service.database.memory import MEMORY, Memory, changed_tables, watch_changes
+from service.database.models import Base
 from service.database.scope import KEY, FarmSession
 from service.private import tighten_database
 
@@ -25,17 +30,23 @@ LOG = logging.getLogger(__name__)
 BUSY_TIMEOUT_S = 30
 STATEMENT_TIMEOUT_S = 60
 LOCK_TIMEOUT_S = 20
+ASKED_AFTER_S = 5.0
+"""A connection that nobody has used for so long is asked whether it lives before it is used again."""
 AfterCommit = Callable[[Session], None]
 HOLDER = "holder"
 """In `Session.info`: `Database.holder`."""
+AUTOCOMMIT: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 
 
 class Database:
     """The farm's database. Thread-safe; sessions are not."""
 
     def __init__(self, url: str) -> None:
-        self.engine = _sqlite_engine(url) if make_url(url).get_backend_name() == "sqlite" else _postgres_engine(url)
-        self._reader = self.engine.execution_options(pockfarm_read=True)
+        is_sqlite = make_url(url).get_backend_name() == "sqlite"
+        self.engine = _sqlite_engine(url) if is_sqlite else _postgres_engine(url)
+        # PostgreSQL gives each statement a view of its own either way; without a transaction two messages less are sent
+        self._reader = self.engine.execution_options(**{"pockfarm_read": True} if is_sqlite else AUTOCOMMIT)
+        self.memory = Memory()
         self.organisation_id: str | None = None
         """Whose rows its sessions see; None: everybody's."""
         self.after_commit: list[AfterCommit] = []
@@ -51,7 +62,7 @@ class Database:
 
     @property
     def _info(self) -> dict[str, Any]:
-        return {KEY: self.organisation_id, HOLDER: self.holder}
+        return {KEY: self.organisation_id, HOLDER: self.holder, MEMORY: self.memory}
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -59,12 +70,20 @@ class Database:
         with FarmSession(self.engine, expire_on_commit=False, info=self._info) as session:
             with session.begin():
                 yield session
+            self.memory.forget(changed_tables(session))
             for tell in self.after_commit:
                 tell(session)
 
+    def add(self, kind: type[Base], rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows (the other columns by default) by one statement of its own. Nobody is told of the commit."""
+        values: Any = [dict(row) for row in rows] if len(rows) > 1 else dict(rows[0])
+        is_sqlite = self.engine.dialect.name == "sqlite"
+        with self.engine.begin() if is_sqlite else self._reader.connect() as connection:
+            connection.execute(insert(kind).values(values))
+
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session for reading: a consistent view that blocks nobody."""
+        """A session for reading, which blocks nobody. SQLite shows it one moment throughout, PostgreSQL does not."""
         with FarmSession(self._reader, expire_on_commit=False, autoflush=False, info=self._info) as session:
             yield session
 
@@ -82,6 +101,9 @@ class Database:
     def close(self) -> None:
         """Close every pooled connection."""
         self.engine.dispose()
+
+
+watch_changes(FarmSession)
 
 
 @event.listens_for(FarmSession, "before_flush")
@@ -116,5 +138,30 @@ def _sqlite_engine(url: str) -> Engine:
 
 def _postgres_engine(url: str) -> Engine:
     options = f"-c statement_timeout={STATEMENT_TIMEOUT_S}s -c lock_timeout={LOCK_TIMEOUT_S}s -c timezone=UTC"
-    return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20,
-                         connect_args={"options": options, "connect_timeout": 10})  # fmt: skip
+    engine = create_engine(url, pool_size=10, max_overflow=20, skip_autocommit_rollback=True,
+                           connect_args={"options": options, "connect_timeout": 10})  # fmt: skip
+
+    @event.listens_for(engine, "checkin")
+    def note(_connection: Any, record: Any) -> None:
+        record.info["returned_at"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def refuse_dead(connection: Any, record: Any, _proxy: object) -> None:
+        rested_s = time.monotonic() - record.info.get("returned_at", time.monotonic())
+        if not _is_alive(engine, connection, rested_s):
+            raise InvalidatePoolError("the database has closed this connection")
+
+    return engine
+
+
+def _is_alive(engine: Engine, connection: Any, rested_s: float) -> bool:
+    """Whether a pooled connection can be used. A server that goes away says so, which costs no question: then, or after
+    a long rest (a network between may have forgotten it), it is asked."""
+    try:
+        waiting = select.poll()
+        waiting.register(connection.pgconn.socket, select.POLLIN)
+        if rested_s < ASKED_AFTER_S and not waiting.poll(0):
+            return True
+        return engine.dialect.do_ping(connection)
+    except engine.dialect.loaded_dbapi.Error:
+        return False

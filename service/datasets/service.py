@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from service.bundles.manifest import LABELS, InputSpec, label_inputs, least_scored, model_inputs
+from service.bundles.service import Built
 from service.database.insert import insert_if_new
 from service.database.models import Bundle, Dataset, Holding
 from service.database.paging import newest_first
@@ -74,7 +75,7 @@ def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[list[He
     return [Held(datasets[row.digest], row) for row in rows], following
 
 
-def check_fit(dataset: Dataset, bundle: Bundle, *, where: str) -> None:
+def check_fit(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> None:
     """`where` is the request's field that names the data set.
 
     Raises: Invalid if an input of the bundle has no array, or one of another type or shape.
@@ -96,7 +97,7 @@ def check_fit(dataset: Dataset, bundle: Bundle, *, where: str) -> None:
         _check_labels(dataset, spec, where)
 
 
-def check_scored(dataset: Dataset, bundle: Bundle, *, where: str) -> None:
+def check_scored(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> None:
     """That there are samples enough for a mean loss. Raises: Invalid."""
     least = least_scored(bundle.manifest)
     if dataset.samples < least:

@@ -84,6 +84,8 @@ def _quarantine(session: Session, device: Device, reason: str, why: str) -> None
 
 def forget_strikes(session: Session, device: Device) -> None:
     """The device has shown that it works, or an operator says so."""
+    if not device.strikes:
+        return
     device.strikes = 0
     session.execute(delete(Strike).where(Strike.device_id == device.id))
 
@@ -107,16 +109,22 @@ def end_quarantine(session: Session, device: Device, reason: str) -> None:
     device.state_reason, device.quarantined_for = "", ""
 
 
+def clock_decides(device: Device, said: float | None) -> bool:
+    """Whether what the device's clock says may change anything for it."""
+    if said is None or not math.isfinite(said):
+        return False
+    is_off = abs(said - time.time()) > CLOCK_SKEW_S
+    return device.state == "active" if is_off else device.quarantined_for == BY_CLOCK
+
+
 def judge_clock(session: Session, device: Device, said: float | None) -> None:
     """Quarantine a device whose clock would refuse or misdate every assignment; release it once the clock is right.
 
     `said`: the device's time as it asked for work, seconds since 1970; None if its agent does not say.
     """
-    if said is None or not math.isfinite(said):
+    if said is None or not clock_decides(device, said):
         return
     off_s = said - time.time()
-    if not (device.state == "active" if abs(off_s) > CLOCK_SKEW_S else device.quarantined_for == BY_CLOCK):
-        return
     hold_alone(session, device.id)  # an operator may have decided something since it was read
     if abs(off_s) > CLOCK_SKEW_S:
         if device.state == "active":

@@ -9,11 +9,20 @@ from service.database.models import Attempt, Device
 from service.devices.blame import note
 
 
+def _bounded(level: int) -> int:
+    return max(0, min(len(ISOLATION_LEVELS) - 1, level))
+
+
+def promises_the_same(device: Device, level: int) -> bool:
+    """Whether the level is the one that the device has said before."""
+    return _bounded(level) == device.isolation_level
+
+
 def judge_promise(session: Session, device: Device, level: int) -> None:
     """Take what the device promises for the work that it asks for; its history tells when that is another level."""
-    level = max(0, min(len(ISOLATION_LEVELS) - 1, level))
-    if level == device.isolation_level:
+    if promises_the_same(device, level):
         return
+    level = _bounded(level)
     said = f"asks for work at isolation level {level}, and said {device.isolation_level} before"
     note(session, device.id, "isolation", said)
     device.isolation_level = level

@@ -28,18 +28,18 @@ def create(session: Session, farm: Farm, body: GroupCreate, *, api_key_id: str) 
     All or none: what does not fit one device, or a quota, refuses the whole. Raises: as `runs.create`, and Invalid if
     there are not so many devices.
     """
-    found = _devices(session, farm, body)
+    bundle = bundles.held(session, body.bundle, where="bundle").bundle
+    found = _devices(session, farm, body, bundle)
     group = RunGroup(api_key_id=api_key_id, name=clean_text(body.name))
     session.add(group)
     session.flush()
     for one in found:
-        runs.create(session, body.run_for(one.device.id), api_key_id=api_key_id, limits=farm.settings,
+        runs.create(session, body.run_for(one.device.id), bundle, api_key_id=api_key_id, limits=farm.settings,
                     storage=farm.storage, group_id=group.id)  # fmt: skip
     return group
 
 
-def _devices(session: Session, farm: Farm, body: GroupCreate) -> Sequence[Standing]:
-    bundle = bundles.find(session, body.bundle, where="bundle").bundle
+def _devices(session: Session, farm: Farm, body: GroupCreate, bundle: bundles.Built) -> Sequence[Standing]:
     wants = wants_of(body.where, body.own_data)
     wish = Wish(bundle.target, frozenset(bundle.required_features), None, body.device_class, frozenset(wants))
     every = standings(session, farm.settings, wish, most=MOST_DEVICES + 1)

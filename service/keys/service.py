@@ -10,11 +10,13 @@ from typing import Any, Literal
 from sqlalchemy import Row, Select, or_, select, update
 from sqlalchemy.orm import Session
 
+from service.database.memory import Memory, recalled
 from service.database.models import HOME, ApiKey, DashboardLink, DashboardSession, Organisation, User
 from service.identifiers import clean_text, new_secret, secret_hash
 from service.permissions import ROLES, SCOPES, scopes_of
 
 Role = Literal["user", "operator"]
+CALLERS = frozenset(kind.__tablename__ for kind in (ApiKey, User, Organisation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Principal:
     scopes: frozenset[str]
     quotas: Mapping[str, float | None]
     """Its organisation's own."""
+    expires_at: float | None = None
 
     @property
     def is_home(self) -> bool:
@@ -89,12 +92,28 @@ def _principal(found: Row[ApiKey, dict[str, Any]] | None) -> Principal | None:
         return None
     key, quotas = found
     granted = scopes_of(key.role, key.scopes)
-    return Principal(key.id, key.name, key.organisation_id, key.user_id, granted, quotas or {})
+    return Principal(key.id, key.name, key.organisation_id, key.user_id, granted, quotas or {}, key.expires_at)
 
 
 def principal_of_key(session: Session, secret: str) -> Principal | None:
-    """Whose key this is."""
-    return _principal(session.execute(_keys().where(ApiKey.secret_hash == secret_hash(secret))).first())
+    """Whose key this is. One that another process has revoked within the last second may still be taken."""
+    hashed = secret_hash(secret)
+
+    def read() -> Principal | None:
+        return _principal(session.execute(_keys().where(ApiKey.secret_hash == hashed)).first())
+
+    return _unexpired(recalled(session, ("key", hashed), CALLERS, read))
+
+
+def known_principal(memory: Memory, secret: str) -> Principal | None:
+    """Whose key this is, if it was asked for within the last second; nothing is read."""
+    found = memory.known(("key", secret_hash(secret)))
+    return _unexpired(found) if isinstance(found, Principal) else None
+
+
+def _unexpired(found: Principal | None) -> Principal | None:
+    is_over = found is not None and found.expires_at is not None and found.expires_at <= time.time()
+    return None if is_over else found
 
 
 def create_link(session: Session, *, key_id: str, lifetime_s: float) -> tuple[str, float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import or_, update
 
 from service.database.engine import Database
+from service.database.memory import UNREMEMBERED
 from service.database.models import ApiKey
 
 EVERY_S = 60.0
@@ -40,7 +41,8 @@ class KeyUses:
             with database.transaction() as session:
                 for key_id, at in sorted(new.items()):
                     is_newer = or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < at)
-                    session.execute(update(ApiKey).where(ApiKey.id == key_id, is_newer).values(last_used_at=at))
+                    mine = update(ApiKey).where(ApiKey.id == key_id, is_newer)
+                    session.execute(mine.values(last_used_at=at), execution_options=UNREMEMBERED)
         except BaseException:
             with self._lock:
                 self._new = new | self._new

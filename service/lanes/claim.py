@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Select, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from service.database.models import HOME, IS_QUEUED, Lane, Run
 from service.lanes.key import Taker, lanes_of
 from service.quotas.shares import Share
 
+_HEAD = aliased(Run)  # made once: it has a copy of every column
 NO_SHARES: Mapping[str, Share] = {}
 
 
@@ -47,17 +48,20 @@ class Head:
     run_id: str
     created_at: float
     organisation_id: str = HOME
+    lane: Lane | None = None
+    """Its row, which never changes."""
 
 
 def heads(session: Session, seeker: Seeker) -> list[Head]:
     """The heads of the lanes that the device fits, in no order; lanes with nothing for it are left out."""
-    head = _first(Lane.id, seeker).with_only_columns(Run.id).scalar_subquery()
-    rows = session.execute(lanes_of([seeker.taker]).with_only_columns(Lane, head)).all()
-    found = {run_id: lane for lane, run_id in rows if run_id is not None and seeker.fits(lane)}
-    if not found:
-        return []
-    times = session.execute(select(Run.id, Run.created_at).where(Run.id.in_(found)))
-    return [Head(found[run_id].id, run_id, created_at, found[run_id].organisation_id) for run_id, created_at in times]
+    head = _first(Lane.id, seeker).with_only_columns(Run.id).correlate(Lane).scalar_subquery()
+    query = lanes_of([seeker.taker]).with_only_columns(Lane, _HEAD.id, _HEAD.created_at)
+    rows = session.execute(query.join(_HEAD, _HEAD.id == head)).all()
+    return [
+        Head(lane.id, run_id, created_at, lane.organisation_id, lane)
+        for lane, run_id, created_at in rows
+        if seeker.fits(lane)
+    ]
 
 
 def in_turn(found: Iterable[Head], shares: Mapping[str, Share] = NO_SHARES) -> Sequence[Head]:

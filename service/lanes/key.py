@@ -13,6 +13,7 @@ from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
 from service.database.insert import insert_if_new
+from service.database.memory import recalled
 from service.database.models import IS_QUEUED, Bundle, Device, Lane, Run
 from service.database.scope import organisation_of
 from service.lanes.calls import call_for
@@ -117,7 +118,7 @@ def enter(session: Session, run: Run, features: Collection[str]) -> None:
     key = LaneKey.of(run, features, run.organisation_id or organisation_of(session))
     run.lane_id, run.attempts = key.id, run.attempts or 0
     call_for(session, run)
-    if session.get(Lane, run.lane_id) is None:
+    if recalled(session, ("lane", key.id), frozenset(), lambda: session.get(Lane, key.id) and key.id) is None:
         insert_if_new(session, Lane, key.columns() | {"created_at": time.time()})
 
 

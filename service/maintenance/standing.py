@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from service.database.memory import recalled
 from service.database.models import Device, MaintenanceWindow
 from service.database.scope import EVERYONES
 from service.maintenance.windows import Times, first_touched
 
+WINDOWS = frozenset({MaintenanceWindow.__tablename__})
 DRAINED: Final = "drained"
 MAINTENANCE: Final = "maintenance"
 
@@ -27,22 +29,41 @@ class Hold:
     until: float | None = None
 
 
-class Calendar:
-    """The maintenance windows that are not over, read once."""
+class Window(NamedTuple):
+    """A maintenance window, as far as it decides about devices."""
 
-    def __init__(self, windows: Sequence[MaintenanceWindow]) -> None:
+    organisation_id: str
+    device_id: str | None
+    device_class: str | None
+    starts_at: float
+    ends_at: float
+    every_s: float | None
+    reason: str
+
+
+class Calendar:
+    """The maintenance windows that are not over, read at most once a second."""
+
+    def __init__(self, windows: Sequence[Window]) -> None:
         self._windows = windows
 
     @classmethod
     def read(cls, session: Session) -> Calendar:
         """All of them: there are few."""
-        is_open = or_(MaintenanceWindow.every_s.is_not(None), MaintenanceWindow.ends_at > time.time())
-        return cls(session.scalars(select(MaintenanceWindow).where(is_open), execution_options=EVERYONES).all())
+
+        def read() -> Calendar:
+            is_open = or_(MaintenanceWindow.every_s.is_not(None), MaintenanceWindow.ends_at > time.time())
+            query = select(*(getattr(MaintenanceWindow, name) for name in Window._fields)).where(is_open)
+            return cls([Window(*row) for row in session.execute(query, execution_options=EVERYONES)])
+
+        return recalled(session, "calendar", WINDOWS, read)
 
     def hold(self, device: Device, needed_s: float) -> Hold | None:
         """What keeps the device from work that may take `needed_s`; None if nothing does."""
         if device.drained_at is not None:
             return Hold(DRAINED, f"is drained: {device.drain_reason or 'an operator said so'}")
+        if not self._windows:
+            return None
         now = time.time()
         mine = {_times(one): one for one in self._windows if _is_about(one, device)}
         touched = first_touched(mine, now, now + needed_s)
@@ -56,11 +77,11 @@ class Calendar:
         return Hold(MAINTENANCE, said, ends_at)
 
 
-def _times(window: MaintenanceWindow) -> Times:
+def _times(window: Window) -> Times:
     return Times(window.starts_at, window.ends_at, window.every_s)
 
 
-def _is_about(window: MaintenanceWindow, device: Device) -> bool:
+def _is_about(window: Window, device: Device) -> bool:
     """An organisation's windows are about its own devices."""
     if window.organisation_id != device.organisation_id:
         return False

@@ -14,6 +14,7 @@ from typing import Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.database.memory import recalled
 from service.database.models import (
     LIVE_ATTEMPT_STATES,
     OPEN_JOB_STATES,
@@ -38,6 +39,7 @@ QuotaName = Literal[
 DAY_S = 86400.0
 RETRY_AFTER_S = 30
 HINT = "whoever runs the farm can raise it (PATCH /organisations/{id}, quotas); GET /organisation shows limits and use"
+ORGANISATIONS = frozenset({Organisation.__tablename__})
 Count = Callable[[Session, str], float]
 
 
@@ -123,9 +125,13 @@ def limit_of(settings: Settings, own: Mapping[str, float | None], name: QuotaNam
 
 
 def quotas_of(session: Session, organisation_id: str) -> dict[str, float | None]:
-    """An organisation's own limits."""
-    query = select(Organisation.quotas).where(Organisation.id == organisation_id)
-    return dict(session.scalar(query, execution_options=dict(EVERYONES)) or {})
+    """An organisation's own limits, as they were within the last second."""
+
+    def read() -> dict[str, float | None]:
+        query = select(Organisation.quotas).where(Organisation.id == organisation_id)
+        return dict(session.scalar(query, execution_options=dict(EVERYONES)) or {})
+
+    return recalled(session, ("quotas", organisation_id), ORGANISATIONS, read)
 
 
 def check(

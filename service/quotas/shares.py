@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from service.database.memory import UNREMEMBERED
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Organisation, Run
-from service.quotas.limits import has_room, limit_of
+from service.quotas.limits import has_room, limit_of, quotas_of
 from service.settings import Settings
 
 
@@ -28,7 +29,12 @@ class Share:
 
 
 def shares_of(session: Session, settings: Settings, organisation_ids: Collection[str]) -> dict[str, Share]:
-    """Of organisations whose runs wait; `live` is counted only where it decides something."""
+    """Of organisations whose runs wait; `live` is counted only where it decides something. One that waits alone and has
+    no limit is left out."""
+    if len(organisation_ids) == 1:
+        (only,) = organisation_ids
+        if limit_of(settings, quotas_of(session, only), "running_attempts") is None:
+            return {}
     rows = session.execute(
         select(Organisation.id, Organisation.quotas, Organisation.runs_served_at)
         .where(Organisation.id.in_(organisation_ids))
@@ -66,4 +72,4 @@ def may_start(session: Session, settings: Settings, run: Run) -> bool:
 def note_served(session: Session, organisation_id: str) -> None:
     """A device takes a run of it, and others wait: they come first now."""
     mine = update(Organisation).where(Organisation.id == organisation_id)
-    session.execute(mine.values(runs_served_at=time.time()))
+    session.execute(mine.values(runs_served_at=time.time()), execution_options=UNREMEMBERED)

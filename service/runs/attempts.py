@@ -65,14 +65,15 @@ def end_attempt(session: Session, attempt: Attempt, ending: Ending) -> None:
     attempt.cause, attempt.code, attempt.message = ending.cause, ending.code, clean_text(ending.message, 4000)
 
 
-def end_run(session: Session, run: Run, ending: Ending) -> None:
-    """Record how the run ended."""
+def end_run(session: Session, run: Run, ending: Ending, *, last: Attempt | None = None) -> None:
+    """Record how the run ended. `last`: the attempt that ended it."""
     message = clean_text(ending.message, 4000)
     event = states.EVENT_OF[ending.state]
     states.move(session, run, event, cause=ending.cause, code=ending.code, message=message)
     run.phase, run.cause, run.code = "", ending.cause, ending.code
     run.message, run.hint = message, clean_text(ending.hint, 1000)
-    checkpoints.drop(session, run)
+    if last is None or last.n > 1 or last.checkpoint_step is not None:
+        checkpoints.drop(session, run)
 
 
 def untried(device: Device, settings: Settings) -> ColumnElement[bool]:
@@ -112,7 +113,7 @@ def settle(
     if run.state not in OPEN_RUN_STATES or run.attempts != attempt.n:
         return
     if fault is Fault.RUN:
-        end_run(session, run, ending)
+        end_run(session, run, ending, last=attempt)
         return
     session.flush()
     attempt.spent = _spent(session, settings, run, attempt, device, fault, ending)

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from sqlalchemy.orm import Session
 
 from service.access import FarmDep, PrincipalDep
+from service.bundles import service as bundles
 from service.database.models import OPEN_RUN_STATES, Holding, Run
 from service.events.stream import EVENT_STREAM, After, LastEventId, respond
 from service.files import BINARY, file_response
@@ -47,10 +48,10 @@ def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: Ide
     """
 
     def act() -> Answer:
-        run = service.create(
-            session, body, api_key_id=principal.key_id, limits=farm.settings, storage=farm.storage
-        )  # fmt: skip
-        made = run_created(run, _named(session, run), placement.warnings_of(session, farm.settings, run))
+        found = bundles.held(session, body.bundle, where="bundle", hint="POST /compile makes one")
+        run = service.create(session, body, found.bundle, api_key_id=principal.key_id, limits=farm.settings,
+                             storage=farm.storage)  # fmt: skip
+        made = run_created(run, found.holding, placement.warnings_of(session, farm.settings, run))
         return Answer(202, made.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
 
     with farm.database.transaction() as session:

@@ -13,7 +13,8 @@ from typing import Final, Literal
 from sqlalchemy import Select, Text, cast, select
 from sqlalchemy.orm import Session
 
-from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Bundle, Device, Run
+from service.bundles.service import built
+from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Run
 from service.database.scope import EVERYONES
 from service.devices.blame import FAILED
 from service.maintenance.standing import DRAINED, MAINTENANCE, Calendar
@@ -26,6 +27,8 @@ SILENT_AFTER_S = 90.0
 """A device that has not asked for work or sent a heartbeat for so long is taken to be away."""
 MOST_DEVICES = 200
 """That are looked at for one answer."""
+FIRST_DEVICES = 3
+"""Of which mostly one will do."""
 Code = Literal[
     "free", "busy", "tried", "silent", "drained", "maintenance", "quarantined", "isolation", "features", "wants",
     "target", "removed",
@@ -61,8 +64,7 @@ class Wish:
     @classmethod
     def of(cls, session: Session, run: Run) -> Wish:
         """The wish of a run that is there."""
-        bundle = session.get_one(Bundle, run.bundle_digest)
-        needed = frozenset(bundle.required_features)
+        needed = frozenset(built(session, run.bundle_digest).required_features)
         wanted = frozenset(run.wants.split("\n")) - {""}
         return cls(run.target, needed, run.wanted_device_id, run.wanted_device_class, wanted)
 
@@ -105,10 +107,13 @@ def has_one(session: Session, settings: Settings, wish: Wish) -> bool:
         Device.isolation_level >= settings.isolation_level,
         cast(Device.targets, Text).contains(f'"{wish.target}"', autoescape=True),
     )
-    found = [one for one in session.scalars(query.limit(MOST_DEVICES)) if wish.target in one.targets]
     calendar = Calendar.read(session)
-    free = [one for one in found if calendar.hold(one, clock_s(settings, one)) is None]
-    return any(wish.features.issubset(one.features) and wish.wants <= offers(one) for one in free)
+
+    def fits(one: Device) -> bool:
+        is_free = wish.target in one.targets and calendar.hold(one, clock_s(settings, one)) is None
+        return is_free and wish.features.issubset(one.features) and wish.wants <= offers(one)
+
+    return any(fits(one) for most in (FIRST_DEVICES, MOST_DEVICES) for one in session.scalars(query.limit(most)))
 
 
 def classes(session: Session) -> list[str]:

@@ -8,14 +8,15 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.database.models import Bundle, Dataset, Device
+from service.bundles.service import Built
+from service.database.models import Dataset, Device
 from service.datasets import service as datasets
 from service.problems import Invalid
 from service.runs.schemas import RunCreate
 from service.runs.wants import offers, own_dataset, wants_of
 
 
-def check_fit(session: Session, body: RunCreate, bundle: Bundle) -> None:
+def check_fit(session: Session, body: RunCreate, bundle: Built) -> None:
     """That on every device that may take the run, its own data set fits the bundle.
 
     Raises: Invalid, as for a data set that was sent, naming the device. Where no such device is there yet, the agent
@@ -33,7 +34,7 @@ def check_fit(session: Session, body: RunCreate, bundle: Bundle) -> None:
                           hint=f"{problem.hint}; or name another device, tag or digest") from None  # fmt: skip
 
 
-def _meant(session: Session, body: RunCreate, bundle: Bundle) -> Iterator[tuple[Device, Mapping[str, Any]]]:
+def _meant(session: Session, body: RunCreate, bundle: Built) -> Iterator[tuple[Device, Mapping[str, Any]]]:
     assert body.own_data is not None
     wanted = frozenset(wants_of(body.where, body.own_data))
     query = select(Device).where(Device.state != "removed")

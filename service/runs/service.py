@@ -13,8 +13,10 @@ from device_agents.wire import RunSettings
 from service import states
 from service.bundles import service as bundles
 from service.bundles.manifest import is_tuning
+from service.bundles.service import Built
 from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Holding, Job, Result, Run
 from service.database.paging import newest_first
+from service.database.scope import EVERYONES
 from service.datasets import service as datasets
 from service.devices import service as devices
 from service.events import service as events
@@ -33,11 +35,10 @@ TUNE_SHARE = 0.8
 
 
 def create(
-    session: Session, body: RunCreate, *, api_key_id: str, limits: Settings, storage: Storage,
+    session: Session, body: RunCreate, bundle: Built, *, api_key_id: str, limits: Settings, storage: Storage,
     group_id: str | None = None,
 ) -> Run:  # fmt: skip
-    """A queued run. Raises: NotFound, Invalid (what does not fit the bundle), TooMany."""
-    bundle = bundles.find(session, body.bundle, where="bundle", hint="POST /compile makes one").bundle
+    """A queued run of the bundle that `body` names. Raises: NotFound, Invalid (what does not fit it), TooMany."""
     settings = body.settings
     _check_kind(settings, bundle, limits)
     checkpoints.check_asked(settings, bundle.manifest)
@@ -72,7 +73,7 @@ def create(
     return run
 
 
-def _check_kind(settings: RunSettings, bundle: Bundle, limits: Settings) -> None:
+def _check_kind(settings: RunSettings, bundle: Built, limits: Settings) -> None:
     if is_tuning(bundle.manifest) != (settings.mode == "tune"):
         kind = "measures schedules: its mode is tune" if is_tuning(bundle.manifest) else "trains"
         raise Invalid("run.mode", f"the bundle {kind}", where="mode",
@@ -84,7 +85,7 @@ def _check_kind(settings: RunSettings, bundle: Bundle, limits: Settings) -> None
                       where="tune_s", hint="ask for less; what was measured before is kept")  # fmt: skip
 
 
-def _check_place(session: Session, body: RunCreate, bundle: Bundle) -> None:
+def _check_place(session: Session, body: RunCreate, bundle: Built) -> None:
     if body.target is not None and body.target != bundle.target:
         raise Invalid("run.target", f"the bundle is for {bundle.target}", where="target",
                       hint="compile the model for the target that you want")  # fmt: skip
@@ -98,7 +99,7 @@ def _check_place(session: Session, body: RunCreate, bundle: Bundle) -> None:
     _check_device(device, bundle)
 
 
-def _check_device(device: Device, bundle: Bundle) -> None:
+def _check_device(device: Device, bundle: Built) -> None:
     if bundle.target not in device.targets:
         raise Invalid("device.target", f"{device.name} runs {', '.join(device.targets)}, the bundle is for "
                       f"{bundle.target}", where="device", hint="compile for a target of that device")  # fmt: skip
@@ -108,7 +109,7 @@ def _check_device(device: Device, bundle: Bundle) -> None:
                       where="device", hint="compile for a lesser target")  # fmt: skip
 
 
-def _check_data(session: Session, body: RunCreate, bundle: Bundle) -> None:
+def _check_data(session: Session, body: RunCreate, bundle: Built) -> None:
     if body.dataset is None and body.settings.needs_data:
         raise Invalid("run.dataset", f"{body.mode} needs a data set", where="dataset",
                       hint="send one with POST /datasets")  # fmt: skip
@@ -124,7 +125,7 @@ def _check_data(session: Session, body: RunCreate, bundle: Bundle) -> None:
             datasets.check_scored(dataset, bundle, where=where)
 
 
-def _check_weights(session: Session, body: RunCreate, bundle: Bundle, storage: Storage) -> None:
+def _check_weights(session: Session, body: RunCreate, bundle: Built, storage: Storage) -> None:
     if body.weights is None:
         return
     forms = _forms(session, Run.trained_weights_digest == body.weights)
@@ -152,13 +153,13 @@ def _forms(session: Session, condition: ColumnElement[bool]) -> set[tuple[str, s
     return {(model, spec or "") for model, spec in session.execute(query)}
 
 
-def _norms(forms: set[tuple[str, str]], bundle: Bundle) -> set[str]:
+def _norms(forms: set[tuple[str, str]], bundle: Built) -> set[str]:
     """What the specs of a bundle's model say of `batch_norm`."""
     specs = [json.loads(spec) for model, spec in forms if spec and model == bundle.model_digest]
     return {str(spec.get("batch_norm", "fold")) for spec in specs}
 
 
-def _check_threads(settings: RunSettings, bundle: Bundle) -> None:
+def _check_threads(settings: RunSettings, bundle: Built) -> None:
     most = bundle.manifest.get("threads")
     if settings.threads is not None and isinstance(most, int) and settings.threads > most:
         raise Invalid(
@@ -171,7 +172,7 @@ def _check_threads(settings: RunSettings, bundle: Bundle) -> None:
 
 def _check_quota(session: Session, api_key_id: str, settings: Settings) -> None:
     mine = select(func.count()).select_from(Run).where(Run.api_key_id == api_key_id, Run.state.in_(OPEN_RUN_STATES))
-    count = session.scalar(mine) or 0
+    count = session.scalar(mine, execution_options=dict(EVERYONES)) or 0  # a key is of one organisation
     if count >= settings.open_runs_per_key:
         raise TooMany("limits.open-runs", f"this key has {count} open runs, the limit is {settings.open_runs_per_key}",
                       retry_after_s=RETRY_AFTER_S, hint="wait until some have ended, or cancel them")  # fmt: skip

@@ -5,9 +5,11 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.database.memory import recalled
 from service.database.models import Job, Run, Webhook, WebhookDelivery
 
 JOB_ENDED, RUN_ENDED, TEST = "job.ended", "run.ended", "webhook.test"
+WEBHOOKS = frozenset({Webhook.__tablename__})
 EVENTS = (JOB_ENDED, RUN_ENDED)
 """That one can ask for; `TEST` comes to all that are tested."""
 
@@ -17,11 +19,19 @@ def announce_end(session: Session, row: Job | Run) -> None:
     if isinstance(row, Run) and row.is_canary:
         return
     event = RUN_ENDED if isinstance(row, Run) else JOB_ENDED
-    mine = select(Webhook.id, Webhook.events).where(
-        Webhook.organisation_id == row.organisation_id, Webhook.removed_at.is_(None)
-    )
-    for webhook_id, events in session.execute(mine):
+    for webhook_id, events in _webhooks(session, row.organisation_id):
         if event in events:
             session.add(
                 WebhookDelivery(webhook_id=webhook_id, organisation_id=row.organisation_id, event=event, subject=row.id)
             )
+
+
+def _webhooks(session: Session, organisation_id: str) -> list[tuple[str, list[str]]]:
+    """Ids and what they ask for; one that another process has just made is heard of a second later."""
+
+    def read() -> list[tuple[str, list[str]]]:
+        query = select(Webhook.id, Webhook.events)
+        mine = query.where(Webhook.organisation_id == organisation_id, Webhook.removed_at.is_(None))
+        return [(webhook_id, events) for webhook_id, events in session.execute(mine)]
+
+    return recalled(session, ("webhooks", organisation_id), WEBHOOKS, read)

@@ -1,0 +1,52 @@
+"""When devices were last seen: noted in memory by each process, written by its sweeper: no request waits for that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from sqlalchemy import Update, select, update
+
+from service.database.engine import Database
+from service.database.models import Device
+
+ENOUGH_S = 45.0
+"""A device that was seen longer ago is written down at once: it may have been taken to be away."""
+AT_ONCE = 500
+
+
+@dataclass(slots=True)
+class Sightings:
+    """Devices that the database has not been told of."""
+
+    _new: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, device_id: str) -> None:
+        """The device is there."""
+        with self._lock:
+            self._new[device_id] = time.time()
+
+    def write(self, database: Database) -> None:
+        """Tell the database; what it does not take now is told the next time."""
+        with self._lock:
+            new, self._new = self._new, {}
+        left = sorted(new)
+        try:
+            while left:
+                with database.transaction() as session:
+                    at = min(new[one] for one in left[:AT_ONCE])
+                    session.execute(_seen(left[:AT_ONCE], at), execution_options={"synchronize_session": False})
+                left = left[AT_ONCE:]
+        except BaseException:
+            with self._lock:
+                self._new = {one: new[one] for one in left} | self._new
+            raise
+
+
+def _seen(device_ids: list[str], at: float) -> Update:
+    """Whoever holds a device's row now has seen it too, or decides something greater: that is not waited for."""
+    stale = select(Device.id).where(Device.id.in_(device_ids), Device.last_seen_at < at)
+    free = stale.with_for_update(skip_locked=True).scalar_subquery()
+    return update(Device).where(Device.id.in_(free)).values(last_seen_at=at)
