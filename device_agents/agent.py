@@ -2,7 +2,7 @@
 
 Enrols once, then for ever: send what the spool holds, ask for work, do it. Ends on SIGTERM or SIGINT (a running job is
 stopped and reported), with exit code 0; 2 without an identity; 3 when another agent took this device over;
-4 when the self-test finds the board not fit.
+4 when the self-test finds the board not fit. What the farm offers in its own place it gets ready, and starts over.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import logging
 import os
-import pwd
 import secrets
 import shlex
 import signal
@@ -33,23 +32,29 @@ from device_agents.farm.state import StateFolder
 from device_agents.job import own_limits
 from device_agents.job.matrix import described, matrix, say, table
 from device_agents.job.own_data import Shelf, parse_allowed
-from device_agents.job.sandbox import Sandbox, probe
 from device_agents.job.scratch import empty
-from device_agents.job.users import DEFAULT, parse
-from device_agents.joining import TOKEN_VARIABLE, join_farm, read_token
+from device_agents.joining import join_farm, read_token
+from device_agents.options import DATA_VARIABLE, LONG_POLL_S, confinement, parser, wishes
 from device_agents.self_test import self_test
-from device_agents.wire import HEARTBEAT_INTERVAL_S, Assignment, Envelope, LeaseRequest, Outcome, log_lines
+from device_agents.updating import Updater, check_words, pass_trial, start_over
+from device_agents.wire import (
+    OFFER_TYPE,
+    Assignment,
+    Envelope,
+    LeaseRequest,
+    Outcome,
+    log_lines,
+)
 from device_agents.wire.service_manager import tell_manager
 
 log = logging.getLogger("device_agents")
 
-LONG_POLL_S = 25.0
-DATA_VARIABLE = "POCKFARM_AGENT_DATA"
-"""What `--data` says, several apart by spaces: for a service manager's file of settings."""
 ALIVE, BEAT_S = "alive", 2.0
 EXIT_NO_IDENTITY = 2
 EXIT_TAKEN_OVER = 3
 EXIT_NOT_FIT = 4
+START_OVER = -1
+"""No exit code: another file is to be tried."""
 PATIENCE_S = 120.0
 """For a result that the farm, though it is well, cannot take; then new work is asked for all the same."""
 LEAVING = retry.Policy(attempts=1, first_s=0.5, most_s=0.5)
@@ -63,26 +68,37 @@ class _Leave(BaseException):
 class Agent:
     """The loop around attempts."""
 
-    def __init__(self, station: Station, *, long_poll_s: float = LONG_POLL_S, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, station: Station, updater: Updater, *, long_poll_s: float = LONG_POLL_S, patience_s: float = PATIENCE_S
+    ) -> None:
         self._station = station
+        self._updater = updater
         self._long_poll_s = long_poll_s
         self._patience_s = patience_s
         self._is_waiting = False
         self._stuck_since_s: dict[str, float] = {}
         """Results that the farm, though it answers, could not take: since when."""
 
-    def run(self, *, once: bool) -> None:
-        """Work until told to stop; with `once`, until one assignment is done. Raises: `Stale`, `EnrolmentError`."""
+    def run(self, *, once: bool) -> bool:
+        """Work until told to stop; with `once`, until one assignment is done. True: another agent is to be tried.
+
+        Raises: `Stale`, `EnrolmentError`.
+        """
         log.info("waiting for work")
         while not self._station.is_stopping.is_set():
             self._empty_spool()
             envelope = self._lease()
             if envelope is None:
                 continue
+            if envelope.payloadType == OFFER_TYPE:
+                if self._updater.take(envelope, self._station.is_stopping):
+                    return True
+                continue
             self._take(envelope)
             if once:
                 break
         self._send_spooled(LEAVING if self._station.is_stopping.is_set() else retry.UPLOAD)
+        return False
 
     def _take(self, envelope: Envelope) -> None:
         """Work off what the envelope holds if it is to be trusted; else say so to the farm, and no more."""
@@ -134,12 +150,15 @@ class Agent:
             return None
         if not self._tell_own_data():
             return None
-        request = LeaseRequest(self._station.client.session, self._long_poll_s, self._station.sandbox.level)
+        wait_s = 0.0 if self._updater.is_proving else self._long_poll_s
+        request = LeaseRequest(self._station.client.session, wait_s, self._station.sandbox.level)
         try:
             with self._interruptible():
-                return retry.call(
+                answer = retry.call(
                     retry.LEASE, lambda: self._station.client.lease(request), sleep=self._station.is_stopping.wait
                 )
+            self._updater.note_answer()
+            return answer
         except _Leave:
             return None
         except FarmError as error:
@@ -220,7 +239,10 @@ class Agent:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
+    if options.check:
+        print(check_words())
+        return 0
     if options.probe:
         return _probe(options)
     log_lines.configure("agent")
@@ -229,7 +251,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with state.locked("agent", wait=False):
             state.forget_programs(running=Path(__file__).resolve().parents[1])
-            return _run(options, state)
+            code = _run(options, state)
+        if code == START_OVER:
+            log.info("starting over, to try another agent")
+            start_over()
+        return code
     except BlockingIOError:
         log.error("another agent runs on %s; give this one its own --state folder", state.path)
         return EXIT_NO_IDENTITY
@@ -276,16 +302,23 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     threading.Thread(target=beat, args=(state.path / ALIVE, stop), name="beat", daemon=True).start()
     interval_s = options.heartbeat_interval
     station = Station(client, device, sandbox, Spool(state.spool), stop, interval_s, options.exclusive, limits, shelf)
-    agent = Agent(station, long_poll_s=options.long_poll)
+    updater = Updater(client, state.path, wishes(options), is_trial=options.trial)
+    client.program = updater.program
+    agent = Agent(station, updater, long_poll_s=options.long_poll)
     signal.signal(signal.SIGTERM, agent.on_signal)
     signal.signal(signal.SIGINT, agent.on_signal)
     try:
         client.describe_own_data(shelf.look())
+        if not options.trial:
+            updater.judge()
         join_farm(client, token, stop)
         if options.enrol_only:
             return 0
         with log_lines.bind_process(device=_device_id(state)):
-            agent.run(once=options.once)
+            if options.trial:
+                pass_trial(client, sandbox.level, stop)
+            elif agent.run(once=options.once):
+                return START_OVER
     except FarmError:
         if not stop.is_set():
             raise
@@ -306,75 +339,6 @@ def beat(path: Path, stop: threading.Event) -> None:
         tell_manager(b"WATCHDOG=1")
         if stop.wait(BEAT_S):
             return
-
-
-def confinement(options: argparse.Namespace, hide: Path | None) -> Sandbox:
-    """The sandbox that the options ask for, as far as it works here. Raises: `EnrolmentError`."""
-    users, uid = DEFAULT, None
-    try:
-        users = parse(options.job_users) if options.job_users else DEFAULT
-    except ValueError as error:
-        raise EnrolmentError(f"--job-users {error}") from None
-    if options.run_as is not None:
-        uid = _uid(options.run_as)
-    elif os.geteuid() != 0:
-        raise EnrolmentError(
-            f"not as root, this agent cannot give jobs a user of their own: they would run as user {os.geteuid()}, who "
-            f"owns what you own. Start it as root, or, if whoever may submit to this farm may act as that user, say "
-            f"--run-as {os.geteuid()}"
-        )
-    return probe(
-        hide=hide, users=None if options.run_as is not None else users, uid=uid, shown=options.show,
-        runner=options.runner.split() if options.runner else (), most=options.isolation,
-    )  # fmt: skip
-
-
-def _uid(name: str) -> int | None:
-    """The user that all jobs run as; None: the agent's own. Raises: `EnrolmentError`."""
-    try:
-        uid = int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise EnrolmentError(f"--run-as {name}: no such user") from None
-    if uid != os.geteuid() and os.geteuid() != 0:
-        raise EnrolmentError(f"--run-as {name}: only root can become another user")
-    return uid if uid != os.geteuid() else None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m device_agents.agent", description="The PockFarm agent of one device."
-    )
-    probing = "--probe" in sys.argv
-    parser.add_argument("--server", required=not probing, help="the farm's address, http://HOST:PORT")
-    parser.add_argument(
-        "--state", required=not probing, type=Path, help="folder for the device's key and results (made 0700)"
-    )
-    parser.add_argument("--probe", action="store_true", help="print what confines a job on this machine, and end")
-    parser.add_argument(
-        "--enrol-token",
-        metavar="FILE",
-        help=f"file with the one-time token, `-` for standard input (else ${TOKEN_VARIABLE}); first start only",
-    )
-    parser.add_argument("--name", help="the device's name on the dashboard")
-    parser.add_argument("--class", dest="device_class", help="device class; found out when left away")
-    parser.add_argument("--runner", help="emulator in front of the binary, such as qemu-aarch64-static")
-    parser.add_argument("--run-as", help="one user for all jobs, in place of one each; the agent's own: not as root")
-    parser.add_argument("--job-users", metavar="FIRST-LAST", help=f"numbers of jobs' own users (default: {DEFAULT})")
-    parser.add_argument("--show", action="append", default=[], help="read-only in a job's view (an emulator's files)")
-    parser.add_argument("--isolation", type=int, default=4, choices=range(5), help="at most this level (4: what works)")
-    parser.add_argument("--limit", action="append", default=[], metavar="NAME=NUMBER",
-                        help="a job's limit here: transfer_s, run_s, memory_bytes or disk_bytes")  # fmt: skip
-    parser.add_argument(
-        "--exclusive", type=Path, help="lock file shared by the agents of one machine: one runs at a time"
-    )
-    words = f"a data set that runs may use here and that never leaves: NAME=PATH[,weights-stay]; also ${DATA_VARIABLE}"
-    parser.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help=words)
-    parser.add_argument("--self-test", action="store_true", help="print what this board can do, and end")
-    parser.add_argument("--enrol-only", action="store_true", help="enrol (or say that it is enrolled), and end")
-    parser.add_argument("--once", action="store_true", help="end after one assignment")
-    parser.add_argument("--long-poll", type=float, default=LONG_POLL_S, help="seconds that a request for work may wait")
-    parser.add_argument("--heartbeat-interval", type=float, default=HEARTBEAT_INTERVAL_S, help="seconds")
-    return parser
 
 
 if __name__ == "__main__":

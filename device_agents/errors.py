@@ -10,6 +10,7 @@ AgentError
 |-- EnrolmentError                the device has no identity and cannot get one -> the operator
 `-- AttemptError                  ends one attempt; carries cause, code, message, hint of the report
     |-- Untrusted                 signature, key, time, digest, device or release does not fit (cause policy)
+    |-- BadUpdate                 an offered agent that this board does not take
     |-- BadBundle                 not a bundle, unsafe entries, wrong target
     |-- BadData                   the data set or weights cannot be used (cause user)
     |-- StepFailed                the binary ended badly
@@ -81,6 +82,12 @@ class Untrusted(AttemptError):
     """The assignment is not what a trusted farm signed for this device and now."""
 
     cause: Cause = "policy"
+
+
+class BadUpdate(AttemptError):
+    """The offered agent is not for this board, or does not start here."""
+
+    cause: Cause = "service"
 
 
 class BadBundle(AttemptError):

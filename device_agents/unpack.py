@@ -1,7 +1,8 @@
 """The start of the agent as one file (`python3 pockfarm-agent.pyz ...`): becomes the archive's `__main__.py`.
 
 Jobs are started by a script of the agent's own, which has to be a file; so the archive's content is laid out in the
-state folder, under the archive's digest, and runs from there; it is compared with the archive at each start.
+state folder, under the archive's digest, and runs from there; it is compared with the archive at each start. An
+update may have brought another file, which then runs in place of this one (`slots/launcher.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import zipfile
 from pathlib import Path
 
 OLDEST = (3, 9)
+OF_THIS_FILE = ("--probe", "--check", "--self-test", "--enrol-only", "--help", "-h")
+"""Words with which this very file runs, whatever updates have brought."""
 
 
 def state_folder(arguments: list[str]) -> Path | None:
@@ -51,10 +54,21 @@ def main() -> None:
     """Run the agent with this command's arguments."""
     if sys.version_info < OLDEST:
         sys.exit(f"the agent needs Python 3.9 or newer, this is {sys.version.split()[0]}")
-    state = state_folder(sys.argv[1:])
+    state, archive = state_folder(sys.argv[1:]), Path(sys.argv[0]).resolve()
     if state is not None:
-        sys.path[0] = str(lay_out(Path(sys.argv[0]).resolve(), state))
+        if not set(OF_THIS_FILE) & set(sys.argv[1:]):
+            _launch(archive, state)
+        sys.path[0] = str(lay_out(archive, state))
     runpy.run_module("device_agents.agent", run_name="__main__", alter_sys=True)
+
+
+def _launch(archive: Path, state: Path) -> None:
+    from device_agents.slots.launcher import Start, launch
+
+    launch(Start(archive, sys.argv[1:], state.resolve()))
+    # What was imported came out of the archive; the agent comes from the folder, all of it.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "device_agents"]:
+        del sys.modules[name]
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ from device_agents.wire import (
     LeaseRequest,
     Outcome,
     OwnDataset,
+    Program,
     ProtocolError,
     RenewRequest,
     ReportResponse,
@@ -80,6 +81,8 @@ class FarmClient:
         self.session = session
         self.description = description
         self._clock = ClockWatch()
+        self.program: Callable[[], Program] | None = None
+        """What this agent runs from, told as it enrols and renews."""
 
     def describe_own_data(self, datasets: tuple[OwnDataset, ...]) -> None:
         """What the device says of its own data sets from now on, to whom it enrols with or renews at."""
@@ -151,6 +154,10 @@ class FarmClient:
         return self._authorized(
             lambda: self._post(wire.LEASE_PATH, request, Envelope, timeout_s=timeout_s, none_on=204)
         )
+
+    def ask_for_nothing(self, isolation_level: int) -> Envelope | None:
+        """A request for work that does not wait: from an agent that wants to know whether it is answered."""
+        return self.lease(LeaseRequest(self.session, 0.0, isolation_level))
 
     def refuse(self, outcome: Outcome) -> None:
         """Tell the farm that what it gave last is not taken, and why."""
@@ -250,6 +257,8 @@ class FarmClient:
     def _headers(self, path: str) -> dict[str, str]:
         headers = {wire.PROTOCOL_HEADER: wire.PROTOCOL, "User-Agent": "pockfarm-agent"}
         headers[wire.CLOCK_HEADER] = f"{time.time():.3f}"
+        if self.program is not None and path in (wire.ENROL_PATH, wire.RENEW_PATH):
+            headers[wire.PROGRAM_HEADER] = dumps(self.program()).decode()
         credential = self.state.credential()
         if credential and path not in (wire.ENROL_PATH, wire.CHALLENGE_PATH, wire.RENEW_PATH):
             headers["Authorization"] = f"Bearer {credential.token}"

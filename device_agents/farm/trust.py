@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Union
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -16,7 +17,9 @@ from device_agents.wire import (
     ASSIGNMENT_TYPE,
     KEY_LIST_TYPE,
     KEY_TYPE,
+    OFFER_TYPE,
     ROOT_TYPE,
+    AgentOffer,
     Assignment,
     Credential,
     DeviceDescription,
@@ -33,6 +36,7 @@ from device_agents.wire import (
 log = logging.getLogger("device_agents")
 
 CLOCK_TOLERANCE_S = 120.0
+Signed = Union[Assignment, AgentOffer]
 
 
 def verify_assignment(
@@ -49,6 +53,19 @@ def verify_assignment(
     _check_release(assignment, max(identity.highest_release.values(), default=-1))
     _check_device(assignment, identity, description)
     return assignment, key_id
+
+
+def verify_offer(envelope: Envelope, identity: Identity, *, now: float) -> tuple[AgentOffer, str]:
+    """The agent that a trusted key offers to this device, now; and the key's id. Checks and errors as above."""
+    payload, key_id = open_bytes(envelope, OFFER_TYPE, identity.trusted_at(now))
+    try:
+        offer = loads(AgentOffer, payload)
+    except ProtocolError as error:
+        raise Untrusted("envelope.payload", f"the signed payload is no offer that this agent knows: {error}") from None
+    _check_time(offer, now)
+    _check_release(offer, max(identity.highest_release.values(), default=-1))
+    _check_id(offer, identity)
+    return offer, key_id
 
 
 def open_envelope(envelope: Envelope, trusted_keys: Mapping[str, str]) -> tuple[Assignment, str]:
@@ -146,7 +163,7 @@ def accept_keys(trusted_keys: Mapping[str, str], offered: Sequence[ServerKey]) -
     return keys
 
 
-def _check_time(assignment: Assignment, now: float) -> None:
+def _check_time(assignment: Signed, now: float) -> None:
     hint = "compare the clocks of the board and the farm"
     if now < assignment.not_before - CLOCK_TOLERANCE_S:
         early_s = assignment.not_before - now
@@ -156,18 +173,22 @@ def _check_time(assignment: Assignment, now: float) -> None:
         raise Untrusted("envelope.expired", f"expired {late_s:.0f} s ago", hint=hint)
 
 
-def _check_release(assignment: Assignment, highest: int) -> None:
+def _check_release(assignment: Signed, highest: int) -> None:
     if assignment.release_number < highest:
         raise Untrusted(
             "envelope.rollback",
             f"release number {assignment.release_number}, this device has seen {highest}",
-            hint="an old assignment was replayed, or the farm was restored from an old backup: enrol again",
+            hint="what the farm signed before was replayed, or the farm was restored from an old backup: enrol again",
         )
 
 
+def _check_id(signed: Signed, identity: Identity) -> None:
+    if signed.device_id != identity.device_id:
+        raise Untrusted("envelope.device", f"signed for device {signed.device_id}, this is {identity.device_id}")
+
+
 def _check_device(assignment: Assignment, identity: Identity, description: DeviceDescription) -> None:
-    if assignment.device_id != identity.device_id:
-        raise Untrusted("envelope.device", f"signed for device {assignment.device_id}, this is {identity.device_id}")
+    _check_id(assignment, identity)
     if assignment.device_class != description.device_class:
         message = f"signed for class {assignment.device_class}, this device is {description.device_class}"
         raise Untrusted("envelope.device_class", message)

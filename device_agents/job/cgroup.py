@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_PROCESSES = 512
+LEAF = "pockfarm-agent"
+"""Where the agent itself moves to, below its own group."""
 _CONTROLLERS = ("memory", "pids")
 _V1_UNLIMITED = 1 << 60
 
@@ -128,11 +130,13 @@ def _version_2(root: Path, groups: Mapping[str, str]) -> Parent | None:
     if own in ("", "/"):
         return None
     group = root / own.lstrip("/")
+    if group.name == LEAF:  # an agent was here before, and has become this one
+        group = group.parent
     available = (_read(group / "cgroup.controllers") or "").split()
     if not all(name in available for name in _CONTROLLERS) or not os.access(group, os.W_OK):
         return None
     try:
-        leaf = group / "pockfarm-agent"
+        leaf = group / LEAF
         leaf.mkdir(exist_ok=True)
         (leaf / "cgroup.procs").write_text(str(os.getpid()))
         (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in _CONTROLLERS))

@@ -17,6 +17,7 @@ from device_agents.farm.client import FarmClient
 from device_agents.farm.spool import MAX_PENDING, Spool
 from device_agents.farm.state import StateFolder, seal
 from device_agents.job.sandbox import probe
+from device_agents.updating import Updater, Wishes
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm, Fault
 from tests.agents.fake_step import bundle
@@ -89,7 +90,8 @@ def working(farm: FakeFarm, tmp_path: Path, patience_s: float) -> Iterator[Spool
     client = FarmClient(farm.url, state, session="s" * 16, description=device.description)
     client.enrol("one-time")
     station = Station(client, device, probe(hide=state.path, most=1), Spool(state.spool), stop, 0.2)
-    agent = Agent(station, long_poll_s=0.5, patience_s=patience_s)
+    updater = Updater(station.client, tmp_path / "state", Wishes())
+    agent = Agent(station, updater, long_poll_s=0.5, patience_s=patience_s)
     thread = threading.Thread(target=agent.run, kwargs={"once": False})
     thread.start()
     try:

@@ -248,6 +248,9 @@ def test_cgroup_files(tmp_path: Path) -> None:
     assert (parent.version, set(parent.folders.values())) == (2, {own})
     assert (own / "pockfarm-agent" / "cgroup.procs").read_text() == str(os.getpid())
     assert (own / "cgroup.subtree_control").read_text() == "+memory +pids"
+    assert cgroup.prepare(tmp_path, "0::/system.slice/agent.service/pockfarm-agent") == parent, (
+        "one that became another"
+    )
     job = parent.make("7", 1000)
     assert job is not None
     assert (job.memory / "memory.max").read_text() == "1000"

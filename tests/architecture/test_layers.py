@@ -18,13 +18,15 @@ Layers = Sequence[str | tuple[str, ...]]
 
 LAYERS: dict[str, Layers] = {
     "device_agents": (
-        ("unpack", "wire"),  # the start of the one-file agent; what both ends say
-        "errors",
+        "wire",  # what both ends say
+        "slots",  # which of the agent's files runs
+        ("unpack", "errors"),  # the start of the one-file agent
         "devices",  # what this machine is
         "measure",  # what the numbers mean
         ("farm", "job"),  # a job knows no farm, and the farm's client no job
         ("attempt", "execute"),  # a job for the farm, a job without one
-        ("joining", "self_test"),  # how it enrols; what a board can do, before it does
+        ("joining", "self_test", "updating"),  # how it enrols; what a board can do, before it does; how it is renewed
+        "options",  # the words of its command line
         "agent",
     ),
     "compiler": (
