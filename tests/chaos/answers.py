@@ -1,7 +1,9 @@
 """The work that a campaign asks for, and the right answers to it.
 
 A run's binary is the script of `tests/agents/fake_step.py` at its slow pace: it waits more than it computes, and what
-it computes is a fixed sequence of IEEE operations, so losses and weights are known to the last bit.
+it computes is a fixed sequence of IEEE operations, so losses and weights are known to the last bit. A share of the
+compiles is real, and a share of the runs is of a binary that was built: their right answers are those of the same work
+undisturbed.
 """
 
 from __future__ import annotations
@@ -12,10 +14,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from compiler.cache_folder import cache_folder
 from tests.agents import fake_step
 from tests.service.bundles import MadeBundle, make_bundle, make_manifest
 
 STAND_IN = b"stand-in "
+REAL_PLAN, REAL_TARGET = "bias-only", "x86-64-v3"
+REAL_SPEC = """
+batch: 64
+optimizer: {kind: sgd, learning_rate: 0.01, momentum: 0.9}
+"""
+REAL_STEPS, REAL_SAMPLES = 6000, 256
 RATE = 0.1
 FIRST_WEIGHT = 5.0
 SAMPLES = 8
@@ -27,8 +36,33 @@ def made_of(model: bytes) -> MadeBundle:
     return make_bundle(make_manifest(model=digest), step=b"\x7fELF" + hashlib.sha256(model).digest())
 
 
+def real_model(seed: int) -> bytes:
+    """A small convolutional network; another seed is another model that needs the same kernels."""
+    from examples.models import MODELS
+
+    return MODELS["small_cnn"](seed=seed)
+
+
+def real_bundle(model: bytes) -> str:
+    """The digest of its bundle, built here: two builds of the same are the same bytes."""
+    from compiler.api import BuildSettings, compile_training, load_target
+    from compiler.spec.documents import SparsePlan, TrainingSpec
+
+    settings = BuildSettings(plan=SparsePlan.parse(REAL_PLAN), spec=TrainingSpec.parse(REAL_SPEC),
+                             target=load_target(REAL_TARGET), cache_dir=cache_folder())  # fmt: skip
+    return str(compile_training(model, settings).digest)
+
+
+def real_data() -> bytes:
+    """A data set for it."""
+    random, stream = np.random.default_rng(1), io.BytesIO()
+    x = random.random((REAL_SAMPLES, 1, 8, 8), dtype=np.float32)
+    np.savez(stream, x=x, y=random.integers(0, 10, REAL_SAMPLES))
+    return stream.getvalue()
+
+
 def binary() -> bytes:
-    """The bundle that all runs use."""
+    """The bundle of the script."""
     return fake_step.bundle("slow")
 
 

@@ -18,12 +18,12 @@ from tests.chaos.points import POINTS, Point, candidates
 
 FIND_WITHIN_S = 40.0
 RECOVER_WITHIN_S = 150.0
-REST_S = 25.0
-"""After a fault that kept all others waiting."""
-LANES = {"apis": 1, "workers": 2, "agents": 4, "servers": 1}
-"""Faults at the same time, by what they hit."""
+REST_S, LONG_REST_S = 25.0, 40.0
+"""After a fault that kept all others waiting; in a long campaign."""
+LANES = {"apis": 1, "workers": 2, "agents": 0, "servers": 1}
+"""Faults at the same time, by what they hit; of agents as many as there are."""
 LANE_OF = {"api-rows": "apis", "worker-rows": "workers", "small-disks": "agents", "clocks": "agents",
-           "broker": "servers", "database": "servers"}  # fmt: skip
+           "broker": "servers", "database": "servers", "files": "servers", "rows": "servers"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,32 +43,41 @@ class Record:
 
 
 class Turns:
-    """Faults side by side, or one alone."""
+    """Faults side by side, or one alone; who wants to be alone lets those finish first that take long."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._going = 0
+        self._going = {"short": 0, "long": 0}
         self._alone = False
 
+    @property
+    def is_wanted_alone(self) -> bool:
+        """Somebody waits until the others are done, or has the field: nothing new is begun."""
+        return self._alone
+
     @contextmanager
-    def take(self, *, alone: bool) -> Iterator[None]:
+    def take(self, point: Point) -> Iterator[None]:
         """Wait for a turn."""
+        if point.is_aside:
+            yield
+            return
+        kind = "long" if point.needs_s else "short"
         with self._condition:
-            if alone:
-                self._condition.wait_for(lambda: not self._alone)
+            if point.is_alone:
+                self._condition.wait_for(lambda: not self._alone and not self._going["long"])
                 self._alone = True
-                self._condition.wait_for(lambda: self._going == 0)
+                self._condition.wait_for(lambda: not any(self._going.values()))
             else:
                 self._condition.wait_for(lambda: not self._alone)
-                self._going += 1
+                self._going[kind] += 1
         try:
             yield
         finally:
             with self._condition:
-                if alone:
+                if point.is_alone:
                     self._alone = False
                 else:
-                    self._going -= 1
+                    self._going[kind] -= 1
                 self._condition.notify_all()
 
 
@@ -91,7 +100,8 @@ class Campaign:
     def __post_init__(self) -> None:
         self._turns, self._lock = Turns(), threading.Lock()
         self._busy: set[str] = set()
-        self._parts = candidates(self.farm.topology.database, self.farm.small_disks)
+        topology = self.farm.topology
+        self._parts = candidates(topology.database, topology.agents, tuple(self.farm.small_disks))
         if self.log.exists():
             self.before = [Record(**json.loads(line)) for line in self.log.read_text().splitlines()]
 
@@ -99,7 +109,7 @@ class Campaign:
         """Blocks until it is over."""
         threads = [
             threading.Thread(target=self._lane, args=(lane,), daemon=True)
-            for lane, count in LANES.items() for _ in range(count)
+            for lane, count in LANES.items() for _ in range(count or len(self.farm.topology.agents))
         ]  # fmt: skip
         for thread in threads:
             thread.start()
@@ -115,21 +125,23 @@ class Campaign:
     def _lane(self, lane: str) -> None:
         points = [one for one in POINTS if LANE_OF.get(one.lane, one.lane) == lane and self._parts[one.lane]]
         points = [one for one in points if (self.is_long or not one.is_long) and self.only in f"{one.point} {one.kind}"]
-        while points and not self.is_over():
-            point = self._next(points)
-            with self._turns.take(alone=point.is_alone):
-                if not self.is_over():
-                    self._one(point)
+        while not self.is_over() and (point := self._next(points)) is not None:
+            with self._turns.take(point):
+                self._one(point)
             if point.is_alone:
-                until(self.is_over, REST_S)
+                until(self.is_over, LONG_REST_S if self.is_long else REST_S)
 
-    def _next(self, points: Sequence[Point]) -> Point:
-        """One of those that had the fewest confirmed faults."""
+    def _next(self, points: Sequence[Point]) -> Point | None:
+        """One of those that were tried least; the longest before all others. None: there is none left."""
         with self._lock:
             done = Counter((one.point, one.kind) for one in (*self.before, *self.records))
             done.update(self._busy_points)
-            fewest = min(done[one.point, one.kind] for one in points)
-            chosen = self.rng.choice([one for one in points if done[one.point, one.kind] == fewest])
+            left_s = self.ends_at - time.monotonic()
+            open_ = [one for one in points if one.needs_s <= left_s and done[one.point, one.kind] < one.most]
+            if not open_:
+                return None
+            first = min((done[one.point, one.kind], -one.needs_s) for one in open_)
+            chosen = self.rng.choice([one for one in open_ if (done[one.point, one.kind], -one.needs_s) == first])
             self._busy_points[chosen.point, chosen.kind] += 1
         return chosen
 
@@ -138,11 +150,13 @@ class Campaign:
     def _one(self, point: Point) -> None:
         part = self._choose(point)
         try:
-            record = self._hit(point, part)
+            record = None if self.is_over() else self._hit(point, part)
         finally:
             self._busy.discard(part)
             with self._lock:
                 self._busy_points[point.point, point.kind] -= 1
+        if record is None:
+            return
         with self._lock:
             self.records.append(record)
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -162,17 +176,22 @@ class Campaign:
                     return part
             time.sleep(0.2)
 
-    def _hit(self, point: Point, part: str) -> Record:
+    def _hit(self, point: Point, part: str) -> Record | None:
+        """None: it was not tried, for another fault is to have the field."""
         now = time.time()
         nothing = Record(point.point, point.kind, part, "", now, None, point.within_s)
         found = [point.find(self.farm, part)]
 
+        def gives_way() -> bool:
+            return self.farm.stopping.is_set() or (self._turns.is_wanted_alone and not point.is_alone)
+
         def is_found() -> bool:
             found[0] = found[0] or point.find(self.farm, part)
-            return found[0] is not None or self.farm.stopping.is_set()
+            return found[0] is not None or gives_way()
 
-        if not until(is_found, FIND_WITHIN_S, pause_s=0.15) or found[0] is None:
-            return nothing
+        is_in_time = until(is_found, FIND_WITHIN_S, pause_s=0.15)
+        if found[0] is None:
+            return None if is_in_time else nothing
         victim = found[0]
         if point.marks:
             self.farm.hit.update(victim.work)

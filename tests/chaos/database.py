@@ -17,8 +17,7 @@ from tests.service.postgres import as_postgres, find_binaries
 
 def prepare(topology: Topology) -> None:
     """An empty cluster, with durable commits: it is going to be killed."""
-    folder = topology.postgres
-    folder.mkdir()
+    folder = topology.rows
     if os.geteuid() == 0:
         folder.chmod(0o755)
         shutil.chown(folder, "postgres")
@@ -29,10 +28,11 @@ def prepare(topology: Topology) -> None:
 
 def postgres(topology: Topology) -> Part:
     """The part. A crash leaves its lock file behind, which PostgreSQL itself judges."""
-    folder = topology.postgres
+    folder = topology.rows
 
     def command() -> Sequence[str]:
-        options = {"listen_addresses": "", "unix_socket_directories": str(folder), "max_connections": "200"}
+        options = {"listen_addresses": "", "unix_socket_directories": str(folder), "max_connections": "200",
+                   "max_wal_size": "128MB", "min_wal_size": "32MB"}  # fmt: skip
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         return [*as_postgres(), str(find_binaries() / "postgres"), "-D", str(folder / "data"), *words]
 

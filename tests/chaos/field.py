@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,12 +28,13 @@ from service.database.engine import Database
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Job, Run
 from tests.chaos import database
 from tests.chaos.links import Link, MessageLink, Network, until
-from tests.chaos.topology import AGENTS, APIS, WORKERS, Kind, Topology
+from tests.chaos.topology import AGENTS, APIS, SMALL_BOARD, WORKERS, Kind, Topology
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 UP_WITHIN_S = 240.0
-BOARD_DISK_BYTES = 24 << 20
+BOARD_DISK_BYTES, FILES_DISK_BYTES = 24 << 20, 192 << 20
+ROWS_DISK_BYTES: Mapping[Kind, int] = {"sqlite": 192 << 20, "postgresql": 640 << 20}
 
 
 @dataclass
@@ -48,8 +50,10 @@ class Field:
     database: Mapping[str, Link]
     rows: Database
     """Straight to the database."""
-    small_disks: tuple[str, ...] = ()
-    """Agents whose state lies on a small file system of its own."""
+    small_disks: Mapping[str, Path] = field(default_factory=dict)
+    """Small file systems that can be filled: of the agent that has one, of `files` and `rows`."""
+    refusals: Counter[int] = field(default_factory=Counter)
+    """Answers that said "not now", by status."""
     hit: set[str] = field(default_factory=set)
     """Jobs and runs that a fault has hit: the farm blames who dies twice of the same work, so none is hit again."""
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -74,6 +78,11 @@ class Field:
                 return ask(session)
         except SQLAlchemyError:
             return None
+
+    def no_room(self) -> int:
+        """How many answers have said that a disk is full, or the database away."""
+        told = [self.refusals, *(link.refusals for link in self.farm.values())]
+        return sum(count[507] + count[503] for count in told)
 
     def count(self, query: Select[int]) -> int | None:
         """A number; None while the database is away."""
@@ -102,39 +111,38 @@ class Field:
 
 
 @contextlib.contextmanager
-def running_field(kind: Kind) -> Iterator[Field]:
+def running_field(kind: Kind, *, boards: int) -> Iterator[Field]:
     """A whole farm, gone at the end. Its folder's name is short, for socket paths may have 107 characters only."""
     folder = Path(tempfile.mkdtemp(prefix="pf-chaos-", dir="/tmp"))
     folder.chmod(0o755)
     network = Network()
-    mounted: list[Path] = []
+    mounted: dict[str, Path] = {}
     try:
         state = StateFolder(folder / "state")
         state.make()
         ports = {name: _free_port() for name in APIS}
-        farm = {name: MessageLink(network, list(ports.values())) for name in AGENTS}
+        farm = {name: MessageLink(network, list(ports.values())) for name in AGENTS[:boards]}
         broker = {name: Link(network, [state.socket]) for name in (*APIS, *WORKERS)}
-        rows = folder / "pg" / ".s.PGSQL.5432"
+        rows = folder / "db" / ".s.PGSQL.5432"
         links = {name: Link(network, [rows]) for name in (*APIS, *WORKERS)} if kind == "postgresql" else {}
         topology = Topology(str(folder), kind, ports, *({name: link.port for name, link in some.items()}
                                                         for some in (farm, broker, links)))  # fmt: skip
         topology.save()
-        for name in AGENTS:
+        for name in topology.agents:
             topology.clock_file(name).write_text("0")
             topology.agent_state(name).mkdir(parents=True)
-        mounted += _small_disks(topology)
+        mounted |= _small_disks(topology)
         if kind == "postgresql":
             database.prepare(topology)
         with _supervised(topology):
             opened = Database(topology.database_url())
-            small = tuple(path.name for path in mounted)
             try:
-                yield Field(topology, network, farm, broker, links, opened, small)
+                yield Field(topology, network, farm, broker, links, opened, mounted)
             finally:
                 opened.close()
     finally:
         network.close()
-        for path in mounted:
+        for path in mounted.values():
             subprocess.run(["umount", "--lazy", str(path)], check=False)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -169,12 +177,21 @@ def _is_settled(state: StateFolder) -> bool:
     return status is not None and (status.ready or bool(status.problem))
 
 
-def _small_disks(topology: Topology) -> list[Path]:
-    """One board on a file system that can be filled, where we may mount one."""
-    path = topology.agent_state(AGENTS[-1])
-    options = ["-t", "tmpfs", "-o", f"size={BOARD_DISK_BYTES}", "none", str(path)]
-    done = subprocess.run(["mount", *options], check=False, capture_output=True)
-    return [path] if done.returncode == 0 else []
+def _small_disks(topology: Topology) -> dict[str, Path]:
+    """One board, the stored files and the database on file systems that can be filled, where we may mount any."""
+    wanted = {
+        SMALL_BOARD: (topology.agent_state(SMALL_BOARD), BOARD_DISK_BYTES),
+        "files": (topology.storage, FILES_DISK_BYTES),
+        "rows": (topology.rows, ROWS_DISK_BYTES[topology.database]),
+    }
+    for path, _ in wanted.values():
+        path.mkdir(parents=True, exist_ok=True)
+    return {name: path for name, (path, size_bytes) in wanted.items() if _mount(path, size_bytes)}
+
+
+def _mount(path: Path, size_bytes: int) -> bool:
+    options = ["-t", "tmpfs", "-o", f"size={size_bytes}", "none", str(path)]
+    return subprocess.run(["mount", *options], check=False, capture_output=True).returncode == 0
 
 
 def _free_port() -> int:

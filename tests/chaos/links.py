@@ -139,6 +139,10 @@ class MessageLink(Link):
         """Requests that wait for their answer, by API process."""
         self.clock_off_s = 0.0
         """What the last request said of its sender's clock."""
+        self.refusals: Counter[int] = Counter()
+        """Answers of 500 and above, by status."""
+        self.answered_at = 0.0
+        """When the farm last answered one that it took, monotonic."""
         self._turn = 0
         super().__init__(network, targets)
 
@@ -159,6 +163,7 @@ class MessageLink(Link):
             asked.cancel()
             return
         answer = await asked
+        self._note_status(answer)
         if rule and rule.trick == "duplicate":
             await self._ask(request)
         if rule and rule.trick == "drop-answer":
@@ -178,6 +183,14 @@ class MessageLink(Link):
         found = re.search(rb"(?i)\r\nx-pockfarm-clock: *([0-9.]+)\r\n", request)
         if found:
             self.clock_off_s = float(found[1]) - time.time()
+
+    def _note_status(self, answer: bytes) -> None:
+        found = re.match(rb"HTTP/1\.1 ([0-9]{3})", answer)
+        status = int(found[1]) if found else 0
+        if status >= 500:
+            self.refusals[status] += 1
+        elif status:
+            self.answered_at = time.monotonic()
 
     async def _ask(self, request: bytes) -> bytes:
         target, (back, forth) = await self._next()

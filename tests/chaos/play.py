@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.chaos import answers
 from tests.chaos.campaign import Campaign, Record
 from tests.chaos.field import ROOT, Field, running_field
 from tests.chaos.links import until
 from tests.chaos.topology import Kind, Topology
-from tests.chaos.verdict import Findings, judge
-from tests.chaos.workload import Workload
+from tests.chaos.verdict import Findings, judge, learned_of
+from tests.chaos.workload import Request, Workload
 
 REST_WITHIN_S = 120.0
 """Nothing may be stuck for longer once the last fault is over."""
@@ -25,12 +26,13 @@ REST_WITHIN_S = 120.0
 
 def play(
     kind: Kind, *, faults: int, seconds: float, rng: random.Random, say: Callable[[str], None], log: Path | None = None,
-    only: str = "", is_long: bool = True, keep: Path | None = None,
+    only: str = "", is_long: bool = True, keep: Path | None = None, boards: int = 6,
 ) -> tuple[Sequence[Record], Findings]:  # fmt: skip
     """Start a farm, disturb it, let it come to rest, and judge."""
-    with tempfile.TemporaryDirectory(prefix="pf-chaos-log-") as scratch, running_field(kind) as field:
+    with tempfile.TemporaryDirectory(prefix="pf-chaos-log-") as scratch, running_field(kind, boards=boards) as field:
         try:
-            say("the farm is up")
+            disks = ", ".join(field.small_disks)
+            say(f"the farm is up; disks that can be filled: {disks or 'none, for none may be mounted here'}")
             workload = Workload(field, make_key(field.topology), random.Random(rng.random()))
             undisturbed(field, workload)
             say("the undisturbed runs are done")
@@ -51,15 +53,22 @@ def play(
 
 def undisturbed(field: Field, workload: Workload) -> None:
     """Runs whose weights later ones start from; they also show that the farm works."""
-    for label in (0, 3):
-        request = workload.train(label, 30)
-        assert request is not None
-        workload.requests.append(request)
+    _ends(workload, workload.compile_real(0), *(workload.train(label, 30) for label in (0, 3)))
+    compiled, *trained = workload.requests
+    workload.trained += [answers.learned(one.label, one.steps).weight for one in trained]
+    job = field.job(compiled.id)
+    if job is None or job.bundle_digest is None:
+        raise RuntimeError("the real compile has failed")
+    workload.real = job.bundle_digest
+    _ends(workload, workload.train_real())
+    workload.real_learned = learned_of(field, workload.requests[-1].id)
+
+
+def _ends(workload: Workload, *requests: Request | None) -> None:
+    """Raises: RuntimeError."""
+    workload.requests += [one for one in requests if one is not None]
     if not until(lambda: not workload.open(), 120):
         raise RuntimeError("the farm does not do its work undisturbed")
-    from tests.chaos import answers
-
-    workload.trained += [answers.learned(one.label, one.steps).weight for one in workload.requests]
 
 
 def make_key(topology: Topology) -> str:

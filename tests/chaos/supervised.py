@@ -17,7 +17,7 @@ from pockfarm.state import StateFolder
 from pockfarm.supervisor import Supervisor
 from service.settings import Settings
 from tests.chaos.database import postgres
-from tests.chaos.topology import AGENTS, APIS, COMPILER, WORKERS, Topology
+from tests.chaos.topology import APIS, COMPILER, WORKERS, Topology
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def parts(topology: Topology, plan: FarmPlan) -> Sequence[Part]:
         broker(plan),
         *(api(topology, name) for name in APIS),
         *(worker(topology, name) for name in WORKERS),
-        *(agent(topology, plan, name) for name in AGENTS),
+        *(agent(topology, plan, name) for name in topology.agents),
     ]
 
 

@@ -1,10 +1,11 @@
 """The farm of a campaign: which processes there are, and what each is told.
 
-    agents 1..4 -> link -> API 1 and 2 -> link -> database, broker <- link <- workers 1 and 2
+    agents 1, 2 ... -> link -> API 1 and 2 -> link -> database, broker <- link <- workers 1 and 2
 
 Every arrow is a `Link` of the campaign's own (`links.py`), so that it can be cut. The processes are kept up by the
 product's own supervisor (`supervised.py`), which is part of what is tested. Settings are the shipped defaults, but for
-the compiler, which is slow on purpose.
+the compiler, which is slow on purpose. The database, the stored files and one board's state lie on small file systems
+of their own, where this machine lets us mount some.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 Kind = Literal["sqlite", "postgresql"]
-AGENTS = ("agent-1", "agent-2", "agent-3", "agent-4")
+AGENTS = ("agent-1", "agent-2", "agent-3", "agent-4", "agent-5", "agent-6")
+"""At most; a campaign has some of them."""
+SMALL_BOARD = "agent-1"
 APIS = ("api-1", "api-2")
 WORKERS = ("worker-1", "worker-2")
 COMPILER = "tests.chaos.slow_compiler:compile_training"
@@ -33,6 +36,10 @@ class Topology:
     broker_ports: dict[str, int]
     """Of the link to the broker, by API and worker."""
     database_ports: dict[str, int]
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        return tuple(self.farm_ports)
 
     def save(self) -> None:
         """Leave it for the supervisor's process."""
@@ -56,9 +63,9 @@ class Topology:
         return self.path / "files"
 
     @property
-    def postgres(self) -> Path:
-        """The folder of its socket and data."""
-        return self.path / "pg"
+    def rows(self) -> Path:
+        """The folder of the database: its file, or PostgreSQL's socket and data."""
+        return self.path / "db"
 
     def agent_state(self, name: str) -> Path:
         return self.path / "agents" / name
@@ -74,7 +81,7 @@ class Topology:
     def database_url(self, part: str | None = None) -> str:
         """Directly, or by the part's own link."""
         if self.database == "sqlite":
-            return f"sqlite:///{self.state / 'farm.db'}"
+            return f"sqlite:///{self.rows / 'farm.db'}"
         if part is None:
-            return f"postgresql+psycopg://postgres@/farm?host={self.postgres}"
+            return f"postgresql+psycopg://postgres@/farm?host={self.rows}"
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.database_ports[part]}/farm"

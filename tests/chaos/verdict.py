@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tests.chaos.campaign import Record
 from tests.chaos.field import Field
 from tests.chaos.workload import Request, Workload
 
+FAILED = re.compile(r".*\b(GET|HEAD|POST|PUT|PATCH|DELETE) /\S* failed")
 ENDS_ONCE = ("succeeded", "failed", "cancelled", "expired", "inconclusive")
 
 
@@ -30,10 +32,12 @@ class Findings:
     stuck: Sequence[str]
     slow: Sequence[str]
     refused: Sequence[str]
+    broken: Sequence[str] = ()
+    """Requests that the farm failed on: an answer of 500, whatever the fault."""
 
     @property
     def is_good(self) -> bool:
-        return not any((self.lost, self.doubled, self.wrong, self.stuck, self.slow, self.refused))
+        return not any((self.lost, self.doubled, self.wrong, self.stuck, self.slow, self.refused, self.broken))
 
 
 def judge(field: Field, workload: Workload, records: Sequence[Record]) -> Findings:
@@ -56,39 +60,60 @@ def judge(field: Field, workload: Workload, records: Sequence[Record]) -> Findin
         elif row.state != "succeeded":
             lost.append(f"{one.id}: {one.what}: {row.state}: {row.code}: {row.message}\n{history(field, one.id)}")
         else:
-            if ends.get(one.id, 0) != 1 or len(results[one.id]) > 1 + (one.what == "compile"):
+            if ends.get(one.id, 0) != 1 or len(results[one.id]) > 1:
                 doubled.append(f"{one.id}: {one.what}: {ends.get(one.id, 0)} ends, {len(results[one.id])} results\n"
                                f"{history(field, one.id)}")  # fmt: skip
-            wrong += _wrong(one, row, [result.report for result in results[one.id]])
+            wrong += _wrong(workload, one, row, [result.report for result in results[one.id]])
     known = {one.id for one in workload.requests}
     doubled += [
         f"{row}: nobody asked for it, or a request was taken twice" for row in (*jobs, *runs) if row not in known
     ]
     slow = [f"{one.point}: {one.kind} ({one.part}): {_seconds(one)} [{one.evidence}] {one.note}"
             for one in records if one.evidence and (one.recovery_s is None or "vain" in one.note)]  # fmt: skip
-    return Findings(lost, doubled, wrong, stuck, slow, workload.refused)
+    return Findings(lost, doubled, wrong, stuck, slow, workload.refused, _broken(field))
+
+
+def _broken(field: Field) -> list[str]:
+    """By the logs of the API processes."""
+    logs = sorted((field.topology.state / "logs").glob("api-*.log*"))
+    return [f"{log.name}: {line}" for log in logs for line in log.read_text(errors="replace").splitlines()
+            if FAILED.fullmatch(line)]  # fmt: skip
 
 
 def _is_end(event: type[Event]):  # type: ignore[no-untyped-def]
     return event.body["state"].as_string().in_(ENDS_ONCE)
 
 
-def _wrong(request: Request, row: Job | Run, reports: Sequence[dict]) -> list[str]:  # type: ignore[type-arg]
+def _wrong(workload: Workload, request: Request, row: Job | Run, reports: Sequence[dict]) -> list[str]:  # type: ignore[type-arg]
     """What differs from the undisturbed result, to the bit."""
     if isinstance(row, Job):
-        return [] if row.bundle_digest == request.bundle else [f"{row.id}: bundle {row.bundle_digest}"]
+        expected_bundle = request.bundle or answers.real_bundle(answers.real_model(request.seed))
+        return [] if row.bundle_digest == expected_bundle else [f"{row.id}: bundle {row.bundle_digest}"]
     if not reports:
         return [f"{row.id}: succeeded without a result"]
     if request.what == "profile":
         return []
-    expected = answers.learned(request.label, request.steps, start=request.start)
-    losses = tuple(reports[0]["losses"])
-    found = []
-    if losses != expected.losses:
-        found.append(f"{row.id}: {len(losses)} losses differ from the {len(expected.losses)} undisturbed ones")
-    if row.trained_weights_digest != expected.weights_digest:
-        found.append(f"{row.id}: weights {row.trained_weights_digest}, undisturbed {expected.weights_digest}")
+    if request.what == "train-real":
+        assert workload.real_learned is not None
+        right, weights_digest = workload.real_learned
+    else:
+        script = answers.learned(request.label, request.steps, start=request.start)
+        right, weights_digest = script.losses, script.weights_digest
+    losses, found = tuple(reports[0]["losses"]), []
+    if losses != right:
+        found.append(f"{row.id}: {len(losses)} losses differ from the {len(right)} undisturbed ones")
+    if row.trained_weights_digest != weights_digest:
+        found.append(f"{row.id}: weights {row.trained_weights_digest}, undisturbed {weights_digest}")
     return found
+
+
+def learned_of(field: Field, run_id: str) -> tuple[tuple[float, ...], str]:
+    """Losses, and the digest of the weights, of a training that has ended well."""
+    with field.rows.read() as session:
+        run = session.get_one(Run, run_id)
+        report = session.scalars(select(Result).where(Result.run_id == run_id, Result.state == "recorded")).one().report
+    assert run.trained_weights_digest is not None
+    return tuple(report["losses"]), run.trained_weights_digest
 
 
 def history(field: Field, subject: str) -> str:
@@ -115,7 +140,11 @@ def shown(records: Iterable[Record], findings: Findings) -> str:
     lines.append(("all but boards that never come back", *_figures(usual)))
     text = [table(head, lines), ""]
     text.append(f"points with a confirmed fault: {len({one.point for one in every if one.evidence})}")
-    for name in ("lost", "doubled", "wrong", "stuck", "slow", "refused"):
+    text += [f"{name}: {_spread(some)}" for name, some in (
+        ("recovery, but of boards that never come back", usual),
+        ("boards that never come back, from their death", [one for one in every if one.kind == "never comes back"]),
+    )]  # fmt: skip
+    for name in ("lost", "doubled", "wrong", "stuck", "slow", "refused", "broken"):
         offenders = getattr(findings, name)
         text.append(f"{name}: {len(offenders)}")
         text += [f"  {one}" for one in offenders]
@@ -128,6 +157,12 @@ def _figures(records: Sequence[Record]) -> tuple[str, ...]:
     marks = [_quantile(times, share) for share in (0.5, 0.95, 1.0)]
     limit = max((one.within_s for one in records), default=0.0)
     return (str(len(records)), str(len(confirmed)), str(len(times)), *marks, f"{limit:.0f}")
+
+
+def _spread(records: Sequence[Record]) -> str:
+    tried, confirmed, recovered, *marks, limit = _figures(records)
+    return (f"{tried} tried, {confirmed} confirmed, {recovered} recovered; p50 {marks[0]} s, p95 {marks[1]} s, longest "
+            f"{marks[2]} s; limit {limit} s")  # fmt: skip
 
 
 def p95(records: Iterable[Record]) -> float:

@@ -160,6 +160,16 @@ def server(field: Field, name: str) -> Victim | None:
                   lambda: runs[0].is_in_flight() and jobs[0].is_in_flight(), is_part=True)  # fmt: skip
 
 
+def disk(field: Field, name: str) -> Victim | None:
+    """A disk of the farm, while a job compiles and a run makes steps that are to end with weights."""
+    runs = [found for found in (agent(field, one) for one in field.farm) if found]
+    jobs = [found for found in (worker(field, one) for one in ("worker-1", "worker-2")) if found]
+    if not runs or not jobs:
+        return None
+    return Victim(name, (), (*runs[0].work, *jobs[0].work), f"{runs[0].evidence}; {jobs[0].evidence}",
+                  lambda: runs[0].is_in_flight() and jobs[0].is_in_flight())  # fmt: skip
+
+
 def pending_doorbells(field: Field) -> list[str]:
     """Jobs whose doorbell is in the outbox."""
     return list(field.look(lambda session: session.scalars(select(Outbox.argument)).all()) or [])

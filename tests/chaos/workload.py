@@ -26,12 +26,15 @@ from service.storage import open_storage
 from tests.chaos import answers
 from tests.chaos.field import Field
 
-RUNS_OPEN, JOBS_OPEN = 3, 3
-"""A board more than runs, so that one that is given back need not wait; a compile more than workers, so that messages
-wait in the broker."""
+JOBS_OPEN = 3
+"""A compile more than workers, so that messages wait in the broker. There is a run less than boards, so that one that
+is given back need not wait."""
+REAL_COMPILES = 5
+"""One of so many is real."""
 STEPS = (40, 70)
-What = Literal["compile", "profile", "train", "train-on"]
-WHAT: tuple[What, ...] = ("profile", "train", "train-on")
+What = Literal["compile", "compile-real", "profile", "train", "train-on", "train-real"]
+WHAT: tuple[What, ...] = ("profile", "train", "train-on", "train-real")
+COMPILES = ("compile", "compile-real")
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ class Request:
     start: float = answers.FIRST_WEIGHT
     """The weight that training starts from."""
     bundle: str = ""
-    """The right answer to a compile."""
+    """The right answer to a compile; to a real one, it is found at the end."""
+    seed: int = 0
+    """Of a real compile's model."""
 
 
 @dataclass
@@ -61,6 +66,11 @@ class Workload:
     """Answers that no request of ours should get."""
     trained: list[float] = field(default_factory=list)
     """Weights that the farm has, for runs to start from."""
+    real: str = ""
+    """The bundle of a real binary, compiled by the farm."""
+    real_data: str = ""
+    real_learned: tuple[tuple[float, ...], str] | None = None
+    """Losses and the digest of the weights of its training, undisturbed."""
     _datasets: dict[int, str] = field(default_factory=dict)
     _done: threading.Event = field(default_factory=threading.Event)
 
@@ -82,24 +92,26 @@ class Workload:
         """How many of ours have not ended, by table."""
         found: Counter[str] = Counter()
         for request in list(self.requests):
-            row = self.farm.job(request.id) if request.what == "compile" else self.farm.run(request.id)
-            states = OPEN_JOB_STATES if request.what == "compile" else OPEN_RUN_STATES
-            if row is None or row.state in states:
-                found["jobs" if request.what == "compile" else "runs"] += 1
+            is_job = request.what in COMPILES
+            row = self.farm.job(request.id) if is_job else self.farm.run(request.id)
+            if row is None or row.state in (OPEN_JOB_STATES if is_job else OPEN_RUN_STATES):
+                found["jobs" if is_job else "runs"] += 1
         return found
 
     def _keep(self, compiles: bool) -> None:
-        most, table = (JOBS_OPEN, Job) if compiles else (RUNS_OPEN, Run)
+        most, table = (JOBS_OPEN, Job) if compiles else (len(self.farm.topology.agents) - 1, Run)
         states = OPEN_JOB_STATES if compiles else OPEN_RUN_STATES
         rng = random.Random(self.rng.random())
         while not self._done.wait(0.3):
             count = self.farm.count(select(func.count()).select_from(table).where(table.state.in_(states)))
             if count is not None and count < most:
-                request = self._compile() if compiles else self._run(rng)
+                request = self._compile(rng) if compiles else self._run(rng)
                 if request is not None:
                     self.requests.append(request)
 
-    def _compile(self) -> Request | None:
+    def _compile(self, rng: random.Random) -> Request | None:
+        if rng.randrange(REAL_COMPILES) == 0:
+            return self.compile_real(rng.randrange(1 << 30))
         model = answers.STAND_IN + uuid.uuid4().hex.encode()
         body = self._send(
             "/compile", files={"model": ("net.onnx", model)}, data={"plan": "full", "target": "x86-64-v3"}
@@ -108,11 +120,34 @@ class Workload:
 
     def _run(self, rng: random.Random) -> Request | None:
         what, steps = rng.choice(WHAT), rng.randint(*STEPS)
+        if what == "train-real":
+            return self.train_real()
         if what == "profile":
             body = self._send("/runs", json={"bundle": self.bundle, "mode": "profile", "steps": steps, "warmup": 0})
             return Request(body["id"], "profile", time.time(), steps=steps) if body else None
         start = rng.choice(self.trained) if what == "train-on" and self.trained else None
         return self.train(rng.randrange(4), steps, start)
+
+    def compile_real(self, seed: int) -> Request | None:
+        """Ask for a compile by the real compiler."""
+        asked = {"plan": answers.REAL_PLAN, "target": answers.REAL_TARGET, "spec": answers.REAL_SPEC}
+        body = self._send("/compile", files={"model": ("net.onnx", answers.real_model(seed))}, data=asked)
+        return Request(body["id"], "compile-real", time.time(), seed=seed) if body else None
+
+    def train_real(self) -> Request | None:
+        """Ask for the training of the real binary, always the same."""
+        if not self.real_data:
+            body = self._send("/datasets", files={"file": ("images.npz", answers.real_data())})
+            self.real_data = body["digest"] if body else ""
+        asked = {
+            "bundle": self.real,
+            "mode": "train",
+            "dataset": self.real_data,
+            "steps": answers.REAL_STEPS,
+            "seed": 7,
+        }
+        body = self._send("/runs", json=asked)
+        return Request(body["id"], "train-real", time.time(), steps=answers.REAL_STEPS) if body else None
 
     def train(self, label: int, steps: int, start: float | None = None) -> Request | None:
         """Ask for training; `start`: a weight of `trained`, else the bundle's."""
@@ -145,6 +180,7 @@ class Workload:
                 continue
             if answer.is_success:
                 return dict(answer.json())
+            self.farm.refusals[answer.status_code] += 1
             if answer.status_code not in (409, 429, 503, 507):
                 self.refused.append(f"POST {path}: {answer.status_code} {answer.text[:300]}")
                 return None

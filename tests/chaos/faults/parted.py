@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
 
 from tests.chaos.faults.fault import Harm, Wound, after
 from tests.chaos.field import Field
-from tests.chaos.links import Link
-from tests.chaos.victims import Victim
+from tests.chaos.links import Link, until
+from tests.chaos.victims import Victim, goes_on, work_of
 
 
 def part(seconds: tuple[float, ...], way: str = "farm") -> Harm:
@@ -15,6 +16,33 @@ def part(seconds: tuple[float, ...], way: str = "farm") -> Harm:
 
     def harm(field: Field, victim: Victim) -> Wound | None:
         return _for_a_while(field, victim, way, seconds, lambda link: setattr(link, "stalled", True))
+
+    return harm
+
+
+def part_for_long(seconds: float) -> Harm:
+    """For as long as the lease or longer: its run goes on with another board, and the board itself is heard again when
+    the network is back."""
+
+    def harm(field: Field, victim: Victim) -> Wound | None:
+        link = field.farm[victim.part]
+        if not victim.is_in_flight():
+            return None
+        before = [work for one in victim.work if (work := work_of(field, one))]
+        link.stalled = True
+        began = time.monotonic()
+        is_taken_over = until(lambda: all(goes_on(field, one) for one in before), seconds, pause_s=0.5)
+        note = f"{seconds:.0f} s" + (
+            f"; went on elsewhere after {time.monotonic() - began:.0f} s" if is_taken_over else ""
+        )
+        field.stopping.wait(max(0.0, began + seconds - time.monotonic()))
+        link.mend()
+        ended_at = time.monotonic()
+
+        def has_recovered() -> bool:
+            return link.answered_at > ended_at and all(goes_on(field, one) for one in before)
+
+        return Wound(victim.evidence, ended_at, has_recovered, note)
 
     return harm
 
