@@ -43,6 +43,8 @@ MAX_CHARACTERS = 4000
 """Of a member of a problem: they quote what was sent, whatever that was."""
 
 
+FULL_RETRY_S = 10
+"""After which to try again on a full disk: shorter than a lease, which heartbeats renew through the same disk."""
 MAX_ERRORS = 100
 """Fields that one answer names."""
 
@@ -149,7 +151,7 @@ class Full(Problem):
     def __init__(self) -> None:
         super().__init__("infra.disk-full", "the farm's disk is full: the request was not taken",
                          hint="ask the farm's operator to make room, then send it again",
-                         headers={"Retry-After": "60"})  # fmt: skip
+                         headers={"Retry-After": str(FULL_RETRY_S)})  # fmt: skip
 
 
 def problem_body(

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service import states
@@ -22,6 +22,8 @@ CLOCK_SKEW_S = 300.0
 """What a device's clock may be off: assignments are valid from so long before they were made, to so long after."""
 BY_STRIKES, BY_CLOCK = "strikes", "clock"
 OF_THE_CLOCK = ("envelope.expired", "envelope.not_before")
+COUNTED, TAKEN_BACK = "counted", "taken-back"
+"""`Attempt.strike`."""
 FAILED, MISSED = "failed", "missed"
 """`Attempt.spent`: the device is out for this run until an operator releases it; or until it has worked since, or
 `device_retry_s` have passed, for the reason may pass."""
@@ -95,12 +97,34 @@ def take_back(session: Session, run: Run, reason: str, *, most: int) -> None:
     strikes = list(session.scalars(select(Strike).where(Strike.run_id == run.id)))
     for one in strikes:
         device = session.get_one(Device, one.device_id)
+        made_it = device.strikes >= most
         device.strikes = max(0, device.strikes - 1)
         why = reason if run.organisation_id == device.organisation_id else "it was to blame itself"
         note(session, device.id, "strike-taken-back", f"run {run.id}: {why}")
         session.delete(one)
-        if device.strikes < most and device.quarantined_for == BY_STRIKES:
+        if made_it and device.strikes < most and device.quarantined_for == BY_STRIKES:
             end_quarantine(session, device, "a strike was taken back")
+
+
+def doubt(session: Session, run: Run, *, most: int) -> None:
+    """Whether devices that a run has taken down are to prove that they work. The devices are held (see `hold`).
+
+    A run is to blame when two devices die of it, and their strikes go. A device that so many bundles in a row take
+    down, and that does nothing well in between, is more likely to be the cause itself, or to drop its work on purpose
+    together with another: a canary run decides, at once if it has done work since its last one.
+    """
+    mine = select(Attempt.device_id).where(Attempt.run_id == run.id, Attempt.strike == TAKEN_BACK)
+    for device_id in sorted(set(session.scalars(mine))):
+        device = session.get_one(Device, device_id)
+        since = max(device.succeeded_at, device.released_at)
+        bundles = select(func.count(Run.bundle_digest.distinct())).join(Attempt, Attempt.run_id == Run.id).where(
+            Attempt.device_id == device_id, Attempt.strike == TAKEN_BACK, Attempt.finished_at > since)  # fmt: skip
+        count = session.scalar(bundles) or 0
+        if count < most or device.state != "active":
+            continue
+        reason = f"runs of {count} bundles in a row have died with it, as with other devices, and nothing has succeeded"
+        _quarantine(session, device, f"{reason} in between; a canary run decides", BY_STRIKES)
+        device.canary_at = time.time() if device.succeeded_at >= device.released_at else 0.0
 
 
 def end_quarantine(session: Session, device: Device, reason: str) -> None:

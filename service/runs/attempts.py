@@ -20,14 +20,12 @@ from service import states
 from service.canary import verdict as canary
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Run
 from service.devices import blame
-from service.devices.blame import FAILED, MISSED
+from service.devices.blame import COUNTED, FAILED, MISSED, TAKEN_BACK
 from service.identifiers import clean_text
 from service.runs import checkpoints
 from service.runs.faults import DAMAGE, DEATH, DEFECT, DOUBTS, NOT_RECEIVED, OVERRUN, Fault, doubt_of, fault_of
 from service.settings import Settings
 
-COUNTED, TAKEN_BACK = "counted", "taken-back"
-"""`Attempt.strike`."""
 WAITS = "waits for another device"
 
 
@@ -126,6 +124,8 @@ def settle(
         blame.take_back(session, run, last.message, most=settings.device_strikes)
         mine = update(Attempt).where(Attempt.run_id == run.id, Attempt.strike == COUNTED)
         session.execute(mine.values(strike=TAKEN_BACK))
+        if doubt_of(ending.state, ending.code) == DEATH:
+            blame.doubt(session, run, most=settings.device_strikes)
     end_run(session, run, last)
 
 

@@ -11,9 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.database.models import OPEN_RUN_STATES, Attempt, Device, Run
-from service.devices.blame import FAILED, MISSED
+from service.devices.blame import COUNTED, FAILED, MISSED, TAKEN_BACK
 from service.runs import fitting
-from service.runs.attempts import COUNTED, TAKEN_BACK
 from service.runs.fitting import Standing, Wish, spoken, standings
 from service.runs.forecast import Forecast, forecast
 from service.schemas import Timestamp, View

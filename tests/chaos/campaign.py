@@ -124,7 +124,8 @@ class Campaign:
 
     def _lane(self, lane: str) -> None:
         points = [one for one in POINTS if LANE_OF.get(one.lane, one.lane) == lane and self._parts[one.lane]]
-        points = [one for one in points if (self.is_long or not one.is_long) and self.only in f"{one.point} {one.kind}"]
+        points = [one for one in points if self.is_long or not one.is_long]
+        points = [one for one in points if self.only in f"{one.point}: {one.kind}"]
         while not self.is_over() and (point := self._next(points)) is not None:
             with self._turns.take(point):
                 self._one(point)

@@ -29,14 +29,18 @@ TARGETS = ("x86-64-v3", "raspberry-pi-4")
 def play(farm: TestFarm, *, examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
     """Run the machine on a farm; what happened. A failure is raised with the shortest story that fails."""
     seen: Counter[str] = Counter()
-    built = {target: farm.bundle(target.encode(), target=target) for target in TARGETS}
     chosen = settings(
         max_examples=examples, stateful_step_count=steps, deadline=None, derandomize=derandomize, database=None,
         suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
     )  # fmt: skip
-    machine = type("Story", (Story,), {"farm": farm, "built": built, "seen": seen})
-    run_state_machine_as_test(machine, settings=chosen)
+    run_state_machine_as_test(telling(farm, seen), settings=chosen)
     return seen
+
+
+def telling(farm: TestFarm, seen: Counter[str]) -> type[Story]:
+    """The machine for a farm; it counts what happens."""
+    built = {target: farm.bundle(target.encode(), target=target) for target in TARGETS}
+    return type("Story", (Story,), {"farm": farm, "built": built, "seen": seen})
 
 
 @contextlib.contextmanager

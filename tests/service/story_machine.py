@@ -7,27 +7,27 @@ compare that with the rows. `python -m tests.service.story_campaign` runs many m
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from typing import Any
-from zlib import crc32
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from sqlalchemy import select
 
 from device_agents import wire as p
 from service import states
-from service.database.models import Attempt, Device, DeviceEvent, Event, Result, Run, Strike
+from service.canary import reference, sending
+from service.database.models import Attempt, Device, DeviceEvent, Event, Job, Result, Run, Strike
 from service.identifiers import digest_of
 from tests.service.board import Board, assignment_of
-from tests.service.farms import TestFarm
+from tests.service.story_jobs import PICK, JobBook, JobStory
 from tests.service.story_model import (
+    KEY_S,
     LEASE_S,
     OPEN,
-    QUEUE_S,
     Lease,
     Track,
     after_report,
+    check_history,
     forget_everything,
     let_time_pass,
 )
@@ -47,15 +47,13 @@ OUTCOMES = (
     p.Outcome("inconclusive", "device", "device.hot", "m"),
     p.Outcome("cancelled", "user", "run.cancelled", "m"),
 )  # fmt: skip
+DISK, STRIKES = p.Outcome("failed", "device", "device.disk", "full"), 3
 JUMPS_S = (22.0, 90.0, 700.0, 4000.0, 23000.0)
-PICK = st.integers(0, 1 << 16).map(lambda number: crc32(str(number).encode()))
-"""Of all size alike: the library prefers small numbers."""
 
 
-class Story(RuleBasedStateMachine):
+class Story(JobStory):
     """`farm` and `built` (bundles by target) are those of the test; every example begins on empty tables."""
 
-    farm: TestFarm
     built: dict[str, str]
     seen: Counter[str]
     """What has happened in all examples together: a test that nothing happens in proves nothing."""
@@ -64,7 +62,8 @@ class Story(RuleBasedStateMachine):
     def begin(self) -> None:
         with self.farm.farm.database.transaction() as session:
             forget_everything(session)
-        self.now = 0.0
+        type(self).stories += 1
+        self.now, self.jobs = 0.0, JobBook()
         self.tracks: dict[str, Track] = {}
         self.keys: dict[str, tuple[dict[str, Any], str]] = {}
         self.boards = [
@@ -72,6 +71,7 @@ class Story(RuleBasedStateMachine):
         ]  # fmt: skip
         self.removed: set[str] = set()
         self.held: set[str] = set()
+        self.struck: set[str] = set()
         for pick in (0, 3, 24, 2):
             self.submit(pick, "")
 
@@ -93,6 +93,8 @@ class Story(RuleBasedStateMachine):
         body, headers = self.body(pick), {"Idempotency-Key": f"key-{key}"} if key else {}
         answer = self.farm.http.post("/runs", json=body, headers=headers)
         known = self.keys.get(key)
+        if known is not None and self.tracks[known[1]].asked_at + KEY_S <= self.now:
+            known = None
         if known is not None and known[0] != body:
             assert (answer.status_code, answer.json()["code"]) == (422, "idempotency.reused")
             return
@@ -108,24 +110,20 @@ class Story(RuleBasedStateMachine):
         if key:
             self.keys[key] = (body, run_id)
         assert run_id not in self.tracks
-        self.tracks[run_id] = Track(run_id, body, self.now)
+        self.tracks[run_id] = Track(run_id, body, self.now, asked_at=self.now)
 
     @precondition(lambda self: self.tracks)
     @rule(pick=PICK)
     def cancel(self, pick: int) -> None:
         if pick % 3:
             return
-        track = self.any_of(list(self.tracks.values()), pick)
+        track = self.any_of([one for one in self.tracks.values() if not one.is_canary], pick)
         assert self.farm.http.post(f"/runs/{track.id}/cancel").status_code == 202
         if track.state == "queued":
             track.allowed = frozenset({"cancelled"})
         track.is_cancelled = track.is_cancelled or track.state in OPEN
 
     # What devices do
-
-    @staticmethod
-    def any_of(things: list[Any], pick: int) -> Any:
-        return things[pick % len(things)]
 
     def asked(self, board: Board, ask: Any) -> Any:
         """An answer; a credential that ran out is renewed as an agent does."""
@@ -179,6 +177,14 @@ class Story(RuleBasedStateMachine):
                     self.seen["not received"] += 1
                     track.allowed = frozenset({"queued"})
 
+    def learn_canaries(self, runs: dict[str, Run]) -> None:
+        """Runs that the sweeper itself has made, each for a device that strikes have quarantined."""
+        for run in runs.values():
+            if run.is_canary and run.id not in self.tracks:
+                assert run.wanted_device_id in self.struck
+                self.seen["canary sent"] += 1
+                self.tracks[run.id] = Track(run.id, {"device": run.wanted_device_id}, self.now, is_canary=True)
+
     def leases(self) -> list[Lease]:
         return [lease for track in self.tracks.values() for lease in track.leases if lease.is_heard]
 
@@ -223,7 +229,8 @@ class Story(RuleBasedStateMachine):
 
     def report(self, lease: Lease, outcome: p.Outcome, is_lost: bool) -> None:
         board, track = lease.board, lease.run
-        envelope = board.envelope(board.make_report(lease.work, outcome))
+        losses = tuple(reference.losses(lease.work.settings.seed)) if track.is_canary else (2.5, 1.25)
+        envelope = board.envelope(board.make_report(lease.work, outcome, losses=losses))
         path = p.attempt_path(p.REPORT_PATH, lease.work.lease_token)
         answer = self.asked(board, lambda: board.post(path, envelope))
         if board.device_id in self.removed:
@@ -299,8 +306,68 @@ class Story(RuleBasedStateMachine):
         for track in self.tracks.values():
             if track.live is not None and track.live.expires_at <= self.now:
                 track.lost()
-            elif track.state == "queued" and track.since + QUEUE_S <= self.now:
+            elif track.state == "queued" and track.waits_until <= self.now:
                 track.allowed = frozenset({"queued", "expired"})
+        self.sweep_jobs()
+
+    @precondition(lambda self: any(track.live for track in self.jobs.tracks.values()))
+    @rule()
+    def worker_dies(self) -> None:
+        """Nobody keeps the claims any more, nor the leases."""
+        self.wait(90.0)
+        self.sweep()
+
+    # What brings a device to the point where it has to prove that it works, and back
+
+    @rule(pick=PICK)
+    def strike_out(self, pick: int) -> None:
+        """A board fails one run after another, each time for a reason of its own."""
+        board: Board = self.any_of(self.boards, pick)
+        if board.device_id in self.removed | self.held | self.struck or pick >> 8 & 1:
+            return
+        for _ in range(STRIKES):
+            self.submit_for(board)
+            self.lease(board, False)
+            self.nothing_is_lost_doubled_or_untold()
+            live = [lease for lease in self.leases() if lease.is_live and lease.board is board]
+            if live:
+                self.report(live[0], DISK, False)
+                self.nothing_is_lost_doubled_or_untold()
+
+    def compile_canary(self) -> None:
+        with self.farm.farm.database.read() as session:
+            waiting = session.scalar(select(Job.id).where(Job.model_name == sending.NAME, Job.state == "queued"))
+        if waiting is not None:
+            self.farm.work_off(waiting)
+
+    def submit_for(self, board: Board) -> None:
+        body: dict[str, Any] = {"bundle": self.built[board.description.targets[0]], "device": board.device_id}
+        run_id = self.farm.http.post("/runs", json=body).json()["id"]
+        self.tracks[run_id] = Track(run_id, body, self.now)
+
+    @precondition(lambda self: self.struck - self.removed)
+    @rule(pick=PICK, outcome=st.sampled_from((p.Outcome("succeeded"), p.Outcome("succeeded"), DISK)))
+    def prove(self, pick: int, outcome: p.Outcome) -> None:
+        """A quarantined board goes on asking; when its pause is over it gets a canary run, and nothing else."""
+        board: Board = next(one for one in self.boards if one.device_id in self.struck - self.removed)
+        self.seen["has to prove that it works"] += 1
+        for _ in range(3):  # its pause begins, its canary's bundle is compiled, the run is sent
+            self.lease(board, False)
+            self.sweep()
+            self.nothing_is_lost_doubled_or_untold()
+            self.compile_canary()
+            self.wait(700.0)
+        self.lease(board, False)
+        self.nothing_is_lost_doubled_or_untold()
+        live = [lease for lease in self.leases() if lease.is_live and lease.board is board]
+        assert all(lease.run.is_canary for lease in live) or board.device_id not in self.struck
+        if live:
+            was_struck = board.device_id in self.struck
+            self.report(live[0], outcome, False)
+            self.nothing_is_lost_doubled_or_untold()
+            is_back = was_struck and board.device_id not in self.struck
+            assert is_back == (was_struck and outcome.state == "succeeded")
+            self.seen[f"canary {outcome.state}"] += was_struck
 
     # What always holds
 
@@ -318,7 +385,9 @@ class Story(RuleBasedStateMachine):
                 session.execute(select(Event.subject, Event.body).where(Event.kind == "state").order_by(Event.id))
             )
             noted = list(session.execute(select(DeviceEvent.device_id, DeviceEvent.kind).order_by(DeviceEvent.id)))
+        self.learn_canaries(runs)
         assert runs.keys() == self.tracks.keys()
+        self.check_jobs()
         self.check_runs(runs, attempts)
         self.check_results(runs, attempts, results)
         for run_id, run in runs.items():
@@ -364,6 +433,7 @@ class Story(RuleBasedStateMachine):
 
     def check_devices(self, devices: list[Device], strikes: Counter[str], noted: list[Any]) -> None:
         assert {one.id: one.strikes for one in devices if one.strikes} == dict(strikes)
+        self.struck = {one.id for one in devices if one.state == "quarantined" and one.quarantined_for == "strikes"}
         for one in devices:
             if one.state == "quarantined" and one.id not in self.held:
                 self.seen["quarantined by strikes"] += 1
@@ -373,10 +443,3 @@ class Story(RuleBasedStateMachine):
             told = {"quarantined": "quarantined", "released": "active", "removed": "removed"}
             lines = [told[kind] for device_id, kind in noted if device_id == one.id and kind in told]
             check_history(states.DEVICE, ["active", *lines], one.state)
-
-
-def check_history(machine: states.Machine, told: list[str], state: str) -> None:
-    """That what was told leads from the first state to the last, each step a line of the table."""
-    ways = {(source, one.target) for one in machine.transitions for source in one.sources}
-    assert (told[0], told[-1]) == (machine.first, state), told
-    assert all(step in ways for step in pairwise(told)), told

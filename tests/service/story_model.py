@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from sqlalchemy import Float, delete, update
+from sqlalchemy import Float, case, delete, update
 from sqlalchemy.orm import Session
 
 from device_agents import wire as p
 from service.database.models import ApiKey, Base, Bundle, Holding, Job, Organisation, SigningKey
+from service.states import Machine
 from tests.service.board import Board
 
 OPEN = frozenset({"queued", "leased", "running"})
 AGAIN = frozenset({"queued", "failed", "inconclusive"})
 """What may become of a run whose attempt ended for a reason that another device may not have."""
-LEASE_S, QUEUE_S = 60.0, 6 * 3600.0
+LEASE_S, QUEUE_S, CANARY_S, KEY_S = 60.0, 6 * 3600.0, 900.0, 24 * 3600.0
 KEPT: tuple[type[Base], ...] = (ApiKey, Bundle, Holding, Job, Organisation, SigningKey)
 """Tables whose rows outlive an example."""
 OF_THE_RUN = ("user", "model", "limits", "compiler", "policy")
@@ -49,6 +51,13 @@ class Track:
     is_cancelled: bool = False
     is_won: bool = False
     """A successful report was recorded."""
+    is_canary: bool = False
+    asked_at: float = 0.0
+
+    @property
+    def waits_until(self) -> float:
+        """When it expires if it is still queued then. A canary waits for its device for a shorter time at first."""
+        return self.since + (CANARY_S if self.is_canary and not self.leases else QUEUE_S)
 
     @property
     def live(self) -> Lease | None:
@@ -58,11 +67,16 @@ class Track:
         """Its attempt ended without a result that settles it."""
         for lease in self.leases:
             lease.is_live = False
+        if self.is_canary:
+            self.allowed = frozenset({"failed"})
+            return
         self.allowed = frozenset({"cancelled"}) if self.is_cancelled else AGAIN
 
 
 def after_report(track: Track, outcome: p.Outcome) -> frozenset[str]:
     """The states that a report which counts may leave the run in."""
+    if track.is_canary:  # one attempt settles it
+        return frozenset({outcome.state})
     if outcome.state == "succeeded":
         return frozenset({"succeeded"})
     if outcome.state == "cancelled":
@@ -70,6 +84,13 @@ def after_report(track: Track, outcome: p.Outcome) -> frozenset[str]:
     if outcome.cause in OF_THE_RUN and not str(outcome.code).startswith(("envelope.", "download.")):
         return frozenset({outcome.state})
     return frozenset({"cancelled"}) if track.is_cancelled else AGAIN
+
+
+def check_history(machine: Machine, told: list[str], state: str) -> None:
+    """That what was told leads from the first state to the last, each step a line of the table."""
+    ways = {(source, one.target) for one in machine.transitions for source in one.sources}
+    assert (told[0], told[-1]) == (machine.first, state), told
+    assert all(step in ways for step in pairwise(told)), told
 
 
 def let_time_pass(session: Session, seconds: float) -> None:
@@ -80,12 +101,14 @@ def let_time_pass(session: Session, seconds: float) -> None:
             if isinstance(column.type, Float) and (column.name == "at" or column.name.endswith("_at"))
         ]  # fmt: skip
         if moments:
-            session.execute(update(table).values({column: column - seconds for column in moments}))
+            moved = {column: case((column > 0, column - seconds), else_=column) for column in moments}  # 0: never
+            session.execute(update(table).values(moved))
 
 
 def forget_everything(session: Session) -> None:
-    """Rows of one example; keys and bundles stay."""
+    """Rows of one example; keys and bundles stay, with the jobs that made them."""
     kept = {kind.__tablename__ for kind in KEPT}
     for table in reversed(Base.metadata.sorted_tables):
         if table.name not in kept:
             session.execute(delete(table))
+    session.execute(delete(Job).where(Job.bundle_digest.is_(None)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from device_agents import wire as p
-from service.database.models import Attempt, Run
+from service.canary import sending
+from service.database.models import Attempt, Job, Run
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 
@@ -176,6 +177,44 @@ def test_a_run_that_takes_boards_down_ends_and_the_boards_are_not_blamed(farm: T
     for board in boards:
         device = shown_device(farm, board)
         assert (device["state"], device["strikes"]) == ("active", 0)
+
+
+def kill_with(farm: TestFarm, boards: list[Board], *models: bytes) -> None:
+    """A run of each model's bundle takes all boards down."""
+    for model in models:
+        run = farm.run(bundle=farm.bundle(model))
+        for board in boards:
+            board.report(leased(board), KILLED)
+        assert farm.show(run["id"])["ending"]["code"] == "model.kills-devices"
+
+
+def test_boards_that_all_bundles_take_down_have_to_prove_that_they_work(farm: TestFarm) -> None:
+    """Two that drop every run together could else end whatever they are given, and stay in good standing."""
+    pair = [farm.board(name="one"), farm.board(name="two")]
+    kill_with(farm, pair, b"a", b"b")
+    assert [shown_device(farm, board)["state"] for board in pair] == ["active", "active"]
+    kill_with(farm, pair, b"c")
+    for board in pair:
+        device = shown_device(farm, board)
+        assert (device["state"], device["strikes"]) == ("quarantined", 0)
+        assert "runs of 3 bundles in a row have died with it" in str(device["state_reason"])
+    farm.run(bundle=farm.bundle(b"d"))
+    assert [board.lease() for board in pair] == [None, None]
+    assert leased(farm.board(name="three")).run_id, "others work on"
+    farm.sweep()
+    with farm.farm.database.read() as session:
+        waiting = session.scalars(select(Job.id).where(Job.model_name == sending.NAME, Job.state == "queued")).all()
+    assert waiting, "the canary comes at once: nobody has to mend a board that was not the cause"
+
+
+def test_a_board_that_works_in_between_is_not_doubted(farm: TestFarm) -> None:
+    pair, good = [farm.board(name="one"), farm.board(name="two")], farm.bundle(b"good")
+    for model in (b"a", b"b", b"c"):
+        kill_with(farm, pair, model)
+        for board in pair:
+            farm.run(bundle=good, device=board.device_id)
+            assert board.report(leased(board)).status_code == 200
+    assert [shown_device(farm, board)["state"] for board in pair] == ["active", "active"]
 
 
 def test_strikes_taken_back_end_the_quarantine_that_they_made(farm: TestFarm) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from device_agents import wire as p
 from tests.service.farms import TestFarm
-from tests.service.story_campaign import play
+from tests.service.story_campaign import play, telling
+from tests.service.story_jobs import ATTEMPTS
+from tests.service.story_machine import Story
 
 EXAMPLES, STEPS = 8, 40
 
@@ -12,3 +17,36 @@ def test_whatever_happens_in_which_order_the_record_is_exact(farm: TestFarm) -> 
     seen = play(farm, examples=EXAMPLES, steps=STEPS)
     for what in ("leased", "recorded", "leased -> queued", "leased -> failed"):
         assert seen[what], (what, seen)
+
+
+def test_a_story_by_hand_gets_where_the_others_may_not(farm: TestFarm) -> None:
+    """To a job that loses worker after worker, and to a board that proves that it works again."""
+    seen: Counter[str] = Counter()
+    story: Story = telling(farm, seen)()
+    look = story.nothing_is_lost_doubled_or_untold
+    story.begin()
+    look()
+    story.compile(1)
+    for _ in range(ATTEMPTS):
+        story.claim(0)
+        look()
+        story.worker_dies()
+        look()
+    story.finish(0, "succeed")
+    story.work_off(2)
+    look()
+    story.strike_out(0)
+    look()
+    for outcome in (p.Outcome("failed", "device", "device.disk", "full"), p.Outcome("succeeded")):
+        story.wait(700.0)
+        story.prove(0, outcome)
+        look()
+    assert seen["job: worker lost"] == ATTEMPTS
+    for what in (
+        "job: compiling -> failed",
+        "job: claim lost",
+        "job: queued -> succeeded",
+        "canary failed",
+        "canary succeeded",
+    ):
+        assert seen[what] == 1, (what, seen)
