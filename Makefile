@@ -113,8 +113,8 @@ uploads: set-up-test  ## 2 GiB through ten cut connections into a real API proce
 chaos: set-up-test   ## faults in flight over every part of a farm: what was lost, doubled, late (FAULTS= MINUTES= SEED= DATABASE=)
 	$(BIN)/python -m tests.chaos --faults $(or $(FAULTS),300) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) --database $(or $(DATABASE),postgresql) --log build/chaos-$(or $(DATABASE),postgresql)-$(or $(SEED),1).jsonl
 
-load: set-up-test    ## what agents, runs and pages cost in processor time (PARTS="idle empty submit lease steady million" SECONDS= DATABASE=)
-	$(BIN)/python -W ignore -m tests.load $(PARTS) --seconds $(or $(SECONDS),60) $(if $(DATABASE),--database $(DATABASE))
+load: set-up-test    ## what agents, runs and pages cost in processor time (PARTS="idle empty submit lease heartbeat steady million" DATABASE= SECONDS= RESULTS= RESUME=1)
+	$(BIN)/python -W ignore -m tests.load $(PARTS) $(if $(DATABASE),--database $(DATABASE)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RESULTS),--results $(RESULTS)) $(if $(RESUME),--resume)
 
 soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0

@@ -27,7 +27,7 @@ from service.database.engine import Database
 from service.jobs.filter import JobFilter
 from service.runs.filter import RunFilter
 
-BATCH_ROWS = 500
+BATCH_ROWS = 200
 Facts = TypeVar("Facts", RunFacts, JobFacts)
 
 

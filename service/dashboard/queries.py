@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, select, true
 from sqlalchemy import Row as SqlRow
-from sqlalchemy.orm import Session, aliased, undefer
+from sqlalchemy.orm import Session, aliased, defer, undefer
 
 from device_agents.wire import ProtocolError, Report, Validation, from_json
-from service.bundles.service import held_bundle
+from service.bundles.service import built, held_bundle
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
 from service.database.models import (
     LIVE_ATTEMPT_STATES,
@@ -48,6 +48,7 @@ def _run_select() -> RunRows:
         .outerjoin(_RUN_DEVICE, _RUN_DEVICE.id == Run.device_id)
         .outerjoin(_DATASET, _held_data(_DATASET, Run.dataset_digest))
         .outerjoin(_VALIDATION_DATASET, _held_data(_VALIDATION_DATASET, Run.validation_dataset_digest))
+        .options(defer(Bundle.manifest))  # once for a bundle, not once for a row: it may be long
         .order_by(Run.id.desc())
     )
 
@@ -63,18 +64,18 @@ def _filtered_runs(chosen: RunFilter, before: str) -> RunRows:
 
 def runs(session: Session, chosen: RunFilter, limit: int, before: str = "") -> list[RunFacts]:
     """Runs, newest first, without their reports; with `before`, those older than that id."""
-    return [_run_facts(row) for row in session.execute(_filtered_runs(chosen, before).limit(limit))]
+    return [_run_facts(session, row) for row in session.execute(_filtered_runs(chosen, before).limit(limit))]
 
 
 def runs_by_id(session: Session, ids: Sequence[str]) -> list[RunFacts]:
     """The runs of these ids, without their reports, in any order."""
-    return [_run_facts(row) for row in session.execute(_run_select().where(Run.id.in_(ids)))]
+    return [_run_facts(session, row) for row in session.execute(_run_select().where(Run.id.in_(ids)))]
 
 
 def run(session: Session, run_id: str) -> RunFacts | None:
     """One run with its report."""
     row = session.execute(_run_select().where(Run.id == run_id)).first()
-    return with_reports(session, [_run_facts(row)])[0] if row is not None else None
+    return with_reports(session, [_run_facts(session, row)])[0] if row is not None else None
 
 
 def measured_runs(
@@ -82,7 +83,7 @@ def measured_runs(
 ) -> list[RunFacts]:
     """The newest runs that brought a measurement, newest first, without their reports."""
     statement = _filtered_runs(chosen, before).where(Run.state == "succeeded", Run.median_us.is_not(None))
-    return [_run_facts(row) for row in session.execute(statement.limit(limit))]
+    return [_run_facts(session, row) for row in session.execute(statement.limit(limit))]
 
 
 def with_reports(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:
@@ -253,12 +254,16 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _run_facts(row: SqlRow[Run, Bundle, Holding, Device, str, str]) -> RunFacts:
-    found, built, named, on, dataset_name, validation_dataset_name = row
-    planned = _manifest_memory(built.manifest, "arena_bytes")
+def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding, Device, str, str]) -> RunFacts:
+    found, made, named, on, dataset_name, validation_dataset_name = row
+    arena_bytes, batch = found.arena_bytes, found.batch
+    if arena_bytes is None or batch is None:  # of no report: as planned
+        manifest = built(session, made.digest).manifest
+        arena_bytes = _manifest_memory(manifest, "arena_bytes") if arena_bytes is None else arena_bytes
+        batch = _manifest_batch(manifest) if batch is None else batch
     return RunFacts(
         id=found.id, state=found.state, settings=found.settings, model_name=named.name,
-        model_digest=built.model_digest,
+        model_digest=made.model_digest,
         plan_name=named.plan_name, target=found.target, bundle_digest=found.bundle_digest, created_at=found.created_at,
         steps_done=found.steps_done, phase=found.phase,
         attempts=found.attempts, device_id=found.device_id, device_name=on.name if on else None,
@@ -268,12 +273,12 @@ def _run_facts(row: SqlRow[Run, Bundle, Holding, Device, str, str]) -> RunFacts:
         start_weights_digest=found.weights_digest,
         validation_dataset_digest=found.validation_dataset_digest, validation_dataset_name=validation_dataset_name,
         trained_weights_digest=found.trained_weights_digest, trained_weights_bytes=found.trained_weights_bytes,
-        bundle_bytes=built.size_bytes, started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
+        bundle_bytes=made.size_bytes, started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
         code=found.code, message=found.message, hint=found.hint, measurement_class=found.measurement_class,
-        verdict=found.verdict, batch=found.batch if found.batch is not None else _manifest_batch(built.manifest),
+        verdict=found.verdict, batch=batch,
         threads=found.settings.threads, median_us=found.median_us,
         p90_us=found.p90_us, samples_per_second=found.samples_per_second,
-        arena_bytes=found.arena_bytes if found.arena_bytes is not None else planned, rss_bytes=found.peak_rss_bytes,
+        arena_bytes=arena_bytes, rss_bytes=found.peak_rss_bytes,
         energy_mj=found.energy_per_step_mj, training_outcome=found.training_outcome,
         loss_first=found.loss_first, loss_last=found.loss_last,
         accuracy_before=found.accuracy_before, accuracy_after=found.accuracy_after,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ class Tally:
     statuses: Counter[int] = field(default_factory=Counter)
     waits_s: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    runs: int = 0
+    """That were reported."""
 
     def note(self, answer: httpx.Response, *, wanted: tuple[int, ...]) -> bool:
         """Count an answer; whether it is one that was wanted."""
@@ -53,6 +56,19 @@ class LightBoard:
         envelope = self.board.envelope(self.board.make_report(work))
         tally.note(await self._post(p.attempt_path(p.REPORT_PATH, work.lease_token), envelope), wanted=(200,))
 
+    async def beat(self, work: p.Assignment, steps_done: int, tally: Tally) -> None:
+        """A heartbeat."""
+        path = p.attempt_path(p.HEARTBEAT_PATH, work.lease_token)
+        tally.note(await self._post(path, p.HeartbeatRequest("run", steps_done)), wanted=(200,))
+
+    async def work_while(self, is_over: asyncio.Event, tally: Tally) -> None:
+        """Take what there is until it is over; a request that waits is let go then."""
+        working = asyncio.create_task(self.work_until(time.monotonic() + 1e9, tally))
+        ending = asyncio.create_task(is_over.wait())
+        await asyncio.wait((working, ending), return_when=asyncio.FIRST_COMPLETED)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
     async def work_until(self, ends_at: float, tally: Tally) -> int:
         """Take what there is until this time (`time.monotonic()`); how many runs were done."""
         done = 0
@@ -62,6 +78,7 @@ class LightBoard:
                 if work is not None:
                     await self.report(work, tally)
                     done += 1
+                    tally.runs += 1
             except httpx.TransportError as error:
                 tally.errors.append(f"{self.board.description.name}: {error!r}")
         return done

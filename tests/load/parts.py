@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -17,7 +18,9 @@ from tests.load.farm import Kind, LoadedFarm
 CLIENTS = 4
 """Requests at once, where the cost of one is measured."""
 WARM_UP = 40
-MS, MIB = 1e3, 1 << 20
+MS, KIB, MB = 1e3, 1 << 10, 1e6
+DRAIN_S = 60.0
+"""After the last run was sent, at most."""
 
 
 @dataclass
@@ -63,7 +66,8 @@ def measured(farm: LoadedFarm) -> Iterator[Cost]:
 @asynccontextmanager
 async def client(farm: LoadedFarm) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the farm that keeps its connections, as agents do."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    # Let go before the server does (after 5 s): a request on a connection that it closes meanwhile is lost.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=3.0)
     async with httpx.AsyncClient(base_url=farm.address, timeout=60.0, limits=limits) as http:
         yield http
 
@@ -84,7 +88,7 @@ def _refuse_errors(tally: Tally) -> None:
         raise RuntimeError(f"{len(tally.errors)} requests failed; the first: {tally.errors[0]}")
 
 
-async def idle(farm: LoadedFarm, seconds: float) -> list[Figure]:
+async def idle(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
     """Agents that wait for work, for which there is none."""
     with measured(farm) as alone:
         await asyncio.sleep(min(20.0, seconds))
@@ -103,7 +107,7 @@ async def idle(farm: LoadedFarm, seconds: float) -> list[Figure]:
             cost.figure(f"idle agent, of {len(boards)}", agent_s, "ms/s", 0.3), gross]  # fmt: skip
 
 
-async def empty(farm: LoadedFarm, seconds: float) -> list[Figure]:
+async def empty(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
     """Looks that find nothing, with a backlog of another class."""
     figures = [await _empty(farm, seconds, backlog) for backlog in (0, 20_000, 200_000)]
     first = figures[0].value
@@ -127,7 +131,7 @@ async def _empty(farm: LoadedFarm, seconds: float, backlog: int) -> Figure:
     return cost.figure(f"empty poll, {backlog:,} queued for others", count, "ms", None)
 
 
-async def submit(farm: LoadedFarm, seconds: float) -> list[Figure]:
+async def submit(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
     """Runs that are sent."""
     count, tally = max(100, int(20 * seconds)), Tally()
     async with client(farm) as http:
@@ -143,7 +147,7 @@ async def submit(farm: LoadedFarm, seconds: float) -> list[Figure]:
     return [cost.figure("submit", count, "ms", 5.0)]
 
 
-async def lease(farm: LoadedFarm, seconds: float) -> list[Figure]:
+async def lease(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
     """Runs that wait already: taken, and reported."""
     count, tally = max(100, int(20 * seconds)), Tally()
     rows.queue_for_boards(farm, count + WARM_UP)
@@ -168,14 +172,36 @@ async def lease(farm: LoadedFarm, seconds: float) -> list[Figure]:
     return [cost.figure("lease and report", count // CLIENTS * CLIENTS, "ms", 10.0)]
 
 
-async def steady(farm: LoadedFarm, seconds: float, *, rate: float = 50.0) -> list[Figure]:
-    """All boards wait, and runs are sent at a rate: no error, no 503, and nothing is left behind."""
+async def heartbeat(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
+    """Boards that work on a run and say that they live."""
+    count, tally = max(100, int(20 * seconds)), Tally()
+    rows.queue_for_boards(farm, CLIENTS)
+    async with client(farm) as http:
+        boards = [LightBoard(board, http) for board in farm.boards[:CLIENTS]]
+        works = [await board.ask(tally) for board in boards]
+
+        async def beat(n: int) -> None:
+            work = works[n % CLIENTS]
+            if work is None:
+                raise RuntimeError("there was no work, though runs were queued")
+            await boards[n % CLIENTS].beat(work, n, tally)
+
+        await many(WARM_UP, beat)
+        with measured(farm) as cost:
+            await many(count, beat)
+    _refuse_errors(tally)
+    return [cost.figure("heartbeat", count, "ms", None)]
+
+
+async def steady(farm: LoadedFarm, seconds: float, _: int = 0, *, rate: float = 50.0) -> list[Figure]:
+    """All boards wait, and runs are sent at a rate: no error (on SQLite: no 503), and nothing is left behind."""
     sent, done = Tally(), Tally()
-    count = int(rate * seconds)
+    count, before = int(rate * seconds), farm.database_bytes()
     async with client(farm) as http, client(farm) as other:
         boards = [LightBoard(board, http) for board in farm.boards]
         began = time.monotonic()
-        working = [asyncio.create_task(board.work_until(began + seconds + 10, done)) for board in boards]
+        is_over = asyncio.Event()
+        working = [asyncio.create_task(board.work_while(is_over, done)) for board in boards]
 
         async def send(n: int) -> None:
             await asyncio.sleep(max(0.0, began + n / rate - time.monotonic()))
@@ -187,44 +213,69 @@ async def steady(farm: LoadedFarm, seconds: float, *, rate: float = 50.0) -> lis
         with measured(farm) as cost:
             await many(count, send, at_once=32)
             took_s = time.monotonic() - began
-        ran = sum(await asyncio.gather(*working))
+            await _until(lambda: done.runs >= count, DRAIN_S)
+        is_over.set()
+        await asyncio.gather(*working)
     waits = sorted(sent.waits_s)
-    errors = sent.errors + done.errors
+    errors, busy = sent.errors + done.errors, sent.statuses[503] + done.statuses[503]
     name = f"{len(boards)} agents, {rate:.0f} submits/s for {seconds:.0f} s"
     said = f"sent {count} in {took_s:.1f} s, answers {dict(sent.statuses)} and {dict(done.statuses)}"
+    is_strict = farm.kind == "postgresql"
     return [
-        Figure(f"{name}: errors", len(errors), "", 0, said + (f"; the first: {errors[0]}" if errors else "")),
-        Figure(f"{name}: runs not done", count - ran, "", 0),
+        Figure(
+            f"{name}: errors", len(errors), "", 0 if is_strict else None, said + (f": {errors[0]}" if errors else "")
+        ),
+        Figure(f"{name}: answers 503", busy, "", 0),
+        Figure(f"{name}: runs not done", count - done.runs, "", 0, f"{DRAIN_S:.0f} s after the last was sent"),
+        Figure(f"{name}: submits a second", count / took_s, "/s"),
         Figure(f"{name}: p99 of a submit's answer", MS * waits[int(0.99 * len(waits))], "ms"),
-        cost.figure(f"{name}: submit, lease and report", count, "ms", None),
+        cost.figure(f"{name}: a run, all counted", count, "ms", None),
+        Figure("database for a run, audit and events counted", (farm.database_bytes() - before) / count / KIB, "KiB"),
     ]
 
 
-async def million(farm: LoadedFarm, seconds: float, *, results: int = 1_000_000) -> list[Figure]:
+async def _until(is_so: Callable[[], bool], seconds: float) -> None:
+    give_up_at = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < give_up_at:
+        await asyncio.sleep(0.2)
+
+
+async def million(farm: LoadedFarm, seconds: float, results: int = 1_000_000) -> list[Figure]:
     """Lists and files over very many results."""
+    began = time.monotonic()
     rows.add_results(farm, results)
-    figures = [Figure(f"database with {results:,} results", farm.database_bytes() / MIB, "MiB")]
-    pages, turns = PAGES, max(5, int(seconds / 6))
+    figures = [Figure(f"database with {results:,} results", farm.database_bytes() / MB, "MB", None,
+                      f"made in {time.monotonic() - began:.0f} s")]  # fmt: skip
+    turns = max(10, int(seconds))
     async with client(farm) as http:
-        for path in pages:
-            answer = await http.get(path, headers=farm.headers)
-            if answer.status_code != 200:
-                raise RuntimeError(f"{path}: {answer.status_code} {answer.text:.300}")
-            with measured(farm) as cost:
-                await many(turns, lambda _, path=path: http.get(path, headers=farm.headers), at_once=1)  # type: ignore[misc]
-            figures.append(cost.figure(f"page {path}", turns, "ms", 50.0))
+        for path in PAGES:
+            figures.append(await _page(farm, http, path, turns))
         figures += await _file(farm, http)
     return figures
 
 
 PAGES = ("/runs?limit=50", "/runs?state=succeeded&limit=50", "/runs?device_class=x86-64&limit=50", "/devices?limit=50",
-         "/dashboard/runs", "/dashboard/devices", "/dashboard/benchmarks")  # fmt: skip
+         "/dashboard", "/dashboard/runs", "/dashboard/runs?state=open", "/dashboard/devices",
+         "/dashboard/benchmarks")  # fmt: skip
 FILE_ROWS = 100_000
 
 
+async def _page(farm: LoadedFarm, http: httpx.AsyncClient, path: str, turns: int) -> Figure:
+    async def get(_: int = 0) -> None:
+        answer = await http.get(path, headers=farm.headers)
+        if answer.status_code != 200:
+            raise RuntimeError(f"{path}: {answer.status_code} {answer.text:.300}")
+
+    await many(2, get, at_once=1)
+    with measured(farm) as cost:
+        await many(turns, get, at_once=1)
+    return cost.figure(f"page {path}", turns, "ms", 50.0)
+
+
 async def _file(farm: LoadedFarm, http: httpx.AsyncClient) -> list[Figure]:
-    lines = 0
+    lines, before = 0, farm.peak_rss_bytes(forget=True)
     farm.peak_rss_bytes(forget=True)
+    rests = farm.peak_rss_bytes()
     with measured(farm) as cost:
         async with http.stream("GET", "/dashboard/runs.csv", headers=farm.headers) as answer:
             if answer.status_code != 200:
@@ -233,14 +284,20 @@ async def _file(farm: LoadedFarm, http: httpx.AsyncClient) -> list[Figure]:
                 lines += chunk.count(b"\n")
                 if lines > FILE_ROWS:
                     break
-    note = f"{lines:,} rows in {cost.wall_s:.1f} s, {1e6 * cost.api_s / lines:.0f} us of processor time each"
-    return [Figure("API process while it streams a CSV", farm.peak_rss_bytes() / MIB, "MiB RSS", 150.0, note)]
+    note = (f"{lines:,} rows in {cost.wall_s:.1f} s, {1e6 * cost.api_s / lines:.0f} us of processor time each; "
+            f"{rests / MB:.0f} MB before, {before / MB:.0f} at most since its start")  # fmt: skip
+    return [Figure("memory of the API process while it streams a CSV", farm.peak_rss_bytes() / MB, "MB", 150.0, note)]
 
 
-Part = Callable[[LoadedFarm, float], Awaitable[list[Figure]]]
+Part = Callable[[LoadedFarm, float, int], Coroutine[Any, Any, list[Figure]]]
 PARTS: Mapping[str, Part] = {
-    "idle": idle, "empty": empty, "submit": submit, "lease": lease, "steady": steady, "million": million,
+    "idle": idle, "empty": empty, "submit": submit, "lease": lease, "heartbeat": heartbeat, "steady": steady,
+    "million": million,
+}  # fmt: skip
+SECONDS: Mapping[str, float] = {
+    "idle": 55.0, "empty": 20.0, "submit": 20.0, "lease": 20.0, "heartbeat": 15.0, "steady": 300.0, "million": 20.0,
 }  # fmt: skip
 BOARDS: Mapping[str, int] = {"idle": 200, "steady": 200}
 """How many a part needs; the others, a few."""
 ONLY: Mapping[str, tuple[Kind, ...]] = {"million": ("postgresql",)}
+"""Very many rows, made by the database itself: copies of one that the farm has written."""

@@ -61,15 +61,16 @@ def add_results(farm: LoadedFarm, count: int) -> None:
                        "median_us": "median_us * (1 + number % 97 / 100.0)"}),
         "attempts": (Attempt, {"id": _id(farm, "att"), "run_id": _id(farm, "run"), "device_id": device,
                                "token_hash": "'t' || number", "finished_at": "finished_at - 2592000 + number * 2.592"}),
-        "results": (Result, {"attempt_id": _id(farm, "att"), "run_id": _id(farm, "run")}),
+        "results": (Result, {"attempt_id": _id(farm, "att"), "run_id": _id(farm, "run"), "log_index": "number"}),
     }  # fmt: skip
+    statements = ["SET session_replication_role = replica", "SET synchronous_commit = off"]  # no checks of references
     for table, (kind, changes) in values.items():
         names = [column.name for column in kind.__table__.columns]
         made = ", ".join(changes.get(name, name) for name in names)
         key = "id" if table == "runs" else "run_id"
-        farm.sql(f"INSERT INTO {table} ({', '.join(names)}) SELECT {made} FROM {table}, {_series(farm, count)} "
-                 f"WHERE {table}.{key} = '{taken}'")  # fmt: skip
-    farm.sql("VACUUM ANALYZE")
+        statements.append(f"INSERT INTO {table} ({', '.join(names)}) SELECT {made} FROM {table}, "
+                          f"{_series(farm, count)} WHERE {table}.{key} = '{taken}'")  # fmt: skip
+    farm.sql(*statements, "VACUUM ANALYZE")
 
 
 def _one_result(farm: LoadedFarm) -> str:
