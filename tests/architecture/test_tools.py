@@ -17,6 +17,7 @@ TOOLS = {
 }
 
 
+@pytest.mark.xdist_group("types")
 @pytest.mark.parametrize("tool", sorted(TOOLS))
 def test_tool_finds_nothing(tool: str) -> None:
     program, *arguments = TOOLS[tool]

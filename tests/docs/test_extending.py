@@ -16,14 +16,18 @@ from tests.docs.recipe import Edit, read_recipe
 
 UNFINISHED = shutil.ignore_patterns("*.pyc.*")
 """What another process is writing."""
+TYPES = ".mypy_cache"
 PAGES = sorted((ROOT / "docs/extending").glob("*.md"))
+pytestmark = pytest.mark.xdist_group("types")
+"""On the worker of the type checker over the whole tree, after it: its cache is not copied while it is written."""
 
 
 @pytest.fixture
 def copy(tmp_path: Path, kernel_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tracked files, in a folder of their own, with what Python compiled of them, and the kernels that tests built.
+    """The tracked files, in a folder of their own, with what Python compiled of them, what the type checker found of
+    them, and the kernels that tests built.
 
-    Both are valid only for the sources that they were made from.
+    Each is valid only for the sources that it was made from.
     """
     monkeypatch.setenv("POCKFARM_TEST_CACHE", str(kernel_cache))
     for path in tracked_files():
@@ -34,6 +38,8 @@ def copy(tmp_path: Path, kernel_cache: Path, monkeypatch: pytest.MonkeyPatch) ->
         compiled = ROOT / folder / "__pycache__"
         if compiled.is_dir():
             shutil.copytree(compiled, tmp_path / "tree" / folder / "__pycache__", ignore=UNFINISHED)
+    if (ROOT / TYPES).is_dir():
+        shutil.copytree(ROOT / TYPES, tmp_path / "tree" / TYPES)
     subprocess.run(["git", "init", "-q", str(tmp_path / "tree")], check=True)
     return tmp_path / "tree"
 
