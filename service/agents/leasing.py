@@ -26,6 +26,9 @@ from service.runs import attempts
 from service.runs.clocks import clock_s
 from service.settings import Settings
 
+MOST_TOO_LONG = 20
+"""Runs that are passed over for one device at a time; what is behind more of them waits until the window is over."""
+
 
 def seek(
     session: Session, farm: Farm, agent: Agent, request: LeaseRequest, *, clock: float | None = None
@@ -108,27 +111,42 @@ def work_for(farm: Farm, agent: Agent, seeker: Seeker) -> Work | None:
 def lease(session: Session, farm: Farm, agent: Agent, seeker: Seeker, head: Head) -> Envelope | None:
     """Claim the first run of the head's lane for the device; None if others were quicker or the device is not welcome
     any more."""
-    run = take(session, seeker, head.lane_id)
-    if run is None:
+    first = take(session, seeker, head.lane_id)
+    if first is None:
         return None
     device = session.scalars(select(Device).where(Device.id == agent.device_id).with_for_update()).one()
     if device.session != agent.session:
         raise voided()
-    if not _may_have(session, farm.settings, device, run, head) or not may_start(session, farm.settings, run):
+    calendar = Calendar.read(session)
+    run = _before_maintenance(session, farm.settings, device, seeker, first, calendar)
+    if run is None or not _may_have(session, farm.settings, device, run, head, calendar):
         return None
-    if run.settings.time_limit_s is not None:
-        # Longer than `seek` looked ahead: it would run into a maintenance window.
-        held = Calendar.read(session).hold(device, clock_s(farm.settings, device, run.settings))
-        if held is not None:
-            return None
+    if not may_start(session, farm.settings, run):
+        return None
     token = new_secret()
     attempt = _start_attempt(session, farm.settings, run, device, token)
     return assign(session, farm, run, attempt, device, token)
 
 
-def _may_have(session: Session, settings: Settings, device: Device, run: Run, head: Head) -> bool:
+def _before_maintenance(
+    session: Session, settings: Settings, device: Device, seeker: Seeker, first: Run, calendar: Calendar
+) -> Run | None:
+    """The run, or the next of its lane that ends before a window: a long one hides no shorter one."""
+    run: Run | None = first
+    too_long: list[str] = []
+    while run is not None and len(too_long) < MOST_TOO_LONG:
+        if run.settings.time_limit_s is None:
+            return run  # `seek` has looked as far ahead as it needs
+        if calendar.hold(device, clock_s(settings, device, run.settings)) is None:
+            return run
+        too_long.append(run.id)
+        run = take(session, seeker, str(first.lane_id), but=too_long)
+    return None
+
+
+def _may_have(session: Session, settings: Settings, device: Device, run: Run, head: Head, calendar: Calendar) -> bool:
     """Whether the device, now that its row is held, may still have the run of this head's lane."""
-    seeker = _seeker(Calendar.read(session), device, settings)
+    seeker = _seeker(calendar, device, settings)
     if not seeker.is_welcome or head.lane is None or not seeker.fits(head.lane):
         return False
     is_untried = select(Run.id).where(Run.id == run.id, seeker.untried)

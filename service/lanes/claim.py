@@ -7,7 +7,7 @@ failed on them) are passed over one by one within the index, so they hide nothin
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Select, or_, select
@@ -75,12 +75,13 @@ def in_turn(found: Iterable[Head], shares: Mapping[str, Share] = NO_SHARES) -> S
     return sorted((head for head in found if not shares.get(head.organisation_id, Share()).is_full), key=turn)
 
 
-def take(session: Session, seeker: Seeker, lane_id: str) -> Run | None:
+def take(session: Session, seeker: Seeker, lane_id: str, *, but: Collection[str] = ()) -> Run | None:
     """The first run of the lane that the device may have and nobody else is taking, its row held; None: there is none.
 
-    Its state is as it was: the caller moves it.
+    Its state is as it was: the caller moves it. `but`: runs that are passed over.
     """
-    return session.scalar(_first(lane_id, seeker).with_for_update(skip_locked=True))
+    query = _first(lane_id, seeker).where(Run.id.not_in(but)) if but else _first(lane_id, seeker)
+    return session.scalar(query.with_for_update(skip_locked=True))
 
 
 def _first(lane_id: object, seeker: Seeker) -> Select[Run]:

@@ -12,7 +12,7 @@ from service.database.models import HOME, Organisation
 from service.identifiers import clean_text
 from service.organisations.schemas import QuotaView
 from service.problems import Conflict, NotFound
-from service.quotas.limits import QUOTAS, QuotaName, limit_of
+from service.quotas.limits import QUOTAS, UNCOUNTED, QuotaName, limit_of
 from service.settings import Settings
 
 
@@ -67,7 +67,7 @@ def quotas_shown(session: Session, settings: Settings, organisation: Organisatio
     """Its limits, and what it uses of each."""
     return [
         QuotaView(name=quota.name, words=quota.words, limit=limit_of(settings, organisation.quotas, quota.name),
-                  use=None if quota.name == "cost_per_minute" else quota.count(session, organisation.id))
+                  use=None if quota.name in UNCOUNTED else quota.count(session, organisation.id))
         for quota in QUOTAS
     ]  # fmt: skip
 

@@ -34,7 +34,7 @@ from service.settings import Settings
 
 QuotaName = Literal[
     "open_jobs", "open_runs", "running_attempts", "storage_bytes", "compile_cpu_s_per_day", "devices", "keys",
-    "open_uploads", "cost_per_minute",
+    "open_uploads", "cost_per_minute", "run_s",
 ]  # fmt: skip
 DAY_S = 86400.0
 RETRY_AFTER_S = 30
@@ -100,6 +100,10 @@ def _open_uploads(session: Session, organisation_id: str) -> float:
     return session.scalar(select(func.count()).where(*mine), execution_options=dict(EVERYONES)) or 0
 
 
+def _nothing(_session: Session, _organisation_id: str) -> float:
+    return 0.0
+
+
 QUOTAS: tuple[Quota, ...] = (
     Quota("open_jobs", "jobs that have not ended", _open_jobs, passes=True),
     Quota("open_runs", "runs that have not ended", _open_runs, passes=True),
@@ -111,8 +115,11 @@ QUOTAS: tuple[Quota, ...] = (
     Quota("keys", "keys that are good", _keys, passes=False, step="revoke one"),
     Quota("open_uploads", "uploads that are not finished", _open_uploads, passes=True,
           step="finish or delete some of them"),
-    Quota("cost_per_minute", "units of requests a minute", lambda _session, _organisation: 0.0, passes=True),
+    Quota("cost_per_minute", "units of requests a minute", _nothing, passes=True),
+    Quota("run_s", "seconds that one run may ask for", _nothing, passes=False, step="ask for less"),
 )  # fmt: skip
+UNCOUNTED: tuple[QuotaName, ...] = ("cost_per_minute", "run_s")
+"""A rate, and a limit on each one: of these nothing adds up."""
 BY_NAME: Mapping[QuotaName, Quota] = {quota.name: quota for quota in QUOTAS}
 
 

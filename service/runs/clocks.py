@@ -3,9 +3,13 @@ farm's ceiling."""
 
 from __future__ import annotations
 
+from sqlalchemy.orm import Session
+
 from device_agents.wire import EMULATION_TIME_FACTOR, RunSettings
 from service.database.models import Device
-from service.problems import Invalid
+from service.database.scope import organisation_of
+from service.problems import Forbidden, Invalid
+from service.quotas.limits import HINT, limit_of, quotas_of
 from service.settings import Settings
 
 
@@ -19,16 +23,29 @@ def most_run_s(settings: Settings) -> float:
     return max(settings.run_s, settings.run_most_s)
 
 
-def check_asked(settings: Settings, wanted: RunSettings) -> None:
-    """That a run asks for no more than it can have. Raises: Invalid."""
-    most_s = most_run_s(settings)
-    if run_s(settings, wanted) > most_s:
+def check_asked(session: Session, settings: Settings, wanted: RunSettings) -> None:
+    """That a run asks for no more than it can have. Raises: Invalid; Forbidden (more than its organisation may)."""
+    most_s, asked_s = most_run_s(settings), run_s(settings, wanted)
+    if asked_s > most_s:
         raise Invalid("limits.run-time", f"{wanted.time_limit_s:,.0f} s asked, a run may take {most_s:,.0f}",
                       where="time_limit_s", hint="ask for less, and start another run from its weights; or ask the "
                       "operator for a higher POCKFARM_RUN_MOST_S")  # fmt: skip
+    if wanted.time_limit_s is None:
+        return
+    limit_s = limit_of(settings, quotas_of(session, organisation_of(session)), "run_s")
+    if limit_s is not None and asked_s > limit_s:
+        raise Forbidden("quota.run_s", f"{asked_s:,.0f} s asked, a run of this organisation may take {limit_s:,.0f}",
+                        where="time_limit_s", hint=f"ask for less, and start another run from its weights; {HINT}",
+                        cause="limits", extra={"quota": "run_s", "limit": limit_s, "use": asked_s})  # fmt: skip
 
 
 def clock_s(settings: Settings, device: Device, wanted: RunSettings | None = None) -> float:
     """Seconds that an attempt on the device may take, transfer and run together."""
     factor = EMULATION_TIME_FACTOR if device.measurement_class == "emulated" else 1.0
     return settings.transfer_s + run_s(settings, wanted) * factor
+
+
+def free_s(settings: Settings, device: Device, wanted: RunSettings | None) -> float:
+    """Seconds without maintenance that a device needs before it gets the run. A device that asks for work is only
+    told whether a run of the farm's own limit fits, so a shorter one waits as long as that."""
+    return max(clock_s(settings, device), clock_s(settings, device, wanted))

@@ -13,12 +13,13 @@ from typing import Final, Literal
 from sqlalchemy import Select, Text, cast, select
 from sqlalchemy.orm import Session
 
+from device_agents.wire import RunSettings
 from service.bundles.service import built
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Run
 from service.database.scope import EVERYONES
 from service.devices.blame import FAILED
 from service.maintenance.standing import DRAINED, MAINTENANCE, Calendar
-from service.runs.clocks import clock_s
+from service.runs.clocks import free_s
 from service.runs.wants import lacking as lacking_wants
 from service.runs.wants import offers
 from service.settings import Settings
@@ -60,13 +61,15 @@ class Wish:
     device_id: str | None = None
     device_class: str | None = None
     wants: frozenset[str] = frozenset()
+    settings: RunSettings | None = None
+    """Of the run, as far as they say how long it may take."""
 
     @classmethod
     def of(cls, session: Session, run: Run) -> Wish:
         """The wish of a run that is there."""
         needed = frozenset(built(session, run.bundle_digest).required_features)
         wanted = frozenset(run.wants.split("\n")) - {""}
-        return cls(run.target, needed, run.wanted_device_id, run.wanted_device_class, wanted)
+        return cls(run.target, needed, run.wanted_device_id, run.wanted_device_class, wanted, run.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,13 @@ def has_one(session: Session, settings: Settings, wish: Wish) -> bool:
     calendar = Calendar.read(session)
 
     def fits(one: Device) -> bool:
-        is_free = wish.target in one.targets and calendar.hold(one, clock_s(settings, one)) is None
-        return is_free and wish.features.issubset(one.features) and wish.wants <= offers(one)
+        is_free = calendar.hold(one, free_s(settings, one, wish.settings)) is None
+        return (
+            is_free
+            and wish.target in one.targets
+            and wish.features.issubset(one.features)
+            and (wish.wants <= offers(one))
+        )
 
     return any(fits(one) for most in (FIRST_DEVICES, MOST_DEVICES) for one in session.scalars(query.limit(most)))
 
@@ -161,7 +169,7 @@ def _standing(
     if device.isolation_level < settings.isolation_level:
         return Standing(device, ISOLATION, f"isolates at level {device.isolation_level}, this farm asks for "
                         f"{settings.isolation_level}")  # fmt: skip
-    held = calendar.hold(device, clock_s(settings, device))
+    held = calendar.hold(device, free_s(settings, device, wish.settings))
     if held is not None:
         return Standing(device, held.code, held.says, held.until)
     tried = _tried(settings, device, spent)

@@ -40,7 +40,7 @@ def create(
 ) -> Run:  # fmt: skip
     """A queued run of the bundle that `body` names. Raises: NotFound, Invalid (what does not fit it), TooMany."""
     settings = body.settings
-    _check_kind(settings, bundle, limits)
+    _check_kind(session, settings, bundle, limits)
     checkpoints.check_asked(settings, bundle.manifest)
     _check_place(session, body, bundle)
     placement.check_class(session, body)
@@ -73,12 +73,12 @@ def create(
     return run
 
 
-def _check_kind(settings: RunSettings, bundle: Built, limits: Settings) -> None:
+def _check_kind(session: Session, settings: RunSettings, bundle: Built, limits: Settings) -> None:
     if is_tuning(bundle.manifest) != (settings.mode == "tune"):
         kind = "measures schedules: its mode is tune" if is_tuning(bundle.manifest) else "trains"
         raise Invalid("run.mode", f"the bundle {kind}", where="mode",
                       hint="POST /tune makes the bundle that measures another's schedules")  # fmt: skip
-    clocks.check_asked(limits, settings)
+    clocks.check_asked(session, limits, settings)
     most_s = TUNE_SHARE * clocks.run_s(limits, settings)
     if settings.tune_s is not None and settings.tune_s > most_s:
         raise Invalid("run.tune-time", f"{settings.tune_s:.0f} s, a run may measure for {most_s:.0f}",

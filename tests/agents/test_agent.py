@@ -165,8 +165,11 @@ def test_misbehaving_binary(farm: FakeFarm, start_agent: Start, behaviour: str, 
     assert (outcome.cause, outcome.code) == (cause, code)
 
 
-def test_time_limit(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), steps=1000, limits=p.Limits(run_s=1.5))
+@pytest.mark.parametrize(("signed_s", "asked_s"), [(1.5, None), (1.5, 900.0), (900.0, 1.5)])
+def test_the_least_time_limit_counts(
+    farm: FakeFarm, start_agent: Start, signed_s: float, asked_s: float | None
+) -> None:
+    farm.assign(bundle("slow"), steps=1000, limits=p.Limits(run_s=signed_s), time_limit_s=asked_s)
     start_agent("--once").wait()
     report = farm.report()
     assert (report.outcome.cause, report.outcome.code) == ("limits", "limits.time")

@@ -256,6 +256,16 @@ def test_emulated_device_is_given_ten_times_the_run_clock(small_farm: TestFarm) 
     assert clocks["emulated"] == pytest.approx(settings.transfer_s + 10 * settings.run_s, abs=1)
 
 
+def test_a_run_has_the_time_that_it_asked_for(small_farm: TestFarm) -> None:
+    small_farm.run(bundle=small_farm.bundle(), time_limit_s=4 * 3600.0)
+    work = leased(small_farm.board())
+    assert (work.limits.run_s, work.settings.time_limit_s) == (4 * 3600.0, 4 * 3600.0)
+    with small_farm.farm.database.read() as session:
+        attempt = session.query(Attempt).one()
+        clock_s = attempt.deadline_at - attempt.created_at
+    assert clock_s == pytest.approx(small_farm.farm.settings.transfer_s + 4 * 3600.0, abs=1)
+
+
 def test_run_nobody_takes_expires(farm: TestFarm) -> None:
     run = farm.run(bundle=farm.bundle())
     with farm.farm.database.transaction() as session:

@@ -92,6 +92,20 @@ def test_nothing_starts_in_a_window_nor_what_could_reach_into_it(farm: TestFarm)
     assert leased(board).run_id == run["id"], "its time fits before"
 
 
+def test_a_long_run_waits_for_its_own_time_and_hides_no_shorter_one(farm: TestFarm) -> None:
+    board, bundle = farm.board(), farm.bundle()
+    long = farm.run(bundle=bundle, time_limit_s=5 * 3600.0)
+    plan(farm, 2 * 3600.0, 3 * 3600.0)
+    told = waiting(farm, long)
+    assert told["devices"][0]["code"] == "maintenance"
+    assert "a run may take 5 hours" in told["says"]
+    assert board.lease() is None
+    late = farm.run(bundle=bundle, time_limit_s=4 * 3600.0)
+    assert late["warnings"][0]["code"] == "run.waits"
+    short = farm.run(bundle=bundle)
+    assert leased(board).run_id == short["id"]
+
+
 def test_what_runs_when_a_window_begins_goes_on(farm: TestFarm) -> None:
     board = farm.board()
     farm.run(bundle=farm.bundle())

@@ -59,6 +59,21 @@ def test_open_jobs_and_runs(farm: TestFarm) -> None:
     acme.run(bundle=bundle)
 
 
+def test_how_long_a_run_may_ask_for(farm: TestFarm) -> None:
+    acme, other = farm.tenant("acme"), farm.tenant("other")
+    bundle = acme.bundle()
+    shown = limit(farm, acme, run_s=2 * 3600)["run_s"]
+    assert (shown["limit"], shown["use"]) == (2 * 3600, None)
+    asked = {"bundle": bundle, "time_limit_s": 3 * 3600.0}
+    refused(acme.http.post("/runs", json=asked), "run_s", 403, at=2 * 3600, use=3 * 3600)
+    acme.run(bundle=bundle, time_limit_s=2 * 3600.0)
+    theirs = other.bundle()
+    other.run(bundle=theirs, time_limit_s=3 * 3600.0)
+    answer = other.http.post("/runs", json={"bundle": theirs, "time_limit_s": 25 * 3600.0})
+    assert (answer.status_code, answer.json()["code"]) == (422, "limits.run-time")
+    assert "POCKFARM_RUN_MOST_S" in answer.json()["hint"]
+
+
 def test_room_for_files(farm: TestFarm) -> None:
     acme = farm.tenant("acme")
     model = acme.compile(b"x" * 600).json()["model"]
