@@ -38,9 +38,10 @@ def checked(answer: httpx.Response) -> httpx.Response:
     if answer.is_success or answer.status_code == httpx.codes.NOT_MODIFIED:
         return answer
     try:
-        problem: Json = answer.json()
+        body = answer.json()
     except ValueError:
-        problem = {}
+        body = None
+    problem: Json = body if isinstance(body, dict) else {}  # what stands before a farm may say anything
     message = text(problem, "detail") or f"{answer.request.method} {answer.request.url.path}: {answer.status_code}"
     kind = {401: Unauthorized, 404: NotFound}.get(answer.status_code, Refused)
     raise kind(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import io
 import json
+import math
 import os
 import time
 import uuid
@@ -28,8 +29,8 @@ import httpx
 
 from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
 from pockfarm import uploads
-from pockfarm.answers import answered, json_of
-from pockfarm.errors import Failed, NotFound, UsageError
+from pockfarm.answers import BUSY, answered, json_of
+from pockfarm.errors import Failed, NotFound, Refused, Unreachable, UsageError
 from pockfarm.fleet import Fleet
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.sources import opened, text_of
@@ -64,6 +65,8 @@ FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
 CHUNK_BYTES = 1 << 20
 POLL_INTERVAL_S = 0.2
 LONG_POLL_S = 5.0
+PATIENCE_S = 300.0
+"""Silence of a farm that has answered before."""
 
 
 class Farm(Fleet, Tenants):
@@ -277,9 +280,13 @@ class Farm(Fleet, Tenants):
         return [run_of(item) for item in parts(self._get("/runs", filters), "items")]
 
     def wait_for_run(
-        self, run_id: str, *, on_look: Callable[[Run], None] | None = None, timeout_s: float = 3600.0
+        self, run_id: str, *, on_look: Callable[[Run], None] | None = None, timeout_s: float = math.inf
     ) -> Run:
-        """Wait for the end of a run. Raises: Failed with its cause unless it succeeded, or when the time is over."""
+        """Wait for the end of a run. The farm's clocks see to it: of its wait in the queue, and of its own time limit.
+
+        Raises: Failed with its cause unless it succeeded, or when the time is over; Unreachable when the farm has been
+        silent for minutes.
+        """
         run = self._watch(f"/runs/{run_id}", run_of, on_look, timeout_s)
         if run.state != "succeeded":
             raise _failure(f"run {run.id}", run.state, run.ending)
@@ -287,12 +294,14 @@ class Farm(Fleet, Tenants):
 
     def follow(self, run_id: str) -> Iterator[Json]:
         """The events of a run (`kind`, `at`, `body`) as they come, until it ends; validations are of kind `eval`."""
-        last, is_open = 0, True
-        while is_open:
-            is_open = self.run(run_id).is_open
-            for event in self._send("GET", f"/runs/{run_id}/events", query={"after": last}).json():
-                yield event | {"id": (last := event["id"])}
-            time.sleep(POLL_INTERVAL_S)
+        last = 0
+        for run in self._looks(f"/runs/{run_id}", run_of):
+            # An answer holds so many of them, so that there may be more.
+            while events := self._send("GET", f"/runs/{run_id}/events", query={"after": last}).json():
+                for event in events:
+                    yield event | {"id": (last := event["id"])}
+            if not run.is_open:
+                return
 
     def cancel_run(self, run_id: str) -> Run:
         return run_of(json_of(self._send("POST", f"/runs/{run_id}/cancel")))
@@ -373,21 +382,38 @@ class Farm(Fleet, Tenants):
     def _watch(
         self, path: str, read: Callable[[Json], Watched], on_look: Callable[[Watched], None] | None, timeout_s: float
     ) -> Watched:
-        """Follow a job or run to its end by long polls; `on_look` is told what is seen, every few seconds at least."""
+        """Follow a job or run to its end; `on_look` is told what is seen, every few seconds at least."""
         deadline = time.monotonic() + timeout_s
-        known: str | None = None
-        now: Watched | None = None
-        while True:
-            answer = self._send("GET", path, query={"wait": LONG_POLL_S} if known else None, known=known)
-            if answer.status_code != httpx.codes.NOT_MODIFIED or now is None:
-                now = read(json_of(answer))
-                known = answer.headers.get("ETag")
+        for now in self._looks(path, read):
             if on_look is not None:
                 on_look(now)
             if not now.is_open:
                 return now
             if time.monotonic() > deadline:
                 raise Failed(f"{path} has not ended after {timeout_s:.0f} s", state="running")
+        raise AssertionError("looks have no end")
+
+    def _looks(self, path: str, read: Callable[[Json], Watched]) -> Iterator[Watched]:
+        """What is there now, and again by long polls whenever it has changed, or every few seconds.
+
+        A farm that goes away meanwhile (it is upgraded, perhaps) is asked again for `PATIENCE_S`.
+        """
+        known: str | None = None
+        now: Watched | None = None
+        heard_at = time.monotonic()
+        while True:
+            try:
+                answer = self._send("GET", path, query={"wait": LONG_POLL_S} if known else None, known=known)
+            except (Unreachable, Refused) as problem:
+                is_away = isinstance(problem, Unreachable) or problem.status in BUSY
+                if now is None or not is_away or time.monotonic() - heard_at > PATIENCE_S:
+                    raise
+                continue
+            heard_at = time.monotonic()
+            if answer.status_code != httpx.codes.NOT_MODIFIED or now is None:
+                now = read(json_of(answer))
+                known = answer.headers.get("ETag")
+            yield now
             time.sleep(POLL_INTERVAL_S)
 
 

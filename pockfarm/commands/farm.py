@@ -158,8 +158,13 @@ def _run(options: argparse.Namespace) -> int:
         if options.no_wait:
             print(run.id)
             return 0
-        print(f"run {run.id}", file=sys.stderr)
-        farm.wait_for_run(run.id, on_look=run_progress())
+        come_back = f"`pockfarm watch {run.id}` comes back to it"
+        print(f"run {run.id} ({come_back})", file=sys.stderr)
+        try:
+            farm.wait_for_run(run.id, on_look=run_progress())
+        except KeyboardInterrupt:
+            print(f"pockfarm: the run goes on; {come_back}", file=sys.stderr)
+            raise
         report = farm.report(run.id)
         print(report_text(report))
     return Failed.exit_code if is_diverged(report) else 0

@@ -14,7 +14,7 @@ from pockfarm.verification import NotVerified, verify_file
 
 def add_receipt(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = farm_command(subparsers, "receipt", "fetch what proves a run's result without the farm", _receipt)
-    command.add_argument("run", metavar="RUN")
+    command.add_argument("run_id", metavar="RUN")
     command.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
 
 
@@ -28,7 +28,7 @@ def add_verify(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _receipt(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        options.output.write_text(json.dumps(farm.receipt(options.run), sort_keys=True, indent=1) + "\n")
+        options.output.write_text(json.dumps(farm.receipt(options.run_id), sort_keys=True, indent=1) + "\n")
     print(options.output)
     return 0
 

@@ -12,15 +12,15 @@ from pockfarm.values import Json, part
 
 def add_watch(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = farm_command(subparsers, "watch", "show what happens in a run until it ends", _watch)
-    command.add_argument("run", metavar="RUN")
+    command.add_argument("run_id", metavar="RUN")
     command.add_argument("--steps", type=int, default=0, metavar="N", help="the loss of every N-th step too")
 
 
 def _watch(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        for line in lines(farm.follow(options.run), every=options.steps):
+        for line in lines(farm.follow(options.run_id), every=options.steps):
             print(line, flush=True)
-        ended = farm.run(options.run)
+        ended = farm.run(options.run_id)
     return 0 if ended.state == "succeeded" else 1
 
 

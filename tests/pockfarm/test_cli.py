@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pockfarm import answers, cli, client
+from pockfarm.client import Farm
 from pockfarm.commands.local import plan_source, source
 from pockfarm.errors import UsageError
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
@@ -35,6 +37,13 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         cli.main([*command.split(), "--help"])
     assert ended.value.code == 0
     assert "usage: pockfarm" in capsys.readouterr().out
+
+
+def test_no_option_takes_the_place_of_what_a_command_does() -> None:
+    """`run` is the function: an argument of that name would be called instead."""
+    (commands,) = (action for action in cli.parser()._actions if isinstance(action, argparse._SubParsersAction))
+    for name, one in commands.choices.items():
+        assert "run" not in {action.dest for action in one._actions}, name
 
 
 def test_a_wrong_option_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,6 +174,41 @@ def test_a_failed_run_exits_with_4(farm: FakeFarm, capsys: pytest.CaptureFixture
     farm.on("GET", "/runs/run_1", Answer(200, {"id": "run_1", "state": "inconclusive", "ending": ending}))
     assert cli.main(["run", DIGEST, "profile"]) == 4
     assert "the board went silent [device: device.lost]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1)])
+def test_what_happens_in_a_run_is_watched(
+    farm: FakeFarm, capsys: pytest.CaptureFixture[str], state: str, code: int
+) -> None:
+    said: list[tuple[str, dict[str, object]]] = [
+        ("state", {"state": "leased", "name": "desk-pi"}), ("phase", {"message": "train"}),
+        ("step", {"step": 99, "loss": 0.75}), ("step", {"step": 100, "loss": 0.5}),
+        ("eval", {"message": "validation", "step": 100, "loss": 0.25, "accuracy": 0.875}),
+        ("progress", {"fraction": 0.5}), ("log", {"message": "goes on after step 50"}),
+        ("state", {"state": "failed", "message": "the board went silent"}),
+    ]  # fmt: skip
+    at = "2026-03-01T12:34:56Z"
+    events = [{"id": n, "at": at, "kind": kind, "body": body} for n, (kind, body) in enumerate(said, 1)]
+    farm.on("GET", "/runs/run_1", Answer(200, {"id": "run_1", "state": state}))
+    farm.on("GET", "/runs/run_1/events", Answer(200, events), Answer(200, []))
+    assert cli.main(["watch", "run_1", "--steps", "100"]) == code
+    assert capsys.readouterr().out.splitlines() == [
+        "12:34:56  leased: desk-pi", "12:34:56  train", "12:34:56  step 100: loss 0.5",
+        "12:34:56  validation after step 100: loss 0.25, accuracy 0.8750", "12:34:56  goes on after step 50",
+        "12:34:56  failed: the board went silent",
+    ]  # fmt: skip
+
+
+def test_who_leaves_a_run_alone_is_told_how_to_come_back(
+    farm: FakeFarm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Farm, "wait_for_run", leave)
+    farm.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
+    assert cli.main(["run", DIGEST, "profile"]) == cli.INTERRUPTED
+    assert "the run goes on; `pockfarm watch run_1` comes back to it" in capsys.readouterr().err
 
 
 def test_a_run_starts_from_the_weights_of_another(farm: FakeFarm, tmp_path: Path) -> None:

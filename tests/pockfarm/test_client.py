@@ -83,6 +83,33 @@ def test_waiting_gives_up_when_the_time_is_over(server: FakeFarm, farm: Farm) ->
         farm.wait_for_run("run_1", timeout_s=0)
 
 
+OPEN, ENDED = {"id": "run_1", "state": "running"}, {"id": "run_1", "state": "succeeded"}
+
+
+def test_a_run_is_waited_for_while_its_farm_is_away(
+    server: FakeFarm, farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = [Answer(503)] * 7
+    server.on("GET", "/runs/run_1", Answer(200, OPEN, {"ETag": '"1"'}), *away, Answer(200, ENDED))
+    assert farm.wait_for_run("run_1").state == "succeeded"
+    monkeypatch.setattr(client, "PATIENCE_S", 0.0)
+    server.on("GET", "/runs/run_1", Answer(200, OPEN, {"ETag": '"1"'}), *away, Answer(200, ENDED))
+    with pytest.raises(Refused):
+        farm.wait_for_run("run_1")
+    server.on("GET", "/runs/run_1", *away, Answer(200, ENDED))
+    with pytest.raises(Refused):
+        farm.wait_for_run("run_1")
+
+
+def test_all_events_of_a_run_are_followed_however_many_an_answer_holds(server: FakeFarm, farm: Farm) -> None:
+    pages = [[1, 2], [3], [], [4, 5], [6], []]
+    server.on("GET", "/runs/run_1", Answer(200, OPEN), Answer(200, ENDED))
+    server.on("GET", "/runs/run_1/events", *(Answer(200, [{"id": number} for number in page]) for page in pages))
+    assert [event["id"] for event in farm.follow("run_1")] == [1, 2, 3, 4, 5, 6]
+    asked = [request.path.split("after=")[1] for request in server.seen if "events" in request.path]
+    assert asked == ["0", "2", "3", "3", "5", "6"]
+
+
 @pytest.mark.parametrize(("status", "kind"), [(401, Unauthorized), (404, NotFound), (422, Refused), (500, Refused)])
 def test_a_problem_becomes_a_typed_error(server: FakeFarm, farm: Farm, status: int, kind: type[Refused]) -> None:
     problem = {"detail": "no such plan", "code": "plan.invalid", "where": "plan.update[0]", "hint": "see the guide"}
