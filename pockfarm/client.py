@@ -29,9 +29,10 @@ import httpx
 
 from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
 from pockfarm import uploads
-from pockfarm.answers import BUSY, answered, json_of
-from pockfarm.errors import Failed, NotFound, Refused, Unreachable, UsageError
+from pockfarm.answers import answered, json_of
+from pockfarm.errors import Failed, NotFound, UsageError
 from pockfarm.fleet import Fleet
+from pockfarm.looks import looks
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.sources import opened, text_of
 from pockfarm.state import StateFolder, default_state
@@ -63,10 +64,6 @@ UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 """Of a model's data files: the farm answers when it has all of them on disk."""
 FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
 CHUNK_BYTES = 1 << 20
-POLL_INTERVAL_S = 0.2
-LONG_POLL_S = 5.0
-PATIENCE_S = 300.0
-"""Silence of a farm that has answered before."""
 
 
 class Farm(Fleet, Tenants):
@@ -282,11 +279,8 @@ class Farm(Fleet, Tenants):
     def wait_for_run(
         self, run_id: str, *, on_look: Callable[[Run], None] | None = None, timeout_s: float = math.inf
     ) -> Run:
-        """Wait for the end of a run. The farm's clocks see to it: of its wait in the queue, and of its own time limit.
-
-        Raises: Failed with its cause unless it succeeded, or when the time is over; Unreachable when the farm has been
-        silent for minutes.
-        """
+        """Wait for the end of a run; the farm's clocks see to it: of its wait in the queue, and of its own time limit.
+        Raises: Failed with its cause unless it succeeded, or when the time is over; Unreachable after minutes."""
         run = self._watch(f"/runs/{run_id}", run_of, on_look, timeout_s)
         if run.state != "succeeded":
             raise _failure(f"run {run.id}", run.state, run.ending)
@@ -394,27 +388,7 @@ class Farm(Fleet, Tenants):
         raise AssertionError("looks have no end")
 
     def _looks(self, path: str, read: Callable[[Json], Watched]) -> Iterator[Watched]:
-        """What is there now, and again by long polls whenever it has changed, or every few seconds.
-
-        A farm that goes away meanwhile (it is upgraded, perhaps) is asked again for `PATIENCE_S`.
-        """
-        known: str | None = None
-        now: Watched | None = None
-        heard_at = time.monotonic()
-        while True:
-            try:
-                answer = self._send("GET", path, query={"wait": LONG_POLL_S} if known else None, known=known)
-            except (Unreachable, Refused) as problem:
-                is_away = isinstance(problem, Unreachable) or problem.status in BUSY
-                if now is None or not is_away or time.monotonic() - heard_at > PATIENCE_S:
-                    raise
-                continue
-            heard_at = time.monotonic()
-            if answer.status_code != httpx.codes.NOT_MODIFIED or now is None:
-                now = read(json_of(answer))
-                known = answer.headers.get("ETag")
-            yield now
-            time.sleep(POLL_INTERVAL_S)
+        return looks(lambda query, known: self._send("GET", path, query=query, known=known), read)
 
 
 def _failure(what: str, state: str, ending: Ending | None) -> Failed:

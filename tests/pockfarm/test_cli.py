@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm import answers, cli, client
+from pockfarm import answers, cli, client, looks
 from pockfarm.client import Farm
 from pockfarm.commands.local import plan_source, source
 from pockfarm.errors import UsageError
@@ -21,7 +21,7 @@ DIGEST = "sha256:" + "b" * 64
 @pytest.fixture
 def farm(loopback: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFarm]:
     monkeypatch.setattr(answers, "RETRY_PAUSE_S", 0.01)
-    monkeypatch.setattr(client, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(looks, "POLL_INTERVAL_S", 0.01)
     with fake_farm() as farm:
         monkeypatch.setenv("POCKFARM_URL", farm.url)
         monkeypatch.setenv("POCKFARM_API_KEY", "key-1")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm import answers, client
+from pockfarm import answers, looks
 from pockfarm.client import Farm, RunSettings
 from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
 from pockfarm.state import FarmStatus, StateFolder
@@ -28,7 +28,7 @@ def server(loopback: None) -> Iterator[FakeFarm]:
 @pytest.fixture
 def farm(server: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
     monkeypatch.setattr(answers, "RETRY_PAUSE_S", 0.01)
-    monkeypatch.setattr(client, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(looks, "POLL_INTERVAL_S", 0.01)
     with Farm(server.url, "key-1") as farm:
         yield farm
 
@@ -92,7 +92,7 @@ def test_a_run_is_waited_for_while_its_farm_is_away(
     away = [Answer(503)] * 7
     server.on("GET", "/runs/run_1", Answer(200, OPEN, {"ETag": '"1"'}), *away, Answer(200, ENDED))
     assert farm.wait_for_run("run_1").state == "succeeded"
-    monkeypatch.setattr(client, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(looks, "PATIENCE_S", 0.0)
     server.on("GET", "/runs/run_1", Answer(200, OPEN, {"ETag": '"1"'}), *away, Answer(200, ENDED))
     with pytest.raises(Refused):
         farm.wait_for_run("run_1")
