@@ -37,7 +37,7 @@ from device_agents.wire import (
     UpdateFailure,
     version_order,
 )
-from device_agents.wire.release import REFUSED, Updates
+from device_agents.wire.release import UPDATE_REFUSED, Updates
 
 log = logging.getLogger("device_agents")
 
@@ -266,7 +266,7 @@ class Updater:
 
     def _refuse(self, error: AttemptError, stop: threading.Event) -> None:
         log.error("the offered update is refused: %s: %s", error.code, error)
-        outcome = replace(error.outcome(), code=f"{REFUSED}{error.code}")
+        outcome = replace(error.outcome(), code=f"{UPDATE_REFUSED}{error.code}")
         try:
             retry.call(retry.UPLOAD, lambda: self._client.refuse(outcome), sleep=stop.wait)
         except Stale:

@@ -70,6 +70,29 @@ class Fleet(ABC):
     def remove_maintenance(self, window_id: str) -> Json:
         return json_of(self._send("DELETE", f"/maintenance/{window_id}"))
 
+    # Releases of the agent
+
+    def offer_agent(self, **asked: Any) -> Json:
+        """Offer the farm's own agent to devices that update themselves. `asked`: digest (of an earlier release), share
+        or count, where (tags), rollback, most_failures."""
+        return json_of(self._send("POST", "/agent-releases", json_body=asked))
+
+    def agent_releases(self) -> list[Json]:
+        """Releases of the agent, the newest first, and how far each is."""
+        return list(parts(self._get("/agent-releases"), "items"))
+
+    def agent_release(self, release_id: str) -> Json:
+        """One release, and what came of it on each device."""
+        return self._get(f"/agent-releases/{release_id}")
+
+    def widen_agent_release(self, release_id: str, **stage: Any) -> Json:
+        """Let more devices have it: `share` or `count`; neither: all."""
+        return json_of(self._send("PATCH", f"/agent-releases/{release_id}", json_body=stage))
+
+    def halt_agent_release(self, release_id: str, reason: str = "") -> Json:
+        """Offer it to no more devices."""
+        return json_of(self._send("POST", f"/agent-releases/{release_id}/halt", json_body={"reason": reason}))
+
     def add_enrolment_token(self, **limits: Any) -> Json:
         """A right to enrol devices; its `token` is in this answer only. `limits`: uses, lifetime_s, device_class,
         targets, name."""

@@ -13,6 +13,8 @@
     restore FILE                             fill an empty farm from such a file
     gc [--dry-run]                           remove stored files that nothing refers to
     agent-file FILE                          write the agent as one file, which Python runs
+    agent-release FILE|--own [--share 10%|--count N] [--to TAG[=VALUE]] [--rollback]
+                                             offer an agent to devices that update themselves (`POST /agent-releases`)
     openapi                                  print the API's description (kept in the repository as openapi.json)
 
 The answer is the last line of the standard output. Settings are the farm's own (POCKFARM_*).
@@ -29,6 +31,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pydantic import ValidationError
 from sqlalchemy import select
 
 from service import key_list
@@ -42,15 +45,23 @@ from service.database.schema import MigrationBlocked, SchemaMismatch, migrate
 from service.devices import tokens
 from service.devices.schemas import EnrolmentTokenCreate
 from service.garbage.collecting import Collection
+from service.garbage.holding import Holder
 from service.key_list import KeyListError
 from service.keys.service import create_key, create_link
 from service.private import make_private_folder
+from service.problems import Problem
+from service.releases.publishing import publish, take_in
+from service.releases.schemas import ReleaseCreate
 from service.settings import Settings
 from service.signing_keys import SigningKeyLost, replace_key
 from service.storage import open_storage
 
 LOCAL_KEY_NAME = "local operator"
 PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
+
+
+class ReleaseRefused(Exception):
+    """Of an agent's file; the message says why."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     command: Callable[[Settings, argparse.Namespace], str] = options.run
     try:
         print(command(settings, options))
-    except (SigningKeyLost, KeyListError, BackupError, SchemaMismatch, MigrationBlocked) as error:
+    except (SigningKeyLost, KeyListError, BackupError, ReleaseRefused, SchemaMismatch, MigrationBlocked) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
@@ -103,6 +114,14 @@ def _parser() -> argparse.ArgumentParser:
     file = commands.add_parser("agent-file", help="write the agent as one file")
     file.add_argument("file", type=Path)
     file.set_defaults(run=_agent_file)
+    release = commands.add_parser("agent-release", help="offer an agent to devices that update themselves")
+    release.add_argument("file", type=Path, nargs="?", help="the agent as one file (agent-file)")
+    release.add_argument("--own", action="store_true", help="the agent of this farm's own release")
+    release.add_argument("--share", type=_share, help="of the devices that could take it: 10%%")
+    release.add_argument("--count", type=int, help="so many devices")
+    release.add_argument("--to", action="append", default=[], metavar="TAG[=VALUE]", help="only devices with this tag")
+    release.add_argument("--rollback", action="store_true", help="meant also for devices that run a newer version")
+    release.set_defaults(run=_agent_release)
     commands.add_parser("openapi", help="print the API's description").set_defaults(run=_openapi)
     return parser
 
@@ -234,6 +253,34 @@ def _agent_file(_: Settings, options: argparse.Namespace) -> str:
     options.file.write_bytes(agent_file())
     options.file.chmod(0o755)
     return f"{options.file} sha256:{agent_digest()}"
+
+
+def _share(text: str) -> float:
+    number = float(text.removesuffix("%"))
+    return number / 100 if text.endswith("%") else number
+
+
+def _agent_release(settings: Settings, options: argparse.Namespace) -> str:
+    if options.own == (options.file is not None):
+        raise ReleaseRefused("agent-release: name a FILE, or say --own")
+    try:
+        asked = ReleaseCreate(share=options.share, count=options.count, where=options.to, rollback=options.rollback)
+        data = agent_file() if options.own else options.file.read_bytes()
+    except (ValidationError, OSError) as error:
+        raise ReleaseRefused(f"agent-release: {error}") from None
+    database = Database(settings.database)
+    storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)
+    database.holder = Holder(storage)
+    try:
+        found, stored = take_in(storage, data)
+        with database.transaction() as session:
+            release = publish(session, found, stored, asked)
+            to = "all" if release.most_devices is None else str(release.most_devices)
+            return f"{release.id}: agent {release.version}, {release.digest}, to {to}; devices ask within a minute"
+    except Problem as problem:
+        raise ReleaseRefused(f"agent-release: {problem.detail}") from None
+    finally:
+        database.close()
 
 
 def _openapi(settings: Settings, _: argparse.Namespace) -> str:

@@ -44,6 +44,7 @@ from service.maintenance import endpoints as maintenance
 from service.organisations import endpoints as organisations
 from service.permissions import refuse_gaps
 from service.queue import Queue
+from service.releases import endpoints as releases
 from service.result_log import endpoints as result_log
 from service.runs import endpoints as runs
 from service.schemas import PROBLEMS, Problem
@@ -68,6 +69,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     documents.router,
     devices.router,
     maintenance.router,
+    releases.router,
     keys.router,
     users.router,
     organisations.router,

@@ -36,7 +36,7 @@ class Rule:
 OPEN = Rule(None)
 DEVICE = Rule(None, is_devices=True)
 READ, SUBMIT, OPERATE, ADMIN = Rule("read"), Rule("submit"), Rule("operate"), Rule("admin")
-FARM_READ, FARM_ADMIN = Rule("operate", is_farms=True), Rule("admin", is_farms=True)
+FARM_OPERATE, FARM_ADMIN = Rule("operate", is_farms=True), Rule("admin", is_farms=True)
 
 RULES: Mapping[str, Rule] = {
     "POST /compile": SUBMIT,
@@ -95,6 +95,11 @@ RULES: Mapping[str, Rule] = {
     "POST /maintenance": OPERATE,
     "GET /maintenance": READ,
     "DELETE /maintenance/{window_id}": Rule("operate", "window"),
+    "POST /agent-releases": FARM_OPERATE,
+    "GET /agent-releases": FARM_OPERATE,
+    "GET /agent-releases/{release_id}": FARM_OPERATE,
+    "PATCH /agent-releases/{release_id}": FARM_OPERATE,
+    "POST /agent-releases/{release_id}/halt": FARM_OPERATE,
     "POST /webhooks": SUBMIT,
     "GET /webhooks": READ,
     "DELETE /webhooks/{webhook_id}": Rule("submit", "webhook"),
@@ -130,11 +135,12 @@ RULES: Mapping[str, Rule] = {
     "GET /agent/attempts/{lease_token}/bundle": DEVICE,
     "GET /agent/attempts/{lease_token}/dataset": DEVICE,
     "GET /agent/attempts/{lease_token}/validation-dataset": DEVICE,
+    "GET /agent/releases/{sequence}": DEVICE,
     "GET /agent.pyz": OPEN,
     "GET /enrol.sh": OPEN,
     "GET /healthz": OPEN,
     "GET /readyz": OPEN,
-    "GET /metrics": FARM_READ,
+    "GET /metrics": FARM_OPERATE,
     "GET /openapi.json": OPEN,
     "GET /": OPEN,
     "GET /dashboard/static/{name}": OPEN,

@@ -17,7 +17,7 @@ PROGRAM_HEADER = "X-Pockfarm-Program"
 """On enrolments and renewals: `dumps(Program)`."""
 RELEASE_PATH = "/agent/releases/{sequence}"
 """GET, to a device that was offered it -> 200 the agent as one file."""
-REFUSED = "update."
+UPDATE_REFUSED = "update."
 """How codes of an `Outcome` at `REFUSAL_PATH` begin that are about an offer, not an assignment."""
 MOST_AGENT_BYTES = 32 << 20
 MOST_REASON = 500

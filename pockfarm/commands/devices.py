@@ -11,7 +11,8 @@ from pockfarm.table import NONE, cell, text_table
 from pockfarm.values import Json, part, parts, text
 
 SHOWN = ("id", "name", "state", "state_reason", "device_class", "measurement_class", "targets", "cpu_model", "cores",
-         "isolation_level", "agent_version", "last_seen_at", "working_on", "drained_at", "drain_reason")  # fmt: skip
+         "isolation_level", "agent_version", "agent_updates", "last_seen_at", "working_on", "drained_at",
+         "drain_reason")  # fmt: skip
 
 
 def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:

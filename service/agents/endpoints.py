@@ -16,12 +16,13 @@ from service.access import WholeFarmDep, bearer_token
 from service.agents import enrolment, leasing, recording
 from service.agents.bodies import described, sent
 from service.agents.enrolment import Agent, Present
-from service.database.models import Run
+from service.database.models import Device, Run
 from service.farm import Farm
 from service.files import BINARY, file_response, store_body
 from service.identifiers import DIGEST
 from service.lanes.claim import Seeker
 from service.problems import Invalid, NotFound
+from service.releases.offering import given, offer, program_of
 from service.runs import checkpoints
 from service.storage import StoredFile
 
@@ -58,10 +59,12 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 @router.post(wire.ENROL_PATH, status_code=201, openapi_extra=described(wire.EnrolRequest))
-def enrol(farm: WholeFarmDep, body: Annotated[wire.EnrolRequest, sent(wire.EnrolRequest)]) -> Response:
+def enrol(
+    request: Request, farm: WholeFarmDep, body: Annotated[wire.EnrolRequest, sent(wire.EnrolRequest)]
+) -> Response:
     """Become a device, by a one-time token."""
     with farm.database.transaction() as session:
-        return _json(enrolment.enrol(session, farm, body), 201)
+        return _json(enrolment.enrol(session, farm, body, program=_program_of(request)), 201)
 
 
 @router.post(wire.CHALLENGE_PATH, openapi_extra=described(wire.ChallengeRequest))
@@ -77,7 +80,8 @@ def renew(
 ) -> Response:
     """A fresh credential, by the device's signature."""
     with farm.database.transaction() as session:
-        return _json(enrolment.renew(session, farm, body, clock=_clock_of(request)))
+        clock, program = _clock_of(request), _program_of(request)
+        return _json(enrolment.renew(session, farm, body, clock=clock, program=program))
 
 
 @router.post(wire.LEASE_PATH, responses={204: {"description": "No work now"}},
@@ -91,7 +95,10 @@ async def lease(
     dispatcher, clock, agent = farm.dispatcher, _clock_of(request), caller.agent
     seeker, called_for = leasing.seeker_at_rest(farm, caller, body, clock), dict[str, bool]()
     if seeker is None:
-        seeker = await run_in_threadpool(_seek, farm, agent, body, clock)
+        found = await run_in_threadpool(_seek, farm, agent, body, clock)
+        if isinstance(found, wire.Envelope):
+            return _json(found)
+        seeker = found
     with dispatcher.room.held(seeker) as waiter:
         while True:
             work = await run_in_threadpool(leasing.work_for, farm, agent, waiter.seeker)
@@ -105,6 +112,8 @@ async def lease(
                 dispatcher.pass_on(called_for)
                 return Response(status_code=204)
             changed = await run_in_threadpool(_seek, farm, agent, body, clock) if waiter.is_outdated else None
+            if isinstance(changed, wire.Envelope):
+                return _json(changed)
             dispatcher.room.back_in_line(waiter, changed)
 
 
@@ -116,9 +125,15 @@ def _clock_of(request: Request) -> float | None:
         return None
 
 
-def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None) -> Seeker:
+def _program_of(request: Request) -> wire.Program | None:
+    return program_of(request.headers.get(wire.PROGRAM_HEADER))
+
+
+def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None) -> Seeker | wire.Envelope:
+    """The device as it seeks work; or the agent that it is to become before it gets any."""
     with farm.database.transaction() as session:
-        return leasing.seek(session, farm, agent, body, clock=clock)
+        seeker = leasing.seek(session, farm, agent, body, clock=clock)
+        return offer(session, farm, session.get_one(Device, agent.device_id)) or seeker
 
 
 @router.post(wire.REFUSAL_PATH, status_code=204, openapi_extra=described(wire.Outcome))
@@ -242,6 +257,14 @@ def get_validation_dataset(lease_token: str, request: Request, farm: WholeFarmDe
     """The data set that the attempt's training is validated on."""
     digest = _attempt_run(farm, agent, lease_token).validation_dataset_digest
     return _download(request, farm, digest, "the run has no data set to validate on")
+
+
+@router.get(wire.RELEASE_PATH, responses=BINARY)  # type: ignore[arg-type]
+def get_release(sequence: int, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
+    """The agent's file of a release that the device was offered."""
+    with farm.database.read() as session:
+        digest = given(session, agent.device_id, sequence).digest
+    return _download(request, farm, digest, "")
 
 
 def _download(request: Request, farm: Farm, digest: str | None, without: str) -> Response:

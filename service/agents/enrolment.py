@@ -17,6 +17,7 @@ from device_agents.wire import (
     DeviceDescription,
     EnrolRequest,
     EnrolResponse,
+    Program,
     RenewRequest,
     challenge_message,
     pae,
@@ -32,6 +33,7 @@ from service.key_list import rooted
 from service.maintenance.standing import Calendar
 from service.problems import Forbidden, Unauthenticated
 from service.quotas import limits as quotas
+from service.releases.offering import Offered, note_program
 from service.runs import attempts
 from service.signing import CHALLENGE_S, verify
 
@@ -46,7 +48,7 @@ class Agent:
     session: str
 
 
-def enrol(session: Session, farm: Farm, request: EnrolRequest) -> EnrolResponse:
+def enrol(session: Session, farm: Farm, request: EnrolRequest, *, program: Program | None = None) -> EnrolResponse:
     """Make a device out of a token. Raises: Forbidden (unknown, used up, expired, revoked, or for other devices)."""
     token = tokens.admit(session, request.token, request.description)
     device = session.scalar(select(Device).where(Device.public_key == request.public_key))
@@ -59,6 +61,7 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest) -> EnrolResponse:
         session.add(device)
         session.flush()
         tokens.use(session, token, device)
+        note_program(session, device, program)
         note(session, device.id, "enrolled", f"as {device.name}" + (f", by token {token.id}" if token.id else ""))
         return EnrolResponse(device.id, _credential(session, farm, device))
     tokens.use(session, token, device)
@@ -66,6 +69,7 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest) -> EnrolResponse:
         raise Forbidden("device.removed", "a device with this key was removed", hint="make a new key and token")
     # The answer to the first try was lost, or the agent lost all but its key.
     _restart(session, farm, device, request.session, request.description)
+    note_program(session, device, program)
     return EnrolResponse(device.id, _credential(session, farm, device))
 
 
@@ -75,7 +79,9 @@ def challenge(session: Session, farm: Farm, device_id: str) -> Challenge:
     return Challenge(farm.signer.challenge(device_id))
 
 
-def renew(session: Session, farm: Farm, request: RenewRequest, *, clock: float | None) -> Credential:
+def renew(
+    session: Session, farm: Farm, request: RenewRequest, *, clock: float | None, program: Program | None = None
+) -> Credential:
     """A fresh credential for who has the device's key. `clock`: the device's time, if it says so. Raises: Forbidden."""
     device = session.get(Device, request.device_id)
     if device is None or device.state == "removed":
@@ -93,6 +99,7 @@ def renew(session: Session, farm: Farm, request: RenewRequest, *, clock: float |
                             hint="enrol what is another device with a new state folder and token")  # fmt: skip
     tokens.check_targets(device.bound_targets, request.description, code="renew.targets")
     _restart(session, farm, device, request.session, request.description)
+    note_program(session, device, program)
     judge_clock(session, device, clock)  # an agent with a wrong clock asks for no work, where it would be judged too
     return _credential(session, farm, device)
 
@@ -164,6 +171,7 @@ class Present:
     is_busy: bool
     """It holds an attempt."""
     calendar: Calendar
+    releases: Offered
 
 
 def authenticate(session: Session, token: str | None) -> Agent:
@@ -183,7 +191,7 @@ def present(session: Session, token: str | None) -> Present:
     if row is None:
         raise _refused()
     device, session_id, is_busy = row
-    return Present(Agent(device.id, session_id), device, is_busy, Calendar.read(session))
+    return Present(Agent(device.id, session_id), device, is_busy, Calendar.read(session), Offered.read(session))
 
 
 def _with_credential(query: Select[*Columns], token: str | None) -> Select[*Columns]:

@@ -56,6 +56,7 @@ def seeker_at_rest(farm: Farm, present: Present, request: LeaseRequest, clock: f
         and time.time() - device.last_seen_at < ENOUGH_S
         and isolation.promises_the_same(device, request.isolation_level)
         and not blame.clock_decides(device, clock)
+        and not present.releases.candidates(device)
     )
     if not is_as_before:
         return None
@@ -67,7 +68,8 @@ def _seeker(calendar: Calendar, device: Device, settings: Settings) -> Seeker:
     only_canary = device.state == "quarantined" and device.quarantined_for == blame.BY_STRIKES and not device.canary_off
     is_isolated = device.isolation_level >= settings.isolation_level
     is_held = calendar.hold(device, clock_s(settings, device)) is not None
-    is_welcome = (device.state == "active" or only_canary) and is_isolated and not is_held
+    is_tried = device.agent_updates == "trial"
+    is_welcome = not is_tried and (device.state == "active" or only_canary) and is_isolated and not is_held
     return Seeker(
         Taker.of(device),
         is_welcome=is_welcome,

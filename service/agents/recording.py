@@ -30,6 +30,7 @@ from device_agents.wire import (
     pae,
     to_json,
 )
+from device_agents.wire.release import UPDATE_REFUSED
 from service import states
 from service.agents.enrolment import Agent
 from service.agents.leasing import voided
@@ -44,6 +45,7 @@ from service.farm import Farm
 from service.holdings import service as holdings
 from service.identifiers import clean_text, digest_of, secret_hash
 from service.problems import Conflict, Invalid
+from service.releases.offering import note_refusal
 from service.runs import attempts, checkpoints
 from service.runs.summary import summarise
 from service.signing import verify
@@ -220,7 +222,8 @@ def take_report(
 
 
 def take_refusal(session: Session, farm: Farm, agent: Agent, outcome: Outcome) -> None:
-    """End the device's live attempt: its agent does not trust what it was given. Without one nothing happens.
+    """End the device's live attempt, or its update: its agent does not trust what it was given. Without one nothing
+    happens.
 
     Raises: Conflict (an older session), Invalid (a refusal of work that was not refused).
     """
@@ -230,6 +233,9 @@ def take_refusal(session: Session, farm: Farm, agent: Agent, outcome: Outcome) -
     if outcome.state != "failed" or outcome.code is None:
         raise Invalid("refusal.state", f"says {outcome.state!r}, code {outcome.code!r:.80}", where="state",
                       cause="device", hint="a refusal is `failed`, with a code")  # fmt: skip
+    if outcome.code.startswith(UPDATE_REFUSED):
+        note_refusal(session, device, outcome)
+        return
     live = select(Attempt).where(Attempt.device_id == device.id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
     attempt = session.scalar(live.with_for_update())
     if attempt is not None:

@@ -207,6 +207,9 @@ class DeviceFacts:
     sensors: tuple[str, ...] = ()
     isolation_level: int = 0
     agent_version: str = ""
+    agent_updates: str = ""
+    """`on`, `off`, `installed` or `trial`; empty: its agent is older than that."""
+    agent_digest: str = ""
     runner: str | None = None
     reason: str = ""
     strikes: int = 0

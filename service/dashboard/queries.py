@@ -321,6 +321,7 @@ def _device_facts(found: Device, is_busy: bool, now: float) -> DeviceFacts:
         last_seen_at=found.last_seen_at, architecture=found.architecture, cpu_model=found.cpu_model,
         cores=found.cores, memory_bytes=found.memory_bytes, features=tuple(found.features),
         sensors=tuple(found.sensors), isolation_level=found.isolation_level, agent_version=found.agent_version,
+        agent_updates=found.agent_updates, agent_digest=found.agent_digest,
         runner=found.runner, reason=found.state_reason or found.drain_reason, strikes=found.strikes,
         tags=tuple(f"{key}={value}" if value else key for key, value in sorted(found.tags.items())),
         own_datasets=tuple(found.own_datasets),

@@ -147,6 +147,8 @@ SCOPES: Mapping[type[Base], Scope] = {
     Strike: _of_own_device(Strike),
 }
 UNSCOPED: Mapping[str, str] = {
+    "agent_releases": "the farm's; only home's operators see them",
+    "agent_updates": "the farm's; shown by devices that the session sees",
     "allowances": "only the farm's own count looks at them",
     "dashboard_links": "found by a secret",
     "dashboard_sessions": "found by a secret",

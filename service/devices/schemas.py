@@ -60,6 +60,10 @@ class DeviceView(View):
     sensors: list[str]
     isolation_level: int
     agent_version: str
+    agent_updates: Literal["on", "off", "installed", "trial", ""]
+    """Whether its agent updates itself; `installed`: it runs from no file of its own; empty: it is older than that."""
+    agent_digest: str
+    """Of the file that its agent runs from."""
     runner: str | None
     environment: dict[str, Any]
     strikes: int

@@ -24,6 +24,7 @@ NO_REFERENCES = {
     "bundles.spec_digest": "names a text that is in the job's row",
     "results.digest": "names a text that is in the row",
     "uploads.declared_digest": "names what is still to come",
+    "devices.agent_digest": "is what an agent says; releases keep their files",
     "file_uses.digest": "is what tells that nothing refers to it",
     "listed_files.listing": "counts as long as something refers to the listing",
     "listed_files.digest": "counts as long as something refers to the listing",

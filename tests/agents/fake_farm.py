@@ -38,7 +38,6 @@ class FakeFarm:
         self.descriptions: dict[str, p.DeviceDescription] = {}
         self.credentials: set[str] = set()
         self.renewals = 0
-        self.programs: list[p.Program] = []
         self.queue: list[tuple[str, p.Envelope]] = []
         self.refusals: list[p.Outcome] = []
         self.blobs: dict[str, bytes] = {}
@@ -111,24 +110,6 @@ class FakeFarm:
             self.queue.append((assignment.lease_token, envelope))
             self.changed.notify_all()
 
-    def offer(self, program: bytes, sequence: int, version: str, **fields: Any) -> p.Envelope:
-        """Queue an agent; what it is, is signed."""
-        blob = self.blob(program, "offered", "agent")
-        now = time.time()
-        offer = p.AgentOffer(
-            sequence=sequence, version=version, program=blob, device_id="device-1", oldest_python="3.9",
-            protocol=p.PROTOCOL, not_before=now - 5, expires_at=now + 600, release_number=7,
-        )  # fmt: skip
-        envelope = seal(self.key, self.key_id, p.OFFER_TYPE, p.dumps(replace(offer, **fields)))
-        self.send(envelope)
-        return envelope
-
-    def send(self, envelope: p.Envelope) -> None:
-        """Queue what is no assignment."""
-        with self.changed:
-            self.queue.append(("", envelope))
-            self.changed.notify_all()
-
     def blob(self, data: bytes, lease: str, what: str) -> p.Blob:
         path = f"/agent/attempts/{lease}/{what}"
         self.blobs[path] = data
@@ -165,8 +146,6 @@ class FakeFarm:
         if len(body) > self.max_body_bytes:
             return 413, b"too large"
         assert headers[p.PROTOCOL_HEADER] == p.PROTOCOL
-        if p.PROGRAM_HEADER in headers:
-            self.programs.append(p.loads(p.Program, headers[p.PROGRAM_HEADER]))
         if path == p.ENROL_PATH:
             return self._enrol(p.loads(p.EnrolRequest, body))
         if path == p.CHALLENGE_PATH:

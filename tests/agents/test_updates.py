@@ -8,7 +8,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ from device_agents.slots import launcher
 from device_agents.slots.launcher import LAUNCHER, PROGRAM, Problem, Start, launch
 from device_agents.slots.standing import Slots, Standing, digest_of
 from device_agents.updating import Updater, Wishes, check_offer
-from tests.agents.fake_farm import FakeFarm
-from tests.agents.one_file import CRASHES, Installed, another
 
 OLD, GOOD, BAD, AWAY = b"the old agent", b"a good agent", b"a bad agent", b"an agent that does not get through"
 DESCRIPTION = describe_device().description
@@ -364,29 +362,3 @@ def test_how_a_trial_ends(
     monkeypatch.setenv(launcher.TRIAL_VARIABLE, "0.4" if is_unreached else "20")
     (tmp_path / "agent.pyz").write_text(script)
     assert launcher._run_trial(tmp_path / "agent.pyz", []) == Problem(reason, is_unreached=is_unreached)
-
-
-@pytest.fixture
-def installed(farm: FakeFarm, tmp_path: Path) -> Iterator[Installed]:
-    agent = Installed(tmp_path / "board", farm.url, farm.token)
-    yield agent
-    agent.end()
-
-
-def test_a_real_agent_becomes_another_and_does_not_become_a_broken_one(farm: FakeFarm, installed: Installed) -> None:
-    process = installed.start()
-    newer, slots = another("9.1"), Slots(installed.state)
-    first = farm.offer(newer, 5, "9.1")
-    farm.wait_for(lambda: (slots.read() or Standing("")).settled == 5, 40)
-    farm.wait_for(lambda: farm.programs[-1].updates == "on")
-    digest = digest_of(slots.path((slots.read() or Standing("")).current))
-    assert farm.programs[-1] == p.Program("on", digest)
-    assert {one.updates for one in farm.programs} == {"on", "trial"}
-    farm.send(first)
-    farm.wait_for(lambda: farm.refusals)
-    assert farm.refusals.pop().code == "update.replayed"
-    farm.offer(another("9.3", before_all=CRASHES), 7, "9.3")
-    failure = p.UpdateFailure(7, "it ended with code 1: boom: no such library")
-    farm.wait_for(lambda: farm.programs[-1] == p.Program("on", digest, failure), 40)
-    assert process.poll() is None, "all of that was one process to the service manager"
-    assert list(farm.devices) == ["device-1"], "it is the same device"

@@ -34,6 +34,8 @@ class Board:
         self.device_id = ""
         self.credential = ""
         self.protocol = p.PROTOCOL
+        self.program: p.Program | None = None
+        """What its agent says it runs from, as it enrols and renews; None: an older agent, which does not say."""
         self.clock_off_s: float | None = None
         """How far its clock is ahead of the farm's; None: an older agent, which does not say."""
 
@@ -48,6 +50,8 @@ class Board:
         headers = {p.PROTOCOL_HEADER: self.protocol, "Content-Type": "application/json"}
         if self.clock_off_s is not None:
             headers["X-Pockfarm-Clock"] = f"{time.time() + self.clock_off_s:.3f}"
+        if self.program is not None:
+            headers[p.PROGRAM_HEADER] = p.dumps(self.program).decode()
         if self.credential:
             headers["Authorization"] = f"Bearer {self.credential}"
         return self.http.post(path, content=p.dumps(body) if content is None else content, headers=headers)
@@ -123,6 +127,13 @@ class Board:
     def report(self, work: p.Assignment, outcome: p.Outcome | None = None, **changes: Any) -> httpx.Response:
         envelope = self.envelope(self.make_report(work, outcome, **changes))
         return self.post(p.attempt_path(p.REPORT_PATH, work.lease_token), envelope)
+
+
+def offer_of(answer: httpx.Response) -> p.AgentOffer:
+    """The agent that the farm has signed an offer of."""
+    envelope = p.loads(p.Envelope, answer.content)
+    assert envelope.payloadType == p.OFFER_TYPE
+    return p.loads(p.AgentOffer, envelope.payload_bytes())
 
 
 def assignment_of(answer: httpx.Response) -> p.Assignment:

@@ -37,6 +37,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("sensors", "Sensors", wrap=True),
     Column("isolation_level", "Isolation", "number", hint="0 none to 4: limits, system calls, empty root, cgroup"),
     Column("agent", "Agent", "code"),
+    Column("updates", "Updates itself", hint="on, off, installed (by another tool), trial; none: an older agent"),
+    Column("agent_digest", "Agent's digest", "code", files_only=True),
     Column("last_seen_at", "Last seen", "time", "UTC", sortable=True),
 )
 EVENT_COLUMNS = (
@@ -52,6 +54,13 @@ DATA_COLUMNS = (
     Column("weights", "Trained weights"),
     Column("digest", "Digest", "code"),
 )
+UPDATES = {
+    "on": "the farm may update its agent",
+    "off": "its operator has switched them off",
+    "installed": "cannot update itself: installed by pip, not from one file",
+    "trial": "its new agent is being tried",
+    "": "its agent is older than updates: run its line of enrolment again",
+}
 HISTORY = 50
 STRIP = 60
 TONES = {"succeeded": "good", "failed": "bad", "lost": "bad", "leased": "open", "running": "open"}
@@ -81,6 +90,8 @@ def _row(entry: DeviceFacts) -> Row:
         "sensors": ", ".join(entry.sensors) or None,
         "isolation_level": entry.isolation_level,
         "agent": entry.agent_version or None,
+        "updates": entry.agent_updates or None,
+        "agent_digest": entry.agent_digest or None,
         "last_seen_at": fmt.iso(entry.last_seen_at),
     }
     return Row(values, {"device": addresses.device(entry.id)}, {"device": entry.cpu_model}, anchor=entry.id)
@@ -184,6 +195,7 @@ def _facts(found: DeviceFacts, now: float) -> tuple[Fact, ...]:
         Fact("Isolation", f"{found.isolation_level}: {level}"),
         Fact("Runner", found.runner or "none: runs natively"),
         Fact("Agent", found.agent_version or fmt.ABSENT),
+        Fact("Updates", UPDATES[found.agent_updates]),
         Fact("Strikes in a row", fmt.plural(found.strikes, "failed attempt")),
         Fact("Last seen", fmt.ago(found.last_seen_at, seen) if seen else fmt.ABSENT),
         Fact("Enrolled", f"{fmt.clock(found.enrolled_at)} UTC"),

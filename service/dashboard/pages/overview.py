@@ -13,6 +13,7 @@ from service.dashboard.pages.jobs import job_table
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.tables import Table
 from service.jobs.filter import JobFilter
+from service.releases.publishing import halted
 from service.runs.filter import RunFilter
 
 OPEN_ROWS = 20
@@ -91,6 +92,10 @@ def _concerns(session: Session, devices: list[DeviceFacts], failed_jobs: list[Jo
         Concern(f"{device.name} is {device.health}", device.reason, addresses.device(device.id), "warning")
         for device in devices
         if device.health == "quarantined"
+    ]
+    found += [
+        Concern(f"Agent {one.version} is halted", one.halt_reason, addresses.page("devices"), "warning")
+        for one in halted(session)
     ]
     found += [
         Concern(f"Compile failed: {job.title}", _reason(job.cause, job.message), addresses.job(job.id), "cross")

@@ -26,6 +26,7 @@ from service.database.models.events import Event, Outbox
 from service.database.models.jobs import JOB_STATES, OPEN_JOB_STATES, Job
 from service.database.models.lanes import Lane
 from service.database.models.maintenance import MaintenanceWindow
+from service.database.models.releases import RELEASE_STATES, UPDATE_STATES, AgentRelease, AgentUpdate
 from service.database.models.result_log import LoggedResult, LogNode
 from service.database.models.runs import (
     ATTEMPT_STATES,
@@ -54,10 +55,11 @@ from service.database.models.webhooks import DELIVERY_STATES, Webhook, WebhookDe
 
 __all__ = [
     "ATTEMPT_STATES", "DELIVERY_STATES", "DEVICE_STATES", "HOLDING_KINDS", "HOME", "IS_QUEUED", "JOB_STATES",
-    "LIVE_ATTEMPT_STATES", "OPEN_JOB_STATES", "OPEN_RUN_STATES", "RUN_STATES", "SIGN_KINDS", "UPLOAD_KINDS",
-    "Allowance", "ApiKey", "Attempt", "AuditEntry", "Base", "Bundle", "Checkpoint", "DashboardLink",
-    "DashboardSession", "Dataset", "Device", "DeviceCredential", "DeviceEvent", "EnrolmentToken", "EnrolmentUse",
-    "Event", "FileUse", "Holding", "IdempotencyRecord", "Job", "Lane", "ListedFile", "LogNode", "LoggedResult",
-    "MaintenanceWindow", "Organisation", "Outbox", "Result", "Run", "RunGroup", "SignOfLife", "SigningKey", "Strike",
-    "Tuning", "Upload", "UsedChallenge", "User", "Webhook", "WebhookDelivery",
+    "LIVE_ATTEMPT_STATES", "OPEN_JOB_STATES", "OPEN_RUN_STATES", "RELEASE_STATES", "RUN_STATES", "SIGN_KINDS",
+    "UPDATE_STATES", "UPLOAD_KINDS", "AgentRelease", "AgentUpdate", "Allowance", "ApiKey", "Attempt", "AuditEntry",
+    "Base", "Bundle", "Checkpoint", "DashboardLink", "DashboardSession", "Dataset", "Device", "DeviceCredential",
+    "DeviceEvent", "EnrolmentToken", "EnrolmentUse", "Event", "FileUse", "Holding", "IdempotencyRecord", "Job", "Lane",
+    "ListedFile", "LogNode", "LoggedResult", "MaintenanceWindow", "Organisation", "Outbox", "Result", "Run",
+    "RunGroup", "SignOfLife", "SigningKey", "Strike", "Tuning", "Upload", "UsedChallenge", "User", "Webhook",
+    "WebhookDelivery",
 ]  # fmt: skip

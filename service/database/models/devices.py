@@ -80,6 +80,11 @@ class Device(Base):
     """By key; a value may be empty. Operators set them."""
     own_datasets: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list, server_default=text("'[]'"))
     """Data sets that stay on it (`device_agents.wire.OwnDataset`): allowed by its operator, told of by its agent."""
+    agent_updates: Mapped[str] = mapped_column(String(20), default="", server_default="")
+    """Whether its agent updates itself (`device_agents.wire.Program`): on, off, installed (by another tool), trial;
+    empty: it is older than that."""
+    agent_digest: Mapped[str] = mapped_column(String(71), default="", server_default="")
+    """Of the one file that its agent says it runs from; empty: from none."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     last_seen_at: Mapped[float] = mapped_column(default=time.time)
 

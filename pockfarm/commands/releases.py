@@ -1,0 +1,94 @@
+"""`pockfarm releases list | show | offer | widen | halt`: which agent the farm offers to which of its devices."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pockfarm.commands.farm import connect, farm_command
+from pockfarm.table import cell, text_table
+from pockfarm.values import Json, parts, text
+
+HEADER = ("id", "version", "state", "most_devices", "given", "done", "failed", "halt_reason")
+DEVICE_HEADER = ("name", "device_id", "state", "reason")
+
+
+def add_releases(subparsers: argparse._SubParsersAction[Any]) -> None:
+    words = "offer agents to devices that update themselves, in stages (operators of the farm)"
+    command = subparsers.add_parser("releases", help=words, description=words)
+    actions = command.add_subparsers(metavar="ACTION", required=True)
+    farm_command(actions, "list", "list releases of the agent, the newest first", _list)
+    farm_command(actions, "show", "what came of a release on each device", _show).add_argument("release")
+    offer = farm_command(actions, "offer", "offer the farm's own agent, or the file of an earlier release", _offer)
+    offer.add_argument("--digest", help="of an earlier release; a new file: python -m service.admin agent-release FILE")
+    offer.add_argument("--to", action="append", default=[], metavar="TAG[=VALUE]", help="only devices with this tag")
+    offer.add_argument("--rollback", action="store_true", help="meant also for devices that run a newer version")
+    offer.add_argument("--failures", type=int, metavar="N", help="halt at the N-th; else at the first, or a tenth")
+    _add_stage(offer)
+    widen = farm_command(actions, "widen", "let more devices have it; without a number: all", _widen)
+    widen.add_argument("release")
+    _add_stage(widen)
+    halt = farm_command(actions, "halt", "offer it to no more devices", _halt)
+    halt.add_argument("release")
+    halt.add_argument("--reason", default="")
+
+
+def _add_stage(command: argparse.ArgumentParser) -> None:
+    stage = command.add_mutually_exclusive_group()
+    stage.add_argument("--share", type=_share, help="of the devices that could take it, such as 10%%")
+    stage.add_argument("--count", type=int, help="so many devices")
+
+
+def _share(said: str) -> float:
+    number = float(said.removesuffix("%"))
+    return number / 100 if said.endswith("%") else number
+
+
+def _stage(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: value for name in ("share", "count") if (value := getattr(options, name)) is not None}
+
+
+def _list(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        found = farm.agent_releases()
+    rows = [tuple(cell(one.get(name)) for name in HEADER) for one in found]
+    print(text_table(HEADER, rows) if rows else "no releases of the agent; `pockfarm releases offer` makes one")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        found = farm.agent_release(options.release)
+    print(said(found))
+    rows = [tuple(cell(one.get(name)) for name in DEVICE_HEADER) for one in parts(found, "updates")]
+    print(text_table(DEVICE_HEADER, rows) if rows else "no device has asked for it yet")
+    return 0
+
+
+def said(release: Json) -> str:
+    """A release in one line."""
+    most = release.get("most_devices")
+    to = "all devices" if most is None else f"{most} devices"
+    why = f": {text(release, 'halt_reason')}" if text(release, "state") == "halted" else ""
+    return f"{text(release, 'id')}  agent {text(release, 'version')}  {text(release, 'state')} to {to}{why}"
+
+
+def _offer(options: argparse.Namespace) -> int:
+    asked: dict[str, Any] = {"where": options.to, "rollback": options.rollback, **_stage(options)}
+    asked |= {} if options.digest is None else {"digest": options.digest}
+    asked |= {} if options.failures is None else {"most_failures": options.failures}
+    with connect(options) as farm:
+        print(said(farm.offer_agent(**asked)))
+    return 0
+
+
+def _widen(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        print(said(farm.widen_agent_release(options.release, **_stage(options))))
+    return 0
+
+
+def _halt(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        print(said(farm.halt_agent_release(options.release, options.reason)))
+    return 0
