@@ -1,14 +1,17 @@
 """`make chaos`: faults in flight over every part of a farm, and what became of its work.
 
 `python -m tests.chaos --faults 300 --minutes 60 --seed 1 --database postgresql --log build/chaos.jsonl`. A log that is
-there is gone on with: its faults count. Ends with 1 if anything was lost, doubled, wrong, stuck, or slow to recover.
+there is gone on with: its faults count, and so does what was found then. Ctrl-C ends a session early, with a verdict.
+Ends with 1 if anything was lost, doubled, wrong, stuck, or slow to recover.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -26,10 +29,21 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="resumable; none by default")
     parser.add_argument("--keep", type=Path, help="copy the logs of all processes there")
     asked = parser.parse_args()
+    stopping = threading.Event()
+
+    def end(*_: object) -> None:
+        """The first time, come to rest and judge; then at once."""
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
     print(f"seed {asked.seed}, {asked.database}, shipped settings", flush=True)
     records, findings = play(
         asked.database, faults=asked.faults, seconds=60 * asked.minutes, rng=random.Random(asked.seed), log=asked.log,
-        only=asked.only, keep=asked.keep, say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
+        only=asked.only, keep=asked.keep, stopping=stopping,
+        say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
     )  # fmt: skip
     print(shown(records, findings))
     usual = [one for one in records if one.kind != "never comes back"]

@@ -6,11 +6,13 @@ import json
 import random
 import threading
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.field import Field
 from tests.chaos.links import until
@@ -40,6 +42,47 @@ class Record:
     """From the end of the fault; None: not within `RECOVER_WITHIN_S`."""
     within_s: float
     note: str = ""
+    session: str = ""
+    """One from the farm's start to its verdict (`Log`)."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """The file of faults, and beside it what became of the work of each session that came to its end."""
+
+    path: Path
+
+    @property
+    def _verdicts(self) -> Path:
+        return self.path.with_name(self.path.name + ".verdicts")
+
+    def add(self, record: Record) -> None:
+        self._append(self.path, asdict(record))
+
+    def judge(self, session: str, offenders: Mapping[str, Sequence[str]]) -> None:
+        self._append(self._verdicts, {"session": session, "offenders": offenders})
+
+    def _append(self, path: Path, value: Mapping[str, object]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps(value) + "\n")
+
+    def records(self) -> list[Record]:
+        """Those whose work was judged; whatever a session has hit that was cut off proves nothing."""
+        judged = {verdict["session"] for verdict in self._read(self._verdicts)}
+        return [one for line in self._read(self.path) if (one := Record(**line)).session in judged]
+
+    def offenders(self) -> dict[str, list[str]]:
+        """What earlier sessions have found, by what it is."""
+        found: dict[str, list[str]] = {}
+        for verdict in self._read(self._verdicts):
+            for name, some in verdict["offenders"].items():
+                found.setdefault(name, []).extend(some)
+        return found
+
+    @staticmethod
+    def _read(path: Path) -> list[Any]:
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 class Turns:
@@ -89,12 +132,13 @@ class Campaign:
     wanted: int
     ends_at: float
     rng: random.Random
-    log: Path
+    log: Log
     is_long: bool = True
     only: str = ""
     records: list[Record] = field(default_factory=list)
     before: list[Record] = field(default_factory=list)
     """Of the log that this campaign goes on with."""
+    session: str = field(default_factory=lambda: uuid.uuid4().hex)
     say: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
@@ -102,8 +146,7 @@ class Campaign:
         self._busy: set[str] = set()
         topology = self.farm.topology
         self._parts = candidates(topology.database, topology.agents, tuple(self.farm.small_disks))
-        if self.log.exists():
-            self.before = [Record(**json.loads(line)) for line in self.log.read_text().splitlines()]
+        self.before = self.log.records()
 
     def run(self) -> None:
         """Blocks until it is over."""
@@ -138,7 +181,9 @@ class Campaign:
             done = Counter((one.point, one.kind) for one in (*self.before, *self.records))
             done.update(self._busy_points)
             left_s = self.ends_at - time.monotonic()
-            open_ = [one for one in points if one.needs_s <= left_s and done[one.point, one.kind] < one.most]
+            often = Counter((one.point, one.kind) for one in (*self.before, *self.records) if one.evidence)
+            often.update(self._busy_points)
+            open_ = [one for one in points if one.needs_s <= left_s and often[one.point, one.kind] < one.most]
             if not open_:
                 return None
             first = min((done[one.point, one.kind], -one.needs_s) for one in open_)
@@ -159,10 +204,9 @@ class Campaign:
         if record is None:
             return
         with self._lock:
+            record = replace(record, session=self.session)
             self.records.append(record)
-            self.log.parent.mkdir(parents=True, exist_ok=True)
-            with self.log.open("a") as file:
-                file.write(json.dumps(asdict(record)) + "\n")
+            self.log.add(record)
         shown = "not recovered" if record.recovery_s is None else f"{record.recovery_s:.1f} s"
         self.say(f"{self.confirmed():4} {point.point}: {point.kind} ({part}): "
                  + (f"{shown} {record.note} [{record.evidence}]" if record.evidence else "not in flight"))  # fmt: skip
@@ -190,7 +234,7 @@ class Campaign:
             found[0] = found[0] or point.find(self.farm, part)
             return found[0] is not None or gives_way()
 
-        is_in_time = until(is_found, FIND_WITHIN_S, pause_s=0.15)
+        is_in_time = until(is_found, FIND_WITHIN_S * (4 if point.is_aside else 1), pause_s=0.15)
         if found[0] is None:
             return None if is_in_time else nothing
         victim = found[0]

@@ -79,6 +79,11 @@ class Field:
         except SQLAlchemyError:
             return None
 
+    def boards_there(self) -> int:
+        """How many boards are neither cut from the farm nor gone."""
+        held = [self.topology.held(name).exists() or link.stalled for name, link in self.farm.items()]
+        return len(held) - sum(held)
+
     def no_room(self) -> int:
         """How many answers have said that a disk is full, or the database away."""
         told = [self.refusals, *(link.refusals for link in self.farm.values())]
@@ -111,7 +116,7 @@ class Field:
 
 
 @contextlib.contextmanager
-def running_field(kind: Kind, *, boards: int) -> Iterator[Field]:
+def running_field(kind: Kind, *, boards: int, stopping: threading.Event) -> Iterator[Field]:
     """A whole farm, gone at the end. Its folder's name is short, for socket paths may have 107 characters only."""
     folder = Path(tempfile.mkdtemp(prefix="pf-chaos-", dir="/tmp"))
     folder.chmod(0o755)
@@ -137,7 +142,7 @@ def running_field(kind: Kind, *, boards: int) -> Iterator[Field]:
         with _supervised(topology):
             opened = Database(topology.database_url())
             try:
-                yield Field(topology, network, farm, broker, links, opened, mounted)
+                yield Field(topology, network, farm, broker, links, opened, mounted, stopping=stopping)
             finally:
                 opened.close()
     finally:

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.chaos import answers
-from tests.chaos.campaign import Campaign, Record
+from tests.chaos.campaign import Campaign, Log, Record
 from tests.chaos.field import ROOT, Field, running_field
 from tests.chaos.links import until
 from tests.chaos.topology import Kind, Topology
@@ -27,9 +29,14 @@ REST_WITHIN_S = 120.0
 def play(
     kind: Kind, *, faults: int, seconds: float, rng: random.Random, say: Callable[[str], None], log: Path | None = None,
     only: str = "", is_long: bool = True, keep: Path | None = None, boards: int = 6,
+    stopping: threading.Event | None = None,
 ) -> tuple[Sequence[Record], Findings]:  # fmt: skip
-    """Start a farm, disturb it, let it come to rest, and judge."""
-    with tempfile.TemporaryDirectory(prefix="pf-chaos-log-") as scratch, running_field(kind, boards=boards) as field:
+    """Start a farm, disturb it until there are enough faults or `stopping` is set, let it come to rest, and judge."""
+    stopping = stopping or threading.Event()
+    with (
+        tempfile.TemporaryDirectory(prefix="pf-chaos-log-") as scratch,
+        running_field(kind, boards=boards, stopping=stopping) as field,
+    ):
         try:
             disks = ", ".join(field.small_disks)
             say(f"the farm is up; disks that can be filled: {disks or 'none, for none may be mounted here'}")
@@ -38,13 +45,15 @@ def play(
             say("the undisturbed runs are done")
             workload.start()
             ends_at = time.monotonic() + seconds
-            campaign = Campaign(field, faults, ends_at, rng, log or Path(scratch) / "log", is_long, only, say=say)
+            kept = Log(log or Path(scratch) / "log")
+            campaign = Campaign(field, faults, ends_at, rng, kept, is_long, only, say=say)
             campaign.run()
             workload.finish()
             say("the last fault is over; waiting for the farm to come to rest")
             until(lambda: not workload.open(), REST_WITHIN_S, pause_s=1.0)
-            records = [*campaign.before, *campaign.records]
-            return records, judge(field, workload, records)
+            findings, earlier = judge(field, workload, campaign.records), kept.offenders()
+            kept.judge(campaign.session, asdict(findings))
+            return [*campaign.before, *campaign.records], findings.beside(earlier)
         finally:
             field.stopping.set()
             if keep is not None:

@@ -103,7 +103,7 @@ POINTS: tuple[Point, ...] = (
     Point("network", "agent parted for 60 s", "agents", victims.agent, parted.part_for_long(60),
           is_long=True, needs_s=180, most=4),
     Point("network", "agent parted for 600 s", "agents", victims.agent, parted.part_for_long(600),
-          is_long=True, is_aside=True, needs_s=700, most=1),
+          is_long=True, is_aside=True, needs_s=620, most=1),
     Point("network", "API and broker parted", "apis", victims.api, parted.part(SHORT, "broker"), marks=False),
     Point("network", "API and database parted", "api-rows", victims.api, parted.part(SHORT, "database"), marks=False),
     Point("network", "worker and broker cut", "workers", victims.worker, parted.cut(SHORT, "broker"), marks=False),

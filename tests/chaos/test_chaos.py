@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.campaign import Campaign, Record
+from tests.chaos.campaign import Campaign, Log, Record
 from tests.chaos.field import ROOT, Field
 from tests.chaos.play import play
 from tests.chaos.points import ASKED, POINTS, document
 from tests.chaos.topology import Topology
-from tests.chaos.verdict import shown
+from tests.chaos.verdict import Findings, shown
 
 pytestmark = pytest.mark.xdist_group("chaos")
 SECONDS = 120.0
@@ -58,12 +57,17 @@ def test_whatever_a_campaign_is_to_do_is_a_row_and_the_page_says_which() -> None
 
 def test_a_campaign_goes_on_with_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    done = [Record("API", "killed", "api-1", evidence, 1.0, 2.0, 20.0) for evidence in ("a run", "a run", "")]
-    log.write_text("".join(json.dumps(asdict(one)) + "\n" for one in done))
+    done = [
+        Record("API", "killed", "api-1", evidence, 1.0, 2.0, 20.0, session="first") for evidence in ("run", "run", "")
+    ]
+    for one in (*done, replace(done[0], session="cut off")):
+        Log(log).add(one)
+    Log(log).judge("first", {"lost": ["run_1"], "doubled": []})
     topology = Topology(str(tmp_path), "sqlite", {}, {"agent-1": 1}, {}, {})
     field = Field(topology, None, {}, {}, {}, None)  # type: ignore[arg-type]
-    campaign = Campaign(field, 3, time.monotonic() + 60, random.Random(1), log)
-    assert campaign.confirmed() == 2, "what could not be confirmed does not count"
+    campaign = Campaign(field, 3, time.monotonic() + 60, random.Random(1), Log(log))
+    assert campaign.confirmed() == 2, "neither what was not confirmed counts, nor what nobody has judged"
+    assert Findings([], [], [], [], [], []).beside(Log(log).offenders()).lost == ["run_1"], "no session washes another"
     assert not campaign.is_over()
     chosen = campaign._next([one for one in POINTS if one.point == "API"])
     assert chosen is not None

@@ -6,8 +6,8 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import func, select
 
@@ -34,6 +34,10 @@ class Findings:
     refused: Sequence[str]
     broken: Sequence[str] = ()
     """Requests that the farm failed on: an answer of 500, whatever the fault."""
+
+    def beside(self, earlier: Mapping[str, Sequence[str]]) -> Findings:
+        """With what earlier sessions of the same campaign have found."""
+        return Findings(**{name: [*earlier.get(name, ()), *some] for name, some in asdict(self).items()})
 
     @property
     def is_good(self) -> bool:

@@ -27,8 +27,8 @@ from tests.chaos import answers
 from tests.chaos.field import Field
 
 JOBS_OPEN = 3
-"""A compile more than workers, so that messages wait in the broker. There is a run less than boards, so that one that
-is given back need not wait."""
+"""A compile more than workers, so that messages wait in the broker. There is a run less than boards that are there,
+so that one that is given back need not wait."""
 REAL_COMPILES = 5
 """One of so many is real."""
 STEPS = (40, 70)
@@ -99,12 +99,12 @@ class Workload:
         return found
 
     def _keep(self, compiles: bool) -> None:
-        most, table = (JOBS_OPEN, Job) if compiles else (len(self.farm.topology.agents) - 1, Run)
+        table = Job if compiles else Run
         states = OPEN_JOB_STATES if compiles else OPEN_RUN_STATES
         rng = random.Random(self.rng.random())
         while not self._done.wait(0.3):
             count = self.farm.count(select(func.count()).select_from(table).where(table.state.in_(states)))
-            if count is not None and count < most:
+            if count is not None and count < (JOBS_OPEN if compiles else self.farm.boards_there() - 1):
                 request = self._compile(rng) if compiles else self._run(rng)
                 if request is not None:
                     self.requests.append(request)
