@@ -275,7 +275,7 @@ def _agent_release(settings: Settings, options: argparse.Namespace) -> str:
         found, stored = take_in(storage, data)
         with database.transaction() as session:
             release = publish(session, found, stored, asked)
-            to = "all" if release.most_devices is None else str(release.most_devices)
+            to = "all" if release.most_devices is None else f"at most {release.most_devices}"
             return f"{release.id}: agent {release.version}, {release.digest}, to {to}; devices ask within a minute"
     except Problem as problem:
         raise ReleaseRefused(f"agent-release: {problem.detail}") from None

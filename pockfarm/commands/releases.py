@@ -68,7 +68,7 @@ def _show(options: argparse.Namespace) -> int:
 def said(release: Json) -> str:
     """A release in one line."""
     most = release.get("most_devices")
-    to = "all devices" if most is None else f"{most} devices"
+    to = "all devices" if most is None else f"{most} device{'' if most == 1 else 's'}"
     why = f": {text(release, 'halt_reason')}" if text(release, "state") == "halted" else ""
     return f"{text(release, 'id')}  agent {text(release, 'version')}  {text(release, 'state')} to {to}{why}"
 

@@ -210,6 +210,34 @@ def test_a_file_that_does_not_prove_itself_is_started_three_times(board: Board) 
     assert "was started 3 times" in failed.reason
 
 
+def test_what_cannot_be_counted_is_not_tried(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    board.start()
+    board.updater().take(board.offer(GOOD), board.stop)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Slots, "write", full)
+        assert board.start() == OLD
+    assert board.start() == GOOD, "once there is room"
+
+
+def test_who_stops_a_trial_says_nothing_about_the_file(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    board.start()
+    board.updater().take(board.offer(GOOD), board.stop)
+
+    def told(*_: object) -> None:
+        raise launcher.Told
+
+    for _ in range(5):
+        with monkeypatch.context() as meanwhile, pytest.raises(SystemExit) as end:
+            meanwhile.setattr(launcher, "_run_trial", told)
+            board.start()
+        assert end.value.code == 0
+    assert board.start() == GOOD
+
+
 def test_a_farm_that_is_away_from_both_agents_is_not_the_new_ones_fault(board: Board) -> None:
     board.start()
     assert board.updater().take(board.offer(AWAY), board.stop)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.mutations.doors import ACCEPTED, Door, doors
 
-SHARES = {"assignment": 0.35, "report": 0.25, "receipt": 0.25, "key list": 0.1, "bundle": 0.05}
+SHARES = {"assignment": 0.3, "report": 0.25, "receipt": 0.25, "key list": 0.1, "offer": 0.05, "bundle": 0.05}
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Who opens what is signed: a board's gate and download, the farm's door for reports, the verifier, a root's list.
+"""Who opens what is signed: a board's gate, updates and download, the farm's door for reports, the verifier, a root's list.
 
 A door says how it answers to bytes: `accepted`, or the code or first words of its refusal.
 """
@@ -17,7 +17,7 @@ from device_agents.errors import AttemptError, FarmError
 from device_agents.farm.client import FarmClient
 from device_agents.farm.gate import admit
 from device_agents.farm.state import Identity, StateFolder
-from device_agents.farm.trust import open_key_list
+from device_agents.farm.trust import open_key_list, verify_offer
 from pockfarm.verification import NotVerified, verify_file
 from service import key_list, root
 from service.database.schema import migrate
@@ -53,6 +53,7 @@ def doors(folder: Path) -> Iterator[list[Door]]:
             _reports(farm),
             _receipts(folder, farm, anchor),
             _lists(anchor, signer),
+            _offers(signer),
             _bundles(folder, stack.enter_context(FakeFarm())),
         ]
 
@@ -139,6 +140,28 @@ def _lists(anchor: Signer, signer: Signer) -> Door:
         return ACCEPTED
 
     return Door("key list", signed(1), mutations(signed(1), (signed(2),)), opens)
+
+
+def _offers(signer: Signer) -> Door:
+    """Of another agent, as a board takes them."""
+    identity = Identity("dev", "http://farm", {signer.key_id: signer.public_key}, {signer.key_id: 3})
+
+    def signed(number: int) -> bytes:
+        blob, now = p.Blob(f"sha256:{number:064x}", 10 + number, p.release_path(number)), time.time()
+        offer = p.AgentOffer(number, f"1.{number}", blob, "dev", "3.9", p.PROTOCOL, now - 5, now + 9999, 3 + number)
+        return p.dumps(signer.sign(p.OFFER_TYPE, p.dumps(offer)))
+
+    def opens(data: bytes) -> str:
+        try:
+            verify_offer(p.loads(p.Envelope, data), identity, now=time.time())
+        except p.ProtocolError:
+            return "no envelope"
+        except AttemptError as error:
+            return error.code
+        return ACCEPTED
+
+    good = signed(1)
+    return Door("offer", good, mutations(good, (signed(2),)), opens)
 
 
 def _bundles(folder: Path, served: FakeFarm) -> Door:

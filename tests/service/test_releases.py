@@ -13,6 +13,7 @@ import pytest
 
 from device_agents import AGENT_VERSION
 from device_agents import wire as p
+from pockfarm import cli
 from service import admin
 from service.boards.agent_file import agent_digest, agent_file
 from service.problems import Invalid
@@ -20,6 +21,7 @@ from service.releases.contents import AgentFile, read_agent
 from service.releases.offering import program_of
 from service.releases.publishing import publish, take_in
 from service.releases.schemas import ReleaseCreate
+from tests.agents.live_farm import live_farm
 from tests.agents.one_file import another
 from tests.service.board import Board, leased, offer_of
 from tests.service.farms import TestFarm
@@ -255,9 +257,38 @@ def test_a_new_file_comes_in_on_the_farms_own_machine(
     one = board(farm)
     words = ["agent-release", str(tmp_path / "agent.pyz"), "--share", "10%"]
     assert admin.main(words) == 0
-    assert f"agent 9.1, {digest}, to 1; devices ask within a minute" in capsys.readouterr().out
+    assert f"agent 9.1, {digest}, to at most 1; devices ask within a minute" in capsys.readouterr().out
     assert offer_of(one.try_lease()).version == "9.1"
     assert publish_own(farm, digest=digest)["version"] == "9.1"
     for wrong in (["agent-release"], ["agent-release", str(tmp_path / "none")], [*words, "--count", "1"]):
         assert admin.main(wrong) == 1
         assert "agent-release" in capsys.readouterr().err
+
+
+def test_the_command_line_offers_widens_and_halts(
+    loopback: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*words: str) -> str:
+        assert cli.main(list(words)) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    with live_farm(tmp_path) as farm:
+        monkeypatch.setenv("POCKFARM_URL", farm.url)
+        monkeypatch.setenv("POCKFARM_API_KEY", farm.http.headers["Authorization"].split()[1])
+        assert "no releases of the agent" in said("releases", "list")
+        one = Board(farm.http, name="shelf", agent_version="0.0.9")
+        one.program = OLD
+        one.enrol(farm.token())
+        line = said("releases", "offer", "--share", "10%", "--failures", "3")
+        release = line.split()[0]
+        assert line == f"{release}  agent {AGENT_VERSION}  offered to 1 device\n"
+        assert "no device has asked for it yet" in said("releases", "show", release)
+        assert is_offered(one)
+        assert "shelf" in said("releases", "show", release)
+        assert "offered to all devices" in said("releases", "widen", release)
+        assert "halted to all devices: too warm" in said("releases", "halt", release, "--reason", "too warm")
+        assert "too warm" in said("releases", "list")
+        assert "on" in said("devices", "show", one.device_id)
+        assert f"Agent {AGENT_VERSION} is halted" in farm.http.get("/dashboard").text
+        again = said("releases", "offer", "--digest", OWN, "--rollback", "--to", "rack=7")
+        assert again.split()[0] in said("releases", "list")
