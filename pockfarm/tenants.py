@@ -43,6 +43,11 @@ class Tenants(ABC):
         body = {"quotas": dict(quotas)}
         return json_of(self._send("PATCH", f"/organisations/{organisation_id}", json_body=body))
 
+    def keep_organisation(self, organisation_id: str, rules: Mapping[str, float | str]) -> Json:
+        """Set how long what it has stays: days, `forever`, or `default` (the farm's administrators)."""
+        body = {"retention": dict(rules)}
+        return json_of(self._send("PATCH", f"/organisations/{organisation_id}", json_body=body))
+
     def close_organisation(self, organisation_id: str) -> Json:
         """Take none of its keys from now on (the farm's administrators)."""
         return json_of(self._send("POST", f"/organisations/{organisation_id}/close"))

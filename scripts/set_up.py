@@ -55,6 +55,16 @@ SYSTEM_PACKAGES = (
     SystemPackage(
         "postgresql", ("/usr/lib/postgresql/*/bin/initdb",), "the tests run on PostgreSQL as on SQLite", ("dev",)
     ),
+    *(
+        SystemPackage(name, (program,), "a real S3 server for the tests of the whole topology", ())
+        for name, program in (
+            ("swift-proxy", "swift-proxy-server"),
+            ("swift-account", "swift-account-server"),
+            ("swift-container", "swift-container-server"),
+            ("swift-object", "swift-object-server"),
+            ("memcached", "memcached"),
+        )
+    ),
     SystemPackage("pypy3-venv", ("pypy3",), "a Python 3.9 on Debian 12, for the agent's tests", ()),
     SystemPackage(
         "python3-cryptography",

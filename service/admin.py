@@ -12,6 +12,7 @@
     backup FILE [--with-keys]                write the farm's record to a file while it works
     restore FILE                             fill an empty farm from such a file
     gc [--dry-run]                           remove stored files that nothing refers to
+    retention [--dry-run]                    take what the rules of retention say
     agent-file FILE                          write the agent as one file, which Python runs
     agent-release FILE|--own [--share 10%|--count N] [--to TAG[=VALUE]] [--rollback]
                                              offer an agent to devices that update themselves (`POST /agent-releases`)
@@ -44,6 +45,7 @@ from service.database.models import ApiKey
 from service.database.schema import MigrationBlocked, SchemaMismatch, migrate
 from service.devices import tokens
 from service.devices.schemas import EnrolmentTokenCreate
+from service.disk import is_disk_full
 from service.garbage.collecting import Collection
 from service.garbage.holding import Holder
 from service.key_list import KeyListError
@@ -52,6 +54,7 @@ from service.private import make_private_folder
 from service.problems import Problem
 from service.releases.publishing import publish, take_in
 from service.releases.schemas import ReleaseCreate
+from service.retention.taking import Retention
 from service.settings import Settings
 from service.signing_keys import SigningKeyLost, replace_key
 from service.storage import open_storage
@@ -75,6 +78,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(command(settings, options))
     except (SigningKeyLost, KeyListError, BackupError, ReleaseRefused, SchemaMismatch, MigrationBlocked) as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        where = error.filename or getattr(options, "file", None) or settings.state
+        print(f"{where}: the disk is full; nothing half-written was kept: make room there, then run it again",
+              file=sys.stderr)  # fmt: skip
         return 1
     return 0
 
@@ -111,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     garbage = commands.add_parser("gc", help="remove stored files that nothing refers to")
     garbage.add_argument("--dry-run", action="store_true", help="say which they are, and remove none")
     garbage.set_defaults(run=_collect_garbage)
+    keeping = commands.add_parser("retention", help="take what the rules of retention say")
+    keeping.add_argument("--dry-run", action="store_true", help="say what it is, and take nothing")
+    keeping.set_defaults(run=_retain)
     file = commands.add_parser("agent-file", help="write the agent as one file")
     file.add_argument("file", type=Path)
     file.set_defaults(run=_agent_file)
@@ -242,6 +255,19 @@ def _collect_garbage(settings: Settings, options: argparse.Namespace) -> str:
     verb = "would be removed" if options.dry_run else "removed"
     return (f"{found.files:,} stored files; {len(found.removed):,} {verb}, {found.removed_bytes:,} bytes; "
             f"{len(found.unfinished):,} unfinished")  # fmt: skip
+
+
+def _retain(settings: Settings, options: argparse.Namespace) -> str:
+    database = Database(settings.database)
+    database.holder = Holder(open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url))
+    found = Retention(database, settings, dry_run=options.dry_run).run()
+    database.close()
+    for one in found:
+        size = f"  {one.size_bytes:,} bytes" if one.size_bytes else ""
+        print(f"{one.organisation_id}  {one.what}  {one.subject}{size}")
+    verb = "would be taken" if options.dry_run else "taken"
+    total_bytes = sum(one.size_bytes for one in found)
+    return f"{len(found):,} things {verb}, files of {total_bytes:,} bytes; `gc` removes those that nobody else holds"
 
 
 def _say(message: str) -> None:

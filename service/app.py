@@ -46,6 +46,7 @@ from service.permissions import refuse_gaps
 from service.queue import Queue
 from service.releases import endpoints as releases
 from service.result_log import endpoints as result_log
+from service.retention import endpoints as retention
 from service.runs import endpoints as runs
 from service.schemas import PROBLEMS, Problem
 from service.settings import Settings
@@ -64,6 +65,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     uploads.router,
     runs.router,
     groups.router,
+    retention.router,
     tunings.router,
     result_log.router,
     documents.router,

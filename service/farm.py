@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 
 from service.database.engine import Database
 from service.devices.sightings import Sightings
+from service.garbage.collecting import Collection
 from service.garbage.holding import Holder
-from service.garbage.now_and_then import Garbage
 from service.keys.uses import KeyUses
 from service.lanes.dispatch import Dispatcher
 from service.lanes.relay import Relay
+from service.now_and_then import NowAndThen
 from service.outbox import Bell
 from service.private import make_private_folder
 from service.queue import CeleryQueue, Queue
 from service.quotas.rates import Rates
+from service.retention.taking import Retention
 from service.settings import Settings
 from service.signing import Signer
 from service.signing_keys import open_signer
@@ -23,7 +25,7 @@ from service.storage import Storage, open_storage
 
 @dataclass(frozen=True)
 class Farm:
-    """Settings, database, storage, signing key, queue, bell, dispatcher and garbage collector of one farm."""
+    """Settings, database, storage, signing key and queue of one farm, and what goes on beside its requests."""
 
     settings: Settings
     database: Database
@@ -32,7 +34,8 @@ class Farm:
     queue: Queue
     bell: Bell
     dispatcher: Dispatcher
-    garbage: Garbage
+    garbage: NowAndThen
+    retention: NowAndThen
     key_uses: KeyUses = field(default_factory=KeyUses)
     rates: Rates = field(default_factory=Rates)
     sightings: Sightings = field(default_factory=Sightings)
@@ -64,7 +67,8 @@ def _opened(settings: Settings, database: Database, queue: Queue, relay: Relay |
         settings=settings,
         database=database,
         storage=storage,
-        garbage=Garbage(database, storage, every_s=settings.gc_s, grace_s=settings.gc_grace_s),
+        garbage=NowAndThen(lambda: Collection(database, storage, settings.gc_grace_s), every_s=settings.gc_s),
+        retention=NowAndThen(lambda: Retention(database, settings), every_s=settings.retention_s),
         signer=open_signer(settings, database),
         queue=queue,
         bell=bell,

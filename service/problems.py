@@ -5,6 +5,7 @@ Problem (an HTTPException, so that it also passes through body parsing)
 |-- 403 Forbidden           the key may not do this
 |-- 404 NotFound
 |-- 409 Conflict            the state of things does not allow it
+|-- 410 Gone                retention took it
 |-- 413 TooLarge
 |-- 416 WrongOffset         a piece of a file that does not go on where the upload stands
 |-- 422 Invalid             understood, but wrong
@@ -102,6 +103,12 @@ class Conflict(Problem):
     status = 409
 
 
+class Gone(Problem):
+    """It was there, and the rules of retention have removed it."""
+
+    status, cause = 410, "policy"
+
+
 class TooLarge(Problem):
     """A size limit was passed."""
 
@@ -148,9 +155,9 @@ class Full(Problem):
 
     status, cause = 507, "infra"
 
-    def __init__(self) -> None:
-        super().__init__("infra.disk-full", "the farm's disk is full: the request was not taken",
-                         hint="ask the farm's operator to make room, then send it again",
+    def __init__(self, where: str) -> None:
+        super().__init__("infra.disk-full", f"the disk of the farm's {where} is full: the request was not taken",
+                         where=where, hint="ask the farm's operator to make room, then send it again",
                          headers={"Retry-After": str(FULL_RETRY_S)})  # fmt: skip
 
 
@@ -254,7 +261,7 @@ async def _on_system_error(request: Request, error: Exception) -> Response:
     if not is_disk_full(error):
         raise error
     LOG.error("%s %s: no room: %s", request.method, request.url.path, error)
-    return problem_response(Full(), request.url.path)
+    return problem_response(Full("storage"), shown_path(request))
 
 
 async def _on_disconnect(request: Request, _: Exception) -> Response:
@@ -267,7 +274,7 @@ async def _on_disconnect(request: Request, _: Exception) -> Response:
 async def _on_database_error(request: Request, error: Exception) -> Response:
     if isinstance(error, OperationalError) and is_disk_full(error.orig):
         LOG.error("%s %s: no room: %s", request.method, request.url.path, error)
-        return problem_response(Full(), request.url.path)
+        return problem_response(Full("database"), shown_path(request))
     LOG.error("the database did not answer: %s", error)
     body = problem_body(
         503,

@@ -63,6 +63,20 @@ class Settings(BaseSettings):
     """Pause between two looks for stored files that nothing refers to; 0 turns them off."""
     gc_grace_s: float = Field(default=24 * 3600.0, ge=0)
     """Such a file is removed when it is older, and has been seen without a reference for longer."""
+    retention_s: float = Field(default=3600.0, ge=0)
+    """Pause between two looks for what retention takes; 0 turns them off."""
+    retention_weights_days: float | None = Field(default=None, gt=0)
+    """How long what an organisation has stays that has no rule of its own (`service/retention/rules.py`); none: for
+    ever. What a run trained, counted from its last use."""
+    retention_bundles_days: float | None = Field(default=None, gt=0)
+    retention_datasets_days: float | None = Field(default=None, gt=0)
+    retention_models_days: float | None = Field(default=None, gt=0)
+    """Models and their data files, counted from the last compile."""
+    retention_events_days: float | None = Field(default=None, gt=0)
+    """Events of jobs and runs, counted from their end."""
+    retention_audit_days: float | None = Field(default=None, gt=0)
+    retention_deliveries_days: float | None = Field(default=30.0, gt=0)
+    """The log of webhooks' deliveries."""
     body_limit_bytes: int = 1 * MIB
     """Every other request body."""
 

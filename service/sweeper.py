@@ -37,7 +37,6 @@ from service.queue import COMPILE_TASK
 from service.result_log.log import log_results
 from service.runs import attempts
 from service.uploads import service as uploads
-from service.webhooks.courier import forget_deliveries
 
 LOG = logging.getLogger(__name__)
 BATCH = 100
@@ -239,14 +238,19 @@ def collect_garbage(farm: Farm) -> None:
     farm.garbage.advance()
 
 
+def apply_retention(farm: Farm) -> None:
+    """Take what the rules of retention say, a little in each sweep."""
+    farm.retention.advance()
+
+
 def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]
     return select(table.__table__.c.expires_at).where(table.__table__.c.expires_at < before).limit(1)
 
 
 STEPS: tuple[Callable[[Farm], None], ...] = (
     note_sightings, ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, fill_lanes, expire_runs,
-    send_canaries, note_key_uses, forget_secrets, forget_tokens, forget_deliveries, forget_uploads, log_results,
-    collect_garbage,
+    send_canaries, note_key_uses, forget_secrets, forget_tokens, forget_uploads, log_results,
+    apply_retention, collect_garbage,
 )  # fmt: skip
 
 

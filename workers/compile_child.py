@@ -12,6 +12,7 @@ standard output that it was given:
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import logging
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from compiler.api import BuildSettings
 
 ORDER, SOURCE, BUNDLE, EXTERNAL = "order.json", "source", "bundle.pfb", "external"
+DISK_FULL = "infra.disk-full"
 Say = Callable[..., None]
 LOG = logging.getLogger(__name__)
 
@@ -142,6 +144,14 @@ def _failure(error: BaseException, order: Order) -> dict[str, str]:
         return {"cause": "limits", "code": "limits.compile-memory", "where": "compile",
                 "message": f"the compile needs more than {order.memory_bytes:,} bytes of memory",
                 "hint": "use a smaller model or batch, or raise POCKFARM_COMPILE_MEMORY_BYTES"}  # fmt: skip
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return {"cause": "limits", "code": "limits.compile-file", "where": "compile",
+                "message": f"the compile wrote a file above {order.file_bytes:,} bytes",
+                "hint": "use a smaller model, or raise POCKFARM_COMPILE_FILE_BYTES"}  # fmt: skip
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return {"cause": "infra", "code": DISK_FULL, "where": "compile",
+                "message": "the worker's disk is full: the compile could not write its files",
+                "hint": "ask the farm's operator to make room on the worker, then send it again"}  # fmt: skip
     if isinstance(getattr(error, "cause", None), str) and isinstance(getattr(error, "code", None), str):
         return {name: str(getattr(error, name, "")) for name in ("cause", "code", "message", "where", "hint")}
     return {"cause": "compiler", "code": "compiler.internal", "where": "",

@@ -29,11 +29,12 @@ from device_agents.wire import Cause, log_lines
 from service.bundles.archive import BadBundle, read_bundle
 from service.database.engine import Database
 from service.database.models import HOME
+from service.disk import is_disk_full
 from service.jobs import claims
 from service.settings import Settings
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage
 from workers.child_watch import ChildWatch
-from workers.compile_child import BUNDLE, EXTERNAL, SOURCE, Order
+from workers.compile_child import BUNDLE, DISK_FULL, EXTERNAL, SOURCE, Order
 from workers.patience import with_patience
 
 LOG = logging.getLogger(__name__)
@@ -309,7 +310,7 @@ def failure_of(last: dict[str, Any], returncode: int, settings: Settings, *, in_
     """Why a child ended without a bundle: by its last line, its exit code (negative: a signal) and the clock."""
     if last.get("event") == "failed" and last.get("cause") in CAUSES:
         cause, code, message, where, hint = (str(last.get(name, "")) for name in _FAILURE_FIELDS)
-        return claims.Failure(cause, code, message, where, hint)
+        return claims.Failure(cause, code, message, where, hint, retry=code == DISK_FULL)
     if not in_time or returncode == -signal.SIGXCPU:
         return claims.Failure("limits", "limits.compile-time", f"the compile took more than {settings.compile_s:.0f} s",
                               where="compile", hint="use a smaller model, or raise POCKFARM_COMPILE_S")  # fmt: skip
@@ -343,5 +344,9 @@ def _worker_failure(error: Exception, folder: Path) -> claims.Failure:
     if isinstance(error, (BadBundle, DigestMismatch)):
         return claims.Failure("compiler", "compiler.bad-bundle", str(error), hint="a defect of ours: please report it")
     free_bytes = shutil.disk_usage(folder).free
+    if is_disk_full(error):
+        return claims.Failure("infra", DISK_FULL, f"the worker's disk, or the farm's storage, is full ({free_bytes:,} "
+                              "bytes free where it works)", where="worker",
+                              hint="ask the farm's operator to make room, then send it again", retry=True)  # fmt: skip
     return claims.Failure("infra", "infra.worker", f"the worker could not work: {error} ({free_bytes:,} bytes free)",
                           retry=True)  # fmt: skip

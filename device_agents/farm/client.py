@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import io
 import os
 import re
 import ssl
@@ -286,13 +287,13 @@ class FarmClient:
 def _save(answer: http.client.HTTPResponse, blob: Blob, to: Path, should_stop: Callable[[], Stopped | None]) -> None:
     digest, received = hashlib.sha256(), 0
     descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
         while chunk := answer.read(CHUNK_BYTES):
             received += len(chunk)
             if received > blob.size_bytes:
                 raise Untrusted("download.size", f"{to.name}: more than the {blob.size_bytes:,} bytes announced")
             digest.update(chunk)
-            file.write(chunk)
+            _write(file, chunk, to)
             stopped = should_stop()
             if stopped:
                 raise stopped
@@ -301,6 +302,17 @@ def _save(answer: http.client.HTTPResponse, blob: Blob, to: Path, should_stop: C
     if f"sha256:{digest.hexdigest()}" != blob.digest:
         message = f"{to.name}: the farm sent sha256:{digest.hexdigest()}, the assignment names {blob.digest}"
         raise Untrusted("download.digest", message)
+
+
+def _write(file: io.FileIO, chunk: bytes, to: Path) -> None:
+    """Raises: `AttemptError`: what the disk says is no news of the farm's, and asking again does not help."""
+    left = memoryview(chunk)
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError as error:
+        raise AttemptError("device.disk", f"{to.name} could not be written: {error.strerror}", cause="device",
+                           hint="make room on the device's disk") from None  # fmt: skip
 
 
 def _raise_for(method: str, path: str, answer: http.client.HTTPResponse, body: bytes) -> None:

@@ -24,6 +24,9 @@ def add_org(subparsers: argparse._SubParsersAction[Any]) -> None:
     limit = farm_command(actions, "limit", "set quotas: NAME=NUMBER, NAME=unlimited or NAME=default", _limit_org)
     limit.add_argument("organisation", metavar="ORGANISATION")
     limit.add_argument("quota", metavar="QUOTA=LIMIT", nargs="+")
+    keep = farm_command(actions, "keep", "set how long things stay: NAME=DAYS, NAME=forever or NAME=default", _keep_org)
+    keep.add_argument("organisation", metavar="ORGANISATION")
+    keep.add_argument("rule", metavar="RULE=DAYS", nargs="+")
     close = farm_command(actions, "close", "take none of its keys from now on", _close_org)
     close.add_argument("organisation", metavar="ORGANISATION")
 
@@ -70,7 +73,9 @@ def _show_org(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.organisation()
     print(f"{text(found, 'name')} ({text(found, 'id')})\n")
-    return _print(list(parts(found, "quotas")), ("name", "limit", "use", "words"), "no quotas")
+    _print(list(parts(found, "quotas")), ("name", "limit", "use", "words"), "no quotas")
+    print("\nDays that things stay:\n")
+    return _print(list(parts(found, "retention")), ("name", "days", "words"), "no rules")
 
 
 def _list_orgs(options: argparse.Namespace) -> int:
@@ -90,17 +95,27 @@ def _limit_org(options: argparse.Namespace) -> int:
     quotas: dict[str, float | str] = {}
     for given in options.quota:
         name, _, limit = given.partition("=")
-        quotas[name] = limit if limit in ("unlimited", "default") else _number(given, limit)
+        quotas[name] = limit if limit in ("unlimited", "default") else _number(given, limit, "quota", "unlimited")
     with connect(options) as farm:
         found = farm.limit_organisation(options.organisation, quotas)
     return _print(list(parts(found, "quotas")), ("name", "limit", "use", "words"), "no quotas")
 
 
-def _number(given: str, limit: str) -> float:
+def _keep_org(options: argparse.Namespace) -> int:
+    rules: dict[str, float | str] = {}
+    for given in options.rule:
+        name, _, days = given.partition("=")
+        rules[name] = days if days in ("forever", "default") else _number(given, days, "rule", "forever")
+    with connect(options) as farm:
+        found = farm.keep_organisation(options.organisation, rules)
+    return _print(list(parts(found, "retention")), ("name", "days", "words"), "no rules")
+
+
+def _number(given: str, value: str, what: str, none: str) -> float:
     try:
-        return float(limit)
+        return float(value)
     except ValueError:
-        raise UsageError(f"{given!r} is no quota; give NAME=NUMBER, NAME=unlimited or NAME=default") from None
+        raise UsageError(f"{given!r} is no {what}; give NAME=NUMBER, NAME={none} or NAME=default") from None
 
 
 def _close_org(options: argparse.Namespace) -> int:

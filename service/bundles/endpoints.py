@@ -12,6 +12,7 @@ from service.bundles import service
 from service.bundles.schemas import BundleView
 from service.bundles.service import Held
 from service.files import BINARY, file_response
+from service.holdings import service as holdings
 from service.pagination import Cursor, Limit, Page
 from service.schemas import DigestText
 
@@ -24,6 +25,8 @@ def _view(found: Held) -> BundleView:
         "model_name": holding.name,
         "plan_name": holding.plan_name,
         "created_at": holding.created_at,
+        "pinned_at": holding.pinned_at,
+        "removed_at": holding.files_removed_at,
     }
     columns = {name: getattr(bundle, name) for name in BundleView.model_fields if name not in (*named, "summary")}
     return BundleView(**columns, **named, summary=service.summary(bundle.manifest))
@@ -47,6 +50,7 @@ def download_bundle(digest: DigestText, request: Request, farm: FarmDep, _: Prin
     """The bundle's bytes (`.pfb`, a tar archive)."""
     with farm.database.read() as session:
         bundle = service.find(session, digest).bundle
+        holdings.refuse_taken(session, "bundle", digest, where="digest")
     filename = f"{bundle.target}-{digest.removeprefix('sha256:')[:12]}.pfb"
     return file_response(request, farm, digest, filename=filename)
 

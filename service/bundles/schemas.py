@@ -19,6 +19,10 @@ class BundleView(View):
     plan_digest: str
     spec_digest: str
     created_at: Timestamp
+    pinned_at: Timestamp | None
+    """Retention leaves it alone."""
+    removed_at: Timestamp | None
+    """When retention took its file."""
     summary: dict[str, Any]
     """memory {arena_bytes, bound_bytes, weights_bytes, optimizer_bytes, peak_bytes}, inputs, outputs, kernels,
     required_features."""

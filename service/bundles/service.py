@@ -93,9 +93,11 @@ def find(session: Session, digest: str, *, where: str = "digest", hint: str = "G
 
 
 def held(session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them") -> HeldBuilt:
-    """As `find`, for whoever needs what never changes; its holder is looked up each time. Raises: NotFound."""
-    kinds: tuple[holdings.Kind] = ("bundle",)
-    holding = holdings.find(session, kinds, digest)
+    """As `find`, for whoever is about to use it and needs what never changes; its holder is looked up each time.
+
+    Raises: NotFound; Gone, if retention has taken it, which it does not before this transaction ends.
+    """
+    holding = holdings.use(session, "bundle", digest, where=where)
     if holding is None:
         raise _unknown(digest, where, hint)
     return HeldBuilt(built(session, digest), holding)

@@ -45,6 +45,10 @@ class RunFacts:
     trained_weights_digest: str | None = None
     trained_weights_bytes: int | None = None
     bundle_bytes: int | None = None
+    bundle_removed_at: float | None = None
+    """When retention took it; so the weights and the events."""
+    weights_removed_at: float | None = None
+    events_removed_at: float | None = None
     started_at: float | None = None
     finished_at: float | None = None
     cause: str | None = None

@@ -75,7 +75,12 @@ def runs_by_id(session: Session, ids: Sequence[str]) -> list[RunFacts]:
 def run(session: Session, run_id: str) -> RunFacts | None:
     """One run with its report."""
     row = session.execute(_run_select().where(Run.id == run_id)).first()
-    return with_reports(session, [_run_facts(session, row)])[0] if row is not None else None
+    if row is None:
+        return None
+    found = with_reports(session, [_run_facts(session, row)])[0]
+    trained = select(Holding.files_removed_at).where(Holding.kind == "weights",
+                                                     Holding.digest == found.trained_weights_digest)  # fmt: skip
+    return replace(found, weights_removed_at=session.scalar(trained))
 
 
 def measured_runs(
@@ -273,7 +278,9 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding, Device, str, 
         start_weights_digest=found.weights_digest,
         validation_dataset_digest=found.validation_dataset_digest, validation_dataset_name=validation_dataset_name,
         trained_weights_digest=found.trained_weights_digest, trained_weights_bytes=found.trained_weights_bytes,
-        bundle_bytes=made.size_bytes, started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
+        bundle_bytes=made.size_bytes, bundle_removed_at=named.files_removed_at,
+        events_removed_at=found.events_removed_at,
+        started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
         code=found.code, message=found.message, hint=found.hint, measurement_class=found.measurement_class,
         verdict=found.verdict, batch=batch,
         threads=found.settings.threads, median_us=found.median_us,

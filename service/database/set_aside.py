@@ -14,7 +14,7 @@ from alembic.operations import MigrateOperation, Operations
 Rows = Sequence[tuple[str, str, str]]
 """(table, its key column, condition) of whole rows, the referred ones first."""
 Values = Sequence[tuple[str, str, str]]
-"""(table with one primary key column, column, condition) of values in rows that stay."""
+"""(table, column, condition) of values in rows that stay."""
 LIVE = "state IN ('leased', 'running')"
 
 
@@ -37,8 +37,8 @@ class _SetAside(MigrateOperation):
             if _is_there(operations, aside):
                 operations.execute(f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {aside})")
         for table, column, condition in values:
-            key = _key(operations, table)
-            _copy(operations, table, f"{key}, {column}", condition, to=f"set_aside_{revision}_{table}_{column}")
+            keys = ", ".join(_keys(operations, table))
+            _copy(operations, table, f"{keys}, {column}", condition, to=f"set_aside_{revision}_{table}_{column}")
 
 
 class _PutBack(MigrateOperation):
@@ -55,9 +55,11 @@ class _PutBack(MigrateOperation):
         for table, column, _ in values:
             aside = f"set_aside_{revision}_{table}_{column}"
             if _is_there(operations, aside):
-                key = _key(operations, table)
-                value = f"(SELECT {column} FROM {aside} WHERE {aside}.{key} = {table}.{key})"
-                operations.execute(f"UPDATE {table} SET {column} = {value} WHERE {key} IN (SELECT {key} FROM {aside})")
+                same = " AND ".join(f"{aside}.{key} = {table}.{key}" for key in _keys(operations, table))
+                value = f"(SELECT {column} FROM {aside} WHERE {same})"
+                operations.execute(
+                    f"UPDATE {table} SET {column} = {value} WHERE EXISTS (SELECT 1 FROM {aside} WHERE {same})"
+                )
                 operations.drop_table(aside)
 
 
@@ -82,9 +84,8 @@ def _is_there(op: Operations, table: str) -> bool:
     return sa.inspect(op.get_bind()).has_table(table)
 
 
-def _key(op: Operations, table: str) -> str:
-    (key,) = sa.inspect(op.get_bind()).get_pk_constraint(table)["constrained_columns"]
-    return key
+def _keys(op: Operations, table: str) -> list[str]:
+    return sa.inspect(op.get_bind()).get_pk_constraint(table)["constrained_columns"]
 
 
 def _copy(op: Operations, table: str, columns: str, condition: str, *, to: str) -> None:

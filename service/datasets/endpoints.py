@@ -12,6 +12,7 @@ from service.datasets.form import DATASET_BODY, DatasetFormDep
 from service.datasets.inspection import InspectionLimits, inspect_confined
 from service.datasets.schemas import DatasetView, dataset_view
 from service.files import BINARY, file_response, store_upload
+from service.holdings import service as holdings
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.pagination import Cursor, Limit, Page
 from service.problems import Invalid
@@ -77,4 +78,5 @@ def download_dataset(digest: DigestText, request: Request, farm: FarmDep, _: Pri
     """The npz itself."""
     with farm.database.read() as session:
         service.find(session, digest)
+        holdings.refuse_taken(session, "dataset", digest, where="digest")
     return file_response(request, farm, digest, filename=f"{digest.removeprefix('sha256:')[:12]}.npz")

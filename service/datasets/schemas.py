@@ -22,10 +22,15 @@ class DatasetView(View):
     samples: int
     arrays: dict[str, ArrayView]
     created_at: Timestamp
+    pinned_at: Timestamp | None
+    """Retention leaves it alone."""
+    removed_at: Timestamp | None
+    """When retention took its file."""
 
 
 def dataset_view(held: Held) -> DatasetView:
     """A data set as its holder sees it."""
-    named = {"name": held.holding.name, "created_at": held.holding.created_at}
+    named = {"name": held.holding.name, "created_at": held.holding.created_at, "pinned_at": held.holding.pinned_at,
+             "removed_at": held.holding.files_removed_at}  # fmt: skip
     plain = {name: getattr(held.dataset, name) for name in DatasetView.model_fields if name not in named}
     return DatasetView.model_validate(plain | named)

@@ -17,8 +17,8 @@ from starlette.concurrency import run_in_threadpool
 from service.database.models import Event
 from service.events import service
 from service.farm import Farm
-from service.problems import Invalid
-from service.schemas import EventView
+from service.problems import Gone, Invalid
+from service.schemas import EventView, utc_text
 
 KEEP_ALIVE_S = 15.0
 MAX_EVENT_ID = (1 << 63) - 1
@@ -39,6 +39,14 @@ EVENT_STREAM: dict[int | str, dict[str, Any]] = {
         },
     }
 }
+
+
+def refuse_taken_events(removed_at: float | None, what: str) -> None:
+    """Raises: Gone, if retention has taken the events of a job or run."""
+    if removed_at is not None:
+        day = utc_text(removed_at)
+        raise Gone("retention.removed", f"the events of this {what} were removed by retention on {day}",
+                   hint=f"what the {what}'s row and report say stays; a pinned run keeps its events")  # fmt: skip
 
 
 async def respond(

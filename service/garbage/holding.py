@@ -53,6 +53,8 @@ def new_references(session: Session) -> set[str]:
     """Digests that the session's new and changed rows are about to refer to."""
     found: set[str] = set()
     for row in session.new:
+        if getattr(row, REMOVED, None) is not None:
+            continue
         found |= {value for name in _attributes().get(type(row), ()) if (value := getattr(row, name))}
     for row in session.dirty:
         names = _attributes().get(type(row), ())
@@ -88,7 +90,9 @@ class Holder:
         kind = sqlite if connection.dialect.name == "sqlite" else postgresql
         for digest in sorted(wanted):  # in one order: two transactions do not wait for each other
             new = kind.insert(FileUse.__table__).values(digest=digest, used_at=time.time())
-            used = new.on_conflict_do_update(index_elements=["digest"], set_={"used_at": new.excluded.used_at})
+            used = new.on_conflict_do_update(
+                index_elements=["digest"], set_={"used_at": new.excluded.used_at, "released_at": None}
+            )
             removed_at = connection.scalar(used.returning(FileUse.removed_at))
             if removed_at is None:
                 continue

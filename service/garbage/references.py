@@ -2,7 +2,8 @@
 
 A new column is a reference by itself. One that points to another table's row needs not be looked at: that row is the
 reference, and it cannot go before. Rows whose `files_removed_at` is set (by retention) refer to nothing any more. A
-model's listing refers to the files that it names.
+model's listing refers to the files that it names. Of a file that retention has released, what is only a record of it
+(`RECORDS`) is no reference either.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache
 from sqlalchemy import Column, String, Table, select
 from sqlalchemy.orm import Session
 
-from service.database.models import Base, ListedFile
+from service.database.models import Base, FileUse, ListedFile
 from service.database.models.base import Digest
 
 NO_REFERENCES = {
@@ -30,6 +31,11 @@ NO_REFERENCES = {
     "listed_files.digest": "counts as long as something refers to the listing",
 }
 REMOVED = "files_removed_at"
+RECORDS = frozenset({
+    "bundles.digest", "bundles.model_digest", "datasets.digest", "runs.weights_digest", "runs.trained_weights_digest",
+    "attempts.weights_digest",
+})  # fmt: skip
+"""Whoever holds the files that these name has rows for it (`holdings`); these rows stay when the last holding goes."""
 
 
 def holds_digest(column: Column[object]) -> bool:
@@ -61,11 +67,19 @@ def referred(session: Session, digests: Iterable[str]) -> set[str]:
 
 def _named(session: Session, digests: set[str]) -> set[str]:
     found: set[str] = set()
+    unreleased = digests - released(session, digests)
     for column in referring_columns():
         table = column.table
         assert isinstance(table, Table)
-        query = select(column).where(column.in_(digests)).distinct()
+        asked = unreleased if str(column) in RECORDS else digests
+        query = select(column).where(column.in_(asked)).distinct()
         if REMOVED in table.columns:
             query = query.where(table.columns[REMOVED].is_(None))
         found |= {str(digest) for digest in session.scalars(query)}
     return found
+
+
+def released(session: Session, digests: Iterable[str]) -> set[str]:
+    """Those of the digests that retention took from the last that held them, and nobody has named since."""
+    query = select(FileUse.digest).where(FileUse.digest.in_(set(digests)), FileUse.released_at.is_not(None))
+    return set(session.scalars(query))

@@ -28,6 +28,7 @@ from service.database.models import (
     Bundle,
     Dataset,
     Device,
+    Holding,
     Job,
     Outbox,
     Run,
@@ -196,7 +197,14 @@ def _stored(session: Session) -> list[Metric]:
         "weights": select(func.sum(Run.trained_weights_bytes)),
     }
     rows = [([kind], float(session.scalar(query) or 0)) for kind, query in sums.items()]
-    return [gauge("storage_bytes", "Bytes of what rows name (equal files count each time)", ["kind"], rows)]
+    taken = select(Holding.kind, func.count(), func.sum(Holding.size_bytes)).group_by(Holding.kind)
+    counts = session.execute(taken.where(Holding.files_removed_at.is_not(None))).all()
+    return [
+        gauge("storage_bytes", "Bytes of what rows name (equal files count each time)", ["kind"], rows),
+        gauge("retention_files", "Files that retention has taken from who held them", ["kind"],
+              [([kind], count) for kind, count, _ in counts]),
+        gauge("retention_bytes", "Their bytes", ["kind"], [([kind], float(size)) for kind, _, size in counts]),
+    ]  # fmt: skip
 
 
 def _room(farm: Farm) -> Metric:

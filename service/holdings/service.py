@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from service.database.insert import insert_if_new
 from service.database.models import Holding
-from service.database.scope import organisation_of
+from service.database.scope import EVERYONES, organisation_of
 from service.garbage.holding import hold_files
 from service.identifiers import clean_text, new_id
+from service.problems import Gone
 from service.quotas import limits as quotas
+from service.schemas import utc_text
 from service.settings import Settings
 
 Kind = Literal["bundle", "dataset", "model", "data", "weights"]
@@ -32,7 +35,8 @@ def hold(
     name: str = "",
     plan_name: str = "",
 ) -> None:
-    """Note that the organisation (the session's, if none is given) has the file. Again changes nothing."""
+    """Note that the organisation (the session's, if none is given) has the file, perhaps again after retention took
+    it."""
     fields: dict[str, Any] = {
         "organisation_id": organisation_id or organisation_of(session),
         "kind": kind,
@@ -44,6 +48,10 @@ def hold(
     }
     hold_files(session, [digest])
     insert_if_new(session, Holding, fields)
+    taken = (Holding.organisation_id == fields["organisation_id"], Holding.kind == kind, Holding.digest == digest,
+             Holding.files_removed_at.is_not(None))  # fmt: skip
+    session.execute(update(Holding).where(*taken).values(files_removed_at=None, created_at=time.time()),
+                    execution_options=dict(EVERYONES))  # fmt: skip
 
 
 def hold_within(
@@ -60,7 +68,8 @@ def find(
 ) -> Holding | None:
     """What the organisation (the session's, if none is given) holds under the digest, as one of the kinds."""
     whose = organisation_id or organisation_of(session)
-    query = select(Holding).where(Holding.organisation_id == whose, Holding.kind.in_(kinds), Holding.digest == digest)
+    query = select(Holding).where(Holding.organisation_id == whose, Holding.kind.in_(kinds), Holding.digest == digest,
+                                  Holding.files_removed_at.is_(None))  # fmt: skip
     return session.scalars(query.limit(1)).first()
 
 
@@ -69,3 +78,36 @@ def of_digests(session: Session, kind: Kind, digests: Iterable[str]) -> dict[str
     mine = Holding.organisation_id == organisation_of(session)
     query = select(Holding).where(mine, Holding.kind == kind, Holding.digest.in_(set(digests)))
     return {found.digest: found for found in session.scalars(query)}
+
+
+WORDS: Mapping[Kind, str] = {"bundle": "the bundle", "dataset": "the data set", "model": "the model",
+                             "data": "the model's data file", "weights": "the trained weights"}  # fmt: skip
+AGAIN: Mapping[Kind, str] = {"bundle": "compile the model again", "dataset": "send it again with POST /datasets",
+                             "model": "send it again", "data": "send it again", "weights": "train again"}  # fmt: skip
+
+
+def refuse_taken(session: Session, kind: Kind, digest: str, *, where: str = "") -> None:
+    """That retention has not taken the session's file. Raises: Gone."""
+    query = select(Holding.files_removed_at).where(*_is_own(session, kind, digest))
+    removed_at = session.scalar(query)
+    if removed_at is not None:
+        raise taken(kind, digest, removed_at, where=where)
+
+
+def use(session: Session, kind: Kind, digest: str, *, where: str = "") -> Holding | None:
+    """The session's holding, if there is one; retention does not take it before this transaction ends. Raises: Gone."""
+    query = select(Holding).where(*_is_own(session, kind, digest)).with_for_update(read=True)
+    held = session.scalar(query, execution_options={"populate_existing": True})
+    if held is not None and held.files_removed_at is not None:
+        raise taken(kind, digest, held.files_removed_at, where=where)
+    return held
+
+
+def _is_own(session: Session, kind: Kind, digest: str) -> tuple[ColumnElement[bool], ...]:
+    return Holding.organisation_id == organisation_of(session), Holding.kind == kind, Holding.digest == digest
+
+
+def taken(kind: Kind, digest: str, removed_at: float, *, where: str = "") -> Gone:
+    """What is said of a file that retention has taken."""
+    return Gone("retention.removed", f"{WORDS[kind]} {digest} was removed by retention on {utc_text(removed_at)}",
+                where=where, hint=f"{AGAIN[kind]}; what is pinned stays")  # fmt: skip

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.access import FarmDep, PrincipalDep
 from service.bundles.warnings import warnings_of
 from service.database.models import OPEN_JOB_STATES, Job
-from service.events.stream import EVENT_STREAM, After, LastEventId, respond
+from service.events.stream import EVENT_STREAM, After, LastEventId, refuse_taken_events, respond
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.jobs import service
 from service.jobs.filter import JobFilter
@@ -122,6 +122,8 @@ async def job_events(
     """States and progress of a job as they come, from the first one; the stream ends with the job."""
 
     def is_over(session: Session) -> bool:
-        return service.find(session, job_id).state not in OPEN_JOB_STATES
+        job = service.find(session, job_id)
+        refuse_taken_events(job.events_removed_at, "job")
+        return job.state not in OPEN_JOB_STATES
 
     return await respond(request, farm, job_id, is_over, last_event_id=last_event_id, after=after)

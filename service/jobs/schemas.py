@@ -72,6 +72,8 @@ class JobView(View):
     created_at: Timestamp
     started_at: Timestamp | None
     finished_at: Timestamp | None
+    events_removed_at: Timestamp | None
+    """When retention took its events."""
     links: JobLinks
 
 

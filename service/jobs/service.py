@@ -19,6 +19,7 @@ from service.database.models import HOME, OPEN_JOB_STATES, Job
 from service.database.paging import newest_first
 from service.database.scope import organisation_of
 from service.events import service as events
+from service.holdings import service as holdings
 from service.identifiers import digest_of
 from service.jobs.filter import JobFilter
 from service.jobs.request import CompileRequest, compiler_version
@@ -51,6 +52,7 @@ def submit_tuning(session: Session, bundle_digest: str, *, api_key_id: str, sett
     if is_tuning(held.bundle.manifest):
         raise Invalid("bundle.kind", "this bundle already measures schedules", where="bundle",
                       hint="run it in mode tune, or name the training bundle that it was made of")  # fmt: skip
+    holdings.use(session, "bundle", bundle_digest, where="bundle")
     return _submit(session, _tuning_job(session, held, api_key_id, settings), settings)
 
 
@@ -129,6 +131,7 @@ def _tuning_job(session: Session, held: Held, api_key_id: str, settings: Setting
         spec_digest=bundle.spec_digest,
         spec_json=origin.spec_json if origin else "",
         source_digest=bundle.digest,
+        files_removed_at=origin.files_removed_at if origin else None,
         target=bundle.target,
         compiler_version=version,
         queue_deadline_at=time.time() + settings.queue_s,

@@ -34,13 +34,15 @@ def list_organisations(farm: WholeFarmDep, _: PrincipalDep) -> list[Organisation
 def change_organisation(
     organisation_id: str, body: OrganisationChange, farm: WholeFarmDep, _: PrincipalDep
 ) -> OrganisationDetail:
-    """Change a tenant's name and limits."""
+    """Change a tenant's name, its limits, and how long what it has stays."""
     with farm.database.transaction() as session:
         organisation = service.find(session, organisation_id)
         if body.name is not None:
             service.rename(session, organisation, body.name)
         if body.quotas is not None:
             service.set_quotas(organisation, body.quotas)
+        if body.retention is not None:
+            service.set_retention(organisation, body.retention)
         return _detail(session, farm, organisation)
 
 
@@ -72,5 +74,6 @@ def show_organisation(farm: FarmDep, principal: PrincipalDep) -> OrganisationDet
 def _detail(session: Session, farm: Farm, organisation: Organisation) -> OrganisationDetail:
     plain = OrganisationView.model_validate(organisation)
     return OrganisationDetail(
-        **plain.model_dump(mode="python"), quotas=service.quotas_shown(session, farm.settings, organisation)
-    )
+        **plain.model_dump(mode="python"), quotas=service.quotas_shown(session, farm.settings, organisation),
+        retention=service.retention_shown(farm.settings, organisation),
+    )  # fmt: skip

@@ -7,9 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from service.quotas.limits import QuotaName
+from service.retention.rules import RuleName
 from service.schemas import RequestBody, Timestamp, View
 
 Amount = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
+
+Days = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
 
 class OrganisationCreate(RequestBody):
@@ -25,6 +28,18 @@ class OrganisationChange(RequestBody):
     quotas: dict[QuotaName, Amount | Literal["default", "unlimited"]] | None = Field(
         default=None, description="Limits to set; the others stay. `default`: the farm's for all"
     )
+    retention: dict[RuleName, Days | Literal["default", "forever"]] | None = Field(
+        default=None, description="Days that things stay; other rules stay. `default`: the farm's for all"
+    )
+
+
+class RetentionView(View):
+    """How long something stays with an organisation."""
+
+    name: RuleName
+    words: str
+    days: float | None
+    """Null: for ever."""
 
 
 class QuotaView(View):
@@ -48,6 +63,7 @@ class OrganisationView(View):
 
 
 class OrganisationDetail(OrganisationView):
-    """A tenant with its limits and what it uses."""
+    """A tenant with its limits, what it uses, and how long things stay."""
 
     quotas: list[QuotaView]
+    retention: list[RetentionView]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.database.models import HOME, Organisation
 from service.identifiers import clean_text
-from service.organisations.schemas import QuotaView
+from service.organisations.schemas import QuotaView, RetentionView
 from service.problems import Conflict, NotFound
 from service.quotas.limits import QUOTAS, UNCOUNTED, QuotaName, limit_of
+from service.retention.rules import WORDS, RuleName, days_of
 from service.settings import Settings
 
 
@@ -54,13 +56,17 @@ def rename(session: Session, organisation: Organisation, name: str) -> None:
 
 def set_quotas(organisation: Organisation, changes: Mapping[QuotaName, float | str]) -> None:
     """Set limits of its own: a number, `unlimited`, or `default` (the farm's for all)."""
-    own = dict(organisation.quotas)
-    for name, limit in changes.items():
-        if limit == "default":
-            own.pop(name, None)
-        else:
-            own[name] = None if limit == "unlimited" else limit
-    organisation.quotas = own
+    organisation.quotas = _changed(organisation.quotas, changes, "unlimited")
+
+
+def set_retention(organisation: Organisation, changes: Mapping[RuleName, float | str]) -> None:
+    """Set rules of its own: days, `forever`, or `default` (the farm's for all)."""
+    organisation.retention = _changed(organisation.retention, changes, "forever")
+
+
+def _changed(own: Mapping[str, Any], changes: Mapping[Any, float | str], none: str) -> dict[str, Any]:
+    stay = {name: value for name, value in own.items() if changes.get(name) != "default"}
+    return stay | {name: None if value == none else value for name, value in changes.items() if value != "default"}
 
 
 def quotas_shown(session: Session, settings: Settings, organisation: Organisation) -> list[QuotaView]:
@@ -70,6 +76,12 @@ def quotas_shown(session: Session, settings: Settings, organisation: Organisatio
                   use=None if quota.name in UNCOUNTED else quota.count(session, organisation.id))
         for quota in QUOTAS
     ]  # fmt: skip
+
+
+def retention_shown(settings: Settings, organisation: Organisation) -> list[RetentionView]:
+    """How long what it has stays."""
+    return [RetentionView(name=name, words=words, days=days_of(settings, organisation.retention, name))
+            for name, words in WORDS.items()]  # fmt: skip
 
 
 def close(session: Session, organisation_id: str) -> Organisation:

@@ -74,7 +74,9 @@ def running_attempts(session: Session, organisation_id: str) -> float:
 
 
 def _storage_bytes(session: Session, organisation_id: str) -> float:
-    query = select(func.sum(Holding.size_bytes)).where(Holding.organisation_id == organisation_id)
+    query = select(func.sum(Holding.size_bytes)).where(
+        Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None)
+    )
     return float(session.scalar(query, execution_options=dict(EVERYONES)) or 0)
 
 

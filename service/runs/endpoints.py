@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.access import FarmDep, PrincipalDep
 from service.bundles import service as bundles
 from service.database.models import OPEN_RUN_STATES, Holding, Run
-from service.events.stream import EVENT_STREAM, After, LastEventId, respond
+from service.events.stream import EVENT_STREAM, After, LastEventId, refuse_taken_events, respond
 from service.files import BINARY, file_response
 from service.holdings import service as holdings
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
@@ -108,7 +108,9 @@ async def run_events(
     """States, phases, steps and losses of a run as they come, from the first one; the stream ends with the run."""
 
     def is_over(session: Session) -> bool:
-        return service.find(session, run_id).state not in OPEN_RUN_STATES
+        run = service.find(session, run_id)
+        refuse_taken_events(run.events_removed_at, "run")
+        return run.state not in OPEN_RUN_STATES
 
     return await respond(request, farm, run_id, is_over, last_event_id=last_event_id, after=after)
 
@@ -125,6 +127,8 @@ def download_weights(run_id: str, request: Request, farm: FarmDep, _: PrincipalD
     """The trained weights (safetensors)."""
     with farm.database.read() as session:
         run = service.find(session, run_id)
-    if run.trained_weights_digest is None:
-        raise NotFound("run.no-weights", "this run has left no weights", hint="a run of mode train does, at its end")
+        if run.trained_weights_digest is None:
+            raise NotFound("run.no-weights", "this run has left no weights",
+                           hint="a run of mode train does, at its end")  # fmt: skip
+        holdings.refuse_taken(session, "weights", run.trained_weights_digest)
     return file_response(request, farm, run.trained_weights_digest, filename=f"{run_id}.safetensors")

@@ -140,6 +140,10 @@ class RunView(SettingsView):
     created_at: Timestamp
     started_at: Timestamp | None
     finished_at: Timestamp | None
+    pinned_at: Timestamp | None
+    """Retention leaves its files and events alone."""
+    events_removed_at: Timestamp | None
+    """When retention took its events."""
     links: RunLinks
 
 

@@ -20,6 +20,8 @@ from service.database.scope import EVERYONES
 from service.datasets import service as datasets
 from service.devices import service as devices
 from service.events import service as events
+from service.garbage.holding import hold_files
+from service.holdings import service as holdings
 from service.lanes.key import enter
 from service.problems import Conflict, Invalid, NotFound, TooMany
 from service.quotas import limits as quotas
@@ -46,6 +48,7 @@ def create(
     placement.check_class(session, body)
     wants = placement.wants_of(session, body)
     _check_data(session, body, bundle)
+    _check_files_stay(session, body)
     _check_weights(session, body, bundle, storage)
     _check_threads(settings, bundle)
     _check_quota(session, api_key_id, limits)
@@ -157,6 +160,18 @@ def _norms(forms: set[tuple[str, str]], bundle: Built) -> set[str]:
     """What the specs of a bundle's model say of `batch_norm`."""
     specs = [json.loads(spec) for model, spec in forms if spec and model == bundle.model_digest]
     return {str(spec.get("batch_norm", "fold")) for spec in specs}
+
+
+def _check_files_stay(session: Session, body: RunCreate) -> None:
+    """As of the bundle. Raises: Gone, for what retention has taken; it takes none before this run is queued."""
+    if body.weights is not None:
+        holdings.refuse_taken(session, "weights", body.weights, where="weights")
+        hold_files(session, [body.weights])
+        holdings.refuse_taken(session, "weights", body.weights, where="weights")
+    sent = None if body.own_data else body.dataset
+    for where, digest in (("dataset", sent), ("validation_dataset", body.validation_dataset)):
+        if digest is not None:
+            holdings.use(session, "dataset", digest, where=where)
 
 
 def _check_threads(settings: RunSettings, bundle: Built) -> None:

@@ -95,7 +95,7 @@ def _check_room(session: Session, farm: Farm, size_bytes: int) -> None:
     promised = select(missing).where(Upload.finished_at.is_(None))
     promised_bytes = session.scalar(promised, execution_options=EVERYONES) or 0
     if free_bytes - int(promised_bytes) - size_bytes < farm.settings.disk_reserve_bytes:
-        raise Full()
+        raise Full("storage")
 
 
 def find(session: Session, upload_id: str) -> Upload:

@@ -15,12 +15,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.database.models import Job, Run, Webhook, WebhookDelivery
+from service.database.models import Holding, Job, Run, Webhook, WebhookDelivery
 from service.farm import Farm
-from service.holdings import service as holdings
 from service.jobs.schemas import job_view
 from service.runs.schemas import run_view
 from service.schemas import utc_text
@@ -36,7 +35,6 @@ SENDERS = 4
 BATCH = 40
 LOOK_S = 1.0
 MOST_REST_S = 300.0
-FORGET_AFTER_S = 30 * 86400.0
 GONE = 410
 """What an address answers that wants no more."""
 
@@ -91,7 +89,7 @@ def _body(session: Session, delivery: WebhookDelivery) -> bytes | None:
         return _encoded(delivery.event, at, told)
     run, job = session.get(Run, delivery.subject), session.get(Job, delivery.subject)
     if run is not None:
-        held = holdings.find(session, ["bundle"], run.bundle_digest, organisation_id=run.organisation_id)
+        held = session.get(Holding, (run.organisation_id, "bundle", run.bundle_digest))
         if held is None:
             return None
         told = run_view(run, held).model_dump(mode="json")
@@ -140,16 +138,6 @@ def deliver(farm: Farm, delivery_id: str) -> WebhookDelivery | None:
     outcome = send(parcel.url, parcel.secret, parcel.id, parcel.body, allowed)
     with farm.database.transaction() as session:
         return record(session, parcel, outcome)
-
-
-def forget_deliveries(farm: Farm) -> None:
-    """Delete the log of deliveries that have been over for a month."""
-    before = time.time() - FORGET_AFTER_S
-    with farm.database.read() as session:
-        old = list(session.scalars(select(WebhookDelivery.id).where(WebhookDelivery.finished_at < before).limit(500)))
-    if old:
-        with farm.database.transaction() as session:
-            session.execute(delete(WebhookDelivery).where(WebhookDelivery.id.in_(old)))
 
 
 class Courier:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from device_agents.attempt import FULL_BYTES, _judged
-from device_agents.wire import Outcome
+from device_agents.errors import AttemptError
+from device_agents.farm.client import _save
+from device_agents.farm.retry import is_worth_retrying
+from device_agents.wire import Blob, Outcome
+from tests.small_disk import small_disk
 
 GIB = 1 << 30
 FAILED = Outcome("failed", "limits", "limits.disk", "weights: cannot write: No space left on device")
@@ -33,3 +42,19 @@ def test_other_ends_stay(outcome: Outcome) -> None:
 
 def test_with_room_nothing_changes() -> None:
     assert _judged(FAILED, free_bytes=FULL_BYTES, free_after_bytes=FULL_BYTES, total_bytes=GIB) == FAILED
+
+
+def test_a_download_without_room_is_the_boards_and_is_not_tried_again(tmp_path: Path) -> None:
+    data = b"bundle" * 100_000
+    blob = Blob(f"sha256:{hashlib.sha256(data).hexdigest()}", len(data))
+    with small_disk(tmp_path / "small", 1 << 20) as disk:
+        answer: Any = io.BytesIO(data)  # a connection's answer is read like a file
+        with disk.full(), pytest.raises(AttemptError) as caught:
+            _save(answer, blob, disk.folder / "bundle.pfb", lambda: None)
+        answer.seek(0)
+        _save(answer, blob, disk.folder / "bundle.pfb", lambda: None)
+        assert (disk.folder / "bundle.pfb").read_bytes() == data
+    assert (caught.value.cause, caught.value.code) == ("device", "device.disk")
+    assert "bundle.pfb could not be written: No space left" in caught.value.message or "too large" in str(caught.value)
+    assert caught.value.hint
+    assert not is_worth_retrying(caught.value)

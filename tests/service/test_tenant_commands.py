@@ -46,6 +46,9 @@ def test_an_organisation_from_the_command_line(command: Command) -> None:
     limited = command("org", "limit", organisation, "open_runs=5", "keys=unlimited")
     assert re.search(r"open_runs +5", limited), limited
     assert "no quota" in command("org", "limit", organisation, "open_runs=many")
+    kept = command("org", "keep", organisation, "weights=30", "deliveries=forever")
+    assert re.search(r"weights +30(\.0)? ", kept)
+    assert "no rule" in command("org", "keep", organisation, "weights=long")
     assert "acme" in command("org", "list")
     assert "acme" in command("org", "show", key=key)
     user = command("user", "add", "Ada", key=key).split()[-1]

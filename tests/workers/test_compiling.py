@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -23,7 +24,8 @@ from service.holdings import service as holdings
 from service.jobs import claims
 from service.settings import Settings
 from tests.service.farms import TestFarm, open_test_farm
-from workers.compiling import Compile
+from workers.compile_child import Order, _failure
+from workers.compiling import Compile, failure_of
 from workers.ownership import own_folder, root_of
 
 FAKE = "tests.workers.fake_compiler:compile_training"
@@ -290,3 +292,16 @@ def test_a_listing_of_what_is_not_there_says_so(farm: TestFarm) -> None:
     listing = Listing("sha256:" + "a" * 64, {"net.data": "sha256:" + "b" * 64})
     answer = farm.compile(listing.to_bytes())
     assert (answer.status_code, answer.json()["code"]) == (404, "model.external-missing"), answer.text
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "code"),
+    [(errno.ENOSPC, "infra", "infra.disk-full"), (errno.EDQUOT, "infra", "infra.disk-full"),
+     (errno.EFBIG, "limits", "limits.compile-file"), (errno.ENOENT, "compiler", "compiler.internal")],
+)  # fmt: skip
+def test_a_child_that_cannot_write_says_whose_matter_it_is(number: int, cause: str, code: str) -> None:
+    order = Order("", "{}", "{}", "t", "", memory_bytes=1, cpu_s=1, file_bytes=1 << 20)
+    said = {"event": "failed", **_failure(OSError(number, "no"), order)}
+    failure = failure_of(said, 1, Settings(), in_time=True)
+    assert (failure.cause, failure.code) == (cause, code)
+    assert failure.retry == (code == "infra.disk-full")

@@ -324,9 +324,18 @@ def _downloads(found: RunFacts) -> tuple[Fact, ...]:
         if found.report.training and found.report.training.validations:
             files.append(Fact("Validations", "CSV", f"{here}/validations.csv"))
     if found.trained_weights_digest:
-        files.append(Fact("Trained weights", fmt.size(found.trained_weights_bytes), addresses.weights(found.id)))
-    files.append(Fact("Bundle", fmt.size(found.bundle_bytes), addresses.bundle(found.bundle_digest)))
+        files.append(_file("Trained weights", found.trained_weights_bytes, addresses.weights(found.id),
+                           found.weights_removed_at))  # fmt: skip
+    files.append(_file("Bundle", found.bundle_bytes, addresses.bundle(found.bundle_digest), found.bundle_removed_at))
+    if found.events_removed_at is not None:
+        files.append(_file("Events", None, "", found.events_removed_at))
     return tuple(files)
+
+
+def _file(label: str, size_bytes: int | None, href: str, removed_at: float | None) -> Fact:
+    if removed_at is not None:
+        return Fact(label, f"removed by retention on {fmt.clock(removed_at)}")
+    return Fact(label, fmt.size(size_bytes), href)
 
 
 def _between(start: float | None, end: float | None) -> float | None:

@@ -79,4 +79,8 @@ class Job(Base):
     created_at: Mapped[float] = mapped_column(default=time.time)
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None] = mapped_column(index=True)
+    files_removed_at: Mapped[float | None]
+    """When retention took its model; the row refers to it no more."""
+    events_removed_at: Mapped[float | None]
+    """When retention took its events."""
     version: Mapped[int] = mapped_column(default=1, onupdate=text("version + 1"))

@@ -96,8 +96,8 @@ class Run(Base):
     """The request for many devices that it is a part of."""
     settings: Mapped[RunSettings] = mapped_column(RunSettingsColumn)
     """What its user set; lists filter by the mode in it."""
-    dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"))
-    validation_dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"))
+    dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"), index=True)
+    validation_dataset_digest: Mapped[str | None] = mapped_column(Digest, ForeignKey("datasets.digest"), index=True)
     """What training is validated on; null: a share of the data set, or nothing."""
     weights_digest: Mapped[str | None] = mapped_column(Digest, index=True)
     """Starting weights; null: the bundle's."""
@@ -123,6 +123,10 @@ class Run(Base):
     created_at: Mapped[float] = mapped_column(default=time.time)
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None]
+    pinned_at: Mapped[float | None]
+    """Retention leaves its events, and all files that it used and made, alone from then on."""
+    events_removed_at: Mapped[float | None]
+    """When retention took its events."""
     version: Mapped[int] = mapped_column(default=1, onupdate=text("version + 1"))
 
     trained_weights_digest: Mapped[str | None] = mapped_column(Digest, index=True)

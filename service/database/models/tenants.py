@@ -24,6 +24,8 @@ class Organisation(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("org"))
     name: Mapped[str] = mapped_column(String(200), unique=True)
     quotas: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    retention: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    """Days by rule (`service/retention/`), null for ever; what is absent is the farm's default."""
     runs_served_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """When a device last began a run of it: who has waited longest is served first."""
     created_at: Mapped[float] = mapped_column(default=time.time)
@@ -68,6 +70,10 @@ class Holding(Base):
     plan_name: Mapped[str] = mapped_column(default="", server_default="")
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[float] = mapped_column(default=time.time)
+    pinned_at: Mapped[float | None]
+    """Retention leaves it alone from then on."""
+    files_removed_at: Mapped[float | None]
+    """When retention took the file; the row stays for its name. Null: it is held."""
 
 
 class AuditEntry(Base):

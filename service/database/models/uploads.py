@@ -53,6 +53,9 @@ class FileUse(Base):
 
     digest: Mapped[str] = mapped_column(Digest, primary_key=True)
     used_at: Mapped[float]
+    released_at: Mapped[float | None]
+    """When retention took it from the last that held it: what is only a record of it keeps it no more. Any new
+    reference makes this null again."""
     removed_at: Mapped[float | None]
 
 

@@ -1,0 +1,56 @@
+"""Passes that each sweeper carries along: one now and then, a little of it in each sweep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+FIRST_S = 60.0
+"""After its process has started, at most."""
+SLICE_S = 0.2
+"""Of a sweep: its other steps are waited for."""
+
+
+class Pass(Protocol):
+    """Work in steps that take little time each; it may be left at any point, and another be begun."""
+
+    def steps(self) -> Iterator[None]:
+        """The pass."""
+        ...
+
+    def say(self) -> None:
+        """Log what it did."""
+        ...
+
+
+class NowAndThen:
+    """One process's passes of one kind. Any number of processes may work on a farm at once."""
+
+    def __init__(self, begin: Callable[[], Pass], *, every_s: float) -> None:
+        self._begin, self._every_s = begin, every_s
+        self._next_at = time.monotonic() + min(every_s, FIRST_S)
+        self._pass: Pass | None = None
+        self._steps: Iterator[None] = iter(())
+
+    def advance(self) -> None:
+        """Do a slice of the pass that is under way, or begin one when it is time. A pass that fails is given up."""
+        if self._pass is None:
+            if self._every_s <= 0 or time.monotonic() < self._next_at:
+                return
+            self._pass = self._begin()
+            self._steps = self._pass.steps()
+        until = time.monotonic() + SLICE_S
+        try:
+            for _ in self._steps:
+                if time.monotonic() >= until:
+                    return
+        except Exception:
+            self._end()
+            raise
+        self._pass.say()
+        self._end()
+
+    def _end(self) -> None:
+        self._pass, self._steps = None, iter(())
+        self._next_at = time.monotonic() + self._every_s

@@ -1,0 +1,1 @@
+"""How long things stay, and what takes them when their time is over."""
