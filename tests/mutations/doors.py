@@ -1,4 +1,4 @@
-"""Who opens what is signed: a board's gate, updates and download, the farm's door for reports, the verifier, a root's list.
+"""Who opens what is signed: a board (work, updates, downloads), the farm for reports, the verifier, a root's list.
 
 A door says how it answers to bytes: `accepted`, or the code or first words of its refusal.
 """
