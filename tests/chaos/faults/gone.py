@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
+from dataclasses import replace
 
 from tests.chaos.faults.fault import Wound
 from tests.chaos.field import Field
@@ -22,6 +24,8 @@ def vanish(field: Field, victim: Victim) -> Wound | None:
         return None
     send(victim.pids, signal.SIGKILL)
     ended_at, before = time.monotonic(), work_of(field, victim.work[0])
+    if before is not None:
+        before = replace(before, done=math.inf)  # what the dead board had sent is no recovery, another attempt is
 
     def has_recovered() -> bool:
         if before is not None and goes_on(field, before):
