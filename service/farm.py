@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from service.database.engine import Database
+from service.database.scope import FarmSession
 from service.devices.sightings import Sightings
 from service.garbage.collecting import Collection
 from service.garbage.holding import Holder
 from service.keys.uses import KeyUses
+from service.lanes.calls import watch_subjects
 from service.lanes.dispatch import Dispatcher
 from service.lanes.relay import Relay
 from service.now_and_then import NowAndThen
@@ -21,6 +23,8 @@ from service.settings import Settings
 from service.signing import Signer
 from service.signing_keys import open_signer
 from service.storage import Storage, open_storage
+
+watch_subjects(FarmSession)
 
 
 @dataclass(frozen=True)

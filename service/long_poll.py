@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Annotated
@@ -21,19 +20,25 @@ Look = Callable[[Session], tuple[str, BaseModel]]
 """Reads a row: its ETag's text and its view. Raises a problem if there is none."""
 
 
-async def watch(request: Request, farm: Farm, look: Look, *, wait_s: float) -> Response:
-    """200 with the view, or 304 when `If-None-Match` still holds after `wait_s`."""
+def pause_s(farm: Farm, subject: str) -> float:
+    """How long a change may go unheard: only API processes call, and jobs are changed by workers too."""
+    return farm.settings.look_s if subject.startswith("run_") else farm.settings.poll_s
+
+
+async def watch(request: Request, farm: Farm, subject: str, look: Look, *, wait_s: float) -> Response:
+    """200 with the view, or 304 when `If-None-Match` still holds after `wait_s`. `subject`: the job or run."""
     known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     give_up_at = time.monotonic() + wait_s
-    while True:
-        tag, view = await run_in_threadpool(_look, farm, look)
-        etag = f'"{tag}"'
-        headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-        if etag not in known:
-            return JSONResponse(view.model_dump(mode="json"), headers=headers)
-        if time.monotonic() >= give_up_at or await request.is_disconnected():
-            return Response(status_code=304, headers=headers)
-        await asyncio.sleep(farm.settings.poll_s)
+    with farm.dispatcher.watchers.held(subject) as bell:
+        while True:
+            tag, view = await run_in_threadpool(_look, farm, look)
+            etag = f'"{tag}"'
+            headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+            if etag not in known:
+                return JSONResponse(view.model_dump(mode="json"), headers=headers)
+            if time.monotonic() >= give_up_at or await request.is_disconnected():
+                return Response(status_code=304, headers=headers)
+            await bell.wait(min(pause_s(farm, subject), give_up_at - time.monotonic()))
 
 
 def _look(farm: Farm, look: Look) -> tuple[str, BaseModel]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -17,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from service.database.models import Event
 from service.events import service
 from service.farm import Farm
+from service.long_poll import pause_s
 from service.problems import Gone, Invalid
 from service.schemas import EventView, utc_text
 
@@ -92,17 +92,19 @@ async def _stream(
 ) -> AsyncIterator[str]:  # fmt: skip
     """`over` and `events`: what the first look found."""
     yield "retry: 2000\n\n"
-    spoke_at = time.monotonic()
-    while not await request.is_disconnected():
-        if events:
-            spoke_at = time.monotonic()
-            yield "".join(_message(number, event) for number, event in events)
-        elif over:
-            yield "event: end\ndata: {}\n\n"
-            return
-        elif time.monotonic() - spoke_at > KEEP_ALIVE_S:
-            spoke_at = time.monotonic()
-            yield ": still here\n\n"
-        else:
-            await asyncio.sleep(farm.settings.poll_s)
-        over, events = await run_in_threadpool(_look, farm, reader, is_over)
+    spoke_at, has_waited = time.monotonic(), False
+    with farm.dispatcher.watchers.held(reader.subject) as bell:
+        while not await request.is_disconnected():
+            if events:
+                spoke_at = time.monotonic()
+                yield "".join(_message(number, event) for number, event in events)
+            elif over:
+                yield "event: end\ndata: {}\n\n"
+                return
+            elif time.monotonic() - spoke_at > KEEP_ALIVE_S:
+                spoke_at = time.monotonic()
+                yield ": still here\n\n"
+            elif has_waited:
+                await bell.wait(pause_s(farm, reader.subject))
+            has_waited = True  # what happened between the first look and the bell is looked for at once
+            over, events = await run_in_threadpool(_look, farm, reader, is_over)

@@ -95,7 +95,7 @@ async def show_job(job_id: str, request: Request, farm: FarmDep, _: PrincipalDep
         job = service.find(session, job_id)
         return f"{job.id}.{job.version}", _view(session, job)
 
-    return await watch(request, farm, look, wait_s=wait)
+    return await watch(request, farm, job_id, look, wait_s=wait)
 
 
 @router.get("/jobs/{job_id}/why")

@@ -1,4 +1,5 @@
-"""Calls: that there may be work for the devices of a lane, or that something has changed for one device.
+"""Calls: that there may be work for the devices of a lane, that something has changed for one device, or that a job or
+run has changed, for whoever watches it.
 
 A transaction notes them; they are heard after its commit (`dispatch.py`), and are no promise: whoever hears one looks.
 """
@@ -7,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from service.database.models import Run
+from service.database.models import Event, Job, Run
 
 _NOTED = "calls"
 
@@ -22,15 +24,18 @@ class Calls:
     """How many devices are to look at each lane."""
     devices: set[str] = field(default_factory=set)
     """Devices that are to look again at what they are, and then for work."""
+    subjects: set[str] = field(default_factory=set)
+    """Jobs and runs that have changed, or to which something has happened."""
 
     def __bool__(self) -> bool:
-        return bool(self.lanes or self.devices)
+        return bool(self.lanes or self.devices or self.subjects)
 
     def add(self, other: Calls) -> None:
         """Take the other's calls too."""
         for lane_id, count in other.lanes.items():
             self.lanes[lane_id] = self.lanes.get(lane_id, 0) + count
         self.devices |= other.devices
+        self.subjects |= other.subjects
 
 
 def noted(session: Session) -> Calls:
@@ -54,3 +59,14 @@ def call_for(session: Session, run: Run) -> None:
 def call_device(session: Session, device_id: str) -> None:
     """An operator or the farm has decided something about the device."""
     noted(session).devices.add(device_id)
+
+
+def watch_subjects(kind: type[Session]) -> None:
+    """Let sessions of this kind note which jobs and runs they change."""
+
+    @event.listens_for(kind, "before_flush")
+    def note_subjects(session: Session, _context: object, _instances: object) -> None:
+        changed = {row.id for row in session.dirty if isinstance(row, Run | Job)}
+        changed |= {row.subject for row in session.new if isinstance(row, Event)}
+        if changed:
+            noted(session).subjects |= changed

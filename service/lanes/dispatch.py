@@ -20,6 +20,7 @@ from service.lanes.calls import Calls, taken
 from service.lanes.key import LaneKey
 from service.lanes.relay import Relay
 from service.lanes.waiting import WaitingRoom
+from service.lanes.watching import Watchers
 
 LOG = logging.getLogger(__name__)
 MOST_LANES = 10_000
@@ -33,6 +34,7 @@ class Dispatcher:
 
     def __init__(self, database: Database, relay: Relay | None, *, look_s: float) -> None:
         self.room = WaitingRoom()
+        self.watchers = Watchers()
         self._database = database
         self._relay = relay
         self._look_s = look_s
@@ -63,7 +65,8 @@ class Dispatcher:
             self._relay.send(calls)
 
     def serve(self, calls: Calls, *, goes_on: bool = False) -> None:
-        """Call devices that wait here. `goes_on`: whoever takes a run of a lane calls the next."""
+        """Call who waits here. `goes_on`: whoever takes a run of a lane calls the next."""
+        self.watchers.call(calls.subjects)
         if not len(self.room):
             return
         for device_id in calls.devices:

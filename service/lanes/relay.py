@@ -22,6 +22,8 @@ CONNECT_WITHIN_S = 3.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
 QUIET_S = 10.0
 """A subscription that has been quiet for so long is asked whether it lives."""
+GATHER_S = 0.05
+"""After a message: what is called for meanwhile goes out in one."""
 MOST_BYTES = 1 << 20
 Hear = Callable[[Calls], None]
 
@@ -76,12 +78,14 @@ class Relay:
                 self._has_some.clear()
                 calls, self._outgoing = self._outgoing, Calls()
                 await client.publish(CHANNEL, self._written(calls))
+                await asyncio.sleep(GATHER_S)
 
     def _client(self) -> Redis:
         return Redis.from_url(self._url, socket_connect_timeout=CONNECT_WITHIN_S, socket_timeout=2 * QUIET_S)
 
     def _written(self, calls: Calls) -> str:
-        return json.dumps({"from": self._name, "lanes": calls.lanes, "devices": sorted(calls.devices)})
+        said = {"lanes": calls.lanes, "devices": sorted(calls.devices), "subjects": sorted(calls.subjects)}
+        return json.dumps({"from": self._name, **said})
 
     def _read(self, data: object) -> Calls | None:
         """None for our own, and for what no process of ours has said."""
@@ -89,9 +93,9 @@ class Relay:
             said = json.loads(data) if isinstance(data, bytes) and len(data) < MOST_BYTES else {}
             if said.get("from", self._name) == self._name:
                 return None
-            return Calls(
-                {str(lane): int(count) for lane, count in said["lanes"].items()}, set(map(str, said["devices"]))
-            )
+            lanes = {str(lane): int(count) for lane, count in said["lanes"].items()}
+            subjects = said.get("subjects", ())  # processes of an older release tell of none
+            return Calls(lanes, set(map(str, said["devices"])), set(map(str, subjects)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             LOG.warning("a call of another process could not be read: %s", error)
             return None

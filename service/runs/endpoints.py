@@ -81,7 +81,7 @@ async def show_run(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep
         run = service.find(session, run_id)
         return f"{run.id}.{run.version}", run_detail(run, _named(session, run), service.attempts_of(session, run_id))
 
-    return await watch(request, farm, look, wait_s=wait)
+    return await watch(request, farm, run_id, look, wait_s=wait)
 
 
 @router.get("/{run_id}/why")

@@ -146,6 +146,25 @@ def taken_after(held: Future[httpx.Response], act: Callable[[], object]) -> str:
     return taken(held.result())
 
 
+def test_a_request_that_watches_a_run_is_answered_by_the_commit_that_changes_it(calling_farm: TestFarm) -> None:
+    run = calling_farm.run(bundle=calling_farm.bundle())
+    path, watchers = f"/runs/{run['id']}", calling_farm.farm.dispatcher.watchers
+    tag = {"If-None-Match": calling_farm.http.get(path).headers["etag"]}
+    with ThreadPoolExecutor(2) as threads:
+        held = threads.submit(calling_farm.http.get, f"{path}?wait={LONG_S:.0f}", headers=tag)
+        stream = threads.submit(calling_farm.http.get, f"{path}/events")
+        for _ in range(400):
+            if len(watchers) == 2:
+                break
+            time.sleep(0.02)
+        assert len(watchers) == 2
+        calling_farm.http.post(f"{path}/cancel")
+        answer = held.result(timeout=LONG_S / 2)
+        assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+        assert "event: end" in stream.result(timeout=LONG_S / 2).text
+    assert len(watchers) == 0
+
+
 def test_a_queued_run_calls_a_device_that_waits(calling_farm: TestFarm) -> None:
     board, digest = calling_farm.board(), calling_farm.bundle()
     with asking(calling_farm, board) as (held,):
@@ -290,7 +309,9 @@ def test_what_was_queued_while_the_broker_was_away_is_found_when_it_is_back(farm
 
 def test_words_that_are_no_calls_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
     relay, other = Relay("redis://localhost"), Relay("redis://localhost")
-    calls = Calls({"lan_1": 2}, {"dev_1"})
+    calls = Calls({"lan_1": 2}, {"dev_1"}, {"run_1"})
+    older = b'{"from": "x", "lanes": {}, "devices": ["dev_1"]}'
+    assert relay._read(older) == Calls(devices={"dev_1"})
     assert other._read(relay._written(calls).encode()) == calls
     assert relay._read(relay._written(calls).encode()) is None
     for words in (b"", b"{", b"[]", b'{"from": "x"}', b'{"from": "x", "lanes": {"a": "b"}, "devices": []}', "text"):
