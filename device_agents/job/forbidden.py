@@ -27,6 +27,8 @@ RECEIVE = 0xC0502100
 NOTICE = "=QIIiIQ6Q"
 """`struct seccomp_notif`: id, process, flags; call, architecture, instruction, six arguments."""
 ROOM_BYTES = 256
+CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
+"""Linux's value on all our architectures; PyPy does not name it."""
 MACHINES = {audit: machine for machine, audit in AUDIT.items()}
 OTHER_MACHINES = {0x40000003: "32-bit x86", 0x40000028: "32-bit ARM"}
 NAMESPACES = {
@@ -74,7 +76,7 @@ class Listener:
 def received(way: socket.socket) -> tuple[bytes, Listener | None]:
     """What the launcher says next, and the listener if it comes with that; no bytes at the end."""
     size = array.array("i").itemsize
-    data, extras, _, _ = way.recvmsg(1 << 16, socket.CMSG_SPACE(size), socket.MSG_CMSG_CLOEXEC)
+    data, extras, _, _ = way.recvmsg(1 << 16, socket.CMSG_SPACE(size), CLOSE_ON_EXEC)
     for level, kind, content in extras:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             return data, Listener(*struct.unpack("i", content[:size]))

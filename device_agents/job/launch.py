@@ -327,7 +327,7 @@ def _facts(plan: dict, abi: int) -> dict:  # type: ignore[type-arg]
         "no_capabilities": not any(held.raw) and (not bounding or plan["uid"] is None),
         "no_new_privileges": libc.prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1,
         "own_processes": os.getpid() == 1,
-        "no_network": {name for _, name in socket.if_nameindex()} <= {"lo"},
+        "no_network": _interfaces() <= {b"lo"},
         "empty_root": not os.path.exists(plan["hidden"]) and not os.path.exists("/etc/passwd"),
         "read_only": not _works(lambda: os.close(os.open("x", os.O_CREAT | os.O_WRONLY))),
         "writes_out": _works(lambda: os.close(os.open("out/x", os.O_CREAT | os.O_WRONLY))),
@@ -336,6 +336,23 @@ def _facts(plan: dict, abi: int) -> dict:  # type: ignore[type-arg]
         "filter": _ends(plan["filter"], lambda: socket.socket(socket.AF_UNIX)) == signal.SIGSYS,
         "one_process": _ends(plan["filter"], os.fork) == signal.SIGSYS,
     }
+
+
+class _Interface(ctypes.Structure):
+    """`struct if_nameindex`."""
+
+    _fields_ = [("index", ctypes.c_uint), ("name", ctypes.c_char_p)]
+
+
+def _interfaces() -> "set[bytes]":
+    """Names of network interfaces. Not by Python's `socket`, of which PyPy has less."""
+    libc.if_nameindex.restype = ctypes.POINTER(_Interface)
+    names = set()
+    for one in libc.if_nameindex():
+        if not one.index:
+            break
+        names.add(one.name)
+    return names
 
 
 def _works(act) -> bool:  # type: ignore[no-untyped-def]

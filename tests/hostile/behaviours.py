@@ -148,9 +148,10 @@ _CALLS_OF_C = dict(re.findall(r'\{"([a-z0-9-]+)", (?:SYS_)?(\w+)', SOURCE.read_t
 CALLS = {
     "out-symbolic-link": "symlink", "out-hard-link": "link", "out-link-to-outside": "linkat", "out-fifo": "mknod",
     "out-device": "mknod", "out-socket": "mknod", "out-folder": "mkdir", "out-set-user-id": "(fchmodat|chmod)",
-    "out-deep-tree": "mkdir", "out-extended-attribute": "setxattr", "fork-bomb": "(fork|clone)",
-    "many-processes": "(fork|clone)", "leaves-a-daemon": "(fork|clone)", "memory-by-segment": "shmget",
-    "memory-by-file": "memfd_create", "memory-locked": "mlockall", "tunes-and-forks": "(fork|clone)",
+    "out-deep-tree": "mkdir", "out-extended-attribute": "setxattr", "fork-bomb": r"(fork|clone\(a process\))",
+    "many-processes": r"(fork|clone\(a process\))", "leaves-a-daemon": r"(fork|clone\(a process\))",
+    "memory-by-segment": "shmget",
+    "memory-by-file": "memfd_create", "memory-locked": "mlockall", "tunes-and-forks": r"(fork|clone\(a process\))",
     "tunes-and-connects": r"socket\(AF_INET\)",
     "kills-the-agent": r"kill\(SIGKILL to process \d+\)", "kills-everybody": r"kill\(SIGKILL to everybody\)",
     "kills-its-group": r"kill\(SIGKILL to its group\)", "unix-socket": r"socket\(AF_UNIX\)",
