@@ -20,6 +20,7 @@ import base64
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import platform
@@ -338,21 +339,10 @@ def _facts(plan: dict, abi: int) -> dict:  # type: ignore[type-arg]
     }
 
 
-class _Interface(ctypes.Structure):
-    """`struct if_nameindex`."""
-
-    _fields_ = [("index", ctypes.c_uint), ("name", ctypes.c_char_p)]
-
-
 def _interfaces() -> "set[bytes]":
-    """Names of network interfaces. Not by Python's `socket`, of which PyPy has less."""
-    libc.if_nameindex.restype = ctypes.POINTER(_Interface)
-    names = set()
-    for one in libc.if_nameindex():
-        if not one.index:
-            break
-        names.add(one.name)
-    return names
+    """Names of network interfaces, of `struct if_nameindex`: PyPy's `socket` does not list them."""
+    libc.if_nameindex.restype = ctypes.POINTER(ctypes.c_char_p * 2)
+    return {one[1] for one in itertools.takewhile(lambda one: one[1] is not None, libc.if_nameindex())}
 
 
 def _works(act) -> bool:  # type: ignore[no-untyped-def]
