@@ -23,13 +23,13 @@ FarmClient._headers = lambda *a: {k: v for k, v in headers(*a).items() if k != "
 FarmClient.clock_is_wrong = lambda _: False
 """
 NO_SANDBOX = """
-import dataclasses, device_agents.agent, json
+import json, device_agents.options
 from device_agents.job.sandbox import Sandbox, probe
 class Broken(Sandbox):
     def command(self, *arguments, **options):
         *words, plan = super().command(*arguments, **options)
         return [*words, json.dumps({**json.loads(plan), "cgroups": ["/nowhere/cgroup.procs"]})]
-device_agents.agent.probe = lambda **options: Broken(**vars(probe(**options)))
+device_agents.options.probe = lambda **options: Broken(**vars(probe(**options)))
 """
 MAIN = "\nimport sys; from device_agents.agent import main; sys.exit(main())"
 Start = Callable[..., subprocess.Popen[bytes]]
