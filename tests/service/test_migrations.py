@@ -118,13 +118,29 @@ def assert_holds(rows: Snapshot, older: Snapshot) -> None:
         assert kept == expected, name
 
 
+@pytest.fixture
+def of_the_models(empty_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, object]:
+    """What the models say: checks, predicates of partial indexes and defaults too, which `alembic check` does not
+    compare."""
+    is_sqlite = empty_url.startswith("sqlite")
+    fresh = f"sqlite:///{tmp_path / 'fresh.db'}" if is_sqlite else request.getfixturevalue("postgres").make_database()
+    database = Database(fresh)
+    Base.metadata.create_all(database.engine)
+    database.close()
+    return content(fresh)[0]
+
+
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_filled_database_goes_up_and_down_again(empty_url: str, revision: str) -> None:
+def test_a_filled_database_goes_up_and_down_again(
+    empty_url: str, revision: str, of_the_models: dict[str, object]
+) -> None:
     before = filled_database(empty_url, revision)
     schema, _ = content(empty_url)
     migrate(empty_url)
     command.check(alembic_config(empty_url))
-    assert_holds(content(empty_url)[1], before)
+    upgraded, rows = content(empty_url)
+    assert upgraded == of_the_models
+    assert_holds(rows, before)
     downgrade(empty_url, revision)
     assert content(empty_url) == (schema, before)
 
@@ -136,21 +152,6 @@ def test_a_filled_database_goes_down_and_up_again(empty_url: str, older: str, ne
     downgrade(empty_url, older)
     migrate(empty_url, newer)
     assert content(empty_url) == (schema, before)
-
-
-@pytest.mark.parametrize("revision", REVISIONS)
-def test_an_upgraded_database_is_what_the_models_say(
-    empty_url: str, revision: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """Checks, predicates of partial indexes and defaults too, which `alembic check` does not compare."""
-    filled_database(empty_url, revision)
-    migrate(empty_url)
-    is_sqlite = empty_url.startswith("sqlite")
-    fresh = f"sqlite:///{tmp_path / 'fresh.db'}" if is_sqlite else request.getfixturevalue("postgres").make_database()
-    database = Database(fresh)
-    Base.metadata.create_all(database.engine)
-    database.close()
-    assert content(empty_url)[0] == content(fresh)[0]
 
 
 def test_work_that_was_set_aside_gives_way_to_newer_work(empty_url: str) -> None:
@@ -214,11 +215,12 @@ def migrate_until(url: str, change: int) -> None:
 
 
 def test_a_migration_that_breaks_anywhere_changes_nothing(empty_url: str) -> None:
+    """At every fifth of some two hundred changes: it is one transaction, whatever the revision."""
     before = filled_database(empty_url, REVISIONS[0])
     schema, _ = content(empty_url)
     step = 0
     while True:
-        step += 1
+        step += 5
         try:
             migrate_until(empty_url, step)
         except InterruptedError:
@@ -299,7 +301,7 @@ def test_a_migration_is_not_held_to_the_time_of_a_request(postgres: PostgresServ
     assert found == {"statement_timeout": "1h", "lock_timeout": "2s"}
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", [REVISIONS[0], REVISIONS[-2]])
 def test_a_farm_that_starts_upgrades_its_filled_database(tmp_path: Path, revision: str) -> None:
     """What `pockfarm up` does with an older farm's folder."""
     state = StateFolder(tmp_path / "state")
