@@ -130,6 +130,8 @@ class Settings(BaseSettings):
     compile_lease_s: float = Field(default=30.0, gt=0)
     """A worker that says nothing for this long has lost its job."""
     compile_attempts: int = 3
+    compile_room_s: float = Field(default=600.0, ge=0)
+    """A bundle that is compiled waits so long for room in a full storage; then its job counts as tried."""
     bundle_limit_bytes: int = 8 * GIB
     """A bundle holds the model's weights; `compile_file_bytes` and `run_disk_bytes` must let it pass."""
 

@@ -32,10 +32,10 @@ from service.database.models import HOME
 from service.disk import is_disk_full
 from service.jobs import claims
 from service.settings import Settings
-from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage
+from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage, StoredFile
 from workers.child_watch import ChildWatch
 from workers.compile_child import BUNDLE, DISK_FULL, EXTERNAL, SOURCE, Order
-from workers.patience import with_patience
+from workers.patience import FIRST_S, MOST_S, with_patience
 
 LOG = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,6 +43,7 @@ PROGRESS_INTERVAL_S = 0.5
 TICK_S = 0.25
 MAX_LINE_CHARACTERS = 1 << 16
 LOG_TAIL_BYTES = 8000
+NO_ROOM = "compiled; the farm's storage has no room for the bundle"
 CAUSES = get_args(Cause)
 _FAILURE_FIELDS = ("cause", "code", "message", "where", "hint")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR",
@@ -234,9 +235,27 @@ class Compile:
     def _keep_bundle(self, path: Path, digest: str) -> None:
         with _open_bundle(path, self.settings.bundle_limit_bytes) as stream:
             content = read_bundle(Path(f"/proc/self/fd/{stream.fileno()}"))
-            stored = self.storage.put(stream, limit_bytes=self.settings.bundle_limit_bytes, digest=digest)
+            stored = self._stored(stream, digest)
         self._record(lambda session: claims.succeed(session, self.claim, stored, content))
         LOG.info("job %s: bundle %s", self.claim.job_id, stored.digest)
+
+    def _stored(self, stream: BinaryIO, digest: str) -> StoredFile:
+        """Put the bundle into the farm's storage, again and again while its disk is full: it is not compiled again.
+
+        The claim is kept meanwhile. Raises: Cancelled, LostClaim; OSError once it has waited for `compile_room_s`.
+        """
+        pause_s, gives_up_at = FIRST_S, time.monotonic() + self.settings.compile_room_s
+        while True:
+            stream.seek(0)
+            try:
+                return self.storage.put(stream, limit_bytes=self.settings.bundle_limit_bytes, digest=digest)
+            except OSError as error:
+                if not is_disk_full(error) or time.monotonic() + pause_s > gives_up_at:
+                    raise
+                LOG.warning("job %s: no room for its bundle, trying again: %s", self.claim.job_id, error)
+            self._keep(NO_ROOM, 1.0)
+            time.sleep(pause_s)
+            pause_s = min(MOST_S, 2 * pause_s, self.settings.compile_lease_s / 4)
 
     def _fail(self, failure: claims.Failure) -> None:
         attempts = self.settings.compile_attempts

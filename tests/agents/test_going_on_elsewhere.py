@@ -101,8 +101,12 @@ def test_killed_agents_lose_nothing_of_what_was_learned(
 def test_an_agent_that_is_told_to_go_leaves_where_it_stands(
     live: LiveFarm, start: Callable[[str], AgentProcess], tmp_path: Path
 ) -> None:
-    """Without a checkpoint in time: the last one is taken when it is told to stop (but not while it validates)."""
-    run_id = begun(live, {**sent(live, tmp_path), "checkpoint_s": 3000.0, "eval_every": BODY["steps"]})
+    """Without a checkpoint in time: the last one is taken when it is told to stop (but not while it validates).
+
+    A step takes about 50 us: with fewer of them the run would be over before anybody looks.
+    """
+    steps = 100_000
+    run_id = begun(live, {**sent(live, tmp_path), "checkpoint_s": 3000.0, "steps": steps, "eval_every": steps})
     agent = start("first")
     until(lambda: int(live.http.get(f"/runs/{run_id}").json()["steps_done"]) > 500, 60)
     agent.end()
