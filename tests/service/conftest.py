@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, insert, text
 
+from pockfarm import cli
 from service.database.models import HOME, Base, Organisation
 from service.database.schema import migrate
+from tests.agents.live_farm import LiveFarm, live_farm
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.postgres import PostgresServer, running_postgres
 
@@ -78,3 +80,25 @@ def small_farm(sqlite_url: str, tmp_path: Path) -> Iterator[TestFarm]:
     """A farm on SQLite only, for what does not touch the database's kind."""
     with open_test_farm(tmp_path / "state", sqlite_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def live(
+    request: pytest.FixtureRequest, loopback: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LiveFarm]:
+    """A farm on a socket, which `pockfarm` speaks to as its operator; the parameter, if any, is its settings."""
+    with live_farm(tmp_path, **getattr(request, "param", {})) as farm:
+        monkeypatch.setenv("POCKFARM_URL", farm.url)
+        monkeypatch.setenv("POCKFARM_API_KEY", farm.http.headers["Authorization"].split()[1])
+        yield farm
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a `pockfarm` command prints that succeeds."""
+
+    def say(*words: str) -> str:
+        assert cli.main(list(words)) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return say

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from pockfarm import cli
 from service.database.models import MaintenanceWindow
 from service.maintenance.windows import WEEK_S, Times, first_touched
-from tests.agents.live_farm import live_farm
+from tests.agents.live_farm import LiveFarm
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 
@@ -203,27 +202,18 @@ def test_users_plan_no_maintenance_and_drain_nothing(small_farm: TestFarm) -> No
         assert small_farm.anonymous.post(path, json=body, headers=user).status_code == 403
 
 
-def test_the_command_line_makes_tokens_drains_and_plans(
-    loopback: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def said(*words: str) -> str:
-        assert cli.main(list(words)) == 0, capsys.readouterr().err
-        return capsys.readouterr().out
-
-    with live_farm(tmp_path) as farm:
-        monkeypatch.setenv("POCKFARM_URL", farm.url)
-        monkeypatch.setenv("POCKFARM_API_KEY", farm.http.headers["Authorization"].split()[1])
-        token_id, token = (line.split()[1] for line in said("tokens", "add", "--uses", "2").splitlines())
-        board = Board(farm.http, name="shelf").enrol(token)
-        assert "shelf" in said("tokens", "show", token_id)
-        assert token_id in said("tokens", "list")
-        assert "takes nothing new" in said("devices", "drain", board.device_id, "--reason", "dust")
-        assert "is drained: dust" in said("devices", "show", board.device_id)
-        assert "drained" in said("devices")
-        assert "takes work again" in said("devices", "resume", board.device_id)
-        window = said("maintenance", "add", at(60), at(120), "--device", board.device_id, "--weekly").split()[0]
-        assert window in said("maintenance", "list")
-        said("maintenance", "remove", window)
-        assert said("maintenance", "list") == "no maintenance windows\n"
-        said("tokens", "revoke", token_id)
-        assert Board(farm.http).try_enrol(token).status_code == 403
+def test_the_command_line_makes_tokens_drains_and_plans(live: LiveFarm, said: Callable[..., str]) -> None:
+    token_id, token = (line.split()[1] for line in said("tokens", "add", "--uses", "2").splitlines())
+    board = Board(live.http, name="shelf").enrol(token)
+    assert "shelf" in said("tokens", "show", token_id)
+    assert token_id in said("tokens", "list")
+    assert "takes nothing new" in said("devices", "drain", board.device_id, "--reason", "dust")
+    assert "is drained: dust" in said("devices", "show", board.device_id)
+    assert "drained" in said("devices")
+    assert "takes work again" in said("devices", "resume", board.device_id)
+    window = said("maintenance", "add", at(60), at(120), "--device", board.device_id, "--weekly").split()[0]
+    assert window in said("maintenance", "list")
+    said("maintenance", "remove", window)
+    assert said("maintenance", "list") == "no maintenance windows\n"
+    said("tokens", "revoke", token_id)
+    assert Board(live.http).try_enrol(token).status_code == 403

@@ -6,6 +6,7 @@ import hashlib
 import io
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 
 from device_agents import AGENT_VERSION
 from device_agents import wire as p
-from pockfarm import cli
 from service import admin
 from service.boards.agent_file import agent_digest, agent_file
 from service.problems import Invalid
@@ -21,7 +21,7 @@ from service.releases.contents import AgentFile, read_agent
 from service.releases.offering import program_of
 from service.releases.publishing import publish, take_in
 from service.releases.schemas import ReleaseCreate
-from tests.agents.live_farm import live_farm
+from tests.agents.live_farm import LiveFarm
 from tests.agents.one_file import another
 from tests.service.board import Board, leased, offer_of
 from tests.service.farms import TestFarm
@@ -265,30 +265,21 @@ def test_a_new_file_comes_in_on_the_farms_own_machine(
         assert "agent-release" in capsys.readouterr().err
 
 
-def test_the_command_line_offers_widens_and_halts(
-    loopback: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def said(*words: str) -> str:
-        assert cli.main(list(words)) == 0, capsys.readouterr().err
-        return capsys.readouterr().out
-
-    with live_farm(tmp_path) as farm:
-        monkeypatch.setenv("POCKFARM_URL", farm.url)
-        monkeypatch.setenv("POCKFARM_API_KEY", farm.http.headers["Authorization"].split()[1])
-        assert "no releases of the agent" in said("releases", "list")
-        one = Board(farm.http, name="shelf", agent_version="0.0.9")
-        one.program = OLD
-        one.enrol(farm.token())
-        line = said("releases", "offer", "--share", "10%", "--failures", "3")
-        release = line.split()[0]
-        assert line == f"{release}  agent {AGENT_VERSION}  offered to 1 device\n"
-        assert "no device has asked for it yet" in said("releases", "show", release)
-        assert is_offered(one)
-        assert "shelf" in said("releases", "show", release)
-        assert "offered to all devices" in said("releases", "widen", release)
-        assert "halted to all devices: too warm" in said("releases", "halt", release, "--reason", "too warm")
-        assert "too warm" in said("releases", "list")
-        assert "on" in said("devices", "show", one.device_id)
-        assert f"Agent {AGENT_VERSION} is halted" in farm.http.get("/dashboard").text
-        again = said("releases", "offer", "--digest", OWN, "--rollback", "--to", "rack=7")
-        assert again.split()[0] in said("releases", "list")
+def test_the_command_line_offers_widens_and_halts(live: LiveFarm, said: Callable[..., str]) -> None:
+    assert "no releases of the agent" in said("releases", "list")
+    one = Board(live.http, name="shelf", agent_version="0.0.9")
+    one.program = OLD
+    one.enrol(live.token())
+    line = said("releases", "offer", "--share", "10%", "--failures", "3")
+    release = line.split()[0]
+    assert line == f"{release}  agent {AGENT_VERSION}  offered to 1 device\n"
+    assert "no device has asked for it yet" in said("releases", "show", release)
+    assert is_offered(one)
+    assert "shelf" in said("releases", "show", release)
+    assert "offered to all devices" in said("releases", "widen", release)
+    assert "halted to all devices: too warm" in said("releases", "halt", release, "--reason", "too warm")
+    assert "too warm" in said("releases", "list")
+    assert "on" in said("devices", "show", one.device_id)
+    assert f"Agent {AGENT_VERSION} is halted" in live.http.get("/dashboard").text
+    again = said("releases", "offer", "--digest", OWN, "--rollback", "--to", "rack=7")
+    assert again.split()[0] in said("releases", "list")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from device_agents import wire as p
 from pockfarm import cli
-from tests.agents.live_farm import live_farm
+from tests.agents.live_farm import LiveFarm
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 
@@ -196,26 +196,17 @@ def test_pages_show_tags_data_and_how_far_a_group_is(small_farm: TestFarm) -> No
     assert "shelf is drained: dust" in small_farm.http.get(f"/dashboard/devices/{board.device_id}").text
 
 
-def test_the_command_line_tags_and_runs_on_each(
-    loopback: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def said(*words: str) -> str:
-        assert cli.main(list(words)) == 0, capsys.readouterr().err
-        return capsys.readouterr().out
-
-    with live_farm(tmp_path) as farm:
-        monkeypatch.setenv("POCKFARM_URL", farm.url)
-        monkeypatch.setenv("POCKFARM_API_KEY", farm.http.headers["Authorization"].split()[1])
-        token = farm.token(uses=2)
-        boards = [Board(farm.http, name=f"shelf {n}").enrol(token) for n in range(2)]
-        for board in boards:
-            assert said("devices", "tag", board.device_id, "rack=7", "gpu") == "gpu rack=7\n"
-        assert said("devices", "tag", boards[0].device_id, "--", "-gpu") == "rack=7\n"
-        assert "gpu rack=7" in said("devices")
-        bundle = farm.keep_bundle()
-        group = said("run", bundle, "profile", "--where", "rack=7", "--each").split()[0]
-        assert "2 queued" in said("groups", "list")
-        assert "shelf 1" in said("groups", "show", group)
-        assert "2 cancelled" in said("groups", "cancel", group)
-        assert "1 runs" in said("run", bundle, "profile", "--where", "gpu", "--each", "1")
-        assert cli.main(["run", bundle, "profile", "--where", "gpux", "--no-wait"]) == 3
+def test_the_command_line_tags_and_runs_on_each(live: LiveFarm, said: Callable[..., str]) -> None:
+    token = live.token(uses=2)
+    boards = [Board(live.http, name=f"shelf {n}").enrol(token) for n in range(2)]
+    for board in boards:
+        assert said("devices", "tag", board.device_id, "rack=7", "gpu") == "gpu rack=7\n"
+    assert said("devices", "tag", boards[0].device_id, "--", "-gpu") == "rack=7\n"
+    assert "gpu rack=7" in said("devices")
+    bundle = live.keep_bundle()
+    group = said("run", bundle, "profile", "--where", "rack=7", "--each").split()[0]
+    assert "2 queued" in said("groups", "list")
+    assert "shelf 1" in said("groups", "show", group)
+    assert "2 cancelled" in said("groups", "cancel", group)
+    assert "1 runs" in said("run", bundle, "profile", "--where", "gpu", "--each", "1")
+    assert cli.main(["run", bundle, "profile", "--where", "gpux", "--no-wait"]) == 3

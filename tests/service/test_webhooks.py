@@ -6,6 +6,7 @@ import ipaddress
 import json
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from service.problems import Invalid
 from service.settings import Settings
 from service.webhooks import courier, sending
 from service.webhooks.addresses import Refused, check_address, check_url, networks, resolve
-from tests.agents.live_farm import live_farm
+from tests.agents.live_farm import LiveFarm, live_farm
 from tests.service.board import leased
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.receiver import Receiver, receiving
@@ -309,24 +310,20 @@ def test_the_specifications_own_example() -> None:
     assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
+@pytest.mark.parametrize("live", [{"webhook_networks": LOOPBACK}], indirect=True)
 def test_the_command_line_adds_tests_lists_and_removes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    live: LiveFarm, said: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with receiving() as receiver, live_farm(tmp_path, webhook_networks=LOOPBACK) as farm:
-        monkeypatch.setenv("POCKFARM_URL", farm.url)
-        monkeypatch.setenv("POCKFARM_API_KEY", farm.http.headers["Authorization"].split()[1])
-        assert cli.main(["webhooks", "add", receiver.url, "--event", "run.ended"]) == 0
-        webhook, secret = (line.split()[1] for line in capsys.readouterr().out.splitlines())
-        assert cli.main(["webhooks", "test", webhook]) == 0
+    with receiving() as receiver:
+        added = said("webhooks", "add", receiver.url, "--event", "run.ended")
+        webhook, secret = (line.split()[1] for line in added.splitlines())
+        said("webhooks", "test", webhook)
         assert verify_webhook(secret, *receiver.received[0])["type"] == "webhook.test"
         receiver.answers = [500]
         assert cli.main(["webhooks", "test", webhook]) == 4
         assert "failed: answered 500" in capsys.readouterr().out
-        assert cli.main(["webhooks", "deliveries", webhook]) == 0
-        assert capsys.readouterr().out.count("webhook.test") == 2
-        assert cli.main(["webhooks", "remove", webhook]) == 0
-        assert cli.main(["webhooks", "list"]) == 0
-        out = capsys.readouterr().out
+        assert said("webhooks", "deliveries", webhook).count("webhook.test") == 2
+        out = said("webhooks", "remove", webhook) + said("webhooks", "list")
         assert "its owner removed it" in out
         assert secret not in out
         assert cli.main(["webhooks", "add", "http://10.0.0.1/"]) == 3
