@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 NONE = "-"
 
@@ -21,6 +21,11 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "  ".join(padded).rstrip()
 
     return "\n".join([line(header), line(["-" * width for width in widths]), *(line(row) for row in rows)])
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, none: str) -> None:
+    """The table on standard output; `none` where there are no rows."""
+    print(text_table(header, rows) if rows else none)
 
 
 def figure(value: float | None, digits: int = 1, scale: float = 1.0) -> str:
@@ -50,6 +55,11 @@ def cell(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value)) or NONE
     return NONE if value in (None, "") else str(value)
+
+
+def cells(answers: Iterable[Mapping[str, object]], names: Sequence[str]) -> list[tuple[str, ...]]:
+    """These fields of each answer, as rows of a table."""
+    return [tuple(cell(one.get(name)) for name in names) for one in answers]
 
 
 def _is_figure(cell: str) -> bool:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import NONE, cell, text_table
+from pockfarm.table import NONE, cell, print_table, text_table
 from pockfarm.values import Json, part, parts, text
 
 SHOWN = ("id", "name", "state", "state_reason", "device_class", "measurement_class", "targets", "cpu_model", "cores",
@@ -45,7 +45,7 @@ def _devices(options: argparse.Namespace) -> int:
         for one in devices
     ]  # fmt: skip
     header = ("device", "name", "state", "device class", "measures as", "targets", "tags", "last seen", "why")
-    print(text_table(header, rows) if rows else "no devices yet; an agent enrols with a one-time token")
+    print_table(header, rows, none="no devices yet; an agent enrols with a one-time token")
     return 0
 
 

@@ -25,7 +25,7 @@ from pockfarm.commands.settings import add_setting_options, check_validation, gi
 from pockfarm.errors import Failed, UsageError
 from pockfarm.state import StateFolder
 from pockfarm.summary import is_diverged, report_text
-from pockfarm.table import NONE, figure, milliseconds, text_table
+from pockfarm.table import NONE, figure, milliseconds, print_table
 from pockfarm.values import Job, Run, optional_number, part, parts, text
 
 
@@ -207,7 +207,7 @@ def _jobs(options: argparse.Namespace) -> int:
         (job.id, job.state, job.model_name, job.plan_name, job.target, job.bundle_digest or NONE, _why(job))
         for job in jobs
     ]
-    print(text_table(("job", "state", "model", "plan", "target", "bundle", "why"), rows) if rows else "no jobs yet")
+    print_table(("job", "state", "model", "plan", "target", "bundle", "why"), rows, none="no jobs yet")
     return 0
 
 
@@ -245,8 +245,7 @@ def _runs(options: argparse.Namespace) -> int:
         "loss",
         "why",
     )
-    none = f"no runs of mode {options.mode}" if options.mode else "no runs yet"
-    print(text_table(header, rows) if rows else none)
+    print_table(header, rows, none=f"no runs of mode {options.mode}" if options.mode else "no runs yet")
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import NONE, figure, milliseconds, text_table
+from pockfarm.table import NONE, figure, milliseconds, print_table, text_table
 from pockfarm.values import Json, optional_number, part, parts, text
 
 
@@ -23,7 +23,7 @@ def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.groups()
     rows = [(text(one, "id"), text(one, "name") or NONE, text(one, "created_at"), progress(one)) for one in found]
-    print(text_table(("group", "name", "since", "runs"), rows) if rows else "no groups yet")
+    print_table(("group", "name", "since", "runs"), rows, none="no groups yet")
     return 0
 
 

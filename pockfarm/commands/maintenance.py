@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import cell, text_table
+from pockfarm.table import cells, print_table
 from pockfarm.values import text
 
 HEADER = ("id", "device_id", "device_class", "next_starts_at", "next_ends_at", "weekly", "reason")
@@ -41,8 +41,7 @@ def _add(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.maintenance()
-    rows = [tuple(cell(one.get(name)) for name in HEADER) for one in found]
-    print(text_table(HEADER, rows) if rows else "no maintenance windows")
+    print_table(HEADER, cells(found, HEADER), none="no maintenance windows")
     return 0
 
 

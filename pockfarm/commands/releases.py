@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import cell, text_table
+from pockfarm.table import cells, print_table
 from pockfarm.values import Json, parts, text
 
 HEADER = ("id", "version", "state", "most_devices", "given", "done", "failed", "halt_reason")
@@ -51,8 +51,7 @@ def _stage(options: argparse.Namespace) -> dict[str, Any]:
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.agent_releases()
-    rows = [tuple(cell(one.get(name)) for name in HEADER) for one in found]
-    print(text_table(HEADER, rows) if rows else "no releases of the agent; `pockfarm releases offer` makes one")
+    print_table(HEADER, cells(found, HEADER), none="no releases of the agent; `pockfarm releases offer` makes one")
     return 0
 
 
@@ -60,8 +59,7 @@ def _show(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.agent_release(options.release)
     print(said(found))
-    rows = [tuple(cell(one.get(name)) for name in DEVICE_HEADER) for one in parts(found, "updates")]
-    print(text_table(DEVICE_HEADER, rows) if rows else "no device has asked for it yet")
+    print_table(DEVICE_HEADER, cells(parts(found, "updates"), DEVICE_HEADER), none="no device has asked for it yet")
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
 from pockfarm.errors import UsageError
-from pockfarm.table import cell, text_table
+from pockfarm.table import cells, print_table
 from pockfarm.values import Json, parts, text
 
 SCOPES = ("read", "submit", "operate", "admin")
@@ -64,8 +64,7 @@ def _group(subparsers: argparse._SubParsersAction[Any], name: str, words: str) -
 
 
 def _print(rows: Sequence[Json], header: Sequence[str], none: str) -> int:
-    cells = [tuple(cell(row.get(name)) for name in header) for row in rows]
-    print(text_table(tuple(header), cells) if cells else none)
+    print_table(header, cells(rows, header), none=none)
     return 0
 
 

@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import cell, text_table
-from pockfarm.values import Json, parts, text
+from pockfarm.table import cells, print_table, text_table
+from pockfarm.values import parts, text
 
 HEADER = ("id", "name", "device_class", "targets", "uses", "max_uses", "expires_at", "revoked_at")
 
@@ -45,21 +45,16 @@ def _add(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.enrolment_tokens()
-    print(text_table(HEADER, [_row(one) for one in found]) if found else "no enrolment tokens yet")
+    print_table(HEADER, cells(found, HEADER), none="no enrolment tokens yet")
     return 0
-
-
-def _row(one: Json) -> tuple[str, ...]:
-    return tuple(cell(one.get(name)) for name in HEADER)
 
 
 def _show(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         token = farm.enrolment_token(options.token)
-    print(text_table(HEADER, [_row(token)]))
+    print(text_table(HEADER, cells([token], HEADER)) + "\n")
     header = ("at", "device_id", "name", "device_class", "state")
-    rows = [tuple(cell(one.get(name)) for name in header) for one in parts(token, "used_by")]
-    print("\n" + text_table(header, rows) if rows else "\nno device has used it")
+    print_table(header, cells(parts(token, "used_by"), header), none="no device has used it")
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
 from pockfarm.errors import Failed
-from pockfarm.table import NONE, cell, text_table
+from pockfarm.table import NONE, cell, cells, print_table
 from pockfarm.values import text
 
 EVENTS = ("job.ended", "run.ended")
@@ -49,7 +49,7 @@ def _list(options: argparse.Namespace) -> int:
         )
         for one in found
     ]
-    print(text_table(("webhook", "url", "events", "failed in a row", "removed"), rows) if rows else "no webhooks yet")
+    print_table(("webhook", "url", "events", "failed in a row", "removed"), rows, none="no webhooks yet")
     return 0
 
 
@@ -67,8 +67,7 @@ def _deliveries(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.webhook_deliveries(options.webhook)
     header = ("id", "created_at", "event", "subject", "state", "attempts", "error")
-    rows = [tuple(cell(one.get(name)) for name in header) for one in found]
-    print(text_table(header, rows) if rows else "nothing was told yet")
+    print_table(header, cells(found, header), none="nothing was told yet")
     return 0
 
 
