@@ -220,13 +220,7 @@ def _payload(envelope: Envelope, what: str) -> bytes:
 
 def _fits(public_key: str, signature: str, message: bytes) -> bool:
     try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from device_agents.wire.ed25519 import verify
     except ImportError:
         raise UsageError("signatures are checked by `cryptography`: pip install cryptography") from None
-    try:
-        key = Ed25519PublicKey.from_public_bytes(base64_bytes("public_key", public_key))
-        key.verify(base64_bytes("signature", signature), message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+    return verify(public_key, signature, message)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_agents.wire import KEY_LIST_TYPE, Envelope, KeyList, ListedKey, ProtocolError, dumps, loads, pae
+from device_agents.wire.ed25519 import verify
 from service.private import replace_file
 from service.settings import Settings
-from service.signing import Signer, load_signer, verify
+from service.signing import Signer, load_signer
 from service.signing import rotate as rotate_files
 
 KEY_LIST_NAME = "key-list.json"

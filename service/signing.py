@@ -17,10 +17,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from device_agents.wire import ROOT_TYPE, Envelope, ServerKey, Signature, base64_bytes, key_message, pae
+from device_agents.wire import ROOT_TYPE, Envelope, ServerKey, Signature, key_message, pae
 
 LOG = logging.getLogger(__name__)
 CHALLENGE_S = 60.0
@@ -83,16 +82,6 @@ class Signer:
         if not hmac.compare_digest(mac.encode(), self._mac(f"{device_id}:{text}").encode()):
             return False
         return time.time() - float(text.partition(":")[0]) <= CHALLENGE_S
-
-
-def verify(public_key: str, signature: str, message: bytes) -> bool:
-    """Whether `signature` (base64) is the Ed25519 signature of `message` by `public_key` (raw, base64)."""
-    try:
-        key = Ed25519PublicKey.from_public_bytes(base64_bytes("public_key", public_key))
-        key.verify(base64_bytes("signature", signature), message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def load_signer(path: Path, *, release_number: int) -> Signer:

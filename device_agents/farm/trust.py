@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Union
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from device_agents.errors import Untrusted
 from device_agents.farm.state import Identity
 from device_agents.wire import (
@@ -32,6 +29,7 @@ from device_agents.wire import (
     loads,
     pae,
 )
+from device_agents.wire.ed25519 import verify
 
 log = logging.getLogger("device_agents")
 
@@ -99,16 +97,6 @@ def _verified_by(envelope: Envelope, payload: bytes, trusted_keys: Mapping[str, 
     if not verify(trusted_keys[signature.keyid], signature.sig, pae(envelope.payloadType, payload)):
         raise Untrusted("envelope.signature", "the signature does not match the payload")
     return signature.keyid
-
-
-def verify(public_key: str, signature: str, message: bytes) -> bool:
-    """Whether `signature` (base64) by `public_key` (raw, base64) fits `message`."""
-    try:
-        key = Ed25519PublicKey.from_public_bytes(base64_bytes("public_key", public_key))
-        key.verify(base64_bytes("signature", signature), message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def open_key_list(envelope: Envelope, root: str) -> KeyList:

@@ -23,6 +23,7 @@ from device_agents.wire import (
     pae,
     to_json,
 )
+from device_agents.wire.ed25519 import verify
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceCredential, UsedChallenge
 from service.devices import tokens
 from service.devices.blame import judge_clock, note
@@ -35,7 +36,7 @@ from service.problems import Forbidden, Unauthenticated
 from service.quotas import limits as quotas
 from service.releases.offering import Offered, note_program
 from service.runs import attempts
-from service.signing import CHALLENGE_S, verify
+from service.signing import CHALLENGE_S
 
 Columns = TypeVarTuple("Columns")
 

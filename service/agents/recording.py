@@ -30,6 +30,7 @@ from device_agents.wire import (
     pae,
     to_json,
 )
+from device_agents.wire.ed25519 import verify
 from device_agents.wire.release import UPDATE_REFUSED
 from service import states
 from service.agents.enrolment import Agent
@@ -48,7 +49,6 @@ from service.problems import Conflict, Invalid
 from service.releases.offering import note_refusal
 from service.runs import attempts, checkpoints
 from service.runs.summary import summarise
-from service.signing import verify
 from service.storage import StoredFile
 from service.tunings import service as tunings
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents import wire as p
 from device_agents.farm.state import public_key_text, seal
-from device_agents.farm.trust import verify
+from device_agents.wire.ed25519 import verify
 
 
 @dataclass

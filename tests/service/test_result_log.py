@@ -15,13 +15,13 @@ from sqlalchemy import select
 
 from device_agents import wire as p
 from device_agents.wire import merkle
+from device_agents.wire.ed25519 import verify
 from device_agents.wire.receipt import Checkpoint, LogEntry, Receipt
 from pockfarm.cli import main as pockfarm
 from pockfarm.verification import NotVerified, verify_file
 from service import key_list, root
 from service.database.models import LoggedResult, Result
 from service.result_log.log import log_results
-from service.signing import verify
 from tests.agents.fake_step import bundle
 from tests.service.board import leased
 from tests.service.farms import TestFarm, expire_lease
