@@ -22,16 +22,16 @@ class AgentProcess:
     """`python -m device_agents.agent`, with its standard error kept."""
 
     def __init__(
-        self, farm: FakeFarm, state: Path, *options: str, python: str = sys.executable, cwd: Path = ROOT,
+        self, url: str, token: str, state: Path, *options: str, python: str = sys.executable, cwd: Path = ROOT,
         environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.state = state
         self.log = state.with_suffix(".log")
-        command = [python, "-m", "device_agents.agent", "--server", farm.url, "--state", str(state)]
+        command = [python, "-m", "device_agents.agent", "--server", url, "--state", str(state)]
         # The binaries of these tests are scripts, which need the whole system: tests/hostile/ tries the confinement.
         command += ["--run-as", str(os.geteuid()), "--isolation", "1", "--heartbeat-interval", "0.2"]
         command += ["--long-poll", "2", *options]
-        given = {**(os.environ if environment is None else environment), "POCKFARM_ENROL_TOKEN": farm.token}
+        given = {**(os.environ if environment is None else environment), "POCKFARM_ENROL_TOKEN": token}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, cwd=cwd, env=given, stderr=log, stdin=subprocess.DEVNULL)
 
@@ -64,7 +64,7 @@ def start_agent(farm: FakeFarm, tmp_path: Path) -> Iterator[Callable[..., AgentP
     agents: list[AgentProcess] = []
 
     def start(*options: str, **how: Any) -> AgentProcess:
-        agents.append(AgentProcess(farm, tmp_path / "state", *options, **how))
+        agents.append(AgentProcess(farm.url, farm.token, tmp_path / "state", *options, **how))
         return agents[-1]
 
     yield start

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,8 +33,7 @@ def start(live: LiveFarm, tmp_path: Path) -> Iterator[Callable[[str], AgentProce
     agents: list[AgentProcess] = []
 
     def begin(name: str) -> AgentProcess:
-        door: Any = SimpleNamespace(url=live.url, token=live.token())
-        agents.append(AgentProcess(door, tmp_path / name, "--name", name))
+        agents.append(AgentProcess(live.url, live.token(), tmp_path / name, "--name", name))
         return agents[-1]
 
     yield begin

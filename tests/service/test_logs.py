@@ -7,8 +7,6 @@ import json
 import logging
 import os
 import secrets
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +18,8 @@ import pytest
 
 from device_agents.wire import log_lines
 from service.settings import Settings
+from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import LiveFarm, live_farm
-from tests.architecture.sources import ROOT
 from tests.service.farms import TestFarm
 
 SECRET = sha256(b"a secret, the same in every process").hexdigest()
@@ -173,29 +171,14 @@ def test_no_log_of_a_farm_at_work_holds_a_secret(loopback: None, issued: Issued,
 
 def work_off(farm: LiveFarm, state: Path) -> str:
     """Let a real agent do one run; what it logged."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "POCKFARM_ENROL_TOKEN": farm.token(),
-        "POCKFARM_LOG_LEVEL": "debug",
-    }
-    words = [
-        sys.executable,
-        "-m",
-        "device_agents.agent",
-        "--server",
-        farm.url,
-        "--state",
-        str(state),
-        "--once",
-        "--run-as",
-        "root",
-        "--isolation",
-        "1",
-    ]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    environment = {**os.environ, "POCKFARM_LOG_LEVEL": "debug"}
+    agent = AgentProcess(farm.url, farm.token(), state, "--once", environment=environment)
+    try:
+        ended, log = agent.wait(120), agent.log.read_text()
+    finally:
+        agent.end()
+    assert ended == 0, log
+    return log
 
 
 def test_passwords_of_the_settings_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ import numpy as np
 import pytest
 
 from device_agents import wire as p
-from tests.agents.conftest import ROOT
+from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.service.board import leased
 from tests.service.farms import TestFarm
@@ -96,24 +93,6 @@ def test_a_name_that_is_none_is_refused(small_farm: TestFarm, dataset: str) -> N
     assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid")
 
 
-def start(farm: LiveFarm, state: Path, *options: str) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        "-m",
-        "device_agents.agent",
-        "--server",
-        farm.url,
-        "--state",
-        str(state),
-        "--name",
-        "own",
-    ]
-    command += ["--run-as", str(os.geteuid()), "--isolation", "1", "--heartbeat-interval", "0.2", "--long-poll", "1"]
-    environment = {**os.environ, "POCKFARM_ENROL_TOKEN": farm.token()}
-    with state.with_suffix(".log").open("ab") as log:
-        return subprocess.Popen([*command, *options], cwd=ROOT, env=environment, stderr=log, stdin=subprocess.DEVNULL)
-
-
 def wait_for(farm: LiveFarm, run_id: str) -> dict[str, Any]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -134,7 +113,8 @@ def test_a_real_agent_trains_on_its_own_data_and_lets_out_what_was_said(
     before = data.stat()
     with live_farm(tmp_path) as farm:
         bundle = farm.keep_bundle()
-        agent = start(farm, tmp_path / "board", "--data", f"digits={data}{',weights-stay' if stay else ''}")
+        given = ("--name", "own", "--data", f"digits={data}{',weights-stay' if stay else ''}")
+        agent = AgentProcess(farm.url, farm.token(), tmp_path / "board", *given)
         try:
             while not farm.device("own").get("own_datasets"):
                 time.sleep(0.1)
@@ -143,8 +123,7 @@ def test_a_real_agent_trains_on_its_own_data_and_lets_out_what_was_said(
             assert answer.status_code == 202, answer.text
             run = wait_for(farm, answer.json()["id"])
         finally:
-            agent.terminate()
-            agent.wait(timeout=20)
+            agent.end()
         assert run["state"] == "succeeded", run
         report = farm.http.get(f"/runs/{run['id']}/report").json()["report"]
         assert report["own_data"]["name"] == "digits"
