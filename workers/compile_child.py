@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 ORDER, SOURCE, BUNDLE, EXTERNAL = "order.json", "source", "bundle.pfb", "external"
 DISK_FULL = "infra.disk-full"
+SAID_CHARACTERS = {"cause": 40, "code": 80, "message": 2000, "where": 1000, "hint": 1000}
+"""Most that a failure says, by field. Each may become 12 in JSON: they still make a line that the worker takes."""
 Say = Callable[..., None]
 LOG = logging.getLogger(__name__)
 
@@ -153,10 +155,15 @@ def _failure(error: BaseException, order: Order) -> dict[str, str]:
                 "message": "the worker's disk is full: the compile could not write its files",
                 "hint": "ask the farm's operator to make room on the worker, then send it again"}  # fmt: skip
     if isinstance(getattr(error, "cause", None), str) and isinstance(getattr(error, "code", None), str):
-        return {name: str(getattr(error, name, "")) for name in ("cause", "code", "message", "where", "hint")}
+        return {name: _brief(str(getattr(error, name, "")), most) for name, most in SAID_CHARACTERS.items()}
     return {"cause": "compiler", "code": "compiler.internal", "where": "",
             "message": f"the compiler broke ({type(error).__name__})",
             "hint": "a defect of ours: the worker's log has the details; please report it"}  # fmt: skip
+
+
+def _brief(said: str, most: int) -> str:
+    """Its beginning: a model's names may be as long as it likes, and the worker takes no line of any length."""
+    return said if len(said) <= most else f"{said[: most - 40]}... ({len(said):,} characters)"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from sqlalchemy import Select, Text, cast, select
@@ -15,11 +15,12 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import RunSettings
 from service.bundles.service import built
+from service.database.memory import recalled
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Run
-from service.database.scope import EVERYONES
+from service.database.scope import EVERYONES, organisation_of
 from service.devices.blame import FAILED
 from service.maintenance.standing import DRAINED, MAINTENANCE, Calendar
-from service.runs.clocks import free_s
+from service.runs.clocks import free_s, run_s
 from service.runs.wants import lacking as lacking_wants
 from service.runs.wants import offers
 from service.settings import Settings
@@ -30,6 +31,8 @@ MOST_DEVICES = 200
 """That are looked at for one answer."""
 FIRST_DEVICES = 3
 """Of which mostly one will do."""
+DEVICES = frozenset({"devices", "maintenance_windows"})
+"""Tables that say which devices are there."""
 Code = Literal[
     "free", "busy", "tried", "silent", "drained", "maintenance", "quarantined", "isolation", "features", "wants",
     "target", "removed",
@@ -103,7 +106,12 @@ def standings(
 
 
 def has_one(session: Session, settings: Settings, wish: Wish) -> bool:
-    """Whether some device that is there now fits: one short query, for every run that is sent."""
+    """Whether some device that is there now fits; of runs sent one after the other, asked once a second."""
+    key = ("fits", organisation_of(session), replace(wish, settings=None), run_s(settings, wish.settings))
+    return recalled(session, key, DEVICES, lambda: _finds_one(session, settings, wish) or None) is True
+
+
+def _finds_one(session: Session, settings: Settings, wish: Wish) -> bool:
     query = _meant(wish).where(
         Device.state == "active",
         Device.last_seen_at > time.time() - SILENT_AFTER_S,

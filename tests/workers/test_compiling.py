@@ -361,3 +361,14 @@ def test_a_child_that_cannot_write_says_whose_matter_it_is(number: int, cause: s
     failure = failure_of(said, 1, Settings(), in_time=True)
     assert (failure.cause, failure.code) == (cause, code)
     assert failure.retry == (code == "infra.disk-full")
+
+
+def test_a_failure_that_quotes_a_giant_name_still_is_one_line_that_the_worker_takes() -> None:
+    class Refused(Exception):
+        cause, code, where, hint = "model", "model.invalid", "\N{SNAKE}" * 90_000, "\N{SNAKE}" * 90_000
+        message = "\N{SNAKE}" * 90_000
+
+    order = Order("", "{}", "{}", "t", "", memory_bytes=1, cpu_s=1, file_bytes=1 << 20)
+    said = {"event": "failed", **_failure(Refused(), order)}
+    assert len(json.dumps(said)) < compiling.MAX_LINE_CHARACTERS
+    assert failure_of(said, 1, Settings(), in_time=True).message.endswith("... (90,000 characters)")
