@@ -60,6 +60,7 @@ from service.webhooks import endpoints as webhooks
 from service.webhooks.courier import Courier
 
 ROUTERS: tuple[APIRouter, ...] = (
+    agents.router,  # asked most often, and addresses are looked for in this order
     jobs.router,
     bundles.router,
     datasets.router,
@@ -78,7 +79,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     organisations.router,
     audit.router,
     webhooks.router,
-    agents.router,
     boards.router,
     health.router,
     dashboard.router,

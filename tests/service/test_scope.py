@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import delete, event, func, insert, select, true, update
 from sqlalchemy.orm import aliased
@@ -37,10 +39,11 @@ STATEMENTS = (
     select(Job.id).where(select(Run.id).where(Run.api_key_id == Job.api_key_id).exists()),
     select(func.count()).select_from(select(Tuning.id).subquery()), update(Run).values(phase=""), delete(Strike),
 )  # fmt: skip
+NARROWED: list[Any] = [one.class_ for one in Base.registry.mappers if issubclass(one.class_, tuple(SCOPES))]
 
 
 def test_every_table_is_narrowed_or_says_why_not() -> None:
-    narrowed = {kind.__tablename__ for kind in SCOPES}
+    narrowed = {kind.__tablename__ for kind in NARROWED}
     assert narrowed | set(UNSCOPED) == set(Base.metadata.tables)
     assert not narrowed & set(UNSCOPED)
     owned = {table.name for table in Base.metadata.tables.values() if "organisation_id" in table.columns}
@@ -62,6 +65,17 @@ def test_every_statement_asks_for_one_organisation_whoever_asked_before(small_fa
                 assert said, statement
                 named = {value for values in said for value in values if str(value).startswith("org_")}
                 assert named == {organisation_id}
+
+
+def test_no_table_that_is_narrowed_shows_all_it_has(small_farm: TestFarm) -> None:
+    asked: list[str] = []
+    database = small_farm.farm.database
+    event.listen(database.engine, "before_cursor_execute", lambda *words: asked.append(words[2]))
+    with database.of("org_a").read() as session:
+        for kind in NARROWED:
+            session.scalar(select(func.count()).select_from(kind))
+            own = "organisations.id =" if kind.__tablename__ == "organisations" else "organisation_id ="
+            assert own in asked[-1].partition("WHERE")[2], kind
 
 
 def test_a_session_sees_its_own_in_every_kind_of_statement(farm: TestFarm) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import (
     MetaData,
     String,
 )
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -38,6 +38,24 @@ class Base(DeclarativeBase):
         dict[str, Any]: JSON,
         list[str]: JSON,
     }
+
+
+class OfOrganisation:
+    """A table whose rows are of the organisation that `organisation_id` names (`database/scope.py`)."""
+
+    organisation_id: Mapped[str] = mapped_column(Id)
+
+
+class OfRun:
+    """A table whose rows belong to whom the run of `run_id` does."""
+
+    run_id: Mapped[str] = mapped_column(Id)
+
+
+class OfDevice:
+    """A table whose rows belong to whom the device of `device_id` does."""
+
+    device_id: Mapped[str] = mapped_column(Id)
 
 
 def one_of(name: str, column: str, values: tuple[str, ...]) -> CheckConstraint:

@@ -11,12 +11,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.database.models.base import Base, Id, one_of
+from service.database.models.base import Base, Id, OfOrganisation, one_of
 from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
 
-class ApiKey(Base):
+class ApiKey(OfOrganisation, Base):
     """A key of the public API: what it may do are its `scopes`, in its organisation.
 
     `role` is what releases without scopes go by: `operator` for a key with the scope `operate`.

@@ -7,10 +7,10 @@ import time
 from sqlalchemy import BigInteger, ForeignKey
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.database.models.base import Base, Digest, Id
+from service.database.models.base import Base, Digest, Id, OfRun
 
 
-class Checkpoint(Base):
+class Checkpoint(OfRun, Base):
     """From where another attempt may go on; the row goes with the end of its run, and the file when nobody names it."""
 
     __tablename__ = "checkpoints"

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.database.models.base import Base, BigId, Id, one_of
+from service.database.models.base import Base, BigId, Id, OfDevice, OfOrganisation, one_of
 from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
@@ -89,7 +89,7 @@ class Device(Base):
     last_seen_at: Mapped[float] = mapped_column(default=time.time)
 
 
-class Strike(Base):
+class Strike(OfDevice, Base):
     """A run that failed on a device because of the device; gone when the device succeeds, or the run is to blame."""
 
     __tablename__ = "strikes"
@@ -102,7 +102,7 @@ class Strike(Base):
     at: Mapped[float] = mapped_column(default=time.time)
 
 
-class DeviceEvent(Base):
+class DeviceEvent(OfDevice, Base):
     """A line of a device's health history: enrolled, restarted, struck, quarantined, released, removed."""
 
     __tablename__ = "device_events"
@@ -115,7 +115,7 @@ class DeviceEvent(Base):
     message: Mapped[str] = mapped_column(Text, default="")
 
 
-class EnrolmentToken(Base):
+class EnrolmentToken(OfOrganisation, Base):
     """A right to enrol a device, or several, perhaps of one class or of some targets only."""
 
     __tablename__ = "enrolment_tokens"
@@ -139,7 +139,7 @@ class EnrolmentToken(Base):
     revoked_at: Mapped[float | None]
 
 
-class EnrolmentUse(Base):
+class EnrolmentUse(OfOrganisation, Base):
     """A device that used a token."""
 
     __tablename__ = "enrolment_uses"

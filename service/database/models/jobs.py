@@ -15,7 +15,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.database.models.base import Base, Digest, Id, one_of
+from service.database.models.base import Base, Digest, Id, OfOrganisation, one_of
 from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
@@ -24,7 +24,7 @@ OPEN_JOB_STATES = ("queued", "compiling")
 _CURRENT_JOB = text("state IN ('queued', 'compiling', 'succeeded')")
 
 
-class Job(Base):
+class Job(OfOrganisation, Base):
     """One compile. At most one job per `request_digest` is open or has succeeded, so repeats find it."""
 
     __tablename__ = "jobs"

@@ -7,12 +7,12 @@ import time
 from sqlalchemy import CheckConstraint, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.database.models.base import Base, Id
+from service.database.models.base import Base, Id, OfOrganisation
 from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
 
-class MaintenanceWindow(Base):
+class MaintenanceWindow(OfOrganisation, Base):
     """A time in which devices get no work: one device, a class of devices, or (both null) all of them."""
 
     __tablename__ = "maintenance_windows"

@@ -28,7 +28,7 @@ from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column
 
 from device_agents.wire import LocalMode, ProtocolError, RunSettings, from_json, to_json
-from service.database.models.base import Base, Digest, Id, one_of
+from service.database.models.base import Base, Digest, Id, OfOrganisation, OfRun, one_of
 from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
@@ -65,7 +65,7 @@ def settings_of_row(value: Mapping[str, Any], kind: type[RunSettings] = RunSetti
         raise ValueError(f"a run's row holds settings that no version has written: {problem}") from problem
 
 
-class Run(Base):
+class Run(OfOrganisation, Base):
     """One piece of work for a device. What came back is a `Result`; from `measurement_class` on, its summary."""
 
     __tablename__ = "runs"
@@ -163,7 +163,7 @@ IS_QUEUED: ColumnElement[bool] = Run.state == literal_column("'queued'")
 """Over `Run`, with the value in the statement's text: an index of queued runs is not found through a bound value."""
 
 
-class RunGroup(Base):
+class RunGroup(OfOrganisation, Base):
     """One request for many devices: a run for each."""
 
     __tablename__ = "run_groups"
@@ -175,7 +175,7 @@ class RunGroup(Base):
     created_at: Mapped[float] = mapped_column(default=time.time)
 
 
-class Attempt(Base):
+class Attempt(OfRun, Base):
     """One device's try at a run, owned by a fencing token. At most one live attempt per run and per device."""
 
     __tablename__ = "attempts"
@@ -221,7 +221,7 @@ class Attempt(Base):
     finished_at: Mapped[float | None] = mapped_column(index=True)
 
 
-class Result(Base):
+class Result(OfRun, Base):
     """The signed report of an attempt. `state`: `recorded` counts; `superseded` is evidence only."""
 
     __tablename__ = "results"

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.database.models.base import Base, Digest, Id, one_of
+from service.database.models.base import Base, Digest, Id, OfOrganisation, one_of
 from service.identifiers import new_id
 
 HOME = "org_home"
@@ -33,7 +33,7 @@ class Organisation(Base):
     """From then on none of its keys is taken."""
 
 
-class User(Base):
+class User(OfOrganisation, Base):
     """A person of an organisation, to whom keys may belong."""
 
     __tablename__ = "users"
@@ -47,7 +47,7 @@ class User(Base):
     """From then on none of the person's keys is taken."""
 
 
-class Holding(Base):
+class Holding(OfOrganisation, Base):
     """That an organisation has a file: it sent the bytes, or its own work made them.
 
     Files are stored once, by digest; a digest says nothing to who does not hold it. Names and times are the holder's.
@@ -76,7 +76,7 @@ class Holding(Base):
     """When retention took the file; the row stays for its name. Null: it is held."""
 
 
-class AuditEntry(Base):
+class AuditEntry(OfOrganisation, Base):
     """Who did what, on what, and what came of it. Nothing changes or deletes one but the retention of old entries."""
 
     __tablename__ = "audit_entries"

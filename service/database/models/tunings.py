@@ -11,12 +11,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.database.models.base import Base, Id
+from service.database.models.base import Base, Id, OfOrganisation
 from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
 
-class Tuning(Base):
+class Tuning(OfOrganisation, Base):
     """The schedule that won when a kernel was measured on a board; compiles for its target use it.
 
     `choice` is empty where the default won. `version` is the compiler's identity: another one builds other code.

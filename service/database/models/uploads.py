@@ -7,14 +7,14 @@ import time
 from sqlalchemy import BigInteger, ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.database.models.base import Base, Digest, Id, one_of
+from service.database.models.base import Base, Digest, Id, OfOrganisation, one_of
 from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
 UPLOAD_KINDS = ("model", "data", "dataset")
 
 
-class Upload(Base):
+class Upload(OfOrganisation, Base):
     """A file that comes in pieces; the storage keeps them under this row's id until the file is whole.
 
     `received_bytes` is the truth: what the storage has beyond it is written again.

@@ -7,14 +7,14 @@ import time
 from sqlalchemy import ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.database.models.base import Base, Id, one_of
+from service.database.models.base import Base, Id, OfOrganisation, one_of
 from service.database.models.tenants import HOME
 from service.identifiers import new_id
 
 DELIVERY_STATES = ("waiting", "delivered", "failed")
 
 
-class Webhook(Base):
+class Webhook(OfOrganisation, Base):
     """An address that is told of its owner's jobs and runs."""
 
     __tablename__ = "webhooks"
@@ -37,7 +37,7 @@ class Webhook(Base):
     """After failures nothing is sent there until then."""
 
 
-class WebhookDelivery(Base):
+class WebhookDelivery(OfOrganisation, Base):
     """One thing to tell one webhook: written in the transaction of what it tells, so that neither is without the other.
 
     `next_at`: when it is sent (again), or, while a process sends it, when another may take it over; null: it is over.
