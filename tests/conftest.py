@@ -30,6 +30,7 @@ def pytest_collection_finish() -> None:
     """The garbage collector need not go through a million objects of loaded modules again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)
