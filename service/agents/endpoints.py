@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
@@ -260,7 +260,9 @@ def get_validation_dataset(lease_token: str, request: Request, farm: WholeFarmDe
 
 
 @router.get(wire.RELEASE_PATH, responses=BINARY)  # type: ignore[arg-type]
-def get_release(sequence: int, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
+def get_release(
+    sequence: Annotated[int, Path(ge=0, le=1 << 53)], request: Request, farm: WholeFarmDep, agent: AgentDep
+) -> Response:
     """The agent's file of a release that the device was offered."""
     with farm.database.read() as session:
         digest = given(session, agent.device_id, sequence).digest

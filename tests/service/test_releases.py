@@ -196,6 +196,8 @@ def test_going_back_is_said_and_halting_is_for_operators(farm: TestFarm) -> None
     path = offer_path = p.release_path(made["sequence"])
     assert one.get(path).status_code == 200, "who has begun may end"
     assert farm.anonymous.get(offer_path).status_code in (401, 422)
+    assert one.get(p.release_path(made["sequence"] + 1)).status_code == 404
+    assert one.get(p.release_path(1 << 64)).status_code == 422, "no such number fits the database"
 
 
 def test_no_update_reaches_into_maintenance(farm: TestFarm) -> None:

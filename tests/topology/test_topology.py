@@ -14,14 +14,14 @@ from service.database.engine import Database
 from tests.chaos.links import until
 from tests.e2e.inputs import SPEC, accuracy_by_onnx_runtime, cnn, digits, npz
 from tests.topology.farm import Deployed, deployed
-from tests.topology.losses import LOSSES
+from tests.topology.losses import LOSSES, Loss
 from tests.topology.work import Work
 
 pytestmark = [pytest.mark.xdist_group("topology"), pytest.mark.usefixtures("loopback")]
 FIRST_STEPS = 300
 LASTS_S = 4.0
 """Of a training that is to be hit."""
-IN_FLIGHT_WITHIN_S = 60.0
+IN_FLIGHT_WITHIN_S = 120.0
 AWAY_S = 2.0
 
 
@@ -74,7 +74,7 @@ def test_a_loss_in_the_middle(farm: Deployed, work: Work, what: str) -> None:
     loss = LOSSES[what]
     work.weights = work.weights or work.client.weights(work.client.wait_for_run(work.train()).id)
     work.begin()
-    assert until(lambda: loss.is_due(work), IN_FLIGHT_WITHIN_S, pause_s=0.05), work.history(work.jobs[0])
+    assert until(lambda: is_met(loss, work), IN_FLIGHT_WITHIN_S, pause_s=0.05), work.history(work.jobs[0])
     lost = loss.go(farm, work)
     for process in lost:
         if farm.is_asked(process):
@@ -85,3 +85,12 @@ def test_a_loss_in_the_middle(farm: Deployed, work: Work, what: str) -> None:
     farm.wait_for(*lost)
     loss.come_back(farm)
     work.ends_well()
+
+
+def is_met(loss: Loss, work: Work) -> bool:
+    """What the loss is to hit is under way at once. Work that was over before that is begun anew."""
+    if loss.is_due(work):
+        return True
+    if work.has_ended():
+        work.begin()
+    return False

@@ -70,7 +70,7 @@ class Work:
 
     def ends_well(self) -> None:
         """Everything succeeds, once, and as if nothing had happened. Raises: AssertionError."""
-        assert until(self._has_ended, ENDS_WITHIN_S, pause_s=0.3), [self.job(), *map(self.run, self.runs)]
+        assert until(self.has_ended, ENDS_WITHIN_S, pause_s=0.3), [self.job(), *map(self.run, self.runs)]
         job = self.job()
         assert job is not None
         assert job.state == "succeeded", job
@@ -85,7 +85,8 @@ class Work:
             assert (self.ends(one), self.results(one)) == (1, 1), self.history(one)
         assert self.ends(job.id) == 1, self.history(job.id)
 
-    def _has_ended(self) -> bool:
+    def has_ended(self) -> bool:
+        """Nothing of it is open any more."""
         things = [self.job(), *map(self.run, self.runs)]
         return all(one is not None and not one.is_open for one in things)
 
