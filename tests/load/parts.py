@@ -19,6 +19,8 @@ CLIENTS = 4
 """Requests at once, where the cost of one is measured."""
 WARM_UP = 40
 MS, KIB, MB = 1e3, 1 << 10, 1e6
+LATE = 1.02
+"""Of the time that a rate of requests gives, at most: beyond it, the rate was not kept."""
 DRAIN_S = 60.0
 """After the last run was sent, at most."""
 
@@ -227,7 +229,7 @@ async def steady(farm: LoadedFarm, seconds: float, _: int = 0, *, rate: float = 
         ),
         Figure(f"{name}: answers 503", busy, "", 0),
         Figure(f"{name}: runs not done", count - done.runs, "", 0, f"{DRAIN_S:.0f} s after the last was sent"),
-        Figure(f"{name}: submits a second", count / took_s, "/s"),
+        Figure(f"{name}: time to send them", took_s, "s", LATE * seconds, f"{count / took_s:.1f} a second"),
         Figure(f"{name}: p99 of a submit's answer", MS * waits[int(0.99 * len(waits))], "ms"),
         cost.figure(f"{name}: a run, all counted", count, "ms", None),
         Figure("database for a run, audit and events counted", (farm.database_bytes() - before) / count / KIB, "KiB"),
