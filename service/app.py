@@ -86,6 +86,8 @@ ROUTERS: tuple[APIRouter, ...] = (
 EVERY_ADDRESS: dict[str, Any] = {"responses": PROBLEMS, "dependencies": [Depends(authorise)]}
 LOG = logging.getLogger(__name__)
 GARBAGE_THRESHOLDS = (20_000, 20, 20)
+"""New objects after which garbage is looked for among the youngest, and how often that is done before the older ones
+are looked through too (`gc.set_threshold`; CPython: 700, 10, 10)."""
 THREADS = 100
 """Requests that may use the database at once; held requests (long polls, streams) use a thread only while they look."""
 
@@ -181,8 +183,7 @@ def served() -> FastAPI:
 
 
 def _collect_seldom() -> None:
-    """What a process has at its start stays: looking through it for garbage after each 700 new objects cost a sixth of
-    a request's processor time (`make load`)."""
+    """What a process has at its start stays: looking through it for garbage again and again costs requests dearly."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)

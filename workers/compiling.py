@@ -34,8 +34,8 @@ from service.jobs import claims
 from service.settings import Settings
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage, StoredFile
 from workers.child_watch import ChildWatch
-from workers.compile_child import BUNDLE, DISK_FULL, EXTERNAL, SOURCE, Order
-from workers.patience import FIRST_S, MOST_S, with_patience
+from workers.compile_child import BUNDLE, DISK_FULL, EXTERNAL, SAID_CHARACTERS, SOURCE, Order
+from workers.patience import with_patience
 
 LOG = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +45,6 @@ MAX_LINE_CHARACTERS = 1 << 16
 LOG_TAIL_BYTES = 8000
 NO_ROOM = "compiled; the farm's storage has no room for the bundle"
 CAUSES = get_args(Cause)
-_FAILURE_FIELDS = ("cause", "code", "message", "where", "hint")
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR",
                   log_lines.LEVEL_VARIABLE, log_lines.FORMAT_VARIABLE)  # fmt: skip
 
@@ -244,18 +243,19 @@ class Compile:
 
         The claim is kept meanwhile. Raises: Cancelled, LostClaim; OSError once it has waited for `compile_room_s`.
         """
-        pause_s, gives_up_at = FIRST_S, time.monotonic() + self.settings.compile_room_s
-        while True:
+
+        def put() -> StoredFile:
             stream.seek(0)
-            try:
-                return self.storage.put(stream, limit_bytes=self.settings.bundle_limit_bytes, digest=digest)
-            except OSError as error:
-                if not is_disk_full(error) or time.monotonic() + pause_s > gives_up_at:
-                    raise
-                LOG.warning("job %s: no room for its bundle, trying again: %s", self.claim.job_id, error)
+            return self.storage.put(stream, limit_bytes=self.settings.bundle_limit_bytes, digest=digest)
+
+        def wait(pause_s: float) -> None:
             self._keep(NO_ROOM, 1.0)
-            time.sleep(pause_s)
-            pause_s = min(MOST_S, 2 * pause_s, self.settings.compile_lease_s / 4)
+            time.sleep(min(pause_s, self.settings.compile_lease_s / 4))
+
+        return with_patience(
+            put, f"job {self.claim.job_id}: its bundle", passes=is_disk_full, patience_s=self.settings.compile_room_s,
+            sleep=wait,
+        )  # fmt: skip
 
     def _fail(self, failure: claims.Failure) -> None:
         attempts = self.settings.compile_attempts
@@ -328,7 +328,7 @@ def _tail(log: BinaryIO) -> str:
 def failure_of(last: dict[str, Any], returncode: int, settings: Settings, *, in_time: bool) -> claims.Failure:
     """Why a child ended without a bundle: by its last line, its exit code (negative: a signal) and the clock."""
     if last.get("event") == "failed" and last.get("cause") in CAUSES:
-        cause, code, message, where, hint = (str(last.get(name, "")) for name in _FAILURE_FIELDS)
+        cause, code, message, where, hint = (str(last.get(name, "")) for name in SAID_CHARACTERS)
         return claims.Failure(cause, code, message, where, hint, retry=code == DISK_FULL)
     if not in_time or returncode == -signal.SIGXCPU:
         return claims.Failure("limits", "limits.compile-time", f"the compile took more than {settings.compile_s:.0f} s",

@@ -1,4 +1,4 @@
-"""A database that is away comes back: what a worker has to write is tried again for a while."""
+"""What fails for now (a database that is away, a disk that is full) is tried again for a while."""
 
 from __future__ import annotations
 
@@ -15,21 +15,33 @@ FIRST_S, MOST_S = 0.5, 5.0
 PATIENCE_S = 600.0
 
 
-def with_patience(act: Callable[[], T], what: str, *, sleep: Callable[[float], object] = time.sleep) -> T:
-    """Do it, again after 0.5, 1 ... 5 s if the database fails, for ten minutes. `act` may have been carried out before
-    its answer was lost, so it must be harmless to repeat: a claim is, by its fencing token. Raises: what it raised."""
-    pause_s, gives_up_at = FIRST_S, time.monotonic() + PATIENCE_S
+def is_away(error: Exception) -> bool:
+    """A database that did not answer; not one that understood and refused."""
+    return isinstance(error, DBAPIError) and (
+        error.connection_invalidated or type(error).__name__ in ("OperationalError", "InterfaceError")
+    )
+
+
+def with_patience(
+    act: Callable[[], T],
+    what: str,
+    *,
+    passes: Callable[[Exception], bool] = is_away,
+    patience_s: float = PATIENCE_S,
+    sleep: Callable[[float], object] = time.sleep,
+) -> T:
+    """Do it, again after 0.5, 1 ... 5 s if it fails by what passes, for `patience_s`. `act` may have been carried out
+    before its answer was lost, so it must be harmless to repeat: a claim is, by its fencing token.
+
+    Raises: what it raised.
+    """
+    pause_s, gives_up_at = FIRST_S, time.monotonic() + patience_s
     while True:
         try:
             return act()
-        except DBAPIError as error:
-            if not _may_pass(error) or time.monotonic() + pause_s > gives_up_at:
+        except Exception as error:
+            if not passes(error) or time.monotonic() + pause_s > gives_up_at:
                 raise
-            LOG.warning("%s: the database is away, trying again: %s", what, error.orig)
+            LOG.warning("%s: trying again: %s", what, error.orig if isinstance(error, DBAPIError) else error)
         sleep(pause_s)
         pause_s = min(MOST_S, 2 * pause_s)
-
-
-def _may_pass(error: DBAPIError) -> bool:
-    """Not for what the database understood and refused."""
-    return error.connection_invalidated or type(error).__name__ in ("OperationalError", "InterfaceError")

@@ -16,7 +16,7 @@ from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 from sqlalchemy.sql.base import ExecutableOption
 
 from service.database.models import HOME, Bundle, Dataset, Device, Holding, Organisation, Run
-from service.database.models.base import Base, OfDevice, OfOrganisation, OfRun
+from service.database.models.base import OfDevice, OfOrganisation, OfRun
 
 KEY = "organisation"
 """In `Session.info`."""
@@ -38,21 +38,19 @@ class ForeignRow(Exception):
 # code, so no value in it but the organisation may change from call to call.
 
 
-def _own(kind: type[Any]) -> Scope:
-    return lambda organisation_id: with_loader_criteria(
-        kind, lambda row: row.organisation_id == organisation_id, include_aliases=True
+def _itself(organisation_id: str) -> ExecutableOption:
+    return with_loader_criteria(Organisation, lambda row: row.id == organisation_id, include_aliases=True)
+
+
+def _own(organisation_id: str) -> ExecutableOption:
+    return with_loader_criteria(
+        OfOrganisation, lambda row: row.organisation_id == organisation_id, include_aliases=True
     )
 
 
-def _visible(kind: type[Base]) -> Scope:
-    return lambda organisation_id: with_loader_criteria(
-        kind, lambda row: or_(row.is_shared, row.organisation_id == organisation_id), include_aliases=True
-    )
-
-
-def _itself(kind: type[Base]) -> Scope:
-    return lambda organisation_id: with_loader_criteria(
-        kind, lambda row: row.id == organisation_id, include_aliases=True
+def _visible_device(organisation_id: str) -> ExecutableOption:
+    return with_loader_criteria(
+        Device, lambda row: or_(row.is_shared, row.organisation_id == organisation_id), include_aliases=True
     )
 
 
@@ -80,30 +78,30 @@ def _held_dataset(organisation_id: str) -> ExecutableOption:
     )
 
 
-def _of_own_run(kind: type[Any]) -> Scope:
-    return lambda organisation_id: with_loader_criteria(
-        kind,
+def _of_own_run(organisation_id: str) -> ExecutableOption:
+    return with_loader_criteria(
+        OfRun,
         lambda row: exists().where(_runs.c.id == row.run_id, _runs.c.organisation_id == organisation_id),
         include_aliases=True,
     )
 
 
-def _of_own_device(kind: type[Any]) -> Scope:
-    return lambda organisation_id: with_loader_criteria(
-        kind,
+def _of_own_device(organisation_id: str) -> ExecutableOption:
+    return with_loader_criteria(
+        OfDevice,
         lambda row: exists().where(_devices.c.id == row.device_id, _devices.c.organisation_id == organisation_id),
         include_aliases=True,
     )
 
 
 SCOPES: Mapping[type[Any], Scope] = {
-    Organisation: _itself(Organisation),
-    OfOrganisation: _own(OfOrganisation),
+    Organisation: _itself,
+    OfOrganisation: _own,
     Bundle: _held_bundle,
     Dataset: _held_dataset,
-    OfRun: _of_own_run(OfRun),
-    Device: _visible(Device),
-    OfDevice: _of_own_device(OfDevice),
+    OfRun: _of_own_run,
+    Device: _visible_device,
+    OfDevice: _of_own_device,
 }
 """By table, or by what the models of tables have in common: each costs every statement a little."""
 UNSCOPED: Mapping[str, str] = {

@@ -19,7 +19,7 @@ from service.database.memory import recalled
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Run
 from service.database.scope import EVERYONES, organisation_of
 from service.devices.blame import FAILED
-from service.maintenance.standing import DRAINED, MAINTENANCE, Calendar
+from service.maintenance.standing import DRAINED, MAINTENANCE, WINDOWS, Calendar
 from service.runs.clocks import free_s, run_s
 from service.runs.wants import lacking as lacking_wants
 from service.runs.wants import offers
@@ -31,7 +31,7 @@ MOST_DEVICES = 200
 """That are looked at for one answer."""
 FIRST_DEVICES = 3
 """Of which mostly one will do."""
-DEVICES = frozenset({"devices", "maintenance_windows"})
+DEVICES = WINDOWS | {Device.__tablename__}
 """Tables that say which devices are there."""
 Code = Literal[
     "free", "busy", "tried", "silent", "drained", "maintenance", "quarantined", "isolation", "features", "wants",

@@ -101,7 +101,7 @@ def test_an_agent_that_is_told_to_go_leaves_where_it_stands(
 ) -> None:
     """Without a checkpoint in time: the last one is taken when it is told to stop (but not while it validates).
 
-    A step takes about 50 us: with fewer of them the run would be over before anybody looks.
+    So many steps, for with few of them the run would be over before anybody looks.
     """
     steps = 100_000
     run_id = begun(live, {**sent(live, tmp_path), "checkpoint_s": 3000.0, "steps": steps, "eval_every": steps})

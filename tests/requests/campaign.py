@@ -43,6 +43,8 @@ HOLD_S = 0.05
 NAMED = 0.75
 DRAWING = {"generation": {"with-security-parameters": False}}
 """Who asks is ours to say."""
+METHODS = ("POST", "PUT", "PATCH", "HEAD", "GET", "DELETE")
+"""What makes things comes before what asks for them, and both before what takes them away."""
 TIMEOUT_S = 60.0
 EVENTS_AS_JSON = {"Accept": "application/json"}
 """A stream of events would not end."""
@@ -177,6 +179,7 @@ def _shares(operations: list[Any], cases: int, rng: random.Random) -> Iterator[t
     whole = sum(weights)
     order = list(zip(operations, weights, strict=True))
     rng.shuffle(order)
+    order.sort(key=lambda one: METHODS.index(one[0].method.upper()))
     for operation, weight in order:
         count = max(2, round(cases * weight / whole))
         modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE) if weight > 1 else (GenerationMode.POSITIVE,)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.xdist_group("topology"), pytest.mark.usefixtures("loop
 FIRST_STEPS = 300
 LASTS_S = 4.0
 """Of a training that is to be hit."""
-IN_FLIGHT_WITHIN_S = 120.0
+IN_FLIGHT_WITHIN_S = 60.0
 AWAY_S = 2.0
 
 

@@ -25,7 +25,7 @@ from service.jobs import claims
 from service.settings import Settings
 from service.storage import StoredFile
 from tests.service.farms import TestFarm, open_test_farm
-from workers import compiling
+from workers import compiling, patience
 from workers.compile_child import Order, _failure
 from workers.compiling import Compile, failure_of
 from workers.ownership import own_folder, root_of
@@ -214,7 +214,7 @@ def without_room(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return put(stream, **how)
 
     monkeypatch.setattr(farm.farm.storage, "put", full_at_first)
-    monkeypatch.setattr(compiling, "FIRST_S", 0.01)
+    monkeypatch.setattr(patience, "FIRST_S", 0.01)
     return left
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from sqlalchemy.orm import Session
 from service.database.engine import Database
 from tests.service.farms import open_test_farm
 from tests.workers.test_compiling import FAKE, run_compile, show
-from workers import patience
 from workers.compiling import Compile
 from workers.patience import with_patience
 
@@ -43,14 +41,13 @@ def test_what_fails_for_now_is_tried_again_and_what_is_refused_is_not() -> None:
         with_patience(refused, "it", sleep=waits.append)
 
 
-def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.0)
+def test_patience_ends() -> None:
 
     def act() -> None:
         raise away()
 
     with pytest.raises(OperationalError):
-        with_patience(act, "it", sleep=time.sleep)
+        with_patience(act, "it", patience_s=0.0)
 
 
 def test_a_compile_outlives_a_database_that_restarts(
