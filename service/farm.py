@@ -52,7 +52,7 @@ class Farm:
 def open_farm(settings: Settings, queue: Queue | None = None) -> Farm:
     """Connect to the farm that `settings` describe. The database must have been migrated. Raises: SigningKeyLost."""
     make_private_folder(settings.state)
-    database = Database(settings.database)
+    database = Database(settings.database, at_once=settings.database_at_once)
     try:
         relay = Relay(settings.broker) if queue is None else None
         return _opened(settings, database, queue or CeleryQueue(settings), relay)

@@ -27,6 +27,8 @@ class Settings(BaseSettings):
     """Folder of everything that the farm keeps: database, files, keys, sockets."""
     database_url: str = ""
     """SQLAlchemy URL: `sqlite:///…` or `postgresql+psycopg://…`."""
+    database_at_once: int = Field(default=4, ge=1, le=1000)
+    """Requests of one process that use the database at a time; more if it is far away (a millisecond or more)."""
     broker_url: str = ""
     """Celery broker: `redis://…` or `redis+socket:///…/valkey.sock`."""
     storage_url: str = ""

@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from service.database.memory import MEMORY, Memory, changed_tables, watch_changes
 from service.database.models import Base
 from service.database.scope import KEY, FarmSession
+from service.database.turns import AT_ONCE, Turns
 from service.private import tighten_database
 
 LOG = logging.getLogger(__name__)
@@ -41,12 +42,13 @@ AUTOCOMMIT: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 class Database:
     """The farm's database. Thread-safe; sessions are not."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, at_once: int = AT_ONCE) -> None:
         is_sqlite = make_url(url).get_backend_name() == "sqlite"
         self.engine = _sqlite_engine(url) if is_sqlite else _postgres_engine(url)
         # PostgreSQL gives each statement a view of its own either way; without a transaction two messages less are sent
         self._reader = self.engine.execution_options(**{"pockfarm_read": True} if is_sqlite else AUTOCOMMIT)
         self.memory = Memory()
+        self._turns = Turns(at_once)
         self.organisation_id: str | None = None
         """Whose rows its sessions see; None: everybody's."""
         self.after_commit: list[AfterCommit] = []
@@ -68,7 +70,7 @@ class Database:
     def transaction(self) -> Iterator[Session]:
         """A session that commits at the end of the block, or rolls back if the block raises."""
         with FarmSession(self.engine, expire_on_commit=False, info=self._info) as session:
-            with session.begin():
+            with self._turns.one(), session.begin():
                 yield session
             self.memory.forget(changed_tables(session))
             for tell in self.after_commit:
@@ -84,7 +86,10 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session for reading, which blocks nobody. SQLite shows it one moment throughout, PostgreSQL does not."""
-        with FarmSession(self._reader, expire_on_commit=False, autoflush=False, info=self._info) as session:
+        with (
+            self._turns.one(),
+            FarmSession(self._reader, expire_on_commit=False, autoflush=False, info=self._info) as session,
+        ):
             yield session
 
     @contextmanager
