@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 VARIABLE = "POCKFARM_CACHE_DIR"
+KERNELS, RUNTIMES, LINKER = "kernels", "runtime", "zig"
+ROOMS = (KERNELS, RUNTIMES, LINKER)
+"""Folders in it that compiles write; a farm keeps other organisations' caches beside them."""
 
 
 def cache_folder() -> Path:

@@ -1,7 +1,7 @@
 """What a child process gives up before it reads anything of a user's: memory, time, files, network, its parent's life.
 
 `RLIMIT_AS` must stay above 1.5 GiB (TVM), `RLIMIT_NPROC` does nothing for root. No network: a network namespace of its
-own, where the kernel allows it (with privileges, or with unprivileged user namespaces); `isolated` says whether it did.
+own, where the kernel allows it (with privileges, or with unprivileged user namespaces). `Confined` says what was had.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 import resource
 import signal
 from dataclasses import dataclass
+
+from service.landlock import Files, restrict
 
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
@@ -28,8 +30,17 @@ class ChildLimits:
     file_bytes: int
 
 
-def confine(limits: ChildLimits, *, parent: int) -> bool:
-    """Hold this process to `limits` and to its parent's life; True if it also has no network. Cannot be undone."""
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """What of the confinement the machine could give."""
+
+    no_network: bool
+    landlock: int
+    """The kernel's version of it; 0: none, and every file of the user may be opened."""
+
+
+def confine(limits: ChildLimits, files: Files, *, parent: int) -> Confined:
+    """Hold this process to `limits`, to `files` and to its parent's life. Cannot be undone. Raises: OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -40,7 +51,7 @@ def confine(limits: ChildLimits, *, parent: int) -> bool:
     _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
     _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
     _limit(resource.RLIMIT_CORE, 0)
-    return _leave_network(libc)
+    return Confined(_leave_network(libc), restrict(files))
 
 
 def _limit(kind: int, soft: int, hard: int | None = None) -> None:

@@ -5,8 +5,8 @@ PARENT is the process id of the worker that waits for it: the child dies with it
 FOLDER holds `order.json` (an `Order`), `source` (the model, or the bundle to be tuned) and, in `external/`, the data
 files of the model. It writes JSON lines to the
 standard output that it was given:
-`{"event": "confined", "no_network": …}`, `{"event": "progress", "stage": …, "fraction": …}`, and last either
-`{"event": "done", "digest": …}` with the bundle in `bundle.pfb`, or `{"event": "failed", "cause": …, "code": …,
+`{"event": "confined", "no_network": …, "landlock": …}`, `{"event": "progress", "stage": …, "fraction": …}`, and last
+either `{"event": "done", "digest": …}` with the bundle in `bundle.pfb`, or `{"event": "failed", "cause": …, "code": …,
 "message": …, "where": …, "hint": …}`. Whatever else prints goes to the standard error.
 """
 
@@ -24,9 +24,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from compiler.cache_folder import ROOMS
 from compiler.external import External, mapped
 from device_agents.wire import log_lines
-from service.confinement import ChildLimits, confine
+from service.confinement import ChildLimits, Confined, confine
+from service.landlock import Files, python_places
 
 if TYPE_CHECKING:
     from compiler.api import BuildSettings
@@ -35,6 +37,8 @@ ORDER, SOURCE, BUNDLE, EXTERNAL = "order.json", "source", "bundle.pfb", "externa
 DISK_FULL = "infra.disk-full"
 SAID_CHARACTERS = {"cause": 40, "code": 80, "message": 2000, "where": 1000, "hint": 1000}
 """Most that a failure says, by field. Each may become 12 in JSON: they still make a line that the worker takes."""
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("compiler", "device_agents", "service", "workers")
 Say = Callable[..., None]
 LOG = logging.getLogger(__name__)
 
@@ -80,7 +84,7 @@ def main(folder: Path, parent: int) -> int:
 
     order = Order.read(folder)
     log_lines.configure("compile")
-    say("confined", no_network=confine(ChildLimits(order.memory_bytes, order.cpu_s, order.file_bytes), parent=parent))
+    say("confined", **asdict(_confine(order, folder, parent)))
     try:
         with log_lines.bind_process(**order.log_ids):
             digest = _compile(order, folder, say)
@@ -99,6 +103,17 @@ def _take_stdout() -> TextIO:
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return lines
+
+
+def _confine(order: Order, folder: Path, parent: int) -> Confined:
+    """Leave it this job's folder, its organisation's cache, and what a compile runs on."""
+    cache = Path(order.cache_folder)
+    rooms = tuple(cache / name for name in ROOMS)
+    for room in rooms:
+        room.mkdir(parents=True, exist_ok=True)
+    read = python_places(ROOT, (*PACKAGES, order.function.partition(":")[0].partition(".")[0]))
+    limits = ChildLimits(order.memory_bytes, order.cpu_s, order.file_bytes)
+    return confine(limits, Files(read, (folder, *rooms)), parent=parent)
 
 
 def _compile(order: Order, folder: Path, say: Say) -> str:

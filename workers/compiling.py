@@ -45,8 +45,7 @@ MAX_LINE_CHARACTERS = 1 << 16
 LOG_TAIL_BYTES = 8000
 NO_ROOM = "compiled; the farm's storage has no room for the bundle"
 CAUSES = get_args(Cause)
-KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR",
-                  log_lines.LEVEL_VARIABLE, log_lines.FORMAT_VARIABLE)  # fmt: skip
+KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", log_lines.LEVEL_VARIABLE, log_lines.FORMAT_VARIABLE)
 
 HUNG = claims.Failure("infra", "infra.compile-hung",
                       "the compile process gave no sign of life and was killed", where="compile",
@@ -206,6 +205,10 @@ class Compile:
             return None
         if event["event"] == "progress":
             return event if _is_progress(event) else None
+        if event["event"] == "confined" and not (event.get("no_network") and event.get("landlock")):
+            LOG.warning(
+                "job %s: this machine confines its compile less than it should: %s", self.claim.job_id, line[:200]
+            )
         self.last = event
         return None
 

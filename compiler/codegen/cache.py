@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from compiler.cache_folder import KERNELS
 from compiler.codegen.artefacts import Artefact, CompiledKernel, Launch
 
 _MAGIC = b"PFK2"
@@ -67,4 +68,4 @@ def _unpacked(head: dict[str, Any], content: bytes) -> CompiledKernel:
 
 
 def _path(folder: Path, key: str) -> Path:
-    return folder / key[:2] / f"{key}.kernel"
+    return folder / KERNELS / key[:2] / f"{key}.kernel"

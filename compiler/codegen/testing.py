@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import ziglang
 
-from compiler.cache_folder import cache_folder
+from compiler.cache_folder import LINKER, cache_folder
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, build
@@ -215,7 +215,7 @@ def object_of(name: str, source: str, *options: str) -> Path:
 
 def zig(program: str, *arguments: str) -> str:
     """Run one of zig's programs (`cc`, `ld.lld`) and return what it said on both outputs. Raises: BuildError."""
-    environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), **os.environ}
+    environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / LINKER), **os.environ}
     command = [str(Path(ziglang.__file__).parent / "zig"), program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 from service.confinement import ChildLimits, confine
 from service.datasets.archive import BadData
 from service.datasets.arrays import ArrayInfo
+from service.landlock import Files, python_places
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER_BYTES = 1 << 16
@@ -81,7 +82,8 @@ def main(arguments: list[str]) -> int:
     from service.datasets.npz import inspect_npz  # NumPy is the child's alone
 
     parent, unpacked_bytes, memory_bytes, cpu_s = map(int, arguments)
-    confine(ChildLimits(memory_bytes, cpu_s, file_bytes=ANSWER_BYTES), parent=parent)
+    limits = ChildLimits(memory_bytes, cpu_s, file_bytes=ANSWER_BYTES)
+    confine(limits, Files(python_places(ROOT, ("device_agents", "service"))), parent=parent)
     try:
         with os.fdopen(0, "rb", closefd=False) as file:
             arrays = inspect_npz(file, unpacked_limit_bytes=unpacked_bytes)

