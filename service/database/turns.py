@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 AT_ONCE = 4
-PATIENCE_S = 2.0
+PATIENCE_S = 10.0
 """Who has waited so long goes on without a turn: whoever holds one may wait for a lock or for the storage."""
 
 
