@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "workers": (
         "service",
         "compiler.api",
+        "compiler.cache_folder",
         "compiler.errors",
         "compiler.external",
         "compiler.spec",

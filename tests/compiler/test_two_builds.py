@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from compiler.cache_folder import cache_folder
+from compiler.cache_folder import KERNELS, LINKER, cache_folder
 from service.canary import reference
 from tests.architecture.sources import ROOT
 
@@ -18,10 +18,10 @@ MODEL = ROOT / "service/canary/model.onnx"
 
 def built(folder: Path, seed: int, zone: str) -> bytes:
     """The bundle of a build that shares nothing with another but the sources."""
-    libc = cache_folder() / "zig"
+    libc = cache_folder() / LINKER
     libc.mkdir(parents=True, exist_ok=True)
     (folder / "cache").mkdir(parents=True)
-    (folder / "cache/zig").symlink_to(libc)  # the linker's own C library takes minutes to build, and is none of ours
+    (folder / "cache" / LINKER).symlink_to(libc)  # its C library takes minutes to build, and is none of ours
     shutil.copy(MODEL, folder / "model.onnx")
     (folder / "spec.json").write_text(json.dumps(reference.SPEC))
     environment = {**os.environ, "PYTHONHASHSEED": str(seed), "TZ": zone, "POCKFARM_CACHE_DIR": str(folder / "cache"),
@@ -31,7 +31,7 @@ def built(folder: Path, seed: int, zone: str) -> bytes:
                "--spec", "spec.json", "--target", "x86-64-v3", "--out", "made.pfb"]  # fmt: skip
     said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
-    assert list((folder / "cache").glob("??/*")), "the kernels were compiled here, and not found elsewhere"
+    assert list((folder / "cache" / KERNELS).glob("??/*")), "the kernels were compiled here, and not found elsewhere"
     return (folder / "made.pfb").read_bytes()
 
 
