@@ -16,6 +16,24 @@ LAST_LOSSES = 10
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What tells a run that brought a measurement from others, and no more: of thousands of runs."""
+
+    id: str
+    verdict: str | None
+    measurement_class: str | None
+    model_name: str
+    model_digest: str
+    plan_name: str
+    target: str
+    device_id: str | None
+    dataset_digest: str | None
+    mode: str
+    batch: int | None
+    threads: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """One run, the summary of its result, and (on the pages that need it) the whole report."""
 

@@ -80,15 +80,19 @@ class LoadedFarm:
                 connection.execute(text(statement))
         engine.dispose()
 
+    def one(self, statement: str) -> str:
+        """The one value that a statement gives."""
+        engine = create_engine(self.url)
+        with engine.connect() as connection:
+            found = str(connection.scalar(text(statement)))
+        engine.dispose()
+        return found
+
     def database_bytes(self) -> int:
         """What the database takes on disk."""
         if self.kind == "sqlite":
             return Path(self.url.removeprefix("sqlite:///")).stat().st_size
-        engine = create_engine(self.url)
-        with engine.connect() as connection:
-            found = int(connection.scalar(text("SELECT pg_database_size(current_database())")) or 0)
-        engine.dispose()
-        return found
+        return int(self.one("SELECT pg_database_size(current_database())"))
 
 
 def _cpu_s(pid: int) -> float:

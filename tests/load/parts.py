@@ -50,9 +50,10 @@ class Cost:
     notes: list[str] = field(default_factory=list)
 
     def figure(self, what: str, count: float, unit: str, limit: float | None) -> Figure:
-        """Milliseconds of the API process for each of `count`."""
-        note = f"database {MS * self.database_s / count:.2f}, {count:,.0f} in {self.wall_s:.1f} s"
-        return Figure(what, MS * self.api_s / count, unit, limit, note)
+        """Milliseconds for each of `count`, of the API process and of the database's own processes together."""
+        parts = f"API {MS * self.api_s / count:.2f}, database {MS * self.database_s / count:.2f}"
+        whole_s = self.api_s + self.database_s
+        return Figure(what, MS * whole_s / count, unit, limit, f"{parts}, {count:,.0f} in {self.wall_s:.1f} s")
 
 
 @contextmanager
@@ -250,7 +251,7 @@ async def million(farm: LoadedFarm, seconds: float, results: int = 1_000_000) ->
                       f"made in {time.monotonic() - began:.0f} s")]  # fmt: skip
     turns = max(10, int(seconds))
     async with client(farm) as http:
-        for path in PAGES:
+        for path in (*PAGES, *_pages_of_one(farm)):
             figures.append(await _page(farm, http, path, turns))
         figures += await _file(farm, http)
     return figures
@@ -258,8 +259,18 @@ async def million(farm: LoadedFarm, seconds: float, results: int = 1_000_000) ->
 
 PAGES = ("/runs?limit=50", "/runs?state=succeeded&limit=50", "/runs?device_class=x86-64&limit=50", "/devices?limit=50",
          "/dashboard", "/dashboard/runs", "/dashboard/runs?state=open", "/dashboard/devices",
-         "/dashboard/benchmarks")  # fmt: skip
+         "/dashboard/benchmarks", "/dashboard/jobs", "/dashboard/audit")  # fmt: skip
 FILE_ROWS = 100_000
+
+
+def _pages_of_one(farm: LoadedFarm) -> list[str]:
+    """Pages of a run in the middle of all results, of two beside each other, of a device, and the list from there."""
+    run_id = farm.one("SELECT id FROM runs ORDER BY id LIMIT 1 OFFSET (SELECT count(*) / 2 FROM runs)")
+    newest = farm.one("SELECT id FROM runs WHERE state = 'succeeded' ORDER BY id DESC LIMIT 1")
+    device = farm.boards[0].device_id
+    return [f"/runs/{run_id}", f"/runs/{run_id}/why", f"/runs/{run_id}/report", f"/dashboard/runs/{run_id}",
+            f"/dashboard/compare?run={run_id}&run={newest}", f"/devices/{device}", f"/dashboard/devices/{device}",
+            f"/runs?limit=50&cursor={run_id}", f"/dashboard/runs?before={run_id}"]  # fmt: skip
 
 
 async def _page(farm: LoadedFarm, http: httpx.AsyncClient, path: str, turns: int) -> Figure:

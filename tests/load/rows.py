@@ -50,7 +50,8 @@ def _id(farm: LoadedFarm, kind: str) -> str:
 
 
 def add_results(farm: LoadedFarm, count: int) -> None:
-    """So many runs that have succeeded, each with an attempt and a report, spread over the boards and a month."""
+    """So many runs that have succeeded with a measurement, each with an attempt and a report, spread over the boards
+    and a month."""
     taken = _one_result(farm)
     devices = "ARRAY[" + ", ".join(f"'{board.device_id}'" for board in farm.boards) + "]"
     device = f"({devices})[1 + number % {len(farm.boards)}]"
@@ -58,7 +59,8 @@ def add_results(farm: LoadedFarm, count: int) -> None:
         "runs": (Run, {"id": _id(farm, "run"), "device_id": device,
                        "created_at": "created_at - 2592000 + number * 2.592",
                        "finished_at": "finished_at - 2592000 + number * 2.592",
-                       "median_us": "median_us * (1 + number % 97 / 100.0)"}),
+                       "median_us": "1000.0 * (1 + number % 97 / 100.0)", "p90_us": "2100.0", "batch": "8",
+                       "samples_per_second": "4000.0", "verdict": "'valid'", "measurement_class": "'hardware'"}),
         "attempts": (Attempt, {"id": _id(farm, "att"), "run_id": _id(farm, "run"), "device_id": device,
                                "token_hash": "'t' || number", "finished_at": "finished_at - 2592000 + number * 2.592"}),
         "results": (Result, {"attempt_id": _id(farm, "att"), "run_id": _id(farm, "run"), "log_index": "number"}),

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text, update
 
+from service.dashboard.queries import counts
 from service.database import memory
 from service.database.engine import Database
-from service.database.memory import KEPT_S, UNREMEMBERED, recalled
+from service.database.memory import DEAR_S, KEPT_S, RESTS, UNREMEMBERED, Memory, recalled
 from service.database.models import ApiKey, Organisation
 from service.quotas.limits import quotas_of
 from tests.service.farms import TestFarm
@@ -102,3 +103,56 @@ def test_an_update_of_what_nothing_was_read_from_leaves_what_is_remembered(farm:
         session.execute(update(Organisation).values(runs_served_at=5.0), execution_options=UNREMEMBERED)
     with database.read() as session:
         assert recalled(session, "a", tables, lambda: "read anew") == "kept"
+
+
+def test_what_takes_long_to_find_is_found_anew_when_fifty_times_as_long_has_passed(clock: Clock) -> None:
+    memory, rows = Memory(), [1, 2, 3]
+
+    def count(takes_s: float) -> int:
+        clock.now += takes_s
+        return len(rows)
+
+    assert memory.recall_dear("rows", lambda: count(0.1)) == 3
+    rows.append(4)
+    memory.forget({"runs"})
+    clock.now += 0.1 * RESTS * 0.99
+    assert memory.recall_dear("rows", lambda: count(0.1)) == 3
+    clock.now += 0.1 * RESTS * 0.02
+    assert memory.recall_dear("rows", lambda: count(0.1)) == 4
+
+
+def test_what_is_found_soon_is_never_old(clock: Clock) -> None:
+    memory, rows = Memory(), [1]
+
+    def count() -> int:
+        clock.now += DEAR_S / 2
+        return len(rows)
+
+    assert memory.recall_dear("rows", count) == 1
+    rows.append(2)
+    assert memory.recall_dear("rows", count) == 2
+
+
+def test_open_runs_are_counted_anew_however_long_that_takes(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is taken for dear: ended runs are as of the first look, those that wait are not."""
+    monkeypatch.setattr(memory, "DEAR_S", 0.0)
+    monkeypatch.setattr(memory, "RESTS", 1e9)
+
+    def seen() -> dict[str, int]:
+        with farm.farm.database.read() as session:
+            return counts(session)["runs"]
+
+    board, bundle = farm.board(), farm.bundle()
+    for _ in range(2):
+        farm.http.post("/runs", json={"bundle": bundle}).raise_for_status()
+    done = board.lease()
+    assert done is not None
+    assert board.report(done).status_code == 200
+    assert seen() == {"queued": 1, "succeeded": 1}
+    farm.http.post("/runs", json={"bundle": bundle}).raise_for_status()
+    other = board.lease()
+    assert other is not None
+    assert board.report(other).status_code == 200
+    assert seen() == {"queued": 1, "succeeded": 1}
+    farm.farm.database.memory._dear.clear()
+    assert seen() == {"queued": 1, "succeeded": 2}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from markupsafe import Markup
 from sqlalchemy.orm import Session
@@ -18,7 +19,7 @@ from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.pareto import Axis, TradeoffPoint, tradeoff_plot
 from service.dashboard.comparison import dominated_flags
-from service.dashboard.facts import RunFacts
+from service.dashboard.facts import Measured, RunFacts
 from service.dashboard.pages.run_table import measured_values
 from service.dashboard.parts import CLASSES, Figure, Filter, choices
 from service.dashboard.tables import Column, Row, Table, Value, table
@@ -42,6 +43,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("runs", "Runs", "number", hint="Valid runs of this configuration; the newest is shown"),
     Column("dominated", "Trade-off", hint="Dominated: another row is nowhere worse and somewhere better"),
 )
+
+
+Line = TypeVar("Line", RunFacts, Measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +81,12 @@ class BenchmarksPage:
 
 def benchmarks_page(session: Session, chosen: RunFilter, *, all_verdicts: bool, sort: str) -> BenchmarksPage:
     """Measured runs, grouped with their like."""
-    measured = queries.measured_runs(session, chosen)
+    measured = queries.measured(session, chosen)
     kept = [entry for entry in measured if all_verdicts or entry.verdict == "valid"]
     hidden = Counter(entry.verdict or "no verdict" for entry in measured if entry.verdict != "valid")
     newest, counted = newest_of_each(kept)
-    facts = queries.with_reports(session, newest)
+    rows = {entry.id: entry for entry in queries.runs_by_id(session, [entry.id for entry in newest])}
+    facts = queries.with_reports(session, [rows[entry.id] for entry in newest if entry.id in rows])
     pairs = (("model", chosen.model), ("plan", chosen.plan), ("target", chosen.target), ("device", chosen.device),
              ("class", chosen.measurement_class))  # fmt: skip
     query = tuple(pair for pair in pairs if pair[1])
@@ -110,12 +115,12 @@ def benchmark_table(groups: Sequence[Group]) -> Table:
     return table("benchmarks", "Benchmarks", columns, [row for group in groups for row in group.table.rows])
 
 
-def configuration(entry: RunFacts) -> tuple[object, ...]:
+def configuration(entry: RunFacts | Measured) -> tuple[object, ...]:
     """What makes two runs the same benchmark: they differ in nothing but when they ran."""
     return (*likeness(entry), entry.plan_name, entry.target, entry.device_id, entry.threads)
 
 
-def likeness(entry: RunFacts) -> tuple[object, ...]:
+def likeness(entry: RunFacts | Measured) -> tuple[object, ...]:
     """What two runs must share to be ranked against each other."""
     return (
         entry.model_name,
@@ -127,9 +132,9 @@ def likeness(entry: RunFacts) -> tuple[object, ...]:
     )
 
 
-def newest_of_each(measured: Sequence[RunFacts]) -> tuple[list[RunFacts], Counter[tuple[object, ...]]]:
+def newest_of_each(measured: Sequence[Line]) -> tuple[list[Line], Counter[tuple[object, ...]]]:
     """The newest run of each configuration (given newest first), and how many runs each has."""
-    newest: dict[tuple[object, ...], RunFacts] = {}
+    newest: dict[tuple[object, ...], Line] = {}
     for entry in measured:
         newest.setdefault(configuration(entry), entry)
     # Threads come from the report, which only the newest have: count by what every row knows.

@@ -213,7 +213,7 @@ def _legend(runs: Sequence[RunFacts]) -> tuple[tuple[str, str], ...]:
 
 
 def _pickers(session: Session, wanted: Sequence[str]) -> tuple[Filter, ...]:
-    measured = queries.measured_runs(session, RunFilter())[:PICKABLE]
+    measured = queries.measured_runs(session, RunFilter(), PICKABLE)
     options = tuple(
         (entry.id, f"{entry.title} · {entry.mode} · {entry.device_name or ''} · {fmt.clock(entry.created_at)}")
         for entry in measured

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -38,6 +40,7 @@ OPEN_RUN_STATES = ("queued", "leased", "running")
 LIVE_ATTEMPT_STATES = ("leased", "running")
 _LIVE_ATTEMPT = text("state IN ('leased', 'running')")
 _QUEUED_RUN = text("state = 'queued'")
+_MEASURED_RUN = text("median_us IS NOT NULL")
 
 
 class RunSettingsColumn(TypeDecorator[RunSettings]):
@@ -58,6 +61,12 @@ class RunSettingsColumn(TypeDecorator[RunSettings]):
 
 def settings_of_row(value: Mapping[str, Any], kind: type[RunSettings] = RunSettings) -> RunSettings:
     """The settings in a row's JSON. Raises: ValueError, for a row that no version has written."""
+    return _settings(json.dumps(value), kind)
+
+
+@functools.lru_cache(maxsize=4096)  # a list reads thousands of rows, most of which say the same
+def _settings(text: str, kind: type[RunSettings]) -> RunSettings:
+    value = json.loads(text)
     known = {field.name for field in dataclasses.fields(kind)}
     try:
         return from_json(kind, {name: item for name, item in value.items() if name in known}, "settings")
@@ -73,6 +82,16 @@ class Run(OfOrganisation, Base):
         one_of("state", "state", RUN_STATES),
         Index("ix_runs_state_created_at", "state", "created_at"),
         Index("ix_runs_organisation_id_id", "organisation_id", "id"),
+        Index("ix_runs_device_id_id", "device_id", "id"),
+        Index("ix_runs_measured", "organisation_id", "id", sqlite_where=_MEASURED_RUN, postgresql_where=_MEASURED_RUN),
+        Index(
+            "ix_runs_measured_on",
+            "device_id",
+            "verdict",
+            "id",
+            sqlite_where=_MEASURED_RUN,
+            postgresql_where=_MEASURED_RUN,
+        ),
         Index("ix_runs_queue", "lane_id", "created_at", "id", sqlite_where=_QUEUED_RUN, postgresql_where=_QUEUED_RUN),
         Index("ix_runs_queue_deadline", "queue_deadline_at", sqlite_where=_QUEUED_RUN, postgresql_where=_QUEUED_RUN),
     )
@@ -109,7 +128,7 @@ class Run(OfOrganisation, Base):
     """Which devices may take it (`service/lanes/`). Null: code without lanes queued it, and the sweeper will tell.
     No foreign key: the id is a digest of what the run's other columns say, and each new run would pay for a check."""
 
-    device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"), index=True)
+    device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"))
     """The device of the newest attempt."""
     attempts: Mapped[int] = mapped_column(default=0)
     phase: Mapped[str] = mapped_column(String(40), default="")
