@@ -14,7 +14,7 @@ MEASURED = {name: sa.text("median_us IS NOT NULL") for name in ("sqlite_where", 
 def upgrade() -> None:
     op.drop_index("ix_runs_device_id", "runs")
     op.create_index("ix_runs_device_id_id", "runs", ["device_id", "id"])
-    op.create_index("ix_runs_measured", "runs", ["organisation_id", "id"], **MEASURED)
+    op.create_index("ix_runs_measured", "runs", ["organisation_id", "state", "id"], **MEASURED)
     op.create_index("ix_runs_measured_on", "runs", ["device_id", "verdict", "id"], **MEASURED)
 
 

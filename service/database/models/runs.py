@@ -83,7 +83,14 @@ class Run(OfOrganisation, Base):
         Index("ix_runs_state_created_at", "state", "created_at"),
         Index("ix_runs_organisation_id_id", "organisation_id", "id"),
         Index("ix_runs_device_id_id", "device_id", "id"),
-        Index("ix_runs_measured", "organisation_id", "id", sqlite_where=_MEASURED_RUN, postgresql_where=_MEASURED_RUN),
+        Index(
+            "ix_runs_measured",
+            "organisation_id",
+            "state",
+            "id",
+            sqlite_where=_MEASURED_RUN,
+            postgresql_where=_MEASURED_RUN,
+        ),
         Index(
             "ix_runs_measured_on",
             "device_id",
