@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import (
     CHALLENGE_TYPE,
+    ENROL_TYPE,
     Challenge,
     Credential,
     DeviceDescription,
@@ -20,6 +21,7 @@ from device_agents.wire import (
     Program,
     RenewRequest,
     challenge_message,
+    enrol_message,
     pae,
     to_json,
 )
@@ -39,6 +41,7 @@ from service.runs import attempts
 from service.signing import CHALLENGE_S
 
 Columns = TypeVarTuple("Columns")
+ANOTHER = "enrol what is another device with a new state folder and token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,10 @@ class Agent:
 
 
 def enrol(session: Session, farm: Farm, request: EnrolRequest, *, program: Program | None = None) -> EnrolResponse:
-    """Make a device out of a token. Raises: Forbidden (unknown, used up, expired, revoked, or for other devices)."""
+    """Make a device out of a token, for who has its key. Raises: Forbidden (not signed by the key; a token that is
+    unknown, used up, expired, revoked, or for other devices; a device that says to be another than it was)."""
+    if not verify(request.public_key, request.signature, pae(ENROL_TYPE, enrol_message(request))):
+        raise _unsigned(request)
     token = tokens.admit(session, request.token, request.description)
     device = session.scalar(select(Device).where(Device.public_key == request.public_key))
     if device is not None and device.organisation_id != token.organisation_id:
@@ -65,10 +71,11 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest, *, program: Progr
         note_program(session, device, program)
         note(session, device.id, "enrolled", f"as {device.name}" + (f", by token {token.id}" if token.id else ""))
         return EnrolResponse(device.id, _credential(session, farm, device))
-    tokens.use(session, token, device)
     if device.state == "removed":
         raise Forbidden("device.removed", "a device with this key was removed", hint="make a new key and token")
+    _check_same(device, request.description, act="enrol")
     # The answer to the first try was lost, or the agent lost all but its key.
+    tokens.use(session, token, device)
     _restart(session, farm, device, request.session, request.description)
     note_program(session, device, program)
     return EnrolResponse(device.id, _credential(session, farm, device))
@@ -94,15 +101,27 @@ def renew(
         raise Forbidden("renew.signature", "the signature is not by this device's key")
     if not _spend(session, request.challenge):
         raise Forbidden("renew.challenge", "the challenge was used before", hint="ask for another")
-    for name in ("device_class", "measurement_class"):
-        if getattr(request.description, name) != getattr(device, name):
-            raise Forbidden("renew.class", f"this device enrolled as {getattr(device, name)}", where=name,
-                            hint="enrol what is another device with a new state folder and token")  # fmt: skip
-    tokens.check_targets(device.bound_targets, request.description, code="renew.targets")
+    _check_same(device, request.description, act="renew")
     _restart(session, farm, device, request.session, request.description)
     note_program(session, device, program)
     judge_clock(session, device, clock)  # an agent with a wrong clock asks for no work, where it would be judged too
     return _credential(session, farm, device)
+
+
+def _unsigned(request: EnrolRequest) -> Forbidden:
+    why = "is not by the key that it names" if request.signature else "is missing"
+    return Forbidden("enrol.signature", f"the signature of this enrolment {why}", where="signature",
+                     hint="enrol with the key of the device's own state folder; an agent that is older than such "
+                          "signatures is updated by the farm's line of enrolment; the token is still good")  # fmt: skip
+
+
+def _check_same(device: Device, description: DeviceDescription, *, act: str) -> None:
+    """That a device says to be what it enrolled as: no description makes another one of it. Raises: Forbidden."""
+    for name in ("device_class", "measurement_class"):
+        if getattr(description, name) != getattr(device, name):
+            raise Forbidden(f"{act}.class", f"this device enrolled as {getattr(device, name)}", where=name,
+                            hint=ANOTHER)  # fmt: skip
+    tokens.check_targets(device.bound_targets, description, code=f"{act}.targets", hint=ANOTHER)
 
 
 def _spend(session: Session, challenge: str) -> bool:

@@ -188,6 +188,28 @@ def takes_anothers_work(scene: Scene, bad: Board, good: Board) -> bool:
     return True
 
 
+def enrols_with_anothers_key(scene: Scene, bad: Board, good: Board) -> bool:
+    """With a good token, and the honest board's public key, which receipts show; signed as well as it can."""
+    token = scene.token()
+    for request in (bad.enrolment(token, public_key=good.public_key),
+                    replace(good.enrolment("another token"), token=token)):  # fmt: skip
+        _note(bad, bad.post(p.ENROL_PATH, request))
+    return False
+
+
+def enrols_again_as(**other: Any) -> Turn:
+    """With its own key, and a good token: what it describes is another device."""
+
+    def turn(scene: Scene, bad: Board, good: Board) -> bool:
+        honest = bad.description
+        bad.description = replace(honest, **other)
+        _note(bad, bad.try_enrol(scene.token()))
+        bad.description = honest
+        return False
+
+    return turn
+
+
 def names_weights_that_it_never_sent(scene: Scene, bad: Board, good: Board) -> bool:
     work = bad.lease()
     if work is None:
@@ -304,6 +326,9 @@ BEHAVIOURS = (
     Behaviour("doubles-every-message", doubles_every_message, most_tries=6),
     Behaviour("changes-its-report", changes_its_report, answer="report.other", most_tries=6),
     Behaviour("takes-anothers-work", takes_anothers_work, answer="lease.stale", most_tries=0),
+    Behaviour("enrols-with-anothers-key", enrols_with_anothers_key, answer="enrol.signature", most_tries=0),
+    Behaviour("enrols-again-as-hardware", enrols_again_as(measurement_class="hardware"), answer="enrol.class",
+              most_tries=0),
 )  # fmt: skip
 
 
