@@ -8,19 +8,11 @@ from typing import Optional
 
 from device_agents.wire.codec import SENT_IF_SET, check, dumps
 from device_agents.wire.envelope import Envelope, base64_bytes
+from device_agents.wire.isolation import ISOLATION_LEVELS
 from device_agents.wire.own_data import MAX_OWN_DATASETS, OwnDataset
 from device_agents.wire.report import MeasurementClass
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
-
-ISOLATION_LEVELS = (
-    "nothing",
-    "own session, limits, no privileges",
-    "and the list of system calls",
-    "and namespaces, an empty root",
-    "and kernel limits per job",
-)
-"""What each isolation level adds to those below it, for people."""
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from device_agents.wire import (
 )
 from device_agents.wire.ed25519 import verify
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceCredential, UsedChallenge
-from service.devices import tokens
-from service.devices.blame import judge_clock, note
+from service.devices import isolation, tokens
+from service.devices.blame import RESTARTED, judge_clock, note
 from service.devices.service import find
 from service.farm import Farm
 from service.identifiers import clean_text, new_secret, secret_hash
@@ -64,12 +64,14 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest, *, program: Progr
     if device is None:
         quotas.check(session, farm.settings, "devices", organisation_id=token.organisation_id)
         device = Device(public_key=request.public_key, session=request.session, is_shared=token.is_shared,
-                        organisation_id=token.organisation_id, **_columns(request.description))  # fmt: skip
+                        organisation_id=token.organisation_id, isolation_level=request.description.isolation_level,
+                        **_columns(request.description))  # fmt: skip
         session.add(device)
         session.flush()
         tokens.use(session, token, device)
         note_program(session, device, program)
         note(session, device.id, "enrolled", f"as {device.name}" + (f", by token {token.id}" if token.id else ""))
+        isolation.judge_description(session, device, request.description.isolation_level)
         return EnrolResponse(device.id, _credential(session, farm, device))
     if device.state == "removed":
         raise Forbidden("device.removed", "a device with this key was removed", hint="make a new key and token")
@@ -138,15 +140,20 @@ def _spend(session: Session, challenge: str) -> bool:
 
 def _restart(session: Session, farm: Farm, device: Device, session_id: str, description: DeviceDescription) -> None:
     """Take the newest description; a new session voids the older one, and what that one worked on is lost."""
+    found = device.environment
     if device.session != session_id:
         attempts.lose_live(session, farm.settings, device, "the agent started again", is_restart=True)
-        note(session, device.id, "restarted")
+        note(session, device.id, RESTARTED)
+        found = {}
     for name, value in _columns(description).items():
         setattr(device, name, value)
+    device.environment = isolation.with_facts(device.environment, found)
+    isolation.judge_description(session, device, description.isolation_level)
     device.session, device.last_seen_at = session_id, time.time()
 
 
 def _columns(description: DeviceDescription) -> dict[str, Any]:
+    """As they are told; the isolation level is judged by itself."""
     return {
         "name": description.name,
         "device_class": description.device_class,
@@ -158,7 +165,6 @@ def _columns(description: DeviceDescription) -> dict[str, Any]:
         "cores": min(description.cores, 1 << 20),
         "memory_bytes": min(description.memory_bytes, 1 << 60),
         "sensors": [clean_text(sensor, 100) for sensor in description.sensors],
-        "isolation_level": description.isolation_level,
         "agent_version": clean_text(description.agent_version, 100),
         "runner": clean_text(description.runner) if description.runner else None,
         "environment": {clean_text(key, 100): clean_text(value, 500) for key, value in description.environment.items()},
