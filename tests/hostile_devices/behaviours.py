@@ -297,6 +297,8 @@ BEHAVIOURS = (
               says="before the reading that came first", most_tries=6),
     Behaviour("ran-longer-than-it-took", reports(started_at=1.0, finished_at=2.0, run_s=100.0),
               marks=frozenset({"time"}), says="between begin and end", most_tries=6),
+    Behaviour("contradicts-its-own-isolation", reports(environment={"isolation": "no privileges, no new privileges"}),
+              code="device.isolation", marks=frozenset({"isolation"}), says="system calls", most_tries=6),
     _refused("ran-longer-than-it-had-the-run", "run_s", run_s=100_000.0, finished_at=200_000.0),
     _refused("more-steps-than-the-clock-allows", "measurement.step_us", measurement=measurement(*[2e6] * STEPS)),
     _refused("more-steps-than-asked", "measurement.step_us", measurement=measurement(*[1000.0] * (STEPS + 1))),
