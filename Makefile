@@ -99,7 +99,7 @@ round-trip: set-up-test  ## models out and back by fine_tune, beside PyTorch in 
 large: set-up-test   ## a module of 2.3 GB out and back, here and by a farm, with peaks of memory (ACTS="compile here farm"); 30 GB of disk
 	$(BIN)/python -W ignore -m tests.large $(ACTS)
 
-mutations: set-up-test ## changes to signed assignments, offers, reports, receipts, key lists and bundles: none is accepted (MUTATIONS= SEED=)
+mutations: set-up-test ## changes to signed assignments, enrolments, offers, reports, receipts, key lists and bundles: none is accepted (MUTATIONS= SEED=)
 	$(BIN)/python -m tests.mutations.campaign --mutations $(or $(MUTATIONS),10000) --seed $(or $(SEED),1)
 
 hostile: set-up-test  ## hostile binaries through the agent, at each level of isolation that this machine has; prints the table

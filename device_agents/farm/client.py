@@ -59,6 +59,7 @@ from device_agents.wire import (
     attempt_path,
     challenge_message,
     dumps,
+    enrol_message,
     loads,
 )
 
@@ -92,7 +93,8 @@ class FarmClient:
     def enrol(self, token: str) -> Identity:
         """Trade a one-time token for an identity, and keep it. Raises: `EnrolmentError`, `FarmError`."""
         key = self.state.device_key()
-        request = EnrolRequest(token, public_key_text(key), self.session, self.description)
+        unsigned = EnrolRequest(token, public_key_text(key), self.session, self.description)
+        request = replace(unsigned, signature=sign(key, wire.ENROL_TYPE, enrol_message(unsigned)))
         try:
             answer = self._post(wire.ENROL_PATH, request, EnrolResponse)
         except (Refused, Unauthorized, Stale) as error:

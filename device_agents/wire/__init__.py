@@ -29,7 +29,6 @@ from device_agents.wire.checkpoint import (
 )
 from device_agents.wire.codec import ProtocolError, dumps, from_json, loads, to_json
 from device_agents.wire.enrolment import (
-    ISOLATION_LEVELS,
     Challenge,
     ChallengeRequest,
     Credential,
@@ -39,17 +38,26 @@ from device_agents.wire.enrolment import (
     RenewRequest,
     ServerKey,
     challenge_message,
+    enrol_message,
     key_message,
 )
 from device_agents.wire.envelope import (
     ASSIGNMENT_TYPE,
     CHALLENGE_TYPE,
+    ENROL_TYPE,
     KEY_TYPE,
     REPORT_TYPE,
     Envelope,
     Signature,
     base64_bytes,
     pae,
+)
+from device_agents.wire.isolation import (
+    ISOLATION_FACTS,
+    ISOLATION_LEVELS,
+    ISOLATION_PARTS,
+    borne_out,
+    missing_parts,
 )
 from device_agents.wire.keys import KEY_LIST_TYPE, ROOT_TYPE, KeyList, ListedKey
 from device_agents.wire.own_data import MAX_CLASSES, OwnArray, OwnData, OwnDataset, check_own_name
@@ -130,20 +138,21 @@ from device_agents.wire.tuning_report import KernelTuning, Tuning, VariantTime
 
 __all__ = [
     "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "CHECKPOINT_PATH", "CHECKPOINT_VERSION",
-    "CLOCK_HEADER", "DATASET_PATH", "DIGEST_HEADER", "DIVERGED", "EMULATION_TIME_FACTOR", "ENROL_PATH", "EVENTS_PATH",
-    "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH", "ISOLATION_LEVELS", "KEY_LIST_TYPE", "KEY_TYPE", "LEASE_PATH", "LEASE_S",
-    "LOCAL_MODES", "MAX_CLASSES", "MAX_EVENTS_PER_BATCH", "MAX_LONG_POLL_S", "MAX_REPORT_BYTES", "MAX_STEPS", "MODES",
-    "MOST_AGENT_BYTES", "OFFER_TYPE", "PROGRAM_HEADER", "PROTOCOL", "PROTOCOL_HEADER", "REFUSAL_PATH", "RELEASE_PATH",
-    "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "ROOT_TYPE", "VALIDATION_DATASET_PATH", "WEIGHTS_PATH", "AgentOffer",
-    "Assignment", "Blob", "Block", "Cause", "Challenge", "ChallengeRequest", "Credential", "DeviceDescription",
-    "DeviceState", "Energy", "EnrolRequest", "EnrolResponse", "Envelope", "Evaluation", "Event", "EventBatch",
-    "EventsResponse", "HeartbeatRequest", "HeartbeatResponse", "KernelTime", "KernelTuning", "KeyList", "LeaseRequest",
-    "Limits", "ListedKey", "LocalMode", "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState",
-    "OwnArray", "OwnData", "OwnDataset", "Past", "Program", "ProtocolError", "RenewRequest", "Report",
-    "ReportResponse", "RunSettings", "ServerKey", "Setting", "Signature", "Training", "TrainingOutcome", "Tuning",
-    "UpdateFailure", "Validation", "VariantTime", "Verdict", "VerdictKind", "append_past", "attempt_path",
-    "base64_bytes", "best_step", "challenge_message", "check_own_name", "check_plausible", "check_state",
-    "check_taken", "checkpoint_key", "default_of", "dumps", "from_json", "held_out", "impossible_energy",
-    "key_message", "loads", "most_checkpoint_bytes", "pae", "read_past", "release_path", "settings_of", "state_of",
-    "to_json", "version_order",
+    "CLOCK_HEADER", "DATASET_PATH", "DIGEST_HEADER", "DIVERGED", "EMULATION_TIME_FACTOR", "ENROL_PATH", "ENROL_TYPE",
+    "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH", "ISOLATION_FACTS", "ISOLATION_LEVELS", "ISOLATION_PARTS",
+    "KEY_LIST_TYPE", "KEY_TYPE", "LEASE_PATH", "LEASE_S", "LOCAL_MODES", "MAX_CLASSES", "MAX_EVENTS_PER_BATCH",
+    "MAX_LONG_POLL_S", "MAX_REPORT_BYTES", "MAX_STEPS", "MODES", "MOST_AGENT_BYTES", "OFFER_TYPE", "PROGRAM_HEADER",
+    "PROTOCOL", "PROTOCOL_HEADER", "REFUSAL_PATH", "RELEASE_PATH", "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE",
+    "ROOT_TYPE", "VALIDATION_DATASET_PATH", "WEIGHTS_PATH", "AgentOffer", "Assignment", "Blob", "Block", "Cause",
+    "Challenge", "ChallengeRequest", "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest",
+    "EnrolResponse", "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest",
+    "HeartbeatResponse", "KernelTime", "KernelTuning", "KeyList", "LeaseRequest", "Limits", "ListedKey", "LocalMode",
+    "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "OwnArray", "OwnData", "OwnDataset",
+    "Past", "Program", "ProtocolError", "RenewRequest", "Report", "ReportResponse", "RunSettings", "ServerKey",
+    "Setting", "Signature", "Training", "TrainingOutcome", "Tuning", "UpdateFailure", "Validation", "VariantTime",
+    "Verdict", "VerdictKind", "append_past", "attempt_path", "base64_bytes", "best_step", "borne_out",
+    "challenge_message", "check_own_name", "check_plausible", "check_state", "check_taken", "checkpoint_key",
+    "default_of", "dumps", "enrol_message", "from_json", "held_out", "impossible_energy", "key_message", "loads",
+    "missing_parts", "most_checkpoint_bytes", "pae", "read_past", "release_path", "settings_of", "state_of", "to_json",
+    "version_order",
 ]  # fmt: skip

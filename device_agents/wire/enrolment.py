@@ -1,5 +1,6 @@
 """How a device becomes known and stays so: enrolment, challenge, renewal, keys. Standard library only."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,24 +8,19 @@ from typing import Optional
 
 from device_agents.wire.codec import SENT_IF_SET, check, dumps
 from device_agents.wire.envelope import Envelope, base64_bytes
+from device_agents.wire.isolation import ISOLATION_LEVELS
 from device_agents.wire.own_data import MAX_OWN_DATASETS, OwnDataset
 from device_agents.wire.report import MeasurementClass
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
 
-ISOLATION_LEVELS = (
-    "nothing",
-    "own session, limits, no privileges",
-    "and the list of system calls",
-    "and namespaces, an empty root",
-    "and kernel limits per job",
-)
-"""What each isolation level adds to those below it, for people."""
-
 
 @dataclass(frozen=True)
 class DeviceDescription:
     """What a device says about itself, at enrolment and at each renewal."""
+
+    # It is part of what an enrolment signs, so a field that is added is `SENT_IF_SET`: agent and farm then write the
+    # same bytes, though one of them is older than the field.
 
     name: str
     """For people; 1-100 letters, digits, spaces and `._:@+-`."""
@@ -94,6 +90,9 @@ class EnrolRequest:
     session: str
     """Random id of this start of the agent."""
     description: DeviceDescription
+    signature: str = ""
+    """By that key over `pae(ENROL_TYPE, enrol_message(...))`, base64: public keys are no secret, receipts hold them.
+    Empty only from agents that are older than it, which no farm enrols."""
 
     def __post_init__(self) -> None:
         check(len(base64_bytes("public_key", self.public_key)) == 32, "public_key", "32 bytes")
@@ -148,6 +147,13 @@ class RenewRequest:
 
     def __post_init__(self) -> None:
         check(8 <= len(self.session) <= 100, "session", "8-100 characters")
+
+
+def enrol_message(request: EnrolRequest) -> bytes:
+    """Payload of an enrolment's signature: all that the request says, but the token as its hash."""
+    token_hash = hashlib.sha256(request.token.encode("utf-8", "replace")).hexdigest()
+    return dumps({"token_sha256": token_hash, "public_key": request.public_key, "session": request.session,
+                  "description": request.description})  # fmt: skip
 
 
 def challenge_message(device_id: str, session: str, challenge: str) -> bytes:

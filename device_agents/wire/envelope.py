@@ -12,6 +12,8 @@ REPORT_TYPE = "application/vnd.pockfarm.report+json"
 """DSSE payload type of `Report`."""
 CHALLENGE_TYPE = "application/vnd.pockfarm.challenge"
 """What a device signs to renew: `pae(CHALLENGE_TYPE, challenge_message(...))`."""
+ENROL_TYPE = "application/vnd.pockfarm.enrolment"
+"""What a device signs to enrol: `pae(ENROL_TYPE, enrol_message(...))`."""
 KEY_TYPE = "application/vnd.pockfarm.key"
 """What an old server key signs to introduce a new one: `pae(KEY_TYPE, key_message(...))`."""
 

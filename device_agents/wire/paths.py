@@ -16,7 +16,7 @@ DIGEST_HEADER = "X-Pockfarm-Digest"
 CLOCK_HEADER = "X-Pockfarm-Clock"  # the device's time, seconds since 1970; the farm's is in `Date`
 
 ENROL_PATH = "/agent/enrol"
-"""POST EnrolRequest -> 201 EnrolResponse. 403: token unknown, used, expired, or for another device class."""
+"""POST EnrolRequest -> 201 EnrolResponse. 403: no signature by the key; token unknown, used, expired, or for others."""
 CHALLENGE_PATH = "/agent/challenge"
 """POST ChallengeRequest -> 200 Challenge. 404: no such device."""
 RENEW_PATH = "/agent/renew"

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import (
     CHALLENGE_TYPE,
+    ENROL_TYPE,
     Challenge,
     Credential,
     DeviceDescription,
@@ -20,13 +21,14 @@ from device_agents.wire import (
     Program,
     RenewRequest,
     challenge_message,
+    enrol_message,
     pae,
     to_json,
 )
 from device_agents.wire.ed25519 import verify
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceCredential, UsedChallenge
-from service.devices import tokens
-from service.devices.blame import judge_clock, note
+from service.devices import isolation, tokens
+from service.devices.blame import RESTARTED, judge_clock, note
 from service.devices.service import find
 from service.farm import Farm
 from service.identifiers import clean_text, new_secret, secret_hash
@@ -39,6 +41,7 @@ from service.runs import attempts
 from service.signing import CHALLENGE_S
 
 Columns = TypeVarTuple("Columns")
+ANOTHER = "enrol what is another device with a new state folder and token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,10 @@ class Agent:
 
 
 def enrol(session: Session, farm: Farm, request: EnrolRequest, *, program: Program | None = None) -> EnrolResponse:
-    """Make a device out of a token. Raises: Forbidden (unknown, used up, expired, revoked, or for other devices)."""
+    """Make a device out of a token, for who has its key. Raises: Forbidden (not signed by the key; a token that is
+    unknown, used up, expired, revoked, or for other devices; a device that says to be another than it was)."""
+    if not verify(request.public_key, request.signature, pae(ENROL_TYPE, enrol_message(request))):
+        raise _unsigned(request)
     token = tokens.admit(session, request.token, request.description)
     device = session.scalar(select(Device).where(Device.public_key == request.public_key))
     if device is not None and device.organisation_id != token.organisation_id:
@@ -58,17 +64,20 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest, *, program: Progr
     if device is None:
         quotas.check(session, farm.settings, "devices", organisation_id=token.organisation_id)
         device = Device(public_key=request.public_key, session=request.session, is_shared=token.is_shared,
-                        organisation_id=token.organisation_id, **_columns(request.description))  # fmt: skip
+                        organisation_id=token.organisation_id, isolation_level=request.description.isolation_level,
+                        **_columns(request.description))  # fmt: skip
         session.add(device)
         session.flush()
         tokens.use(session, token, device)
         note_program(session, device, program)
         note(session, device.id, "enrolled", f"as {device.name}" + (f", by token {token.id}" if token.id else ""))
+        isolation.judge_description(session, device, request.description.isolation_level)
         return EnrolResponse(device.id, _credential(session, farm, device))
-    tokens.use(session, token, device)
     if device.state == "removed":
         raise Forbidden("device.removed", "a device with this key was removed", hint="make a new key and token")
+    _check_same(device, request.description, act="enrol")
     # The answer to the first try was lost, or the agent lost all but its key.
+    tokens.use(session, token, device)
     _restart(session, farm, device, request.session, request.description)
     note_program(session, device, program)
     return EnrolResponse(device.id, _credential(session, farm, device))
@@ -94,15 +103,27 @@ def renew(
         raise Forbidden("renew.signature", "the signature is not by this device's key")
     if not _spend(session, request.challenge):
         raise Forbidden("renew.challenge", "the challenge was used before", hint="ask for another")
-    for name in ("device_class", "measurement_class"):
-        if getattr(request.description, name) != getattr(device, name):
-            raise Forbidden("renew.class", f"this device enrolled as {getattr(device, name)}", where=name,
-                            hint="enrol what is another device with a new state folder and token")  # fmt: skip
-    tokens.check_targets(device.bound_targets, request.description, code="renew.targets")
+    _check_same(device, request.description, act="renew")
     _restart(session, farm, device, request.session, request.description)
     note_program(session, device, program)
     judge_clock(session, device, clock)  # an agent with a wrong clock asks for no work, where it would be judged too
     return _credential(session, farm, device)
+
+
+def _unsigned(request: EnrolRequest) -> Forbidden:
+    why = "is not by the key that it names" if request.signature else "is missing"
+    return Forbidden("enrol.signature", f"the signature of this enrolment {why}", where="signature",
+                     hint="enrol with the key of the device's own state folder; an agent that is older than such "
+                          "signatures is updated by the farm's line of enrolment; the token is still good")  # fmt: skip
+
+
+def _check_same(device: Device, description: DeviceDescription, *, act: str) -> None:
+    """That a device says to be what it enrolled as: no description makes another one of it. Raises: Forbidden."""
+    for name in ("device_class", "measurement_class"):
+        if getattr(description, name) != getattr(device, name):
+            raise Forbidden(f"{act}.class", f"this device enrolled as {getattr(device, name)}", where=name,
+                            hint=ANOTHER)  # fmt: skip
+    tokens.check_targets(device.bound_targets, description, code=f"{act}.targets", hint=ANOTHER)
 
 
 def _spend(session: Session, challenge: str) -> bool:
@@ -119,15 +140,20 @@ def _spend(session: Session, challenge: str) -> bool:
 
 def _restart(session: Session, farm: Farm, device: Device, session_id: str, description: DeviceDescription) -> None:
     """Take the newest description; a new session voids the older one, and what that one worked on is lost."""
+    found = device.environment
     if device.session != session_id:
         attempts.lose_live(session, farm.settings, device, "the agent started again", is_restart=True)
-        note(session, device.id, "restarted")
+        note(session, device.id, RESTARTED)
+        found = {}
     for name, value in _columns(description).items():
         setattr(device, name, value)
+    device.environment = isolation.with_facts(device.environment, found)
+    isolation.judge_description(session, device, description.isolation_level)
     device.session, device.last_seen_at = session_id, time.time()
 
 
 def _columns(description: DeviceDescription) -> dict[str, Any]:
+    """As they are told; the isolation level is judged by itself."""
     return {
         "name": description.name,
         "device_class": description.device_class,
@@ -139,7 +165,6 @@ def _columns(description: DeviceDescription) -> dict[str, Any]:
         "cores": min(description.cores, 1 << 20),
         "memory_bytes": min(description.memory_bytes, 1 << 60),
         "sensors": [clean_text(sensor, 100) for sensor in description.sensors],
-        "isolation_level": description.isolation_level,
         "agent_version": clean_text(description.agent_version, 100),
         "runner": clean_text(description.runner) if description.runner else None,
         "environment": {clean_text(key, 100): clean_text(value, 500) for key, value in description.environment.items()},

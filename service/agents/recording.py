@@ -301,6 +301,7 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
     wrong = canary.wrong(run, report) if run.is_canary and ending.state == "succeeded" else ""
     if wrong:
         ending = attempts.Ending("failed", "device", "canary.wrong", wrong, "the device computes wrongly; replace it")
+    isolation.judge_report(session, device, report)
     fell = isolation.fell_short(attempt, report) if ending.state == "succeeded" else ""
     if fell:
         ending = attempts.Ending("failed", "device", "device.isolation", fell, "see what its agent finds: --probe")

@@ -22,6 +22,8 @@ CLOCK_SKEW_S = 300.0
 """What a device's clock may be off: assignments are valid from so long before they were made, to so long after."""
 BY_STRIKES, BY_CLOCK = "strikes", "clock"
 OF_THE_CLOCK = ("envelope.expired", "envelope.not_before")
+RESTARTED = "restarted"
+"""A line of the history: the agent started again."""
 COUNTED, TAKEN_BACK = "counted", "taken-back"
 """`Attempt.strike`."""
 FAILED, MISSED = "failed", "missed"

@@ -1,36 +1,96 @@
-"""How a device says that it isolates jobs: what it enrolled with, promises as it asks for work, and then reports."""
+"""How a device says that it isolates jobs: what it enrolled with, promises as it asks for work, and then reports.
+
+A level is believed as far as the device's own facts bear it out (`device_agents/wire/isolation.py`). What an agent
+finds of its sandbox it finds once, at its start: facts of a report that contradict it hold until it starts again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from device_agents.wire import ISOLATION_LEVELS, Report
-from service.database.models import Attempt, Device
-from service.devices.blame import note
+from device_agents.wire import ISOLATION_FACTS, ISOLATION_LEVELS, Report, borne_out, missing_parts
+from service.database.models import Attempt, Device, DeviceEvent
+from service.devices.blame import RESTARTED, note
+from service.identifiers import clean_text
+
+CONTRADICTED = "isolation-contradicted"
+"""A line of the history."""
 
 
 def _bounded(level: int) -> int:
     return max(0, min(len(ISOLATION_LEVELS) - 1, level))
 
 
+def _believed(device: Device, level: int) -> int:
+    return borne_out(_bounded(level), device.environment)
+
+
 def promises_the_same(device: Device, level: int) -> bool:
-    """Whether the level is the one that the device has said before."""
-    return _bounded(level) == device.isolation_level
+    """Whether the level is the one that the device has said before, as far as it is believed."""
+    return _believed(device, level) == device.isolation_level
 
 
 def judge_promise(session: Session, device: Device, level: int) -> None:
     """Take what the device promises for the work that it asks for; its history tells when that is another level."""
     if promises_the_same(device, level):
         return
-    level = _bounded(level)
-    said = f"asks for work at isolation level {level}, and said {device.isolation_level} before"
+    said = f"asks for work at isolation level {_bounded(level)}, and said {device.isolation_level} before"
     note(session, device.id, "isolation", said)
-    device.isolation_level = level
+    judge_description(session, device, level)
+
+
+def judge_description(session: Session, device: Device, level: int) -> None:
+    """Take the level that the device says, or the lower one that the facts it has sent bear out."""
+    level = _bounded(level)
+    believed = _believed(device, level)
+    if believed < level:
+        _note_contradiction(session, device, level, device.environment)
+    device.isolation_level = believed
+
+
+def judge_report(session: Session, device: Device, report: Report) -> None:
+    """From a report whose facts contradict its level on, those facts are the device's, and the lower level counts."""
+    believed = borne_out(report.isolation_level, report.environment)
+    if believed == report.isolation_level:
+        return
+    _note_contradiction(session, device, report.isolation_level, report.environment)
+    device.environment = with_facts(device.environment, report.environment)
+    device.isolation_level = min(device.isolation_level, believed)
+
+
+def with_facts(environment: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+    """The environment with what was found of the sandbox, if anything was, in place of what it says of it itself."""
+    told = {name: clean_text(found[name], 500) for name in ISOLATION_FACTS if name in found}
+    return {name: value for name, value in environment.items() if not told or name not in ISOLATION_FACTS} | told
+
+
+def contradiction(session: Session, device: Device) -> str:
+    """What contradicts the level that the device has said since its newest start; empty: nothing does."""
+    query = select(DeviceEvent.kind, DeviceEvent.message).where(
+        DeviceEvent.device_id == device.id, DeviceEvent.kind.in_((CONTRADICTED, RESTARTED))
+    )
+    found = session.execute(query.order_by(DeviceEvent.id.desc()).limit(1)).one_or_none()
+    return found.message if found is not None and found.kind == CONTRADICTED else ""
+
+
+def _note_contradiction(session: Session, device: Device, level: int, environment: Mapping[str, str]) -> None:
+    """A line of the history: once for each start, and again when it is worse."""
+    believed, missing = borne_out(level, environment), missing_parts(level, environment)
+    if contradiction(session, device) and believed >= device.isolation_level:
+        return
+    message = (
+        f"says isolation level {level}, and by its own facts these parts are not in force: {', '.join(missing)}; level "
+        f"{believed} counts until its agent starts again: see what it finds (--probe), and mend that"
+    )
+    note(session, device.id, CONTRADICTED, message)
 
 
 def fell_short(attempt: Attempt, report: Report) -> str:
     """Why the result does not count: the job was isolated less than the device had promised. Empty: it was not."""
-    promised = attempt.isolation_level
-    if promised is None or report.isolation_level >= promised:
+    promised, believed = attempt.isolation_level, borne_out(report.isolation_level, report.environment)
+    if promised is None or believed >= promised:
         return ""
-    return f"the job ran at isolation level {report.isolation_level}, and the device had promised {promised}"
+    return f"the job ran at isolation level {believed}, and the device had promised {promised}"

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from device_agents.wire import Report, from_json, impossible_energy
 from service.database.models import Attempt, Device, Result, Run
 from service.database.scope import EVERYONES
+from service.devices.isolation import contradiction
 from service.runs.faults import NOT_RECEIVED
 from service.schemas import View
 
@@ -35,7 +36,7 @@ class DeviceMark(View):
     """Something that an operator should look at."""
 
     code: str
-    """always-noisy, unlike-peers, impossible-reports, sensors, time or not-received."""
+    """always-noisy, unlike-peers, impossible-reports, sensors, time, not-received or isolation."""
     says: str
 
 
@@ -43,7 +44,7 @@ def marks_of(session: Session, device: Device) -> list[DeviceMark]:
     """The device's marks."""
     looks: tuple[tuple[str, Callable[[Session, Device], str]], ...] = (
         ("always-noisy", _noisy), ("unlike-peers", _unlike), ("impossible-reports", _impossible), ("sensors", _sensors),
-        ("time", _time), ("not-received", _not_received),
+        ("time", _time), ("not-received", _not_received), ("isolation", contradiction),
     )  # fmt: skip
     said = [(code, look(session, device)) for code, look in looks]
     return [DeviceMark(code=code, says=says) for code, says in said if says]

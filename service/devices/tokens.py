@@ -20,6 +20,7 @@ from service.settings import Settings
 
 FORGET_AFTER_S = 90 * 86400.0
 HINT = "make another with POST /devices/enrolment-tokens"
+WIDER = "make a token that names these targets too, and enrol with it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +72,30 @@ def admit(session: Session, secret: str, description: DeviceDescription) -> Enro
             hint=f"make a token for {said} (or, without --device-class, for any), or, if the board was recognised "
             f"wrongly, start its agent with --class {token.device_class}",
         )
-    check_targets(token.targets, description, code="enrol.targets")
+    check_targets(token.targets, description, code="enrol.targets", hint=WIDER)
     return token
 
 
-def check_targets(bound: Sequence[str] | None, description: DeviceDescription, *, code: str) -> None:
+def check_targets(bound: Sequence[str] | None, description: DeviceDescription, *, code: str, hint: str) -> None:
     """That a device says to run nothing but what its token named. Raises: Forbidden."""
     beyond = sorted(set(description.targets) - set(bound)) if bound else []
     if beyond:
         raise Forbidden(code, f"this token is for devices that run {', '.join(bound or ())}, and "
                         f"this device says that it runs {', '.join(beyond)} too"[:1000], where="targets",
-                        hint="make a token that names these targets too, and enrol with it")  # fmt: skip
+                        hint=hint)  # fmt: skip
 
 
 def use(session: Session, token: EnrolmentToken, device: Device) -> None:
-    """Count the device, once, and bind it to the token's targets. Raises: Forbidden if the token is used up."""
+    """Count the device, once, and bind it to the token's targets, if none has bound it yet: another token, made for
+    other devices, lets it run no more than its own. Raises: Forbidden if the token is used up."""
     if token.device_id == device.id or session.scalar(_uses(token, device.id)) is not None:
         return  # the answer to its first try was lost
     if _used(token) >= token.max_uses:
         times = "before" if token.max_uses == 1 else f"{token.max_uses} times, as often as it may be"
         raise Forbidden("enrol.token", f"this enrolment token was used {times}", hint=HINT)
     token.uses, token.device_id = _used(token) + 1, device.id
-    device.bound_targets = token.targets
+    if device.bound_targets is None:
+        device.bound_targets = token.targets
     if token.id is not None:
         session.add(EnrolmentUse(token_id=token.id, device_id=device.id, organisation_id=token.organisation_id))
 

@@ -198,6 +198,8 @@ class FakeFarm:
         return 200, p.dumps(p.ReportResponse("recorded"))
 
     def _enrol(self, request: p.EnrolRequest) -> tuple[int, bytes]:
+        if not verify(request.public_key, request.signature, p.pae(p.ENROL_TYPE, p.enrol_message(request))):
+            return 403, b"not by the device's key"
         if request.token != self.token:
             return 403, b"unknown token"
         self.token = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import json
 from dataclasses import replace
 
@@ -102,6 +103,25 @@ def test_any_json_gives_a_value_or_a_protocol_error(value: object) -> None:
 def test_descriptions_within_bounds(field: str, value: object) -> None:
     with pytest.raises(p.ProtocolError, match=field):
         replace(DESCRIPTION, **{field: value})  # type: ignore[arg-type]
+
+
+def test_an_enrolment_signs_all_that_it_says_and_not_the_token_itself() -> None:
+    request = p.EnrolRequest("secret", "A" * 43 + "=", "s" * 16, DESCRIPTION)
+    signed = json.loads(p.enrol_message(request))
+    assert signed == {
+        "token_sha256": "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b", "session": "s" * 16,
+        "public_key": "A" * 43 + "=", "description": p.to_json(DESCRIPTION),
+    }  # fmt: skip
+    assert p.enrol_message(p.loads(p.EnrolRequest, p.dumps(request))) == p.enrol_message(request)
+
+
+def test_an_older_agents_description_is_signed_as_the_farm_reads_it() -> None:
+    """Fields that came after signatures are left out while they say nothing."""
+    first = {"name", "device_class", "measurement_class", "targets", "architecture", "cpu_model", "features", "cores",
+             "memory_bytes", "sensors", "isolation_level", "agent_version", "runner", "environment"}  # fmt: skip
+    needed = {field.name: p.to_json(getattr(DESCRIPTION, field.name)) for field in dataclasses.fields(DESCRIPTION)
+              if field.name in first}  # fmt: skip
+    assert p.to_json(p.from_json(p.DeviceDescription, needed)).keys() == first
 
 
 def test_pae_is_that_of_the_specification() -> None:

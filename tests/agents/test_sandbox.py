@@ -15,9 +15,10 @@ import pytest
 
 from device_agents.errors import AttemptError, Stopped
 from device_agents.job import cgroup
-from device_agents.job.matrix import matrix
+from device_agents.job.matrix import described, matrix
 from device_agents.job.sandbox import NOBODY, Sandbox, job_rlimits, level_of, probe
 from device_agents.job.step import Ending, Process, check, run_process
+from device_agents.wire import ISOLATION_PARTS, borne_out
 
 LIMITS = job_rlimits(memory_bytes=1 << 28, disk_bytes=1 << 20, cpu_s=60, emulated=False)
 SHOWN = tuple(f"/{name}" for name in sorted(os.listdir("/")) if name not in ("proc", "sys", "dev", "tmp", "job"))
@@ -307,3 +308,16 @@ def test_boot_options_that_switch_the_memory_controller_off(command_line: str, t
     assert bool(said) == bool(expected)
     rows = matrix(Sandbox(0), command_line=command_line, cgroups=table)
     assert not said or said in {row.how for row in rows}
+
+
+def test_the_parts_of_each_level_are_those_that_are_tried() -> None:
+    tried = {level: {row.name for row in matrix(Sandbox(0)) if row.level == level} for level in range(1, 5)}
+    assert tried == {level: set(ISOLATION_PARTS[level]) for level in range(1, 5)}
+
+
+@pytest.mark.parametrize("most", range(5))
+def test_what_a_probe_finds_bears_out_its_level(most: int) -> None:
+    sandbox = probe(most=most)
+    facts = described(matrix(sandbox))
+    assert borne_out(sandbox.level, facts) == sandbox.level
+    assert (sandbox.level == 4) == (borne_out(4, facts) == 4), "and no higher one"

@@ -112,6 +112,7 @@ def test_the_settings_make_a_deployed_farm(monkeypatch: pytest.MonkeyPatch) -> N
     assert settings.broker.startswith("redis://broker")
     assert settings.storage.startswith("s3://")
     assert settings.s3_endpoint_url.startswith("http://storage:")
+    assert settings.isolation_level == 2, "organisations share boards"
 
 
 def test_secrets_come_from_the_environment_only() -> None:

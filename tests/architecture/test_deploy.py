@@ -173,3 +173,10 @@ def test_the_command_that_makes_the_signing_key_does(tmp_path: Path) -> None:
     words = shlex.split(command)
     subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, check=True)
     assert (tmp_path / "signing-key.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_boards_that_organisations_share_confine_system_calls() -> None:
+    """Where a farm is one's own it is theirs to say."""
+    (config,) = (one["data"] for one in MANIFESTS if one["kind"] == "ConfigMap" and one["metadata"]["name"] == "farm")
+    assert config["POCKFARM_ISOLATION_LEVEL"] == "2"
+    assert Settings.model_fields["isolation_level"].default == 0

@@ -188,6 +188,28 @@ def takes_anothers_work(scene: Scene, bad: Board, good: Board) -> bool:
     return True
 
 
+def enrols_with_anothers_key(scene: Scene, bad: Board, good: Board) -> bool:
+    """With a good token, and the honest board's public key, which receipts show; signed as well as it can."""
+    token = scene.token()
+    for request in (bad.enrolment(token, public_key=good.public_key),
+                    replace(good.enrolment("another token"), token=token)):  # fmt: skip
+        _note(bad, bad.post(p.ENROL_PATH, request))
+    return False
+
+
+def enrols_again_as(**other: Any) -> Turn:
+    """With its own key, and a good token: what it describes is another device."""
+
+    def turn(scene: Scene, bad: Board, good: Board) -> bool:
+        honest = bad.description
+        bad.description = replace(honest, **other)
+        _note(bad, bad.try_enrol(scene.token()))
+        bad.description = honest
+        return False
+
+    return turn
+
+
 def names_weights_that_it_never_sent(scene: Scene, bad: Board, good: Board) -> bool:
     work = bad.lease()
     if work is None:
@@ -275,6 +297,8 @@ BEHAVIOURS = (
               says="before the reading that came first", most_tries=6),
     Behaviour("ran-longer-than-it-took", reports(started_at=1.0, finished_at=2.0, run_s=100.0),
               marks=frozenset({"time"}), says="between begin and end", most_tries=6),
+    Behaviour("contradicts-its-own-isolation", reports(environment={"isolation": "no privileges, no new privileges"}),
+              code="device.isolation", marks=frozenset({"isolation"}), says="system calls", most_tries=6),
     _refused("ran-longer-than-it-had-the-run", "run_s", run_s=100_000.0, finished_at=200_000.0),
     _refused("more-steps-than-the-clock-allows", "measurement.step_us", measurement=measurement(*[2e6] * STEPS)),
     _refused("more-steps-than-asked", "measurement.step_us", measurement=measurement(*[1000.0] * (STEPS + 1))),
@@ -304,6 +328,9 @@ BEHAVIOURS = (
     Behaviour("doubles-every-message", doubles_every_message, most_tries=6),
     Behaviour("changes-its-report", changes_its_report, answer="report.other", most_tries=6),
     Behaviour("takes-anothers-work", takes_anothers_work, answer="lease.stale", most_tries=0),
+    Behaviour("enrols-with-anothers-key", enrols_with_anothers_key, answer="enrol.signature", most_tries=0),
+    Behaviour("enrols-again-as-hardware", enrols_again_as(measurement_class="hardware"), answer="enrol.class",
+              most_tries=0),
 )  # fmt: skip
 
 

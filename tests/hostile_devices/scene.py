@@ -43,6 +43,10 @@ class Scene:
             board.clock_off_s = 0.0
         return bad, good
 
+    def token(self) -> str:
+        """Good for one more board."""
+        return str(self.farm.http.post("/devices/enrolment-tokens", json={}).json()["token"])
+
     def device(self, board: Board) -> dict[str, Any]:
         return dict(self.farm.http.get(f"/devices/{board.device_id}").json())
 

@@ -1,4 +1,4 @@
-"""Who opens what is signed: a board (work, updates, downloads), the farm for reports, the verifier, a root's list.
+"""Who opens what is signed: boards (work, updates, downloads), the farm (enrolments, reports), verifier, root's list.
 
 A door says how it answers to bytes: `accepted`, or the code or first words of its refusal.
 """
@@ -50,6 +50,7 @@ def doors(folder: Path) -> Iterator[list[Door]]:
         farm = stack.enter_context(open_test_farm(folder / "farm", f"sqlite:///{folder / 'farm.db'}"))
         yield [
             _assignments(folder, signer),
+            _enrolments(farm),
             _reports(farm),
             _receipts(folder, farm, anchor),
             _lists(anchor, signer),
@@ -83,6 +84,24 @@ def _assignments(folder: Path, signer: Signer) -> Door:
 
     assert opens(other) == ACCEPTED
     return Door("assignment", good, mutations(good, (other,)), opens)
+
+
+def _enrolments(farm: TestFarm) -> Door:
+    """By one token that is good all the while. Nothing in the request is as if it were not there."""
+    token = farm.http.post("/devices/enrolment-tokens", json={"uses": 9}).json()["token"]
+    array = p.OwnArray("x", "float32", (8, 3))
+    whole = {
+        "sensors": ("temperature", "power"), "runner": "qemu-aarch64-static", "environment": {"kernel": "6.1"},
+        "own_datasets": (p.OwnDataset("cats", f"sha256:{7:064x}", 96, 8, (array,), (5, 3), weights_stay=True),),
+    }  # fmt: skip
+    good, other = (p.dumps(Board(farm.anonymous, name=name, **whole).enrolment(token)) for name in ("one", "other"))
+    sender = Board(farm.anonymous)
+
+    def opens(data: bytes) -> str:
+        answer = sender.post(p.ENROL_PATH, None, content=data)
+        return ACCEPTED if answer.status_code == 201 else str(answer.json()["code"])
+
+    return Door("enrolment", good, mutations(good, (other,)), opens)
 
 
 def _reports(farm: TestFarm) -> Door:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -63,7 +64,12 @@ class Board:
         return {p.PROTOCOL_HEADER: self.protocol, "Authorization": f"Bearer {self.credential}"}
 
     def try_enrol(self, token: str) -> httpx.Response:
-        return self.post(p.ENROL_PATH, p.EnrolRequest(token, self.public_key, self.session, self.description))
+        return self.post(p.ENROL_PATH, self.enrolment(token))
+
+    def enrolment(self, token: str, *, public_key: str | None = None) -> p.EnrolRequest:
+        """Signed by its own key, whichever it names."""
+        request = p.EnrolRequest(token, public_key or self.public_key, self.session, self.description)
+        return replace(request, signature=self.sign(p.ENROL_TYPE, p.enrol_message(request)))
 
     def enrol(self, token: str) -> Board:
         answer = self.try_enrol(token)

@@ -10,6 +10,7 @@ import base64
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -227,7 +228,7 @@ def test_mutated_requests_are_answered_with_a_type(
         "heartbeat": (token(p.HEARTBEAT_PATH, given.lease_token), p.HeartbeatRequest("run", 1)),
         "events": (token(p.EVENTS_PATH, given.lease_token), p.EventBatch((p.Event(1, 1.0, "log", message="m"),))),
         "renew": (p.RENEW_PATH, p.RenewRequest(board.device_id, "s" * 20, "c", "c2ln", board.description)),
-        "enrol": (p.ENROL_PATH, p.EnrolRequest("token", board.public_key, board.session, board.description)),
+        "enrol": (p.ENROL_PATH, board.enrolment("token")),
     }
     path, body = bodies[kind]
     before = snapshot(farm)["devices"]
@@ -261,8 +262,10 @@ def test_descriptions_that_no_board_has_enrol_none_or_are_cleaned(small_farm: Te
     farm = small_farm
     token = farm.http.post("/devices/enrolment-tokens", json={}).json()["token"]
     board = Board(farm.anonymous)
-    body = json.loads(p.dumps(p.EnrolRequest(token, board.public_key, board.session, board.description)))
+    body = json.loads(p.dumps(board.enrolment(token)))
     body["description"] |= DESCRIPTIONS[kind]
+    told = replace(board.enrolment(token), description=body["description"])
+    body["signature"] = board.sign(p.ENROL_TYPE, p.enrol_message(told))
     answer = board.post(p.ENROL_PATH, None, content=json.dumps(body).encode())
     assert answer.status_code < 500, answer.text
     if answer.status_code != 201:

@@ -226,7 +226,7 @@ def test_odd_identities(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None
         with farm.farm.database.transaction() as session:
             token = tokens.create(session, farm.farm.settings, EnrolmentTokenCreate()).secret
         new = Board(farm.anonymous)
-        request = p.EnrolRequest(token, new.public_key, new.session, board.description)
+        request = new.enrolment(token)
         speak(farm, new, p.ENROL_PATH, as_json(change(plain(request))))
 
     def renew(change: Callable[[Any], Any]) -> None:
