@@ -83,7 +83,8 @@ class Settings(BaseSettings):
     """Every other request body."""
 
     alive_file: str = ""
-    """What the API process touches every two seconds while it does its work (`service/alive.py`); empty: nothing."""
+    """What the API process, or the courier, touches every two seconds while it does its work (`service/alive.py`);
+    empty: nothing."""
 
     disk_reserve_bytes: int = 256 * MIB
     """The farm is not ready (`/readyz`) while a disk that it writes to has less room than this."""
@@ -100,6 +101,8 @@ class Settings(BaseSettings):
     open_jobs_per_key: int = 200
     open_runs_per_key: int = 1000
     webhooks_per_organisation: int = 20
+    send_webhooks: bool = True
+    """Whether API processes send webhooks. If not, a process of its own does (`python -m service.webhooks`)."""
     webhook_networks: str = ""
     """Networks beside the open internet that webhooks may lead to: `10.20.0.0/16, 127.0.0.1`."""
     quota_open_jobs: float | None = None
