@@ -19,7 +19,7 @@ from service.webhooks.sending import TIMEOUT_S
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 TEST_WITHIN_S = TIMEOUT_S + 5
-"""A test is waited for that long: sending takes `TIMEOUT_S` at most, and the process that does it looks now and then."""
+"""A test is waited for that long: sending takes `TIMEOUT_S` at most, and who does it looks now and then."""
 
 
 @router.post("", status_code=201)
