@@ -69,7 +69,7 @@ class Command:
 
 
 def attend(command: Command) -> int:
-    """Until the command has ended, or hangs. Once it was told to stop, how long that takes is the container's matter."""
+    """Until the command has ended, or hangs. How long a stop takes is the container's matter."""
     is_stopping = False
     while True:
         came = signal.sigtimedwait(PASSED_ON | {signal.SIGCHLD}, LOOK_S)
