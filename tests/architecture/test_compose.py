@@ -86,7 +86,7 @@ def test_every_container_has_limits_and_a_root_that_it_cannot_write(name: str) -
 
 
 def test_who_can_speak_to_whom() -> None:
-    """An agent, and whoever takes one over, reaches the proxy only; servers, workers and the API cannot reach the world.
+    """An agent, and whoever takes one over, reaches the proxy only; servers, workers, API: not the world.
 
     The courier can, which sends to addresses that users choose: it has the database and no other secret.
     """
