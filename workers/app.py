@@ -83,7 +83,7 @@ def take_work(sender: Any, **_: Any) -> None:
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def fall_silent(**_: Any) -> None:
-    """Its loop stands still while it waits for its last compile. A sign now would make the service manager expect more."""
+    """Its loop stands still while it waits for its last compile; after one more sign, systemd would expect others."""
     for sign in _signs:
         sign.set()
 
