@@ -10,7 +10,7 @@ from workers import app
 
 
 def test_a_worker_that_is_told_to_end_gives_no_sign_any_more() -> None:
-    """It may compile for two minutes more with a loop that stands still: no watchdog may be set going by a last sign."""
+    """It may compile for two minutes more with a loop that stands still: a last sign would set a watchdog going."""
     sign = threading.Event()
     app._signs.append(sign)
     try:
