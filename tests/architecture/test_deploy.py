@@ -140,9 +140,9 @@ def test_every_mount_has_its_volume_and_every_name_its_object() -> None:
         assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
         for variable in container.get("env", ()):
             if "valueFrom" in variable:
-                [reference] = variable["valueFrom"].values()
+                reference = variable["valueFrom"]["secretKeyRef"]
                 [secret] = [
-                    one for one in MANIFESTS if (one["kind"], one["metadata"]["name"]) == ("Secret", reference["name"])
+                    one for one in MANIFESTS if one["metadata"]["name"] == reference["name"] and "stringData" in one
                 ]
                 assert reference["key"] in secret["stringData"]
         for source in container.get("envFrom", ()):

@@ -255,7 +255,7 @@ def test_a_backup_takes_every_key_file_but_the_root(state: Path) -> None:
 def test_a_list_that_is_mounted_is_checked_and_not_written(
     state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Keys of a secret: the farm reads them where they are mounted, and lists are accepted in the operator's own folder."""
+    """Keys of a secret: read where they are mounted; lists are accepted in a folder of the operator's own."""
     assert listed(state) == 0
     mounted = state.parent / "mounted"
     mounted.mkdir()
