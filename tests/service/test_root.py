@@ -264,7 +264,7 @@ def test_a_list_that_is_mounted_is_checked_and_not_written(
     settings = Settings(state=state, keys_folder=str(mounted))
     kept = key_list.rooted(settings.key_list_path)
     assert kept is not None
-    assert signing_keys.rooted(settings.signing_key_path.with_name("key-list.json")) == kept
+    assert settings.signing_key_path == mounted / "signing-key.json"
     monkeypatch.setenv("POCKFARM_KEYS_FOLDER", str(mounted))
     monkeypatch.setattr(key_list, "replace_file", read_only)
     capsys.readouterr()
