@@ -45,7 +45,7 @@ from device_agents.wire import (
     Outcome,
     log_lines,
 )
-from device_agents.wire.service_manager import tell_manager
+from device_agents.wire.service_manager import tell_manager, tell_ready
 
 log = logging.getLogger("device_agents")
 
@@ -332,7 +332,7 @@ def _device_id(state: StateFolder) -> str:
 
 def beat(path: Path, stop: threading.Event) -> None:
     """Touch a file now and then, so that whoever watches it sees that this process is neither dead nor stopped."""
-    tell_manager(b"READY=1")
+    tell_ready()
     while True:
         with contextlib.suppress(OSError):
             path.touch(mode=0o600)

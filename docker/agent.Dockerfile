@@ -4,9 +4,9 @@ ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md ./
 COPY device_agents device_agents
-COPY docker/agent.sh docker/healthy.py docker/
+COPY docker/agent.sh docker/healthy.py docker/watched.py docker/
 RUN pip install -c constraints.txt -e ".[agent]" \
     && useradd --system --create-home pockfarm \
     && install -d -o pockfarm -g pockfarm -m 0700 /var/lib/pockfarm-agent
 USER pockfarm
-CMD ["sh", "docker/agent.sh"]
+CMD ["python", "docker/watched.py", "/var/lib/pockfarm-agent/alive", "sh", "docker/agent.sh"]

@@ -13,7 +13,8 @@ COPY workers workers
 COPY alembic.ini ./
 RUN pip install -c constraints.txt -e ".[service]" \
     && useradd --system --create-home pockfarm \
-    && install -d -o pockfarm -g pockfarm -m 0700 /var/lib/pockfarm /var/tmp/pockfarm
+    && install -d -o pockfarm -g pockfarm -m 0700 /var/lib/pockfarm /var/tmp/pockfarm /run/pockfarm /backups
 USER pockfarm
+ENV POCKFARM_ALIVE_FILE=/run/pockfarm/alive
 EXPOSE 8000
-CMD ["uvicorn", "service.app:served", "--factory", "--host", "0.0.0.0", "--port", "8000", "--proxy-headers", "--no-access-log"]
+CMD ["python", "docker/watched.py", "/run/pockfarm/alive", "uvicorn", "service.app:served", "--factory", "--host", "0.0.0.0", "--port", "8000", "--proxy-headers", "--no-access-log"]

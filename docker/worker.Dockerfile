@@ -7,7 +7,7 @@ WORKDIR /app
 COPY pyproject.toml constraints.txt README.md ./
 COPY compiler compiler
 COPY device_agents device_agents
-COPY docker/healthy.py docker/healthy.py
+COPY docker/healthy.py docker/watched.py docker/
 COPY migrations migrations
 COPY pockfarm pockfarm
 COPY service service
@@ -18,4 +18,4 @@ USER pockfarm
 # A new volume is filled with what the image has there, so the first compile finds the linker warm.
 ENV POCKFARM_CACHE_DIR=/var/cache/pockfarm
 RUN python -c "from compiler.codegen.linking.link import warm_toolchain; warm_toolchain()"
-CMD ["celery", "--app", "workers.app", "worker", "--concurrency", "1", "--without-mingle", "--without-gossip"]
+CMD ["python", "docker/watched.py", "/var/lib/pockfarm/worker-alive.{host}", "celery", "--app", "workers.app", "worker", "--concurrency", "1", "--without-mingle", "--without-gossip"]

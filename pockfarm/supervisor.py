@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from device_agents.wire.watchdog import FEWEST_LOOKS, Watch
 from pockfarm.errors import FarmDown, PockfarmError
 from pockfarm.parts import FarmPlan, Part, admin, emulation_is_there, farm_parts
 from pockfarm.state import FarmStatus, PartStatus, StateFolder
-from pockfarm.watchdog import FEWEST_LOOKS, Watch
 
 POLL_INTERVAL_S = 0.2
 FIRST_RESTART_S = 1.0

@@ -226,7 +226,7 @@ def _restore(settings: Settings, options: argparse.Namespace) -> str:
     read = restore_backup(settings, options.file, passphrase=_passphrase(options), say=_say)
     if read.keys is None or not options.with_keys:
         kept = "does not hold the keys" if read.keys is None else "holds the keys, and they were not asked for"
-        _say(f"the backup {kept}: put signing-key.json into {settings.state} before the farm starts")
+        _say(f"the backup {kept}: put signing-key.json into {settings.keys} before the farm starts")
     return "restored; attempts that were under way then are taken back once their leases have run out"
 
 

@@ -137,9 +137,10 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         await run_in_threadpool(_confirm_key, farm)
         sweeper = Sweeper(farm)
-        courier = Courier(farm)
+        courier = Courier(farm.database, chosen)
         sweeper.start()
-        courier.start()
+        if chosen.send_webhooks:
+            courier.start()
         tasks = [asyncio.create_task(Pulse(_alive_path(chosen), sweeper.is_well).run()),
                  asyncio.create_task(farm.dispatcher.run())]  # fmt: skip
         yield

@@ -1,12 +1,13 @@
 """The farm's side of its root: the keys that it asks to be listed, the signed list, and the change to the next key.
 
-`key-list.json` in the state folder holds the root's public key and the newest list; it is no secret, and there is none
-while the farm has no root. The root's private half is never here (`service/root.py`).
+`key-list.json` beside the signing key holds the root's public key and the newest list; it is no secret, and there is
+none while the farm has no root. The root's private half is never here (`service/root.py`).
 """
 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,8 +122,20 @@ def accept(settings: Settings, path: Path, *, now: float) -> Rooted:
     if signer.key_id not in offered.keys.good_at(now):
         raise KeyListError(f"{path} does not list key {signer.key_id}, which this farm signs with: "
                            "rotate-key first, or ask for a list with it (key-request)")  # fmt: skip
-    replace_file(settings.key_list_path, data)
+    _keep(settings.key_list_path, data, offered)
     return offered
+
+
+def _keep(path: Path, data: bytes, offered: Rooted) -> None:
+    """Raises: KeyListError where the file is mounted: it would be lost, and other processes would not see it."""
+    try:
+        replace_file(path, data)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        raise KeyListError(f"list {offered.keys.number} is good, but {path} cannot be written ({error.strerror}): if "
+                           "it is a mounted secret, replace the secret's (docs/operations.md, Keys on Kubernetes)"
+                           ) from None  # fmt: skip
 
 
 def rotate(settings: Settings, *, now: float) -> Signer:

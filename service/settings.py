@@ -25,6 +25,8 @@ class Settings(BaseSettings):
 
     state: Path = Path(".state")
     """Folder of everything that the farm keeps: database, files, keys, sockets."""
+    keys_folder: str = ""
+    """Where the signing key and the root's list of keys are, if not in the state folder: a mounted secret, perhaps."""
     database_url: str = ""
     """SQLAlchemy URL: `sqlite:///…` or `postgresql+psycopg://…`."""
     database_at_once: int = Field(default=4, ge=1, le=1000)
@@ -83,7 +85,8 @@ class Settings(BaseSettings):
     """Every other request body."""
 
     alive_file: str = ""
-    """What the API process touches every two seconds while it does its work (`service/alive.py`); empty: nothing."""
+    """What the API process, or the courier, touches every two seconds while it does its work (`service/alive.py`);
+    empty: nothing."""
 
     disk_reserve_bytes: int = 256 * MIB
     """The farm is not ready (`/readyz`) while a disk that it writes to has less room than this."""
@@ -100,6 +103,8 @@ class Settings(BaseSettings):
     open_jobs_per_key: int = 200
     open_runs_per_key: int = 1000
     webhooks_per_organisation: int = 20
+    send_webhooks: bool = True
+    """Whether API processes send webhooks. If not, a process of its own does (`python -m service.webhooks`)."""
     webhook_networks: str = ""
     """Networks beside the open internet that webhooks may lead to: `10.20.0.0/16, 127.0.0.1`."""
     quota_open_jobs: float | None = None
@@ -206,19 +211,24 @@ class Settings(BaseSettings):
         return Path(self.cache_dir).resolve() if self.cache_dir else cache_folder()
 
     @property
+    def keys(self) -> Path:
+        """The folder of the farm's own keys."""
+        return Path(self.keys_folder) if self.keys_folder else self.state
+
+    @property
     def signing_key_path(self) -> Path:
         """The Ed25519 key that assignments are signed with (0600)."""
-        return self.state / "signing-key.json"
+        return self.keys / "signing-key.json"
 
     @property
     def next_signing_key_path(self) -> Path:
         """The key that the next rotation takes (0600); usually there is none."""
-        return self.state / "next-signing-key.json"
+        return self.keys / "next-signing-key.json"
 
     @property
     def key_list_path(self) -> Path:
         """The farm's root and the keys that it has signed as the farm's; there is none without a root."""
-        return self.state / "key-list.json"
+        return self.keys / "key-list.json"
 
     @property
     def worker_alive_path(self) -> Path:

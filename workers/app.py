@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown
+from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown, worker_shutting_down
 
 from device_agents.wire.service_manager import tell_manager
 from service.database.schema import refuse_other_schema
@@ -81,11 +81,17 @@ def take_work(sender: Any, **_: Any) -> None:
         _signs.append(begin(SETTINGS.worker_alive_path, WATCH))
 
 
+@worker_shutting_down.connect  # type: ignore[untyped-decorator]
+def fall_silent(**_: Any) -> None:
+    """Its loop stands still while it waits for its last compile; after one more sign, systemd would expect others."""
+    for sign in _signs:
+        sign.set()
+
+
 @worker_shutdown.connect  # type: ignore[untyped-decorator]
 def end(**_: Any) -> None:
     """A worker that is gone has no sign of life."""
-    for sign in _signs:
-        sign.set()
+    fall_silent()
     SETTINGS.worker_alive_path.unlink(missing_ok=True)
 
 

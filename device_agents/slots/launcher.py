@@ -24,6 +24,7 @@ from typing import IO, NoReturn
 
 from device_agents.slots import standing as steps
 from device_agents.slots.standing import MOST_STARTS, Slots, Standing, StandingDamaged, Trial, digest_of
+from device_agents.wire.service_manager import ask_for_time
 
 PROGRAM = "POCKFARM_AGENT_PROGRAM"
 """The one file that this process runs from."""
@@ -31,6 +32,8 @@ LAUNCHER = "POCKFARM_AGENT_LAUNCHER"
 """The installed one, which is started to start over."""
 TRIAL_WORD = "--trial"
 TRIAL_VARIABLE, TRIAL_S = "POCKFARM_AGENT_TRIAL_S", 90.0
+UP_WITHIN_S = 300.0
+"""As the unit's TimeoutStartSec: a trial, and then a start, on a slow board."""
 LAST_WORDS_BYTES = 2000
 _PR_SET_PDEATHSIG = 1
 
@@ -212,7 +215,11 @@ def _is_running(state: Path) -> bool:
 
 
 def become(program: Path, arguments: Sequence[str]) -> NoReturn:
-    """Go on as another file, with the same process id."""
+    """Go on as another file, with the same process id.
+
+    Until that is up, and has perhaps tried a new one, it gives no sign of life.
+    """
+    ask_for_time(UP_WITHIN_S)
     os.execv(sys.executable, [sys.executable, str(program), *without_token(arguments)])
 
 

@@ -6,6 +6,8 @@ import socket
 
 VARIABLE = "NOTIFY_SOCKET"
 """Where the manager listens: a path, or `@` and an abstract name."""
+WATCHDOG_VARIABLE = "WATCHDOG_USEC"
+"""How long a process may give no sign, in microseconds, if its unit says so."""
 
 
 def tell_manager(message: bytes) -> None:
@@ -16,3 +18,15 @@ def tell_manager(message: bytes) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
         to.setblocking(False)  # a manager that does not listen must not hold us up
         to.sendto(message, "\0" + address[1:] if address.startswith("@") else address)
+
+
+def tell_ready() -> None:
+    """The process is up, and gives signs of life from now on as often as its unit wants them."""
+    tell_manager(b"READY=1")
+    if os.environ.get(WATCHDOG_VARIABLE, "").isdecimal():
+        tell_manager(f"WATCHDOG_USEC={os.environ[WATCHDOG_VARIABLE]}".encode())
+
+
+def ask_for_time(within_s: float) -> None:
+    """The process becomes another program, which gives no sign before it is up: `tell_ready` ends this."""
+    tell_manager(f"WATCHDOG_USEC={round(within_s * 1e6)}".encode())

@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO
 from sqlalchemy import Connection, Table, delete, insert, select
 
 from service.backup.form import BEGIN, END, FORM, KEYS, BackupError, Say, farm_tables, unseal
-from service.backup.writing import KEY_FILES
+from service.backup.writing import key_files
 from service.database.engine import Database
 from service.database.models import HOME
 from service.database.schema import current_revision, known_revisions, migrate, migrate_back
@@ -214,13 +214,12 @@ def _check_end(end: Mapping[str, Any], read: Read) -> None:
 
 
 def _put_keys(settings: Settings, keys: Mapping[str, bytes], say: Say) -> None:
-    for name in KEY_FILES:
-        if name not in keys:
+    for path in key_files(settings):
+        if path.name not in keys:
             continue
-        path = settings.state / name
         try:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(keys[name])
+                file.write(keys[path.name])
         except FileExistsError:
             raise BackupError(f"{path} is there already: move it away, or restore without the keys") from None
         say(f"{path} restored")

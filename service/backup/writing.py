@@ -26,8 +26,11 @@ from service.storage import Storage, open_storage
 
 ROWS_AT_ONCE = 1000
 PART_BYTES = 64 << 20
-KEY_FILES = ("signing-key.json", "next-signing-key.json", "key-list.json", "api-key")
-"""In the state folder; what is not there is not taken."""
+
+
+def key_files(settings: Settings) -> tuple[Path, ...]:
+    """Files with keys, as they are called in a backup too; what is not there is not taken."""
+    return (settings.signing_key_path, settings.next_signing_key_path, settings.key_list_path, settings.api_key_path)
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ def write_backup(settings: Settings, to: Path, *, passphrase: str | None, say: S
 def _write(
     out: Written, settings: Settings, database: Database, storage: Storage, passphrase: str | None, say: Say
 ) -> list[str]:
-    keys = {name: path.read_bytes() for name in KEY_FILES if (path := settings.state / name).exists()}
+    keys = {path.name: path.read_bytes() for path in key_files(settings) if path.exists()}
     out.add(BEGIN, json.dumps({
         "form": FORM, "schema": known_revisions()[1], "release_number": settings.release_number, "at": time.time(),
         "with_keys": passphrase is not None,

@@ -7,12 +7,17 @@
 # this machine can read), checks what the agent needs, fetches the agent and compares its digest, tries out what the
 # board can do, enrols it, and, as root on a machine with systemd, keeps the agent running. Nothing is changed before
 # all checks have passed. Variables: POCKFARM_ENROL_TOKEN, POCKFARM_CLASS, POCKFARM_NAME, POCKFARM_STATE (folder of the
-# device's key), POCKFARM_PROGRAM (folder of the agent), POCKFARM_PYTHON, POCKFARM_NO_SERVICE=1 (install no unit).
+# device's key), POCKFARM_PROGRAM (folder of the agent), POCKFARM_PYTHON, POCKFARM_NO_SERVICE=1 (install no unit),
+# POCKFARM_SYSTEMD and POCKFARM_UNITS (folders: there if systemd runs; where units are).
 set -eu
 
 farm='@FARM@'
 digest='@DIGEST@'
 draft=''
+tried=''   # a state folder for the self-test only
+stopped='' # an agent that ran here, and whose place nothing has taken yet
+systemd=${POCKFARM_SYSTEMD:-/run/systemd/system}
+units=${POCKFARM_UNITS:-/etc/systemd/system}
 
 say() { printf '%s\n' "$*" >&2; }
 fail() {
@@ -20,7 +25,13 @@ fail() {
     [ -z "${2:-}" ] || say "  $2"
     exit 1
 }
-clean_up() { [ -z "$draft" ] || rm -rf "$draft"; }
+clean_up() {
+    [ -z "$draft$tried" ] || rm -rf ${draft:+"$draft"} ${tried:+"$tried"}
+    [ -z "$stopped" ] || {
+        say "starting the agent that ran here before, as it was"
+        systemctl start pockfarm-agent
+    }
+}
 
 find_python() {
     python=${POCKFARM_PYTHON:-python3}
@@ -73,8 +84,8 @@ PYTHON
 }
 
 agent() {
-    "$python" "$agent_file" --server "$farm" --state "$state" $as_user \
-        ${POCKFARM_CLASS:+--class "$POCKFARM_CLASS"} ${POCKFARM_NAME:+--name "$POCKFARM_NAME"} "$@"
+    "$python" "$agent_file" --server "$farm" --state "$1" $as_user \
+        ${POCKFARM_CLASS:+--class "$POCKFARM_CLASS"} ${POCKFARM_NAME:+--name "$POCKFARM_NAME"} "$2"
 }
 
 ask_token() {
@@ -101,6 +112,7 @@ install_agent() {
         mv -f "$program/.agent.pyz.$$" "$program/agent.pyz"; }; then
         fail "the agent cannot be written to $program"
     fi
+    stopped='' # its file is another one now: the unit starts that
     agent_file=$program/agent.pyz
 }
 
@@ -110,9 +122,11 @@ unit() {
 UNIT
 }
 
+has_systemd() { [ "$(id -u)" = 0 ] && [ -d "$systemd" ]; }
+
 keep_running() {
-    if [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ] && [ -z "${POCKFARM_NO_SERVICE:-}" ]; then
-        unit >/etc/systemd/system/pockfarm-agent.service
+    if has_systemd && [ -z "${POCKFARM_NO_SERVICE:-}" ]; then
+        unit >"$units/pockfarm-agent.service"
         if ! { systemctl daemon-reload && systemctl enable --quiet pockfarm-agent &&
             systemctl restart pockfarm-agent; }; then
             fail "systemd does not start the agent" "see: journalctl -u pockfarm-agent"
@@ -127,9 +141,18 @@ keep_running() {
 }
 
 stop_older() {
-    [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ] && systemctl is-active --quiet pockfarm-agent 2>/dev/null || return 0
+    has_systemd && systemctl is-active --quiet pockfarm-agent 2>/dev/null || return 0
     say "stopping the agent that runs here"
+    stopped=1
     systemctl stop pockfarm-agent
+}
+
+# In a state folder of its own, on the same disk: an agent that runs here works on meanwhile.
+self_test() {
+    tried=$(mktemp -d "$state/self-test.XXXXXX") || fail "nothing can be written to $state" "is the disk full?"
+    say "self-test of this board:"
+    agent "$tried" --self-test </dev/null ||
+        fail "this board is not fit for the farm yet: see PROBLEM above" "mend that, then run this again"
 }
 
 main() {
@@ -142,15 +165,14 @@ main() {
     choose_folders
     fetch_agent
     agent_file=$draft/agent.pyz
-    stop_older
     make_folder "$state" POCKFARM_STATE
     chmod 0700 "$state"
-    say "self-test of this board:"
-    agent --self-test </dev/null || fail "this board is not fit for the farm yet: see PROBLEM above" "mend that, then run this again"
+    self_test
     ask_token
     export POCKFARM_ENROL_TOKEN
+    stop_older
+    agent "$state" --enrol-only </dev/null || fail "the farm did not take this board: see above"
     install_agent
-    agent --enrol-only </dev/null || fail "the farm did not take this board: see above"
     keep_running
 }
 

@@ -2,7 +2,10 @@
 
 A delivery comes at least once: a process that dies while it sends has its deliveries sent again, under the same
 `webhook-id`. Attempts: `len(PAUSES_S) + 1`, over about a day. An address that fails rests as a whole, so that one that
-never answers does not hold up the others.
+never answers does not hold up the others; a test is sent all the same, for somebody waits for it.
+
+The courier is a part of each API process, or a process of its own (`service/webhooks/__main__.py`) where API processes
+have no way out.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
+from service.alive import POOL_STUCK_S
+from service.database.engine import Database
 from service.database.models import Holding, Job, Run, Webhook, WebhookDelivery
-from service.farm import Farm
 from service.jobs.schemas import job_view
 from service.runs.schemas import run_view
 from service.schemas import utc_text
+from service.settings import Settings
 from service.webhooks.addresses import networks
 from service.webhooks.announcing import TEST
 from service.webhooks.sending import TIMEOUT_S, Outcome, send
@@ -56,7 +61,7 @@ def due(session: Session) -> list[tuple[str, str]]:
     query = (
         select(WebhookDelivery.id, WebhookDelivery.webhook_id)
         .join(Webhook, Webhook.id == WebhookDelivery.webhook_id)
-        .where(WebhookDelivery.next_at <= now, Webhook.resting_until <= now)
+        .where(WebhookDelivery.next_at <= now, or_(Webhook.resting_until <= now, WebhookDelivery.event == TEST))
         .order_by(WebhookDelivery.next_at)
         .limit(BATCH)
     )
@@ -128,23 +133,24 @@ def _end(delivery: WebhookDelivery, state: str, error: str) -> None:
     delivery.state, delivery.error, delivery.next_at, delivery.finished_at = state, error, None, time.time()
 
 
-def deliver(farm: Farm, delivery_id: str) -> WebhookDelivery | None:
+def deliver(database: Database, settings: Settings, delivery_id: str) -> WebhookDelivery | None:
     """Send one delivery now and record what came of it; None if it is not this process's to send."""
-    with farm.database.transaction() as session:
+    with database.transaction() as session:
         parcel = claim(session, delivery_id, now=time.time())
     if parcel is None:
         return None
-    allowed = networks(farm.settings.webhook_networks)
+    allowed = networks(settings.webhook_networks)
     outcome = send(parcel.url, parcel.secret, parcel.id, parcel.body, allowed)
-    with farm.database.transaction() as session:
+    with database.transaction() as session:
         return record(session, parcel, outcome)
 
 
 class Courier:
     """A thread that looks for deliveries, and a few that send; one at a time to each webhook."""
 
-    def __init__(self, farm: Farm) -> None:
-        self._farm = farm
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database, self._settings = database, settings
+        self._looked_at = time.monotonic()
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
@@ -152,7 +158,7 @@ class Courier:
 
     def start(self) -> None:
         """Begin, unless the settings turn sweeping off: then deliveries are made by hand."""
-        if self._farm.settings.sweep_s > 0:
+        if self._settings.sweep_s > 0:
             self._thread.start()
 
     def stop(self) -> None:
@@ -161,16 +167,21 @@ class Courier:
         if self._thread.is_alive():
             self._thread.join(timeout=TIMEOUT_S + 5)
 
+    def is_well(self) -> bool:
+        """Whether it looks; a look may take long while the database is away or locked."""
+        return self._thread.is_alive() and time.monotonic() - self._looked_at < POOL_STUCK_S
+
     def _run(self) -> None:
         with ThreadPoolExecutor(SENDERS, thread_name_prefix="courier") as senders:
             while not self._stopping.wait(LOOK_S):
+                self._looked_at = time.monotonic()
                 try:
                     self._look(senders)
                 except Exception:
                     LOG.exception("could not look for webhook deliveries")
 
     def _look(self, senders: ThreadPoolExecutor) -> None:
-        with self._farm.database.read() as session:
+        with self._database.read() as session:
             found = due(session)
         for delivery_id, webhook_id in found:
             with self._lock:
@@ -181,7 +192,7 @@ class Courier:
 
     def _send(self, delivery_id: str, webhook_id: str) -> None:
         try:
-            deliver(self._farm, delivery_id)
+            deliver(self._database, self._settings, delivery_id)
         except Exception:
             LOG.exception("webhook delivery %s failed", delivery_id)
         finally:

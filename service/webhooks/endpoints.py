@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
 
 from service.access import FarmDep, PrincipalDep
 from service.database.models import WebhookDelivery
+from service.farm import Farm
 from service.pagination import Cursor, Limit, Page
 from service.problems import Conflict
 from service.webhooks import courier, service
 from service.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated, WebhookView
+from service.webhooks.sending import TIMEOUT_S
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
+TEST_WITHIN_S = TIMEOUT_S + 5
+"""A test is waited for that long: sending takes `TIMEOUT_S` at most, and who does it looks now and then."""
 
 
 @router.post("", status_code=201)
@@ -48,12 +56,30 @@ def list_deliveries(
 
 
 @router.post("/{webhook_id}/test")
-def send_test(webhook_id: str, farm: FarmDep, _: PrincipalDep) -> DeliveryView:
+async def send_test(webhook_id: str, farm: FarmDep, _: PrincipalDep) -> DeliveryView:
     """Send a `webhook.test` now, once, and say what came of it."""
+    delivery_id = await run_in_threadpool(_begin_test, farm, webhook_id)
+    give_up_at = time.monotonic() + TEST_WITHIN_S
+    while (ended := await run_in_threadpool(_ended, farm, delivery_id)) is None:
+        if time.monotonic() > give_up_at:
+            raise Conflict("webhook.under-way", f"the farm's courier has not sent it within {TEST_WITHIN_S:.0f} s",
+                           hint=f"GET /webhooks/{webhook_id}/deliveries says what comes of it; if that stays "
+                           "`waiting`, the operator looks whether the courier runs")  # fmt: skip
+        await asyncio.sleep(farm.settings.poll_s)
+    return ended
+
+
+def _begin_test(farm: Farm, webhook_id: str) -> str:
+    """The delivery's id; it is sent, unless that is the courier's."""
     with farm.database.transaction() as session:
         delivery_id = service.queue_test(session, webhook_id)
-    sent: WebhookDelivery | None = courier.deliver(farm, delivery_id)
-    if sent is None:
-        raise Conflict("webhook.under-way", "another process of the farm sends it; its deliveries say what came of it",
-                       hint=f"GET /webhooks/{webhook_id}/deliveries")  # fmt: skip
-    return DeliveryView.model_validate(sent)
+    if farm.settings.send_webhooks:
+        courier.deliver(farm.database, farm.settings, delivery_id)
+    return delivery_id
+
+
+def _ended(farm: Farm, delivery_id: str) -> DeliveryView | None:
+    """What came of a delivery; None while nothing has."""
+    with farm.database.read() as session:
+        delivery = session.get_one(WebhookDelivery, delivery_id)
+        return None if delivery.state == "waiting" else DeliveryView.model_validate(delivery)

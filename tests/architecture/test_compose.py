@@ -17,16 +17,27 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 
+from device_agents.agent import ALIVE
 from service.settings import Settings
 from tests.architecture.sources import ROOT
 from tests.service.postgres import find_binaries
 from tests.topology.compose import DOCUMENT as COMPOSE
-from tests.topology.compose import SERVICES, command_of, container, example_variables
+from tests.topology.compose import (
+    OWN_MEMORY,
+    SERVICES,
+    WATCHED,
+    command_of,
+    container,
+    example_variables,
+    image_text,
+    program_of,
+)
 
-OURS = ("migrate", "api", "worker", "agent")
+OURS = ("migrate", "api", "courier", "worker", "agent")
 NETWORKS = {
     "database": {"back"}, "broker": {"back"}, "storage": {"back"}, "migrate": {"back"}, "worker": {"back"},
-    "api": {"back", "front"}, "proxy": {"front", "boards", "outside"}, "agent": {"boards"},
+    "api": {"back", "front"}, "courier": {"back", "outside"}, "proxy": {"front", "boards", "outside"},
+    "agent": {"boards"},
 }  # fmt: skip
 
 
@@ -70,14 +81,22 @@ def test_every_container_has_limits_and_a_root_that_it_cannot_write(name: str) -
     assert service["read_only"] is True
     assert any(mount.startswith("/tmp:size=") for mount in service["tmpfs"])
     assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    assert 0.25 <= service["cpus"] <= 4
     assert 16 <= service["pids_limit"] <= 1024
 
 
 def test_who_can_speak_to_whom() -> None:
-    """An agent, and whoever takes one over, reaches the proxy only; servers and workers cannot reach the world."""
+    """An agent, and whoever takes one over, reaches the proxy only; servers, workers, API: not the world.
+
+    The courier can, which sends to addresses that users choose: it has the database and no other secret.
+    """
     assert {name: set(service["networks"]) for name, service in SERVICES.items()} == NETWORKS
     inner = {name for name, network in COMPOSE["networks"].items() if network == {"internal": True}}
     assert inner == {"back", "front", "boards"}
+    assert SERVICES["api"]["environment"]["POCKFARM_SEND_WEBHOOKS"] == "false"
+    known = {"POCKFARM_DATABASE_URL", "POCKFARM_WEBHOOK_NETWORKS"}
+    assert set(SERVICES["courier"]["environment"]) == known
+    assert "volumes" not in SERVICES["courier"]
 
 
 def test_there_are_two_of_what_does_the_work_and_the_proxy_knows_each() -> None:
@@ -95,7 +114,15 @@ def test_compiled_kernels_outlive_the_container_that_made_them() -> None:
     assert f"ENV POCKFARM_CACHE_DIR={folder}" in (ROOT / "docker/worker.Dockerfile").read_text()
 
 
-@pytest.mark.parametrize("name", ["migrate", "api", "worker"])
+def test_a_backup_has_a_place_that_outlives_its_container() -> None:
+    """As the guide has it: `docker compose exec api python -m service.admin backup /backups/farm.tar`."""
+    guide = (ROOT / "docs/operations.md").read_text()
+    [path] = re.findall(r"docker compose exec api python -m service.admin backup (\S+)/farm.tar", guide)
+    assert f"backups:{path}" in SERVICES["api"]["volumes"]
+    assert f"pockfarm -m 0700 /var/lib/pockfarm /var/tmp/pockfarm /run/pockfarm {path}" in image_text(SERVICES["api"])
+
+
+@pytest.mark.parametrize("name", ["migrate", "api", "courier", "worker"])
 def test_every_setting_is_one_that_the_service_knows(name: str) -> None:
     given = {key for key in SERVICES[name]["environment"] if key.startswith("POCKFARM_")}
     known = {f"POCKFARM_{field.upper()}" for field in Settings.model_fields}
@@ -160,7 +187,7 @@ def test_an_image_copies_only_what_exists_and_does_not_run_as_root(path: Path) -
 
 def commands() -> dict[str, list[str]]:
     """What our containers start, by service."""
-    return {name: command_of(SERVICES[name]) for name in OURS}
+    return {name: program_of(SERVICES[name]) for name in OURS}
 
 
 def test_commands_start_what_exists() -> None:
@@ -170,6 +197,7 @@ def test_commands_start_what_exists() -> None:
             assert importlib.util.find_spec(module) is not None
         for script in re.findall(r"\bdocker/\w+\.\w+", " ".join(words)):
             assert (ROOT / script).is_file()
+    assert found["courier"] == ["python", "-m", "service.webhooks"]
     module, _, factory = found["api"][1].partition(":")
     assert callable(getattr(importlib.import_module(module), factory))
     assert found["worker"][found["worker"].index("--app") + 1] == "workers.app"
@@ -259,9 +287,26 @@ def test_the_databases_check_fails_without_a_database(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
-def test_the_worker_touches_the_file_that_its_container_is_asked_about() -> None:
-    asked = SERVICES["worker"]["healthcheck"]["test"][3].replace("{host}", socket.gethostname())
-    assert Settings(state=Path(SERVICES["worker"]["environment"]["POCKFARM_STATE"])).worker_alive_path == Path(asked)
+def test_every_part_is_watched_by_the_file_that_it_touches() -> None:
+    """Docker restarts what ends: a part that hangs has to."""
+    settings = Settings(state=Path(SERVICES["worker"]["environment"]["POCKFARM_STATE"]))
+    touched = {
+        "api": f"{OWN_MEMORY}/alive",
+        "courier": f"{OWN_MEMORY}/alive",
+        "worker": str(settings.worker_alive_path),
+        "agent": f"{SERVICES['agent']['environment']['POCKFARM_AGENT_STATE']}/{ALIVE}",
+    }
+    assert set(touched) == set(OURS) - {"migrate"}
+    for name, path in touched.items():
+        words = command_of(SERVICES[name])
+        assert tuple(words[:2]) == WATCHED
+        assert words[2].replace("{host}", socket.gethostname()) == path
+        assert WATCHED[1] in image_text(SERVICES[name]) or "COPY docker docker" in image_text(SERVICES[name])
+    for name in ("api", "courier"):
+        assert container(name, example_variables()).environment["POCKFARM_ALIVE_FILE"] == touched[name]
+        assert f"{OWN_MEMORY}:size=1m" in SERVICES[name]["tmpfs"]
+    for name in ("courier", "worker", "agent"):
+        assert SERVICES[name]["healthcheck"]["test"][3] == command_of(SERVICES[name])[2]
 
 
 def test_the_bucket_is_made_once(loopback: None) -> None:

@@ -19,7 +19,7 @@ import yaml
 
 from service.settings import Settings
 from tests.architecture.sources import ROOT
-from tests.topology.compose import SERVICES, command_of
+from tests.topology.compose import OWN_MEMORY, SERVICES, command_of, program_of
 
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 MANIFESTS: list[dict[str, Any]] = [
@@ -47,7 +47,7 @@ def test_a_unit_starts_what_exists_and_is_shut_in(path: Path) -> None:
     words = shlex.split(service["ExecStart"])
     assert words[:2] == ["/opt/pockfarm/bin/python", "-m"]
     compose = SERVICES["api" if "uvicorn" in words else "worker"]
-    assert [word for word in command_of(compose)[:2] if word not in words] == [], "the same program as the image's"
+    assert [word for word in program_of(compose)[:2] if word not in words] == [], "the same program as the image's"
     for name in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "ProtectKernelModules", "LockPersonality"):
         assert service[name] == "yes", name
     assert service["ProtectSystem"] == "strict"
@@ -56,6 +56,17 @@ def test_a_unit_starts_what_exists_and_is_shut_in(path: Path) -> None:
     assert service["Restart"] == "always"
     given = {pair.split("=")[0] for pair in service["Environment"].split()}
     assert {name for name in given if name.startswith("POCKFARM_")} <= known_settings()
+
+
+@pytest.mark.parametrize("path", [*UNITS, ROOT / "service/boards/pockfarm-agent.service"], ids=lambda path: path.stem)
+def test_systemd_restarts_what_hangs(path: Path) -> None:
+    """All three say that they live from their main process; a stopped one hears no signal but SIGKILL."""
+    service = Unit(path)["Service"]
+    assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
+    assert (service["WatchdogSec"], service["WatchdogSignal"], service["Restart"]) == ("15", "SIGKILL", "always")
+    assert float(service["TimeoutStartSec"]) >= 300
+    files = re.findall(r"`LimitNOFILE=(\d+)`", (ROOT / "docs/scaling.md").read_text())
+    assert [service["LimitNOFILE"]] == files
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
@@ -86,7 +97,7 @@ def test_a_field_that_it_does_not_know_is_noticed() -> None:
 
 
 def test_the_same_parts_with_the_same_limits_as_in_containers_beside_the_servers() -> None:
-    for name in ("migrate", "api", "worker"):
+    for name in ("migrate", "api", "courier", "worker"):
         [(workload, container)] = [
             (one, one["spec"]["template"]["spec"]["containers"][0])
             for one in WORKLOADS
@@ -108,7 +119,7 @@ def test_everything_is_in_the_farms_namespace() -> None:
     assert names == {"pockfarm"}
 
 
-@pytest.mark.parametrize("name", ["migrate", "api", "worker"])
+@pytest.mark.parametrize("name", ["migrate", "api", "courier", "worker"])
 def test_a_pod_is_as_restricted_as_its_namespace_wants(name: str) -> None:
     [(pod, container)] = [(pod, container) for workload, pod, container in containers() if workload == name]
     assert pod["automountServiceAccountToken"] is False
@@ -127,7 +138,14 @@ def test_every_mount_has_its_volume_and_every_name_its_object() -> None:
     for _, pod, container in containers():
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
-        for source in container["envFrom"]:
+        for variable in container.get("env", ()):
+            if "valueFrom" in variable:
+                reference = variable["valueFrom"]["secretKeyRef"]
+                [secret] = [
+                    one for one in MANIFESTS if one["metadata"]["name"] == reference["name"] and "stringData" in one
+                ]
+                assert reference["key"] in secret["stringData"]
+        for source in container.get("envFrom", ()):
             [(kind, reference)] = source.items()
             assert ({"configMapRef": "ConfigMap", "secretRef": "Secret"}[kind], reference["name"]) in objects
         for volume in volumes.values():
@@ -153,9 +171,32 @@ def test_settings_are_those_that_the_service_knows() -> None:
     assert {name for name in given if name.startswith("POCKFARM_")} <= known_settings()
 
 
-def test_the_worker_is_alive_by_the_file_that_it_touches() -> None:
-    [worker] = [container for name, _, container in containers() if name == "worker"]
-    assert worker["livenessProbe"]["exec"]["command"] == SERVICES["worker"]["healthcheck"]["test"][1:]
+@pytest.mark.parametrize("name", ["api", "courier", "worker"])
+def test_a_part_is_alive_by_the_file_that_it_touches(name: str) -> None:
+    """Its first process ends 15 s after the last sign; the probe sees the same file, and acts 10 s to 15 s later."""
+    [container] = [container for workload, _, container in containers() if workload == name]
+    words = container.get("command", command_of(SERVICES[name]))
+    assert words == command_of(SERVICES[name])
+    probe = container["livenessProbe"]
+    assert probe["exec"]["command"] == ["python", "/app/docker/healthy.py", words[2]]
+    assert (probe["periodSeconds"], probe["failureThreshold"]) == (5, 3)
+    start = container["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= 120, "it may take its time to come up"
+    if words[2].startswith(OWN_MEMORY):
+        assert {"name": "run", "mountPath": OWN_MEMORY} in container["volumeMounts"]
+
+
+def test_keys_are_files_of_a_secret_that_every_process_sees_as_a_whole() -> None:
+    """A file in a pod's own folder is lost with it; one that is mounted by `subPath` never changes."""
+    [(pod, container)] = [(pod, container) for name, pod, container in containers() if name == "api"]
+    [settings] = [one["data"] for one in MANIFESTS if one["kind"] == "ConfigMap"]
+    [mount] = [one for one in container["volumeMounts"] if one["name"] == "signing-key"]
+    assert mount == {"name": "signing-key", "mountPath": settings["POCKFARM_KEYS_FOLDER"], "readOnly": True}
+    [volume] = [one for one in pod["volumes"] if one["name"] == "signing-key"]
+    assert "items" not in volume["secret"]
+    guide = (ROOT / "docs/operations.md").read_text()
+    for path in ("keys/signing-key.json", "keys/key-list.json"):
+        assert f"--from-file={path}" in guide
 
 
 def test_no_secret_is_in_a_manifest() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm import watchdog
-from pockfarm.watchdog import LONGEST_LOOK_S, Watch
+from device_agents.wire import watchdog
+from device_agents.wire.watchdog import LONGEST_LOOK_S, Watch
 from tests.service.lone_processes import stopped_process
 
 

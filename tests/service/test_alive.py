@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import anyio.to_thread
 import pytest
 from starlette.concurrency import run_in_threadpool
 
-from device_agents.wire.service_manager import tell_manager
+from device_agents.slots import launcher
+from device_agents.wire.service_manager import tell_manager, tell_ready
 from service import alive
 from service.alive import Pulse, give_sign
 
@@ -26,6 +29,26 @@ def test_a_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert [manager.recv(100) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
     assert (tmp_path / "alive").exists()
     give_sign(None)  # a manager that is gone is no reason to fail
+
+
+@pytest.mark.usefixtures("loopback")
+def test_a_program_that_makes_way_for_another_asks_for_time_until_that_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that becomes its update: trying that one takes longer than a watchdog waits."""
+    became: list[str] = []
+    monkeypatch.setattr(os, "execv", lambda program, words: became.append(program))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "15000000")
+        launcher.become(tmp_path / "agent.pyz", [])
+        assert became == [sys.executable]
+        told = manager.recv(100)
+        assert told == b"WATCHDOG_USEC=300000000"
+        assert launcher.UP_WITHIN_S > launcher.TRIAL_S
+        tell_ready()
+        assert [manager.recv(100) for _ in range(2)] == [b"READY=1", b"WATCHDOG_USEC=15000000"]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import errno
 import json
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ from device_agents.farm.state import Identity
 from device_agents.farm.trust import believed, open_envelope, verify_assignment
 from service import key_list, root, signing_keys
 from service.admin import main as admin
-from service.backup.writing import KEY_FILES
+from service.backup.writing import key_files
 from service.database.models import SigningKey
 from service.settings import Settings
 from service.signing import Signer, load_signer
@@ -242,5 +243,38 @@ def test_a_key_file_that_is_mounted_read_only_is_left_as_it_is(tmp_path: Path, m
     assert path.read_bytes() == before
 
 
-def test_a_backup_takes_every_key_file_but_the_root() -> None:
-    assert set(KEY_FILES) == {"signing-key.json", "next-signing-key.json", "key-list.json", "api-key"}
+def test_a_backup_takes_every_key_file_but_the_root(state: Path) -> None:
+    assert {path.name for path in key_files(Settings(state=state))} == {
+        "signing-key.json",
+        "next-signing-key.json",
+        "key-list.json",
+        "api-key",
+    }
+
+
+def test_a_list_that_is_mounted_is_checked_and_not_written(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keys of a secret: read where they are mounted; lists are accepted in a folder of the operator's own."""
+    assert listed(state) == 0
+    mounted = state.parent / "mounted"
+    mounted.mkdir()
+    for name in ("signing-key.json", "key-list.json"):
+        (state / name).rename(mounted / name)
+    settings = Settings(state=state, keys_folder=str(mounted))
+    kept = key_list.rooted(settings.key_list_path)
+    assert kept is not None
+    assert settings.signing_key_path == mounted / "signing-key.json"
+    monkeypatch.setenv("POCKFARM_KEYS_FOLDER", str(mounted))
+    monkeypatch.setattr(key_list, "replace_file", read_only)
+    capsys.readouterr()
+    assert listed(state) == 1
+    said = capsys.readouterr().err
+    assert f"list {kept.keys.number + 1} is good, but {mounted / 'key-list.json'} cannot be written" in said
+    assert "Keys on Kubernetes" in said
+    assert key_list.rooted(settings.key_list_path) == kept
+
+
+def read_only(path: Path, _: bytes) -> None:
+    """What a mounted secret says."""
+    raise OSError(errno.EROFS, "Read-only file system", str(path))

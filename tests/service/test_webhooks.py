@@ -53,7 +53,8 @@ def deliver_due(farm: TestFarm) -> int:
     """What the courier does in one look."""
     with farm.farm.database.read() as session:
         found = courier.due(session)
-    return sum(courier.deliver(farm.farm, delivery_id) is not None for delivery_id, _ in found)
+    sent = [courier.deliver(farm.farm.database, farm.farm.settings, delivery_id) for delivery_id, _ in found]
+    return sum(one is not None for one in sent)
 
 
 def forget_pauses(farm: TestFarm) -> None:

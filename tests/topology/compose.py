@@ -13,6 +13,10 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
+OWN_MEMORY = "/run/pockfarm"
+"""Where our parts touch the files that say that they live: memory of each container's own."""
+WATCHED = ("python", "docker/watched.py")
+"""What starts our parts, with a file's name and then the part's own words."""
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
@@ -47,10 +51,17 @@ def container(name: str, variables: Mapping[str, str]) -> Container:
         name=name,
         command=tuple(command_of(service)),
         environment={key: filled_in(value, variables) for key, value in environment.items()},
-        volumes=dict(volume.split(":")[:2] for volume in service.get("volumes", ())),
+        volumes=mounts(service),
         check=tuple(service.get("healthcheck", {}).get("test", ())),
         replicas=int(service.get("deploy", {}).get("replicas", 1)),
     )
+
+
+def mounts(service: Mapping[str, Any]) -> dict[str, str]:
+    """Volumes and files of ours, and where they are; `run` is the memory that our parts touch their files in."""
+    found = dict(volume.split(":")[:2] for volume in service.get("volumes", ()))
+    has_memory = any(one.startswith(f"{OWN_MEMORY}:") for one in service.get("tmpfs", ()))
+    return found | ({"run": OWN_MEMORY} if has_memory else {})
 
 
 def filled_in(text: str, variables: Mapping[str, str]) -> str:
@@ -69,6 +80,12 @@ def command_of(service: Mapping[str, Any]) -> list[str]:
         return list(service["command"])
     commands = re.findall(r"^CMD (\[.*\])$", image_text(service), re.MULTILINE)
     return list(yaml.safe_load(commands[-1])) if commands else []
+
+
+def program_of(service: Mapping[str, Any]) -> list[str]:
+    """What is watched: the command without what starts it."""
+    words = command_of(service)
+    return words[len(WATCHED) + 1 :] if tuple(words[: len(WATCHED)]) == WATCHED else words
 
 
 def image_environment(service: Mapping[str, Any]) -> dict[str, str]:

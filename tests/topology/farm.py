@@ -1,6 +1,6 @@
 """The farm of docker-compose.yml, started by hand: every container a process of this machine.
 
-    4 agents -> proxy -> 2 API processes -> database, broker, storage <- 2 workers
+    4 agents -> proxy -> 2 API processes -> database, broker, storage <- 2 workers, courier
 
 Commands, environment and health checks are what the file says (`compose.py`); only names of hosts, ports and folders
 are put where they are here (`places.py`), and servers of other makers are the programs that are at hand (`servers.py`).
@@ -24,7 +24,7 @@ import httpx
 
 from pockfarm.parts import answers_http
 from tests.chaos.links import until
-from tests.chaos.processes import descendants, send
+from tests.chaos.processes import children, descendants, send
 from tests.service.postgres import find_binaries
 from tests.topology import swift
 from tests.topology.compose import ROOT, Container, container, example_variables
@@ -33,6 +33,7 @@ from tests.topology.servers import SERVERS, Start
 
 AGENTS = 4
 HEALTHY_WITHIN_S = 120.0
+NOTICED_WITHIN_S = 40.0
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
@@ -111,9 +112,9 @@ class Deployed:
         done = subprocess.run(words, env=self.environment(process), check=False, capture_output=True, timeout=30)
         return done.returncode == 0
 
-    def is_asked(self, process: str) -> bool:
-        """Whether the check asks the process itself. A file that it touches says nothing before it is a minute old."""
-        return process in CHECKS or any("http://" in word for word in self.container(process).check)
+    def is_noticed(self, process: str) -> bool:
+        """Whether the check of its container turns bad: at once, or when the file that it touches is 15 s old."""
+        return until(lambda: not self.is_healthy(process), NOTICED_WITHIN_S, pause_s=0.5)
 
     def wait_for(self, *processes: str) -> None:
         """Until all are healthy. Raises: AssertionError with the log of the one that is not."""
@@ -124,6 +125,11 @@ class Deployed:
 
     def pid(self, process: str) -> int:
         return self.running[process].pid
+
+    def watched_pid(self, process: str) -> int:
+        """Of what the container's first process has started, and watches."""
+        [pid] = children(self.pid(process))
+        return pid
 
     def kill(self, process: str) -> None:
         """kill -9 of a container: all its processes are gone."""
@@ -196,8 +202,8 @@ def deployed(kernels: Path) -> Iterator[Deployed]:
     folder = Path(tempfile.mkdtemp(prefix="pf-top-", dir="/tmp"))
     folder.chmod(0o755)
     places = Places(folder, {"kernels": kernels})
-    variables = {**example_variables(), "PUBLIC_URL": "http://proxy:8080"}
-    replicas = {name: container(name, variables).replicas for name in ("api", "worker")} | {"agent": AGENTS}
+    variables = {**example_variables(), "PUBLIC_URL": "http://proxy:8080", "WEBHOOK_NETWORKS": f"{HOST}/32"}
+    replicas = {name: container(name, variables).replicas for name in ("api", "worker", "courier")} | {"agent": AGENTS}
     names = {name: [f"{name}-{number}" for number in range(1, count + 1)] for name, count in replicas.items()}
     places.reserve([*SERVERS, *names["api"]])
     farm = Deployed(folder, places, variables)
@@ -206,13 +212,13 @@ def deployed(kernels: Path) -> Iterator[Deployed]:
             farm.start(server)
         farm.wait_for("database", "broker", "storage")
         farm.run("migrate")
-        for one in (*names["api"], "proxy", *names["worker"]):
+        for one in (*names["api"], "proxy", *names["worker"], *names["courier"]):
             farm.start(one)
         farm.key = farm.admin("create-key")
         farm.wait_for(*names["api"], "proxy")
         for one in names["agent"]:
             farm.start(one)
-        farm.wait_for(*names["worker"], *names["agent"])
+        farm.wait_for(*names["worker"], *names["courier"], *names["agent"])
         yield farm
     finally:
         farm.stop_all()

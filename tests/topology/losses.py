@@ -55,15 +55,18 @@ def compiling_worker(farm: Deployed, work: Work) -> tuple[str, ...]:
     """The worker that compiles, by the job's row."""
     with work.rows.read() as session:
         owner = session.scalar(select(Job.worker).where(Job.id == work.jobs[0])) or ""
-    [process] = [name for name in farm.running if name.startswith("worker") and f".{farm.pid(name)}." in owner]
+    [process] = [name for name in farm.running if name.startswith("worker") and f".{farm.watched_pid(name)}." in owner]
     return killed(process)(farm, work)
 
 
 def training_agent(farm: Deployed, work: Work) -> tuple[str, ...]:
-    """The agent of the first training: its own process only, so that what it started has to end by itself."""
+    """The agent of the first training: its own process only, so that what it started has to end by itself.
+
+    The container ends with it.
+    """
     device = work.device_of(work.runs[0])
     [process] = [name for name in farm.running if name.startswith("agent") and identity(farm, name) == device]
-    os.kill(farm.pid(process), signal.SIGKILL)
+    os.kill(farm.watched_pid(process), signal.SIGKILL)
     farm.running.pop(process).wait(30)
     return (process,)
 

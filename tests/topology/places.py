@@ -13,7 +13,7 @@ from tests.topology.compose import ROOT, Container
 HOST = "127.0.0.1"
 PORTS = {"database": 5432, "broker": 6379, "storage": 8333, "proxy": 8080, "api": 8000}
 """What each server listens on in its container."""
-SHARED = frozenset({"state", "uploads", "kernels"})
+SHARED = frozenset({"state", "uploads", "backups", "kernels"})
 """Volumes that the replicas of a service have together. Those of others count as on machines of their own."""
 
 

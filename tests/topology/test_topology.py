@@ -10,9 +10,11 @@ import pytest
 from compiler.cache_folder import cache_folder
 from pockfarm.client import Farm
 from pockfarm.values import optional_number, part
+from pockfarm.webhooks import verify_webhook
 from service.database.engine import Database
 from tests.chaos.links import until
 from tests.e2e.inputs import SPEC, accuracy_by_onnx_runtime, cnn, digits, npz
+from tests.service.receiver import receiving
 from tests.topology.farm import Deployed, deployed
 from tests.topology.losses import LOSSES, Loss
 from tests.topology.work import Work
@@ -68,6 +70,18 @@ def test_the_main_job(client: Farm, work: Work) -> None:
     assert (work.ends(run.id), work.results(run.id)) == (1, 1)
 
 
+def test_what_ends_is_told_to_webhooks_by_the_one_part_with_a_way_out(farm: Deployed, client: Farm, work: Work) -> None:
+    assert farm.environment("api-1")["POCKFARM_SEND_WEBHOOKS"] == "false"
+    with receiving() as receiver:
+        made = client.add_webhook(receiver.url, events=["run.ended"])
+        assert client.test_webhook(str(made["id"]))["state"] == "delivered"
+        run = client.wait_for_run(work.train())
+        told = [verify_webhook(str(made["secret"]), *one) for one in receiver.wait_for(2)]
+        client.remove_webhook(str(made["id"]))
+    assert [one["type"] for one in told] == ["webhook.test", "run.ended"]
+    assert told[1]["data"]["id"] == run.id
+
+
 @pytest.mark.parametrize("what", LOSSES)
 def test_a_loss_in_the_middle(farm: Deployed, work: Work, what: str) -> None:
     """Whatever was under way ends well and once, with the weights of an undisturbed training."""
@@ -77,8 +91,7 @@ def test_a_loss_in_the_middle(farm: Deployed, work: Work, what: str) -> None:
     assert until(lambda: is_met(loss, work), IN_FLIGHT_WITHIN_S, pause_s=0.05), work.history(work.jobs[0])
     lost = loss.go(farm, work)
     for process in lost:
-        if farm.is_asked(process):
-            assert not farm.is_healthy(process), "the check of its container does not notice"
+        assert farm.is_noticed(process), f"the check of {process}'s container does not notice"
     time.sleep(AWAY_S)
     for process in lost:
         farm.start(process)

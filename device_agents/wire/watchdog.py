@@ -16,7 +16,7 @@ LONGEST_LOOK_S = 5.0
 WAITS_FOR_DISK = "D"
 
 
-@dataclass(slots=True)
+@dataclass
 class Watch:
     """Adds up the silence of one process."""
 

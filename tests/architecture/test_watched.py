@@ -1,0 +1,131 @@
+"""The first process of our containers: it ends when its command hangs, and is otherwise as if it were not there."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import ROOT
+from tests.chaos.links import until
+from tests.chaos.processes import descendants
+
+TOUCHES = "import pathlib, sys, time\nwhile True: pathlib.Path(sys.argv[1]).touch(); time.sleep(0.2)"
+SAYS_SIGNALS = """
+import pathlib, signal, sys, time
+def say(number, _):
+    print(signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM: sys.exit(7)
+for number in (signal.SIGTERM, signal.SIGHUP): signal.signal(number, say)
+print("ready", flush=True)
+while True: time.sleep(1)
+"""
+LEAVES_AN_ORPHAN = """
+import subprocess, sys, time
+subprocess.run(["sh", "-c", "sleep 0.2 & echo $! >" + sys.argv[1]])
+time.sleep(600)
+"""
+IS_REAPER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+"""PR_SET_CHILD_SUBREAPER, which outlives an exec: orphans come to it as they come to a container's first process."""
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that a test has started; all that is left of them is killed."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        for pid in [*descendants(process.pid), process.pid]:
+            if process.poll() is None:
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def start(started: list[subprocess.Popen[str]], alive: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "docker/watched.py"), str(alive), *words]
+    process = subprocess.Popen(
+        [sys.executable, "-c", IS_REAPER, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    started.append(process)
+    return process
+
+
+def test_a_command_that_hangs_ends_the_container(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
+    alive = tmp_path / "alive"
+    process = start(started, alive, sys.executable, "-c", TOUCHES, str(alive))
+    assert until(alive.exists, 30)
+    [child] = descendants(process.pid)
+    assert process.poll() is None
+    os.kill(child, signal.SIGSTOP)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 70
+    assert f"{alive} was not touched for 15 s: process {child} hangs" in said
+    assert until(lambda: not Path(f"/proc/{child}").exists(), 30), "and it is gone, stopped as it was"
+    assert not alive.exists(), "what is gone is not healthy"
+
+
+def test_signals_are_passed_on_and_the_code_is_the_commands(
+    started: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = start(started, tmp_path / "alive", sys.executable, "-c", SAYS_SIGNALS)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout.readline() == "SIGHUP\n"
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=30)
+    assert (said, process.returncode) == ("SIGTERM\n", 7)
+
+
+def test_orphans_are_collected(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    process = start(started, tmp_path / "alive", sys.executable, "-c", LEAVES_AN_ORPHAN, str(mark))
+    assert until(lambda: mark.exists() and mark.read_text().strip() != "", 30)
+    orphan = Path("/proc") / mark.read_text().strip()
+    assert until(lambda: not orphan.exists(), 30), "a zombie is left"
+    assert process.poll() is None, "and only the command's end is the container's"
+
+
+def test_a_command_that_dies_by_a_signal_and_one_that_is_not_there(
+    started: list[subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = start(started, tmp_path / "alive", "sh", "-c", "kill -9 $$")
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGKILL
+    process = start(started, tmp_path / "alive", str(tmp_path / "no-such-program"))
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 127
+    assert "no-such-program cannot be started: No such file" in said
+
+
+def test_the_first_sign_may_be_long_in_coming_and_an_older_file_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a part that takes longer than 15 s to come up after a container of before would never do so."""
+    monkeypatch.syspath_prepend(str(ROOT / "docker"))
+    watched, clock = importlib.import_module("watched"), [1000.0]
+    monkeypatch.setattr(watched.time, "monotonic", lambda: clock[0])
+    (tmp_path / "alive").touch()
+    command = watched.Command([sys.executable, "-S", "-c", "import time; time.sleep(600)"], tmp_path / "alive")
+
+    def hung_after_s() -> float:
+        began = clock[0]
+        while not command.is_hung():
+            clock[0] += watched.LOOK_S
+        return clock[0] - began
+
+    try:
+        assert hung_after_s() == pytest.approx(watched.UP_WITHIN_S, abs=2 * watched.LOOK_S)
+        os.utime(tmp_path / "alive", (1, 1))
+        clock[0] += watched.LOOK_S
+        assert hung_after_s() == pytest.approx(watched.HUNG_AFTER_S, abs=2 * watched.LOOK_S)
+    finally:
+        os.kill(command.pid, signal.SIGKILL)
+        os.waitpid(command.pid, 0)
