@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ step.GRACE_S = 0.5
 from device_agents.agent import main
 sys.exit(main())
 """
+LIMITED = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 OUTSIDE = tuple(Path(folder) / "pockfarm-hostile" for folder in ("/tmp", "/var/tmp", "/dev/shm"))
 
 
@@ -78,6 +80,7 @@ class Arena:
             "PYTHONPATH": str(self.folder if self.who else ROOT),
         }
         self.process = subprocess.Popen(words, cwd=self.folder, env=given, stderr=self.log, stdin=subprocess.DEVNULL)
+        self.standing = standing(self.process.pid)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,6 +123,8 @@ class Arena:
         found = [f"{path} was made" for path in OUTSIDE if path.exists()]
         if self.process.poll() is not None:
             found.append(f"the agent ended with {self.process.returncode}")
+        elif (now := standing(self.process.pid)) != self.standing:
+            found.append(f"the agent was changed: {sorted(key for key in now if now[key] != self.standing[key])}")
         if self.beside.read_bytes() != b"untouched":
             found.append("a file beside the agent's folder was written")
         if str(self.folder) in Path("/proc/self/mountinfo").read_text():
@@ -145,6 +150,13 @@ class Arena:
         except OSError:
             return False
         return path.startswith(str(self.state)) or (bool(self.who) and uid == PLAIN_USER and path.startswith("/job/"))
+
+
+def standing(pid: int) -> dict[str, object]:
+    """Where a process may run, thread by thread, and its limits: what others could change of it."""
+    threads = {tid: os.sched_getaffinity(int(tid)) for tid in os.listdir(f"/proc/{pid}/task")}
+    limits = {str(number): resource.prlimit(pid, number) for number in LIMITED}
+    return {"processors": set(map(frozenset, threads.values())), **limits, "nice": os.getpriority(os.PRIO_PROCESS, pid)}
 
 
 def called(behaviour: Behaviour) -> str:

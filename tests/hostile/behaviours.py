@@ -95,6 +95,10 @@ SIGNALS = _rows(
     """
     kills-the-agent          step.forbidden
     stops-the-agent          succeeded
+    pins-the-agent           succeeded
+    looks-where-the-agent-runs succeeded
+    reads-the-agents-clock   succeeded
+    limits-the-agent         step.forbidden
     kills-everybody          step.forbidden
     kills-its-group          step.forbidden
     stops-itself             limits.time
@@ -153,6 +157,7 @@ CALLS = {
     "memory-by-segment": "shmget",
     "memory-by-file": "memfd_create", "memory-locked": "mlockall", "tunes-and-forks": r"(fork|clone\(a process\))",
     "tunes-and-connects": r"socket\(AF_INET\)",
+    "limits-the-agent": "prlimit64",
     "kills-the-agent": r"kill\(SIGKILL to process \d+\)", "kills-everybody": r"kill\(SIGKILL to everybody\)",
     "kills-its-group": r"kill\(SIGKILL to its group\)", "unix-socket": r"socket\(AF_UNIX\)",
     "unix-socket-pair": r"socketpair\(AF_UNIX\)", "ip-socket": r"socket\(AF_INET\)",

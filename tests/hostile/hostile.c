@@ -147,6 +147,10 @@ static int resources(void) {
 static int signals(void) {
     if (is("kills-the-agent")) tried("kill", kill(agent, SIGKILL));
     else if (is("stops-the-agent")) tried("tgkill", syscall(SYS_tgkill, agent, agent, SIGSTOP));
+    else if (is("pins-the-agent")) tried("sched_setaffinity", syscall(SYS_sched_setaffinity, agent, 8, &(long){1}));
+    else if (is("looks-where-the-agent-runs")) tried("sched_getaffinity", syscall(SYS_sched_getaffinity, agent, 8, &(long){0}));
+    else if (is("reads-the-agents-clock")) tried("clock_gettime", syscall(SYS_clock_gettime, ~(unsigned)agent << 3 | 2, &(struct timespec){0}));
+    else if (is("limits-the-agent")) tried("prlimit64", syscall(SYS_prlimit64, agent, RLIMIT_NOFILE, &(struct rlimit){64, 64}, NULL));
     else if (is("kills-everybody")) tried("kill", kill(-1, SIGKILL));
     else if (is("kills-its-group")) kill(0, SIGKILL);
     else if (is("stops-itself")) syscall(SYS_tgkill, getpid(), getpid(), SIGSTOP), hang();

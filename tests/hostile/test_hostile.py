@@ -18,7 +18,7 @@ from device_agents.job.forbidden import received
 from device_agents.job.sandbox import probe
 from device_agents.job.step import Process, check, run_process
 from tests.agents.fake_farm import FakeFarm
-from tests.hostile.arena import USERS, Arena, compiled, verdict
+from tests.hostile.arena import USERS, Arena, compiled, standing, verdict
 from tests.hostile.behaviours import BEHAVIOURS, SLOW, Behaviour
 
 pytestmark = pytest.mark.xdist_group("hostile")
@@ -59,10 +59,15 @@ def test_after_all_that_a_good_run(strong: Arena) -> None:
 @pytest.fixture
 def asks_for_a_socket(step: bytes, tmp_path: Path) -> Path:
     """A job's folder, with a binary that does."""
+    return job_folder(tmp_path, step, "unix-socket")
+
+
+def job_folder(tmp_path: Path, step: bytes, orders: str, agent: int = 1) -> Path:
+    """With a binary that will do so, and take that process for its agent."""
     (tmp_path / "out").mkdir()
     (tmp_path / "step").write_bytes(step)
     (tmp_path / "step").chmod(0o755)
-    (tmp_path / "orders").write_text("unix-socket\nx\ny\n1\n")
+    (tmp_path / "orders").write_text(f"{orders}\nx\ny\n{agent}\n")
     return tmp_path
 
 
@@ -91,6 +96,24 @@ def test_a_kernel_that_cannot_tell_ends_the_process(asks_for_a_socket: Path) -> 
     ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
     with pytest.raises(StepFailed, match="this kernel does not tell which"):
         check(ending, process)
+
+
+@pytest.mark.parametrize(
+    "orders", ["limits-the-agent", "pins-the-agent", "looks-where-the-agent-runs", "reads-the-agents-clock"]
+)
+def test_an_emulator_changes_no_other_process(step: bytes, tmp_path: Path, orders: str) -> None:
+    """Of the same user, seen by its number: only the list of system calls is in the way."""
+    sandbox = replace(probe(most=2), users=None, uid=None, syscalls="emulator", landlock=False)
+    said: list[str] = []
+    with subprocess.Popen(["sleep", "60"]) as other:
+        before = standing(other.pid)
+        process = Process(WORDS, job_folder(tmp_path, step, orders, other.pid), sandbox, {}, time.monotonic() + 20)
+        ending = run_process(process, on_event=lambda _: None, on_stderr=said.append, should_stop=lambda: None)
+        after = standing(other.pid)
+        other.kill()
+    check(ending, process)
+    assert after == before
+    assert [line.partition(":")[0] for line in said] == ["refused"]
 
 
 QUICK = [behaviour for behaviour in BEHAVIOURS if behaviour.name not in SLOW]
