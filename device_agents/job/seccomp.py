@@ -42,9 +42,12 @@ BINARY = """
 """
 EMULATOR = """
     access faccessat readlink readlinkat uname getrlimit sysinfo getuid geteuid getgid getegid getcwd
-    getdents64 get_mempolicy set_mempolicy statx lstat times dup rt_sigtimedwait membarrier
+    getdents64 get_mempolicy set_mempolicy statx lstat times dup rt_sigtimedwait rt_sigsuspend membarrier
 """
 """Beside those of a binary."""
+OWN_SIGNALS = (6, 4, 5, 7, 8, 11, 32, 33, 34)
+"""That a process may send itself: those of crashes, and those that C libraries send their own threads. SIGKILL and
+SIGTERM are not among them, for they would be told as the device's doing."""
 OWN_AFFINITY = ("sched_getaffinity", "sched_setaffinity")
 CLOCKS = ("clock_gettime", "clock_getres", "clock_nanosleep")
 CLOCK_OF_ANOTHER = 0x80000000
@@ -77,7 +80,9 @@ def rules(policy: str, *, tells: bool = False) -> list[Rule]:
     is_emulator = policy == "emulator"
     plain = [*BINARY.split(), *(EMULATOR.split() if is_emulator else [])]
     no_code = () if is_emulator else (Test(2, PROT_EXEC, 0),)
-    itself = (Test(0, 0xFFFFFFFF, THIS_PROCESS),)
+    itself = Test(0, 0xFFFFFFFF, THIS_PROCESS)
+    # How an emulator dies of the binary's crash; it then waits for the signal.
+    crash = [Rule("kill", (itself, _one_signal(1)))] if is_emulator else []
     # By number the kernel would change any process of the same user: 0 is whoever calls.
     caller = (Test(0, 0xFFFFFFFF, 0, also=(THIS_PROCESS,)),)
     own_clock = (Test(0, CLOCK_OF_ANOTHER, 0),)
@@ -96,8 +101,9 @@ def rules(policy: str, *, tells: bool = False) -> list[Rule]:
         Rule("openat", (Test(2, O_TMPFILE, 0),), otherwise=ERRNO | EOPNOTSUPP),
         Rule("fcntl", (Test(1, 0xFFFFFFFC, 0),), otherwise=ERRNO | EINVAL),  # the flags of descriptors and files
         Rule("clone", thread),
-        Rule("tkill", itself, otherwise=ERRNO | EPERM),
-        Rule("tgkill", itself, otherwise=ERRNO | EPERM),
+        *crash,
+        Rule("tkill", (itself, _one_signal(1)), otherwise=ERRNO | EPERM),
+        Rule("tgkill", (itself, _one_signal(2)), otherwise=ERRNO | EPERM),
         Rule("execveat", start),
         # C libraries ask these and go on without: a terminal's size, newer calls with an older twin, names of memory.
         Rule("ioctl", action=ERRNO | ENOTTY),
@@ -105,6 +111,11 @@ def rules(policy: str, *, tells: bool = False) -> list[Rule]:
         Rule("rseq", action=ERRNO | ENOSYS),
         Rule("prctl", action=ERRNO | EINVAL),
     ]
+
+
+def _one_signal(argument: int) -> Test:
+    first, *others = OWN_SIGNALS
+    return Test(argument, 0xFFFFFFFF, first, also=tuple(others))
 
 
 def program(policy: str, machine: str = "", *, kill: int = KILL_PROCESS) -> bytes | None:

@@ -79,7 +79,11 @@ def test_another_architecture_and_x32_end_the_process(machine: str) -> None:
         ("openat", (0, 0, 0x241), ALLOW),
         ("openat", (0, 0, 0x410002), ERRNO | 95),
         ("tgkill", (THIS_PROCESS, 1, 6), ALLOW),
-        ("tgkill", (1, 1, 9), ERRNO | 1),
+        ("tgkill", (1, 1, 6), ERRNO | 1),
+        ("tgkill", (THIS_PROCESS, 1, 9), ERRNO | 1),
+        ("tkill", (THIS_PROCESS, 15), ERRNO | 1),
+        ("kill", (THIS_PROCESS, 11), KILL),
+        ("rt_sigsuspend", (), KILL),
         ("execveat", (FD_OF_BINARY, 0, 0, 0, AT_EMPTY_PATH), ALLOW),
         ("execveat", (FD_OF_BINARY, 0, 0, 0, 0), KILL),
         ("execveat", (3, 0, 0, 0, AT_EMPTY_PATH), KILL),
@@ -181,6 +185,28 @@ def test_an_emulator_may_map_what_it_translates() -> None:
     program = seccomp.program("emulator", "x86_64")
     assert program is not None
     assert decided(program, 9, (0, 4096, 7), seccomp.AUDIT["x86_64"]) == ALLOW
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "expected"),
+    [
+        ("kill", (THIS_PROCESS, 11), ALLOW),
+        ("kill", (THIS_PROCESS, 6), ALLOW),
+        ("kill", (THIS_PROCESS, 9), KILL),
+        ("kill", (0, 11), KILL),
+        ("kill", (1, 11), KILL),
+        ("kill", (0xFFFFFFFF, 11), KILL),
+        ("rt_sigsuspend", (), ALLOW),
+        ("prlimit64", (0, 7, 0), ALLOW),
+        ("prlimit64", (THIS_PROCESS, 7, 0), ALLOW),
+        ("prlimit64", (1, 7, 1), ERRNO | 1),
+    ],
+)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_an_emulator_does_to_itself(machine: str, call: str, arguments: tuple[int, ...], expected: int) -> None:
+    program = seccomp.program("emulator", machine)
+    assert program is not None
+    assert decided(program, numbers(machine)[call], arguments, seccomp.AUDIT[machine]) == expected
 
 
 def test_a_machine_without_a_table_has_no_filter() -> None:

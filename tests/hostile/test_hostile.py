@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -102,10 +103,13 @@ def test_a_kernel_that_cannot_tell_ends_the_process(asks_for_a_socket: Path) -> 
     "orders", ["limits-the-agent", "pins-the-agent", "looks-where-the-agent-runs", "reads-the-agents-clock"]
 )
 def test_an_emulator_changes_no_other_process(step: bytes, tmp_path: Path, orders: str) -> None:
-    """Of the same user, seen by its number: only the list of system calls is in the way."""
+    """Of the same user and without powers, seen by its number: only the list of system calls is in the way."""
     sandbox = replace(probe(most=2), users=None, uid=None, syscalls="emulator", landlock=False)
     said: list[str] = []
-    with subprocess.Popen(["sleep", "60"]) as other:
+    words = probe(most=1).command(["sleep", "60"], rlimits={})
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
         before = standing(other.pid)
         process = Process(WORDS, job_folder(tmp_path, step, orders, other.pid), sandbox, {}, time.monotonic() + 20)
         ending = run_process(process, on_event=lambda _: None, on_stderr=said.append, should_stop=lambda: None)
@@ -114,6 +118,38 @@ def test_an_emulator_changes_no_other_process(step: bytes, tmp_path: Path, order
     check(ending, process)
     assert after == before
     assert [line.partition(":")[0] for line in said] == ["refused"]
+
+
+@pytest.fixture(scope="module")
+def emulated_step() -> Iterator[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield compiled(Path(folder), "aarch64")
+
+
+@pytest.mark.parametrize("most", [2, 4])
+@pytest.mark.parametrize(("orders", "name"), [("dumps-core", "SIGSEGV"), ("aborts", "SIGABRT")])
+def test_an_emulated_crash_is_told_as_a_crash(
+    emulated_step: bytes, tmp_path: Path, orders: str, name: str, most: int
+) -> None:
+    runner = shutil.which("qemu-aarch64-static")
+    assert runner, "install qemu-user-static"
+    sandbox = replace(probe(runner=[runner], most=most), users=None, uid=None)
+    folder = job_folder(tmp_path, emulated_step, orders)
+    process = Process([runner, *WORDS], folder, sandbox, {}, time.monotonic() + 20)
+    ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
+    with pytest.raises(StepFailed, match=f"crashed with {name}") as caught:
+        check(ending, process)
+    assert caught.value.code == "step.crashed"
+
+
+@pytest.mark.parametrize("most", [2, 4])
+def test_a_crash_is_told_by_its_signal(step: bytes, tmp_path: Path, most: int) -> None:
+    """In a process space of its own too, where process 1 would be spared it."""
+    sandbox = replace(probe(most=most), users=None, uid=None)
+    process = Process(WORDS, job_folder(tmp_path, step, "aborts"), sandbox, {}, time.monotonic() + 20)
+    ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
+    with pytest.raises(StepFailed, match="crashed with SIGABRT"):
+        check(ending, process)
 
 
 QUICK = [behaviour for behaviour in BEHAVIOURS if behaviour.name not in SLOW]
