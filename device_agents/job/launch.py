@@ -232,8 +232,7 @@ def _drop(uid: "int | None") -> None:
     nothing = ctypes.create_string_buffer(24)
     _call("capset", libc.syscall(ctypes.c_long(SYS["capset"]), _cap_header(), nothing))
     _call("no_new_privs", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    # Changing the user clears it, so once more; the parent was checked before.
-    _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))  # changing the user has cleared it
 
 
 def _cap_header() -> "ctypes.Array[ctypes.c_char]":

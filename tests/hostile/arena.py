@@ -36,6 +36,7 @@ from device_agents.agent import main
 sys.exit(main())
 """
 LIMITED = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+FORGED = re.compile(r'2000-01-01|\{"event": "forged"')
 OUTSIDE = tuple(Path(folder) / "pockfarm-hostile" for folder in ("/tmp", "/var/tmp", "/dev/shm"))
 
 
@@ -63,6 +64,7 @@ class Arena:
     target: str = "x86-64-v3"
     device_class: str = "x86-64"
     python: str = sys.executable
+    log_format: str = "json"
     count: int = 0
     process: subprocess.Popen[bytes] = field(init=False)
 
@@ -77,6 +79,7 @@ class Arena:
         given = {
             **os.environ,
             "POCKFARM_ENROL_TOKEN": self.farm.token,
+            "POCKFARM_LOG_FORMAT": self.log_format,
             "PYTHONPATH": str(self.folder if self.who else ROOT),
         }
         self.process = subprocess.Popen(words, cwd=self.folder, env=given, stderr=self.log, stdin=subprocess.DEVNULL)
@@ -131,7 +134,15 @@ class Arena:
             found.append("the machine sees a mount of the job")
         if "pockfarm-hostile" in Path("/proc/net/unix").read_text():
             found.append("a socket is open")
-        return [*found, *self._running(users)]
+        return [*found, *self._words(), *self._running(users)]
+
+    def _words(self) -> list[str]:
+        """What of its log a terminal would act on, or a person take for the agent's own line."""
+        text = (self.folder / "agent.log").read_text()
+        found = [
+            f"the log has {one!r}" for one in sorted({one for one in text if one != "\n" and not one.isprintable()})
+        ]
+        return [*found, *(f"a forged line is in the log: {line}" for line in text.split("\n") if FORGED.match(line))]
 
     def _running(self, users: JobUsers) -> list[str]:
         """The agent reports before it wipes up; what is still there after a moment is left."""

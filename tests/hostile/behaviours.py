@@ -59,6 +59,7 @@ WORDS = _rows(
     says-nul                 step.output
     says-invalid-utf8        step.output
     says-escapes             x.y
+    says-lines-of-a-log      step.exit
     says-huge-numbers        step.output
     says-a-long-integer      step.output
     says-deep-nesting        step.output

@@ -81,8 +81,11 @@ static int words(void) {
     else if (is("says-nul")) fwrite("{\"event\":\0\"done\"}\n", 1, 18, stdout), fflush(stdout);
     else if (is("says-invalid-utf8")) say("{\"event\":\"error\",\"code\":\"\xff\xfe\",\"message\":\"\xc3\"}");
     else if (is("says-escapes")) {
-        say("{\"event\":\"error\",\"cause\":\"internal\",\"code\":\"x.y\",\"message\":\"\\u001b[2J\\u001b]0;owned\\u0007\"}");
+        say("{\"event\":\"error\",\"cause\":\"internal\",\"code\":\"x.y\",\"message\":\"\\u001b[2J\\u001b]0;owned\\u0007\\u009b2J\\u007f\\r\"}");
         fprintf(stderr, "\033[2J\033]0;owned\007\n");
+        exit(2);
+    } else if (is("says-lines-of-a-log")) {
+        fprintf(stderr, "x\n2000-01-01T00:00:00.000Z CRITICAL forged\r\033[2J\xc2\x9b" "2J\xe2\x80\xa8x\n{\"event\": \"forged\"}\n");
         exit(2);
     } else if (is("says-huge-numbers")) say("{\"event\":\"step\",\"step\":1,\"loss\":1e999,\"us\":1e308}");
     else if (is("says-a-long-integer")) {

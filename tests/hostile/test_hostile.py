@@ -44,7 +44,7 @@ def strong(loopback: None, step: bytes, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def weak(loopback: None, step: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    with FakeFarm() as farm, Arena(farm, tmp_path_factory.mktemp("weak"), step, WEAKER) as arena:
+    with FakeFarm() as farm, Arena(farm, tmp_path_factory.mktemp("weak"), step, WEAKER, log_format="text") as arena:
         yield arena
 
 
