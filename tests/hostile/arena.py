@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 
 from compiler.codegen.linking.link import FLAGS, LINK_FLAGS
@@ -71,14 +72,22 @@ class Arena:
     def __enter__(self) -> Arena:
         self.state = self.folder / "state"
         self.beside = self.folder / "beside"
-        self.beside.write_bytes(b"untouched")
-        self.beside.chmod(0o666)
+        self.canaries = {
+            "home": self.folder / "home" / ".profile",
+            "spool": self.state / "spool" / "canary",
+            "another job": self.folder / "other-agent" / "scratch" / "job-1" / "out" / "trained.safetensors",
+            "beside": self.beside,
+        }
+        for path in self.canaries.values():
+            _put(path, self.folder)
+        self.looks = {name: look(path) for name, path in self.canaries.items()}
         self.log = (self.folder / "agent.log").open("ab")
         words = [*self.who, self.python, "-c", SHORT_GRACE, "--server", self.farm.url, "--state", str(self.state)]
         words += ["--heartbeat-interval", "1", "--long-poll", "5", *self.options]
         given = {
             **os.environ,
             "POCKFARM_ENROL_TOKEN": self.farm.token,
+            "HOME": str(self.folder / "home"),
             "POCKFARM_LOG_FORMAT": self.log_format,
             "PYTHONPATH": str(self.folder if self.who else ROOT),
         }
@@ -98,7 +107,9 @@ class Arena:
         """One job."""
         self.count += 1
         lease = f"lease-{self.count:04}"
-        orders = f"{behaviour.name}\n{self.state / 'device-key'}\n{self.beside}\n{self.process.pid}\n"
+        words = [behaviour.name, self.state / "device-key", self.beside, self.process.pid]
+        words += [self.canaries[name] for name in ("home", "spool", "another job")]
+        orders = "".join(f"{word}\n" for word in words)
         files = {"bin/step": self.step, "weights.safetensors": orders.encode()}
         kind = {"kind": "tuning", "trials": TRIALS, "batch": 1} if behaviour.mode == "tune" else {}
         bundle = archive({**files, "manifest.json": manifest(files, target=self.target, **kind)})
@@ -128,8 +139,7 @@ class Arena:
             found.append(f"the agent ended with {self.process.returncode}")
         elif (now := standing(self.process.pid)) != self.standing:
             found.append(f"the agent was changed: {sorted(key for key in now if now[key] != self.standing[key])}")
-        if self.beside.read_bytes() != b"untouched":
-            found.append("a file beside the agent's folder was written")
+        found += [f"{path} was touched" for name, path in self.canaries.items() if look(path) != self.looks[name]]
         if str(self.folder) in Path("/proc/self/mountinfo").read_text():
             found.append("the machine sees a mount of the job")
         if "pockfarm-hostile" in Path("/proc/net/unix").read_text():
@@ -161,6 +171,25 @@ class Arena:
         except OSError:
             return False
         return path.startswith(str(self.state)) or (bool(self.who) and uid == PLAIN_USER and path.startswith("/job/"))
+
+
+def _put(path: Path, folder: Path) -> None:
+    """A file that anyone may read and write, if the folders let him come there. New folders are whose `folder` is."""
+    owner = folder.stat().st_uid
+    for place in [one for one in reversed(path.parents) if not one.exists()]:
+        place.mkdir(mode=0o700)
+        os.chown(place, owner, -1)
+    path.write_bytes(b"untouched")
+    path.chmod(0o666)
+
+
+def look(path: Path) -> object:
+    """What changes when somebody writes, replaces or removes it."""
+    try:
+        found = path.lstat()
+        return sha256(path.read_bytes()).hexdigest(), found.st_mtime_ns, found.st_ctime_ns, found.st_mode, found.st_ino
+    except FileNotFoundError:
+        return "gone"
 
 
 def standing(pid: int) -> dict[str, object]:

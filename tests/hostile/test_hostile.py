@@ -20,7 +20,7 @@ from device_agents.job.sandbox import probe
 from device_agents.job.step import Process, check, run_process
 from tests.agents.fake_farm import FakeFarm
 from tests.hostile.arena import USERS, Arena, compiled, standing, verdict
-from tests.hostile.behaviours import BEHAVIOURS, SLOW, Behaviour
+from tests.hostile.behaviours import BEHAVIOURS, GROUPS, PLACES, SLOW, Behaviour
 
 pytestmark = pytest.mark.xdist_group("hostile")
 GOOD = Behaviour("good", ("succeeded",))
@@ -68,7 +68,7 @@ def job_folder(tmp_path: Path, step: bytes, orders: str, agent: int = 1) -> Path
     (tmp_path / "out").mkdir()
     (tmp_path / "step").write_bytes(step)
     (tmp_path / "step").chmod(0o755)
-    (tmp_path / "orders").write_text(f"{orders}\nx\ny\n{agent}\n")
+    (tmp_path / "orders").write_text(f"{orders}\nx\ny\n{agent}\nx\nx\nx\n")
     return tmp_path
 
 
@@ -152,10 +152,17 @@ def test_a_crash_is_told_by_its_signal(step: bytes, tmp_path: Path, most: int) -
         check(ending, process)
 
 
-QUICK = [behaviour for behaviour in BEHAVIOURS if behaviour.name not in SLOW]
+def one_of_each() -> list[Behaviour]:
+    """Of each group, one for each way in which it is told; all of those that look for files of others."""
+    found = {}
+    for number, group in enumerate(GROUPS):
+        for behaviour in group:
+            if behaviour.name not in SLOW:
+                found.setdefault((number, behaviour.name if group is PLACES else behaviour.codes), behaviour)
+    return list(found.values())
 
 
-@pytest.mark.parametrize("behaviour", QUICK[::4], ids=lambda behaviour: behaviour.name)
+@pytest.mark.parametrize("behaviour", one_of_each(), ids=lambda behaviour: behaviour.name)
 def test_without_root_and_namespaces(weak: Arena, behaviour: Behaviour) -> None:
     assert verdict(weak, behaviour)[1] == ""
 
