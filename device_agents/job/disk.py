@@ -25,7 +25,7 @@ UNSEEN_BYTES = 512 << 20
 
 
 class DiskWatch:
-    """The limit on one job's folder. `check` is called often and looks seldom, so no file may outgrow the disk's room."""
+    """The limit on one job's folder. `check` is called often and looks seldom; meanwhile the kernel limits each file."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder = folder
@@ -48,17 +48,15 @@ class DiskWatch:
         return max(free_bytes - RESERVE_BYTES, free_bytes // 2)
 
     def put_down(self, error: AttemptError, file_bytes: int) -> AttemptError:
-        """A file that was cut off at `file_bytes`, by the disk's room and not by the job's limit, is the board's fault."""
+        """A file that was cut off at `file_bytes`, by the disk's room and not by the job's limit, is the board's."""
         is_cut_short = file_bytes < self._limit_bytes and _used(self._folder, None)[0] >= file_bytes
         if error.cause != "limits" or not is_cut_short:
             return error
-        message = (
-            f"the device's disk had room for a file of {file_bytes:,} bytes, the job's limit is {self._limit_bytes:,}"
-        )
+        message = f"the device's disk had room for a file of {file_bytes:,} bytes, the limit is {self._limit_bytes:,}"
         return Stopped("device.disk", message, cause="device", hint="make room on the device's disk")
 
     def look(self) -> Stopped | None:
-        """The same, now."""
+        """As `check`, now."""
         used_bytes, files = _used(self._folder, self.pid)
         if files > MAX_FILES:
             return Stopped("limits.files", f"the job made more than {MAX_FILES:,} files", cause="limits")

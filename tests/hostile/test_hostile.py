@@ -154,7 +154,7 @@ def test_a_crash_is_told_by_its_signal(step: bytes, tmp_path: Path, most: int) -
 
 def one_of_each() -> list[Behaviour]:
     """Of each group, one for each way in which it is told; all of those that look for files of others."""
-    found = {}
+    found: dict[tuple[int, object], Behaviour] = {}
     for number, group in enumerate(GROUPS):
         for behaviour in group:
             if behaviour.name not in SLOW:
