@@ -25,7 +25,7 @@ UNSEEN_BYTES = 512 << 20
 
 
 class DiskWatch:
-    """The limit on one job's folder. `check` is called often and looks seldom; meanwhile the kernel limits each file."""
+    """The limit on a job's folder. `check` is called often and looks seldom; the kernel limits each file meanwhile."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder = folder
