@@ -105,7 +105,7 @@ mutations: set-up-test ## changes to signed assignments, enrolments, offers, rep
 hostile: set-up-test  ## hostile binaries through the agent, at each level of isolation that this machine has; prints the table
 	$(BIN)/python -m tests.hostile.table
 
-sandbox-cost: set-up-test  ## a real step with the least and with the whole confinement, taking turns: is one slower? (BUNDLE=file.pfb PAIRS=)
+sandbox-cost: set-up-test  ## a real step with the least and with the whole confinement, taking turns; fails if one is shown to be slower by over 1% (BUNDLE=file.pfb PAIRS=)
 	$(BIN)/python -m benchmarks.confined $(BUNDLE) --pairs $(or $(PAIRS),80)
 
 uploads: set-up-test  ## 2 GiB through ten cut connections into a real API process, and its memory meanwhile

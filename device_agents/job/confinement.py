@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from device_agents.devices.describe import Device
-from device_agents.errors import Stopped
+from device_agents.errors import StepFailed, Stopped
 from device_agents.job import step
 from device_agents.job.asked import Job
 from device_agents.job.cgroup import JobCgroup
 from device_agents.job.disk import DiskWatch
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.scratch import let_read
-from device_agents.job.step import Process
+from device_agents.job.step import Ending, Process
 
 OUT = "out"
 """The one folder that a job writes in."""
@@ -33,7 +33,7 @@ class Confinement:
         """One process of the job, within all that holds for it."""
         rlimits = self.sandbox.job_rlimits(
             memory_bytes=job.limits.memory_bytes,
-            disk_bytes=job.limits.disk_bytes,
+            disk_bytes=min(job.limits.disk_bytes, self.disk.room_bytes()),
             cpu_s=run_s * (os.cpu_count() or 1) + 10,
             emulated=device.is_emulated,
         )
@@ -43,8 +43,12 @@ class Confinement:
         """Told from outside, or out of disk."""
         return lambda: should_stop() or self.disk.check()
 
-    def check_disk(self) -> None:
-        """What a process has written between the last look and its end. Raises: `Stopped`."""
+    def check(self, ending: Ending, process: Process) -> None:
+        """How a process ended, and what it wrote between the last look and its end. Raises: `AttemptError`."""
+        try:
+            step.check(ending, process)
+        except StepFailed as error:
+            raise self.disk.put_down(error, process.rlimits["RLIMIT_FSIZE"]) from None
         self.disk.pid = None
         stopped = self.disk.look()
         if stopped is not None:

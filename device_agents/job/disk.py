@@ -1,8 +1,9 @@
 """What a job takes of the disk, looked at while it runs: a limit on all of its files together, and on their number.
 
-The kernel limits one file (RLIMIT_FSIZE); a quota on a folder needs file systems that boards do not have, and a RAM
-disk would take the memory that training needs. So the folder is measured four times a second: files by name, and files
-that have no name any more as long as the process holds them. What even that does not see shows in the disk's free room.
+The kernel limits one file (RLIMIT_FSIZE, to the disk's room if that is less); a quota on a folder needs file systems
+that boards do not have, and a RAM disk would take the memory that training needs. So the folder is measured four
+times a second: files by name, and files that have no name any more as long as the process holds them. What even that
+does not see shows in the disk's free room.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import stat
 import time
 from pathlib import Path
 
-from device_agents.errors import Stopped
+from device_agents.errors import AttemptError, Stopped
 
 EVERY_S = 0.25
 MAX_FILES = 1000
@@ -24,7 +25,7 @@ UNSEEN_BYTES = 512 << 20
 
 
 class DiskWatch:
-    """The limit on one job's folder. `check` is called often and looks seldom."""
+    """The limit on a job's folder. `check` is called often and looks seldom; the kernel limits each file meanwhile."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder = folder
@@ -41,8 +42,21 @@ class DiskWatch:
         self._next_s = now_s + EVERY_S
         return self.look()
 
+    def room_bytes(self) -> int:
+        """That one file may take now: the rest of the disk is the agent's. Half of a disk with hardly any room."""
+        free_bytes = _free_bytes(self._folder)
+        return max(free_bytes - RESERVE_BYTES, free_bytes // 2)
+
+    def put_down(self, error: AttemptError, file_bytes: int) -> AttemptError:
+        """A file that was cut off at `file_bytes`, by the disk's room and not by the job's limit, is the board's."""
+        is_cut_short = file_bytes < self._limit_bytes and _used(self._folder, None)[0] >= file_bytes
+        if error.cause != "limits" or not is_cut_short:
+            return error
+        message = f"the device's disk had room for a file of {file_bytes:,} bytes, the limit is {self._limit_bytes:,}"
+        return Stopped("device.disk", message, cause="device", hint="make room on the device's disk")
+
     def look(self) -> Stopped | None:
-        """The same, now."""
+        """As `check`, now."""
         used_bytes, files = _used(self._folder, self.pid)
         if files > MAX_FILES:
             return Stopped("limits.files", f"the job made more than {MAX_FILES:,} files", cause="limits")

@@ -19,7 +19,7 @@ from device_agents.job.dataset import DataFiles
 from device_agents.job.findings import Findings
 from device_agents.job.output import KeptOutput, keep_output
 from device_agents.job.sandbox import Sandbox
-from device_agents.job.step import Ending, check, run_process
+from device_agents.job.step import Ending, run_process
 from device_agents.job.step_events import (
     CheckpointLeft,
     Done,
@@ -344,8 +344,7 @@ class Execution:
             )
         finally:
             self.findings.run_s += time.monotonic() - started_s
-        check(ending, process)
-        confinement.check_disk()
+        confinement.check(ending, process)
         return ending
 
     def _argv(self, command: str, arguments: Sequence[str]) -> Sequence[str]:

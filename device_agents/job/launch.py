@@ -4,8 +4,8 @@ Run as a script by `sandbox.py` (`python -I -S launch.py JSON`), in a new sessio
 directory; standard library only and no import of ours, so that it starts in milliseconds. A process of its own because
 code between fork and exec in a threaded parent may deadlock.
 
-In this order: dies with its parent; joins the job's cgroups; namespaces and an empty root, which holds the job's folder
-(read-only but `out/`), its own /proc, the CPUs' folder of /sys, and what else the plan shows; resource limits; another
+In this order: dies with its parent; joins the job's cgroups; namespaces and an empty root, with the job's folder
+(read-only but `out/`), its own /proc, the CPUs' folder of /sys, what else the plan shows; resource limits; another
 user; no capabilities; no new privileges; Landlock; the list of system calls. Each is there if the plan says so, and
 `sandbox.py` has tried before that it works here (`plan["probe"]`: what was really found is said instead of a start).
 
@@ -32,7 +32,14 @@ import sys
 import time
 
 UNNAMED_LIMITS = {"RLIMIT_MSGQUEUE": 12}  # the kernel's number, on every architecture here; PyPy lacks the name
-PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 1, 22, 23, 24, 28
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS = (
+    1,
+    4,
+    22,
+    23,
+    24,
+    28,
+)
 PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 38, 39, 47, 4
 SECUREBITS = 0x01 | 0x02 | 0x20 | 0x40 | 0x80
 """Root has no powers by its number, none are kept over a change of user, none can be handed on; all of it locked."""
@@ -47,7 +54,7 @@ O_PATH = getattr(os, "O_PATH", 0o10000000)
 """Linux's value on all our architectures; PyPy does not name it."""
 AT_EMPTY_PATH = 0x1000
 SPEC_ALLOW, NEW_LISTENER = 4, 8
-SOL_SOCKET, SCM_RIGHTS = 1, 1
+SOL_SOCKET, SCM_RIGHTS, AF_UNIX, SOCK_STREAM = 1, 1, 1, 1
 MESSAGE, CONTROL = "PIPNPNixxxx", "Niiixxxx"
 """`struct msghdr`, and `struct cmsghdr` with one descriptor behind it."""
 FD_OF_BINARY, FD_OF_AGENT = 300, 301
@@ -55,12 +62,8 @@ FD_OF_BINARY, FD_OF_AGENT = 300, 301
 to. Both are closed in the binary, and no job can have their numbers again."""
 THIS_PROCESS = 0x7E57_0001
 """Stands in the filter for the number of the process, which is known only here."""
-_X86 = platform.machine() == "x86_64"
-SYS = (
-    {"capget": 125, "capset": 126, "pivot_root": 155, "seccomp": 317, "execveat": 322}
-    if _X86
-    else {"capget": 90, "capset": 91, "pivot_root": 41, "seccomp": 277, "execveat": 281}
-)
+_NUMBERS = (125, 126, 155, 317, 322) if platform.machine() == "x86_64" else (90, 91, 41, 277, 281)
+SYS = dict(zip(("capget", "capset", "pivot_root", "seccomp", "execveat"), _NUMBERS))
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_REG, TRUNCATE = 1, 2, 4, 8, 1 << 5, 1 << 8, 1 << 14
 SHOWN_ALWAYS = ("/sys/devices/system/cpu",)
@@ -76,11 +79,11 @@ def main() -> None:
     say_to = plan["say"]
     if say_to > 2:
         os.set_inheritable(say_to, False)
-    if plan["probe"]:
-        import socket  # the empty root has no library to load it from
     doing = "die with the agent"
     try:
-        _die_with_parent(plan["parent"])
+        _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        if os.getppid() != plan["parent"]:
+            os._exit(5)
         doing = "join the job's cgroups"
         for path in plan["cgroups"]:
             with open(path, "w") as file:
@@ -98,7 +101,7 @@ def main() -> None:
     if plan["probe"] and plan["tells"]:
         _above_the_limit(say_to, FD_OF_AGENT)
         _install_and_tell(plan["filter"])
-        socket.socket(socket.AF_UNIX)
+        libc.socket(AF_UNIX, SOCK_STREAM, 0)
     if plan["probe"]:
         _say({"event": "launch", "monotonic_s": time.monotonic(), "facts": _facts(plan, abi)})
         os._exit(0)
@@ -113,11 +116,24 @@ def _enter_namespaces(plan: dict) -> None:  # type: ignore[type-arg]
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
+    first = os.fork()
+    if not first:
+        _stand_first()
     child = os.fork()
     if child:
-        _wait_like(child)
+        _wait_like(child, first)
     _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     _empty_root(plan["shown"])
+
+
+def _stand_first() -> None:
+    """Process 1 of the job's: the kernel spares it signals of its own, so a binary there may not die of a crash."""
+    _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    _call("prctl", libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))  # nobody looks into it: it has the machine's files in view
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.closerange(0, 1024)
+    while True:
+        signal.pause()
 
 
 def _empty_root(shown: "list[str]") -> None:
@@ -155,10 +171,9 @@ def _show_as_it_is(path: str, at: str) -> None:
 
 def _show(path: str, at: str, flags: int) -> None:
     """Bind `path` at the new place `at`, without devices and set-user-id bits."""
-    if os.path.isdir(path):
-        os.makedirs(at, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(at), exist_ok=True)
+    is_folder = os.path.isdir(path)
+    os.makedirs(at if is_folder else os.path.dirname(at), exist_ok=True)
+    if not is_folder:
         os.close(os.open(at, os.O_CREAT | os.O_WRONLY, 0o644))
     if libc.mount(path.encode(), at.encode(), None, MS_BIND, None) != 0:
         # What is mounted below may not be uncovered by a user who is not root.
@@ -177,11 +192,13 @@ def _own_proc(at: str) -> None:
         libc.mount(b"proc", at.encode(), b"proc", flags | MS_RDONLY, None)
 
 
-def _wait_like(child: int) -> None:
+def _wait_like(child: int, first: int) -> None:
     """Wait for the child and end as it ended. Signals to the group are the child's business."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     status = os.waitpid(child, 0)[1]
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
     if not os.WIFSIGNALED(status):
         os._exit(os.WEXITSTATUS(status))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -193,9 +210,8 @@ def _wait_like(child: int) -> None:
 def _limit(rlimits: "dict[str, int]") -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("900")  # when the machine runs out of memory, it shall not be the agent that goes
+    rlimits.pop("RLIMIT_NOFILE", None)  # last: the binary's own descriptor lies above
     for name, value in rlimits.items():
-        if name == "RLIMIT_NOFILE":
-            continue  # last: the binary's own descriptor lies above
         number = getattr(resource, name) if hasattr(resource, name) else UNNAMED_LIMITS[name]
         hard = resource.getrlimit(number)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -216,8 +232,7 @@ def _drop(uid: "int | None") -> None:
     nothing = ctypes.create_string_buffer(24)
     _call("capset", libc.syscall(ctypes.c_long(SYS["capset"]), _cap_header(), nothing))
     _call("no_new_privs", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    # Changing the user clears it, so once more; the parent was checked before.
-    _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))  # changing the user has cleared it
 
 
 def _cap_header() -> "ctypes.Array[ctypes.c_char]":
@@ -232,7 +247,7 @@ def _landlock(plan: dict) -> int:  # type: ignore[type-arg]
     files = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1
     attributes = struct.pack("QQQ", files, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
-    rules = _call_fd("landlock", libc.syscall(ctypes.c_long(LANDLOCK_CREATE), attributes, ctypes.c_size_t(size), 0))
+    rules = _call("landlock", libc.syscall(ctypes.c_long(LANDLOCK_CREATE), attributes, ctypes.c_size_t(size), 0))
     read = EXECUTE | READ_FILE | READ_DIR
     _allow(rules, ".", read)
     _allow(rules, "out", READ_FILE | READ_DIR | ((WRITE_FILE | REMOVE_FILE | MAKE_REG | TRUNCATE) & files))
@@ -267,7 +282,7 @@ def _install(text: str, flags: int = SPEC_ALLOW) -> int:
     if found < 0 and not flags & NEW_LISTENER:
         _call("seccomp", libc.prctl(PR_SET_SECCOMP, 2, frame, 0, 0))
         return -1
-    return _call_fd("seccomp with a listener", found)
+    return _call("seccomp with a listener", found)
 
 
 def _install_and_tell(text: str) -> None:
@@ -284,8 +299,8 @@ def _install_and_tell(text: str) -> None:
 
 def _become(argv: "list[str]", text: "str | None", tells: bool) -> None:
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", "TMPDIR": "."}
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
         binary = _above_the_limit(os.open(argv[0], O_PATH | os.O_CLOEXEC), FD_OF_BINARY) if text else -1
         if tells:
@@ -318,8 +333,6 @@ def _strings(words: "list[str]") -> "ctypes.Array[ctypes.c_char_p]":
 
 def _facts(plan: dict, abi: int) -> dict:  # type: ignore[type-arg]
     """What is really so, tried out here: the probe matrix is made of it."""
-    import socket
-
     held = ctypes.create_string_buffer(24)
     libc.syscall(ctypes.c_long(SYS["capget"]), _cap_header(), held)
     bounding = [number for number in range(41) if libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1]
@@ -327,14 +340,14 @@ def _facts(plan: dict, abi: int) -> dict:  # type: ignore[type-arg]
         "uid": os.getuid(),
         "no_capabilities": not any(held.raw) and (not bounding or plan["uid"] is None),
         "no_new_privileges": libc.prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1,
-        "own_processes": os.getpid() == 1,
+        "own_processes": os.getppid() == 0,
         "no_network": _interfaces() <= {b"lo"},
         "empty_root": not os.path.exists(plan["hidden"]) and not os.path.exists("/etc/passwd"),
         "read_only": not _works(lambda: os.close(os.open("x", os.O_CREAT | os.O_WRONLY))),
         "writes_out": _works(lambda: os.close(os.open("out/x", os.O_CREAT | os.O_WRONLY))),
         "landlock": abi if abi and not _works(lambda: os.mkfifo("out/f")) else 0,
         "proc": os.path.exists("/proc/self/status"),
-        "filter": _ends(plan["filter"], lambda: socket.socket(socket.AF_UNIX)) == signal.SIGSYS,
+        "filter": _ends(plan["filter"], lambda: libc.socket(AF_UNIX, SOCK_STREAM, 0)) == signal.SIGSYS,
         "one_process": _ends(plan["filter"], os.fork) == signal.SIGSYS,
     }
 
@@ -367,20 +380,10 @@ def _ends(text: "str | None", act) -> int:  # type: ignore[no-untyped-def]
         os._exit(0)
 
 
-def _die_with_parent(parent: int) -> None:
-    _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
-    if os.getppid() != parent:
-        os._exit(5)
-
-
-def _call(what: str, result: int) -> None:
-    if result != 0:
+def _call(what: str, result: int) -> int:
+    if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
-
-
-def _call_fd(what: str, result: int) -> int:
-    _call(what, 0 if result >= 0 else result)
     return result
 
 

@@ -46,7 +46,7 @@ def matrix(sandbox: Sandbox, *, command_line: str | None = None, cgroups: str | 
         row(2, "system calls", has("filter"), f"a socket ends with SIGSYS ({sandbox.syscalls} list)",
             why.get("filter", lowered)),
         row(2, "one process", has("one_process"), "fork ends with SIGSYS", why.get("filter", lowered)),
-        row(3, "own processes", has("own_processes"), "is process 1", space),
+        row(3, "own processes", has("own_processes"), "its parent is in another space", space),
         row(3, "no network", has("no_network"), "no interface but lo", space),
         row(3, "empty root", has("empty_root"), "/etc and the agent's state are not there", space),
         row(3, "read-only folder", has("read_only"), "a file beside out/ cannot be made", space),

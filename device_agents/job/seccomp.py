@@ -35,26 +35,33 @@ PROT_EXEC = 4
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 BINARY = """
-    futex read write pread64 pwrite64 readv writev sched_yield clock_gettime clock_getres gettimeofday nanosleep
-    clock_nanosleep restart_syscall close fstat newfstatat stat lseek brk munmap mremap madvise rt_sigaction
-    rt_sigprocmask rt_sigreturn sigaltstack exit exit_group getpid gettid getrusage sched_getaffinity
-    sched_setaffinity set_tid_address set_robust_list arch_prctl fsync fdatasync ftruncate rename renameat unlink
-    unlinkat getrandom
+    futex read write pread64 pwrite64 readv writev sched_yield gettimeofday nanosleep restart_syscall close fstat
+    newfstatat stat lseek brk munmap mremap madvise rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack exit
+    exit_group getpid gettid getrusage set_tid_address set_robust_list arch_prctl fsync fdatasync ftruncate rename
+    renameat unlink unlinkat getrandom
 """
 EMULATOR = """
-    access faccessat readlink readlinkat uname prlimit64 getrlimit sysinfo getuid geteuid getgid getegid getcwd
-    getdents64 get_mempolicy set_mempolicy statx lstat times dup rt_sigtimedwait membarrier
+    access faccessat readlink readlinkat uname getrlimit sysinfo getuid geteuid getgid getegid getcwd
+    getdents64 get_mempolicy set_mempolicy statx lstat times dup rt_sigtimedwait rt_sigsuspend membarrier
 """
 """Beside those of a binary."""
+OWN_SIGNALS = (6, 4, 5, 7, 8, 11, 32, 33, 34)
+"""That a process may send itself: those of crashes, and those that C libraries send their own threads. SIGKILL and
+SIGTERM are not among them, for they would be told as the device's doing."""
+OWN_AFFINITY = ("sched_getaffinity", "sched_setaffinity")
+CLOCKS = ("clock_gettime", "clock_getres", "clock_nanosleep")
+CLOCK_OF_ANOTHER = 0x80000000
+"""The sign of a clock's number: it then names a process, a thread or a file, and is no clock of all."""
 
 
 @dataclass(frozen=True)
 class Test:
-    """On the lower half of one argument: `argument & mask == value`."""
+    """On the lower half of one argument: `argument & mask` is `value`, or one of `also`."""
 
     argument: int
     mask: int
     value: int
+    also: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,12 +80,20 @@ def rules(policy: str, *, tells: bool = False) -> list[Rule]:
     is_emulator = policy == "emulator"
     plain = [*BINARY.split(), *(EMULATOR.split() if is_emulator else [])]
     no_code = () if is_emulator else (Test(2, PROT_EXEC, 0),)
-    itself = (Test(0, 0xFFFFFFFF, THIS_PROCESS),)
+    itself = Test(0, 0xFFFFFFFF, THIS_PROCESS)
+    # How an emulator dies of the binary's crash; it then waits for the signal.
+    crash = [Rule("kill", (itself, _one_signal(1)))] if is_emulator else []
+    # By number the kernel would change any process of the same user: 0 is whoever calls.
+    caller = (Test(0, 0xFFFFFFFF, 0, also=(THIS_PROCESS,)),)
+    own_clock = (Test(0, CLOCK_OF_ANOTHER, 0),)
+    own = [*OWN_AFFINITY, *(("prlimit64",) if is_emulator else ())]
     thread = (Test(0, THREAD_FLAGS, THREAD_FLAGS), Test(0, NAMESPACE_FLAGS, 0))
     start = (Test(0, 0xFFFFFFFF, FD_OF_BINARY), Test(4, 0xFFFFFFFF, AT_EMPTY_PATH))
     handing_over = [Rule("sendmsg", (Test(0, 0xFFFFFFFF, FD_OF_AGENT),))] if tells else []
     return [
         *(Rule(name) for name in plain),
+        *(Rule(name, caller, otherwise=ERRNO | EPERM) for name in own),
+        *(Rule(name, own_clock, otherwise=ERRNO | EINVAL) for name in CLOCKS),
         *handing_over,
         Rule("mmap", no_code),
         Rule("mprotect", no_code),
@@ -86,8 +101,9 @@ def rules(policy: str, *, tells: bool = False) -> list[Rule]:
         Rule("openat", (Test(2, O_TMPFILE, 0),), otherwise=ERRNO | EOPNOTSUPP),
         Rule("fcntl", (Test(1, 0xFFFFFFFC, 0),), otherwise=ERRNO | EINVAL),  # the flags of descriptors and files
         Rule("clone", thread),
-        Rule("tkill", itself, otherwise=ERRNO | EPERM),
-        Rule("tgkill", itself, otherwise=ERRNO | EPERM),
+        *crash,
+        Rule("tkill", (itself, _one_signal(1)), otherwise=ERRNO | EPERM),
+        Rule("tgkill", (itself, _one_signal(2)), otherwise=ERRNO | EPERM),
         Rule("execveat", start),
         # C libraries ask these and go on without: a terminal's size, newer calls with an older twin, names of memory.
         Rule("ioctl", action=ERRNO | ENOTTY),
@@ -95,6 +111,11 @@ def rules(policy: str, *, tells: bool = False) -> list[Rule]:
         Rule("rseq", action=ERRNO | ENOSYS),
         Rule("prctl", action=ERRNO | EINVAL),
     ]
+
+
+def _one_signal(argument: int) -> Test:
+    first, *others = OWN_SIGNALS
+    return Test(argument, 0xFFFFFFFF, first, also=tuple(others))
 
 
 def program(policy: str, machine: str = "", *, kill: int = KILL_PROCESS) -> bytes | None:
@@ -117,9 +138,14 @@ def _rule(rule: Rule, number: int, kill: int) -> Sequence[bytes]:
     otherwise = kill if rule.otherwise is None else rule.otherwise
     for test in rule.tests:
         body += [_load(_ARGUMENTS_AT + 8 * test.argument), _word(_AND, test.mask)]
-        body += [_jump(_JEQ, test.value, 1, 0), _return(otherwise)]
+        body += [*_one_of((test.value, *test.also)), _return(otherwise)]
     body.append(_return(rule.action))
     return [_jump(_JEQ, number, 0, len(body)), *body]
+
+
+def _one_of(values: Sequence[int]) -> list[bytes]:
+    """Passes over the next instruction when what is loaded is one of them."""
+    return [_jump(_JEQ, value, len(values) - place, 0) for place, value in enumerate(values)]
 
 
 def _load(at: int) -> bytes:

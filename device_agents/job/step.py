@@ -23,6 +23,7 @@ from device_agents.job.forbidden import Listener, received
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.step_events import MAX_LINE_BYTES, Done, Failed, Halted, Start, StepEvent, read_event
 from device_agents.wire import Cause, ProtocolError
+from device_agents.wire.log_lines import visible
 
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
@@ -248,7 +249,7 @@ def _take_launch(line: bytes, ending: Ending) -> None:
 
 
 def _take_stderr(line: bytes, ending: Ending, on_stderr: Callable[[str], None]) -> None:
-    text = line.decode("utf-8", "replace")
+    text = visible(line.decode("utf-8", "replace"))
     ending.stderr_tail = (ending.stderr_tail + text + "\n")[-MAX_TAIL_BYTES:]
     on_stderr(text)
 

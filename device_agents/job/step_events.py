@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
 
 from device_agents.wire.codec import ProtocolError, check, from_json, parse
+from device_agents.wire.log_lines import visible
 from device_agents.wire.report import check_count, check_time, check_times
 from device_agents.wire.settings import MAX_STEPS, MAX_THREADS
 from device_agents.wire.training_report import TrainingOutcome
@@ -187,7 +188,10 @@ EVENTS: Mapping[str, Any] = {
 
 
 def read_event(line: bytes) -> StepEvent:
-    """One line of a binary's standard output. Raises: `ProtocolError` saying what is wrong with it."""
+    """One line of a binary's standard output, its words made visible.
+
+    Raises: `ProtocolError` saying what is wrong with it.
+    """
     if len(line) > MAX_LINE_BYTES:
         raise ProtocolError("", f"{len(line):,} bytes in one line, the limit is {MAX_LINE_BYTES:,}")
     try:
@@ -200,5 +204,6 @@ def read_event(line: bytes) -> StepEvent:
     if kind is None:
         raise ProtocolError("", f"an event that is not known: {name!r:.60}" if name else "not an event")
     known = {field.name for field in fields(kind)}
-    event: StepEvent = from_json(kind, {key: item for key, item in value.items() if key in known}, str(name))
+    said = {key: visible(item) if isinstance(item, str) else item for key, item in value.items() if key in known}
+    event: StepEvent = from_json(kind, said, str(name))
     return event

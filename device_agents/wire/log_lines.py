@@ -25,6 +25,8 @@ LEVEL_VARIABLE, FORMAT_VARIABLE = "POCKFARM_LOG_LEVEL", "POCKFARM_LOG_FORMAT"
 FORMATS = ("auto", "json", "text")
 IDS = ("request", "key", "organisation", "job", "run", "attempt", "device")
 HIDDEN = "[hidden]"
+INDENTED = "\n    "
+"""Before what goes on over a line, so that only what we log begins one: what a stranger says may hold newlines."""
 FEWEST_SECRET_CHARACTERS = 8
 _SHAPES = (
     (re.compile(r"(?<![0-9A-Za-z:])[0-9a-fA-F]{64}(?![0-9A-Za-z])|(?<!sha256):[0-9a-fA-F]{64}(?![0-9A-Za-z])"), HIDDEN),
@@ -93,6 +95,17 @@ def without_secrets(text: str) -> str:
     return text
 
 
+def visible(text: str) -> str:
+    """The text without what a terminal would act on: all but newlines and what can be seen, as `\\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else _escaped(one) for one in text)
+
+
+def _escaped(one: str) -> str:
+    return one.encode("unicode_escape", "surrogatepass").decode()
+
+
 class _Lines(logging.Formatter):
     """What both forms have in common."""
 
@@ -112,16 +125,28 @@ class JsonLines(_Lines):
         if record.exc_info:
             fields["traceback"] = _traceback(record)
         hidden = {name: without_secrets(item) if isinstance(item, str) else item for name, item in fields.items()}
-        return json.dumps(hidden, ensure_ascii=False, default=str)
+        return _json_visible(json.dumps(hidden, ensure_ascii=False, default=str))
 
 
 class TextLines(_Lines):
-    """For people: time, level, message, and what it is about at the end."""
+    """For people: time, level, message, and what it is about at the end. What goes on over a line is indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         about = " ".join(f"{name}={item}" for name, item in _about(record).items())
         line = f"{_at(record)} {record.levelname} {_message(record)}" + (f"  [{about}]" if about else "")
-        return without_secrets(line + ("\n" + _traceback(record) if record.exc_info else ""))
+        text = without_secrets(line + ("\n" + _traceback(record) if record.exc_info else ""))
+        return visible(text).replace("\n", INDENTED)
+
+
+def _json_visible(text: str) -> str:
+    """JSON escapes what is below a space, and leaves the other characters that steer terminals."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _json_escaped(one) for one in text)
+
+
+def _json_escaped(one: str) -> str:
+    return "\\u007f" if one == "\x7f" else json.dumps(one)[1:-1]
 
 
 def _at(record: logging.LogRecord) -> str:

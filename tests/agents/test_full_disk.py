@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,11 @@ from device_agents.attempt import FULL_BYTES, _judged
 from device_agents.errors import AttemptError
 from device_agents.farm.client import _save
 from device_agents.farm.retry import is_worth_retrying
-from device_agents.wire import Blob, Outcome
+from device_agents.job import disk
+from device_agents.job.confinement import Confinement
+from device_agents.job.sandbox import Sandbox
+from device_agents.job.step import run_process
+from device_agents.wire import Blob, Limits, Outcome
 from tests.small_disk import small_disk
 
 GIB = 1 << 30
@@ -58,3 +63,27 @@ def test_a_download_without_room_is_the_boards_and_is_not_tried_again(tmp_path: 
     assert "bundle.pfb could not be written: No space left" in caught.value.message or "too large" in str(caught.value)
     assert caught.value.hint
     assert not is_worth_retrying(caught.value)
+
+
+def test_no_file_of_a_job_outgrows_the_disks_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_free_bytes", lambda _: disk.RESERVE_BYTES * 2 + (1 << 20))
+    watch = disk.DiskWatch(tmp_path, GIB)
+    assert watch.room_bytes() == disk.RESERVE_BYTES + (1 << 20)
+    monkeypatch.setattr(disk, "_free_bytes", lambda _: 4096)
+    assert watch.room_bytes() == 2048
+
+
+def test_a_file_that_the_disk_cut_off_is_put_down_to_the_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a real process, with the limit that a job gets on a disk with so little room."""
+    monkeypatch.setattr(disk, "_free_bytes", lambda _: disk.RESERVE_BYTES + (1 << 20))
+    (tmp_path / "out").mkdir()
+    watch = disk.DiskWatch(tmp_path / "out", GIB)
+    confinement = Confinement(Sandbox(0), watch, None)
+    job = SimpleNamespace(limits=Limits(run_s=20, memory_bytes=GIB, disk_bytes=GIB), folder=tmp_path)
+    words = ["/bin/sh", "-c", "exec dd if=/dev/zero of=out/x bs=65536 count=1000 2>/dev/null"]
+    process = confinement.process(words, job, SimpleNamespace(is_emulated=False), run_s=20, deadline_s=1e12)  # type: ignore[arg-type]
+    ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
+    assert (tmp_path / "out" / "x").stat().st_size == max(1 << 20, (disk.RESERVE_BYTES + (1 << 20)) // 2)
+    with pytest.raises(AttemptError) as caught:
+        confinement.check(ending, process)
+    assert (caught.value.code, caught.value.cause) == ("device.disk", "device")

@@ -79,12 +79,23 @@ def test_another_architecture_and_x32_end_the_process(machine: str) -> None:
         ("openat", (0, 0, 0x241), ALLOW),
         ("openat", (0, 0, 0x410002), ERRNO | 95),
         ("tgkill", (THIS_PROCESS, 1, 6), ALLOW),
-        ("tgkill", (1, 1, 9), ERRNO | 1),
+        ("tgkill", (1, 1, 6), ERRNO | 1),
+        ("tgkill", (THIS_PROCESS, 1, 9), ERRNO | 1),
+        ("tkill", (THIS_PROCESS, 15), ERRNO | 1),
+        ("kill", (THIS_PROCESS, 11), KILL),
+        ("rt_sigsuspend", (), KILL),
         ("execveat", (FD_OF_BINARY, 0, 0, 0, AT_EMPTY_PATH), ALLOW),
         ("execveat", (FD_OF_BINARY, 0, 0, 0, 0), KILL),
         ("execveat", (3, 0, 0, 0, AT_EMPTY_PATH), KILL),
         ("fcntl", (3, 2), ALLOW),
         ("fcntl", (3, 1030), ERRNO | 22),
+        ("sched_setaffinity", (0, 8), ALLOW),
+        ("sched_setaffinity", (THIS_PROCESS, 8), ALLOW),
+        ("sched_setaffinity", (1, 8), ERRNO | 1),
+        ("sched_getaffinity", (0x1_0000_0001, 8), ERRNO | 1),
+        ("prlimit64", (0, 7, 0), KILL),
+        ("clock_gettime", (1,), ALLOW),
+        ("clock_gettime", (0xFFFFFFFF & ~(100 << 3) | 2,), ERRNO | 22),
     ],
 )
 @pytest.mark.parametrize("machine", MACHINES)
@@ -136,10 +147,66 @@ def test_a_call_in_words(number: int, machine: str, arguments: tuple[int, ...], 
     assert words(number, seccomp.AUDIT[machine], arguments) == expected
 
 
+NUMBER_OF_A_PROCESS = {
+    "kill": 0, "tkill": 0, "tgkill": 0, "rt_sigqueueinfo": 0, "rt_tgsigqueueinfo": 0, "ptrace": 1, "wait4": 0,
+    "waitid": 1, "getpgid": 0, "setpgid": 0, "getsid": 0, "getpriority": 1, "setpriority": 1, "ioprio_get": 1,
+    "ioprio_set": 1, "sched_setparam": 0, "sched_getparam": 0, "sched_setscheduler": 0, "sched_getscheduler": 0,
+    "sched_rr_get_interval": 0, "sched_setaffinity": 0, "sched_getaffinity": 0, "sched_setattr": 0,
+    "sched_getattr": 0, "prlimit64": 0, "get_robust_list": 0, "migrate_pages": 0, "move_pages": 0, "kcmp": 0,
+    "perf_event_open": 1, "process_vm_readv": 0, "process_vm_writev": 0, "pidfd_open": 0,
+    "clock_gettime": 0, "clock_getres": 0, "clock_settime": 0, "clock_nanosleep": 0, "clock_adjtime": 0,
+    "timer_create": 0,
+}  # fmt: skip
+"""Calls that act on, or tell of, whichever process or thread a number names, and the argument with the number. Those on
+clocks too, as a clock may be a process's (man-pages, sections 2 and 3: kill to move_pages, clock_getcpuclockid)."""
+HIDDEN_IN_A_COMMAND = {"fcntl": (1, 8), "ioctl": (1, 0x5410), "prctl": (0, 0x59616D61)}
+"""Of which one command takes a process: F_SETOWN, TIOCSPGRP, PR_SET_PTRACER."""
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_call_reaches_another_process(machine: str, policy: str) -> None:
+    program, audit = seccomp.program(policy, machine), seccomp.AUDIT[machine]
+    assert program is not None
+    allowed = {rule.call: rule for rule in seccomp.rules(policy) if rule.action == ALLOW}
+    for call, argument in NUMBER_OF_A_PROCESS.items():
+        assert call not in allowed or argument in {test.argument for test in allowed[call].tests}, call
+        for other in (1, 2, 4242, 0xFFFFFFFF, 0xFFFFFFFF & ~(4242 << 3) | 2):
+            if call.startswith(("clock", "timer")) and not other & 0x80000000:
+                continue  # a clock of the machine
+            arguments = tuple(other if place == argument else 0 for place in range(6))
+            assert decided(program, numbers(machine)[call], arguments, audit) != ALLOW, (call, other)
+    for call, (argument, command) in HIDDEN_IN_A_COMMAND.items():
+        arguments = tuple(command if place == argument else 0 for place in range(6))
+        assert decided(program, numbers(machine)[call], arguments, audit) != ALLOW, call
+
+
 def test_an_emulator_may_map_what_it_translates() -> None:
     program = seccomp.program("emulator", "x86_64")
     assert program is not None
     assert decided(program, 9, (0, 4096, 7), seccomp.AUDIT["x86_64"]) == ALLOW
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "expected"),
+    [
+        ("kill", (THIS_PROCESS, 11), ALLOW),
+        ("kill", (THIS_PROCESS, 6), ALLOW),
+        ("kill", (THIS_PROCESS, 9), KILL),
+        ("kill", (0, 11), KILL),
+        ("kill", (1, 11), KILL),
+        ("kill", (0xFFFFFFFF, 11), KILL),
+        ("rt_sigsuspend", (), ALLOW),
+        ("prlimit64", (0, 7, 0), ALLOW),
+        ("prlimit64", (THIS_PROCESS, 7, 0), ALLOW),
+        ("prlimit64", (1, 7, 1), ERRNO | 1),
+    ],
+)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_an_emulator_does_to_itself(machine: str, call: str, arguments: tuple[int, ...], expected: int) -> None:
+    program = seccomp.program("emulator", machine)
+    assert program is not None
+    assert decided(program, numbers(machine)[call], arguments, seccomp.AUDIT[machine]) == expected
 
 
 def test_a_machine_without_a_table_has_no_filter() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 
 from compiler.codegen.linking.link import FLAGS, LINK_FLAGS
@@ -34,6 +36,8 @@ step.GRACE_S = 0.5
 from device_agents.agent import main
 sys.exit(main())
 """
+LIMITED = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+FORGED = re.compile(r'2000-01-01|\{"event": "forged"')
 OUTSIDE = tuple(Path(folder) / "pockfarm-hostile" for folder in ("/tmp", "/var/tmp", "/dev/shm"))
 
 
@@ -61,23 +65,34 @@ class Arena:
     target: str = "x86-64-v3"
     device_class: str = "x86-64"
     python: str = sys.executable
+    log_format: str = "json"
     count: int = 0
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __enter__(self) -> Arena:
         self.state = self.folder / "state"
         self.beside = self.folder / "beside"
-        self.beside.write_bytes(b"untouched")
-        self.beside.chmod(0o666)
+        self.canaries = {
+            "home": self.folder / "home" / ".profile",
+            "spool": self.state / "spool" / "canary",
+            "another job": self.folder / "other-agent" / "scratch" / "job-1" / "out" / "trained.safetensors",
+            "beside": self.beside,
+        }
+        for path in self.canaries.values():
+            _put(path, self.folder)
+        self.looks = {name: look(path) for name, path in self.canaries.items()}
         self.log = (self.folder / "agent.log").open("ab")
         words = [*self.who, self.python, "-c", SHORT_GRACE, "--server", self.farm.url, "--state", str(self.state)]
         words += ["--heartbeat-interval", "1", "--long-poll", "5", *self.options]
         given = {
             **os.environ,
             "POCKFARM_ENROL_TOKEN": self.farm.token,
+            "HOME": str(self.folder / "home"),
+            "POCKFARM_LOG_FORMAT": self.log_format,
             "PYTHONPATH": str(self.folder if self.who else ROOT),
         }
         self.process = subprocess.Popen(words, cwd=self.folder, env=given, stderr=self.log, stdin=subprocess.DEVNULL)
+        self.standing = standing(self.process.pid)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,7 +107,9 @@ class Arena:
         """One job."""
         self.count += 1
         lease = f"lease-{self.count:04}"
-        orders = f"{behaviour.name}\n{self.state / 'device-key'}\n{self.beside}\n{self.process.pid}\n"
+        words = [behaviour.name, self.state / "device-key", self.beside, self.process.pid]
+        words += [self.canaries[name] for name in ("home", "spool", "another job")]
+        orders = "".join(f"{word}\n" for word in words)
         files = {"bin/step": self.step, "weights.safetensors": orders.encode()}
         kind = {"kind": "tuning", "trials": TRIALS, "batch": 1} if behaviour.mode == "tune" else {}
         bundle = archive({**files, "manifest.json": manifest(files, target=self.target, **kind)})
@@ -120,13 +137,22 @@ class Arena:
         found = [f"{path} was made" for path in OUTSIDE if path.exists()]
         if self.process.poll() is not None:
             found.append(f"the agent ended with {self.process.returncode}")
-        if self.beside.read_bytes() != b"untouched":
-            found.append("a file beside the agent's folder was written")
+        elif (now := standing(self.process.pid)) != self.standing:
+            found.append(f"the agent was changed: {sorted(key for key in now if now[key] != self.standing[key])}")
+        found += [f"{path} was touched" for name, path in self.canaries.items() if look(path) != self.looks[name]]
         if str(self.folder) in Path("/proc/self/mountinfo").read_text():
             found.append("the machine sees a mount of the job")
         if "pockfarm-hostile" in Path("/proc/net/unix").read_text():
             found.append("a socket is open")
-        return [*found, *self._running(users)]
+        return [*found, *self._words(), *self._running(users)]
+
+    def _words(self) -> list[str]:
+        """What of its log a terminal would act on, or a person take for the agent's own line."""
+        text = (self.folder / "agent.log").read_text()
+        found = [
+            f"the log has {one!r}" for one in sorted({one for one in text if one != "\n" and not one.isprintable()})
+        ]
+        return [*found, *(f"a forged line is in the log: {line}" for line in text.split("\n") if FORGED.match(line))]
 
     def _running(self, users: JobUsers) -> list[str]:
         """The agent reports before it wipes up; what is still there after a moment is left."""
@@ -145,6 +171,32 @@ class Arena:
         except OSError:
             return False
         return path.startswith(str(self.state)) or (bool(self.who) and uid == PLAIN_USER and path.startswith("/job/"))
+
+
+def _put(path: Path, folder: Path) -> None:
+    """A file that anyone may read and write, if the folders let him come there. New folders are whose `folder` is."""
+    owner = folder.stat().st_uid
+    for place in [one for one in reversed(path.parents) if not one.exists()]:
+        place.mkdir(mode=0o700)
+        os.chown(place, owner, -1)
+    path.write_bytes(b"untouched")
+    path.chmod(0o666)
+
+
+def look(path: Path) -> object:
+    """What changes when somebody writes, replaces or removes it."""
+    try:
+        found = path.lstat()
+        return sha256(path.read_bytes()).hexdigest(), found.st_mtime_ns, found.st_ctime_ns, found.st_mode, found.st_ino
+    except FileNotFoundError:
+        return "gone"
+
+
+def standing(pid: int) -> dict[str, object]:
+    """Where a process may run, thread by thread, and its limits: what others could change of it."""
+    threads = {tid: os.sched_getaffinity(int(tid)) for tid in os.listdir(f"/proc/{pid}/task")}
+    limits = {str(number): resource.prlimit(pid, number) for number in LIMITED}
+    return {"processors": set(map(frozenset, threads.values())), **limits, "nice": os.getpriority(os.PRIO_PROCESS, pid)}
 
 
 def called(behaviour: Behaviour) -> str:

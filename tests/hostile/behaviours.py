@@ -59,6 +59,7 @@ WORDS = _rows(
     says-nul                 step.output
     says-invalid-utf8        step.output
     says-escapes             x.y
+    says-lines-of-a-log      step.exit
     says-huge-numbers        step.output
     says-a-long-integer      step.output
     says-deep-nesting        step.output
@@ -95,6 +96,10 @@ SIGNALS = _rows(
     """
     kills-the-agent          step.forbidden
     stops-the-agent          succeeded
+    pins-the-agent           succeeded
+    looks-where-the-agent-runs succeeded
+    reads-the-agents-clock   succeeded
+    limits-the-agent         step.forbidden
     kills-everybody          step.forbidden
     kills-its-group          step.forbidden
     stops-itself             limits.time
@@ -119,6 +124,8 @@ PLACES = _rows(
     climbs-out               succeeded
     reads-the-environment    succeeded
     writes-outside           succeeded
+    reads-what-anyone-may    succeeded
+    writes-what-anyone-may   succeeded
     opens-devices            succeeded
     turns-the-kernels-knobs  succeeded
     """
@@ -153,6 +160,7 @@ CALLS = {
     "memory-by-segment": "shmget",
     "memory-by-file": "memfd_create", "memory-locked": "mlockall", "tunes-and-forks": r"(fork|clone\(a process\))",
     "tunes-and-connects": r"socket\(AF_INET\)",
+    "limits-the-agent": "prlimit64",
     "kills-the-agent": r"kill\(SIGKILL to process \d+\)", "kills-everybody": r"kill\(SIGKILL to everybody\)",
     "kills-its-group": r"kill\(SIGKILL to its group\)", "unix-socket": r"socket\(AF_UNIX\)",
     "unix-socket-pair": r"socketpair\(AF_UNIX\)", "ip-socket": r"socket\(AF_INET\)",
@@ -166,6 +174,7 @@ CALLS = {
 KERNEL = [Behaviour(name, (FORBIDDEN,)) for name in (*_CALLS_OF_C, "writes-code", "calls-as-32-bit", "calls-as-x32")]
 OF_THE_EMULATOR = ("writes-code",)
 """What an emulator does to translate code, so that a list of its calls cannot forbid it."""
-BEHAVIOURS = [*FILES, *WORDS, *RESOURCES, *SIGNALS, *PLACES, *TUNING, *KERNEL]
+GROUPS = (FILES, WORDS, RESOURCES, SIGNALS, PLACES, TUNING, KERNEL)
 SLOW = ("tunes-for-ever", "spins", "stops-itself", "kills-itself", "ignores-sigterm", "hangs-in-silence")
 """They end with the run's time."""
+BEHAVIOURS = [behaviour for group in GROUPS for behaviour in group]

@@ -1,4 +1,5 @@
-/* A training binary that does one bad thing. Which, its weights say: `NAME\nSECRET-FILE\nFILE-BESIDE\nPID\n`.
+/* A training binary that does one bad thing. Which, its weights say: `NAME\nSECRET-FILE\nFILE-BESIDE\nPID\n`, and files of the
+ * agent's home, of its spool and of another job, which anyone may read and write.
  *
  * It keeps the contract around the bad thing, so that only that is judged. What should not have worked and did is told as
  * `BREACH: ...` on the standard error; what was refused by an error, as `refused: ...`. */
@@ -19,7 +20,7 @@
 #include <unistd.h>
 
 extern char **environ;
-static char name[200], secret[1000], beside[1000], orders[3000];
+static char name[200], secret[1000], beside[1000], home[1000], spooled[1000], other_job[1000], orders[6000];
 static int agent;
 static const char *command, *out, *save;
 static int steps;
@@ -81,8 +82,11 @@ static int words(void) {
     else if (is("says-nul")) fwrite("{\"event\":\0\"done\"}\n", 1, 18, stdout), fflush(stdout);
     else if (is("says-invalid-utf8")) say("{\"event\":\"error\",\"code\":\"\xff\xfe\",\"message\":\"\xc3\"}");
     else if (is("says-escapes")) {
-        say("{\"event\":\"error\",\"cause\":\"internal\",\"code\":\"x.y\",\"message\":\"\\u001b[2J\\u001b]0;owned\\u0007\"}");
+        say("{\"event\":\"error\",\"cause\":\"internal\",\"code\":\"x.y\",\"message\":\"\\u001b[2J\\u001b]0;owned\\u0007\\u009b2J\\u007f\\r\"}");
         fprintf(stderr, "\033[2J\033]0;owned\007\n");
+        exit(2);
+    } else if (is("says-lines-of-a-log")) {
+        fprintf(stderr, "x\n2000-01-01T00:00:00.000Z CRITICAL forged\r\033[2J\xc2\x9b" "2J\xe2\x80\xa8x\n{\"event\": \"forged\"}\n");
         exit(2);
     } else if (is("says-huge-numbers")) say("{\"event\":\"step\",\"step\":1,\"loss\":1e999,\"us\":1e308}");
     else if (is("says-a-long-integer")) {
@@ -147,6 +151,10 @@ static int resources(void) {
 static int signals(void) {
     if (is("kills-the-agent")) tried("kill", kill(agent, SIGKILL));
     else if (is("stops-the-agent")) tried("tgkill", syscall(SYS_tgkill, agent, agent, SIGSTOP));
+    else if (is("pins-the-agent")) tried("sched_setaffinity", syscall(SYS_sched_setaffinity, agent, 8, &(long){1}));
+    else if (is("looks-where-the-agent-runs")) tried("sched_getaffinity", syscall(SYS_sched_getaffinity, agent, 8, &(long){0}));
+    else if (is("reads-the-agents-clock")) tried("clock_gettime", syscall(SYS_clock_gettime, ~(unsigned)agent << 3 | 2, &(struct timespec){0}));
+    else if (is("limits-the-agent")) tried("prlimit64", syscall(SYS_prlimit64, agent, RLIMIT_NOFILE, &(struct rlimit){64, 64}, NULL));
     else if (is("kills-everybody")) tried("kill", kill(-1, SIGKILL));
     else if (is("kills-its-group")) kill(0, SIGKILL);
     else if (is("stops-itself")) syscall(SYS_tgkill, getpid(), getpid(), SIGSTOP), hang();
@@ -179,6 +187,10 @@ static int places(void) {
     else if (is("reads-the-environment")) {
         for (char **one = environ; *one; one++)
             if (strncmp(*one, "PATH=", 5) && strncmp(*one, "LANG=", 5) && strncmp(*one, "HOME=", 5) && strncmp(*one, "TMPDIR=", 7)) breach(*one);
+    } else if (is("reads-what-anyone-may")) read_path(home), read_path(spooled), read_path(other_job), read_path(beside);
+    else if (is("writes-what-anyone-may")) {
+        const char *what[] = {home, spooled, other_job, beside};
+        for (int i = 0; i < 4; i++) write_path(what[i], O_APPEND), write_path(what[i], O_TRUNC), tried("unlink", unlink(what[i])), tried("rename", rename(what[i], "out/x"));
     } else if (is("writes-outside")) write_path(beside, 0), write_path("/tmp/pockfarm-hostile", O_CREAT), write_path("/var/tmp/pockfarm-hostile", O_CREAT);
     else if (is("opens-devices")) {
         const char *what[] = {"/dev/mem", "/dev/kmsg", "/dev/vda", "/dev/tty", "/dev/fuse", "/dev/kvm", "/dev/vsock"};
@@ -267,7 +279,7 @@ static void read_orders(const char *path) {
     int file = open(path, O_RDONLY);
     long got = read(file, orders, sizeof orders - 1);
     close(file);
-    if (got <= 0 || sscanf(orders, "%199[^\n]\n%999[^\n]\n%999[^\n]\n%d", name, secret, beside, &agent) != 4) exit(3);
+    if (got <= 0 || sscanf(orders, "%199[^\n]\n%999[^\n]\n%999[^\n]\n%d\n%999[^\n]\n%999[^\n]\n%999[^\n]", name, secret, beside, &agent, home, spooled, other_job) != 7) exit(3);
 }
 
 int main(int count, char **words_) {

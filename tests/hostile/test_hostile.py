@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -18,8 +19,8 @@ from device_agents.job.forbidden import received
 from device_agents.job.sandbox import probe
 from device_agents.job.step import Process, check, run_process
 from tests.agents.fake_farm import FakeFarm
-from tests.hostile.arena import USERS, Arena, compiled, verdict
-from tests.hostile.behaviours import BEHAVIOURS, SLOW, Behaviour
+from tests.hostile.arena import USERS, Arena, compiled, standing, verdict
+from tests.hostile.behaviours import BEHAVIOURS, GROUPS, PLACES, SLOW, Behaviour
 
 pytestmark = pytest.mark.xdist_group("hostile")
 GOOD = Behaviour("good", ("succeeded",))
@@ -43,7 +44,7 @@ def strong(loopback: None, step: bytes, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def weak(loopback: None, step: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    with FakeFarm() as farm, Arena(farm, tmp_path_factory.mktemp("weak"), step, WEAKER) as arena:
+    with FakeFarm() as farm, Arena(farm, tmp_path_factory.mktemp("weak"), step, WEAKER, log_format="text") as arena:
         yield arena
 
 
@@ -59,10 +60,15 @@ def test_after_all_that_a_good_run(strong: Arena) -> None:
 @pytest.fixture
 def asks_for_a_socket(step: bytes, tmp_path: Path) -> Path:
     """A job's folder, with a binary that does."""
+    return job_folder(tmp_path, step, "unix-socket")
+
+
+def job_folder(tmp_path: Path, step: bytes, orders: str, agent: int = 1) -> Path:
+    """With a binary that will do so, and take that process for its agent."""
     (tmp_path / "out").mkdir()
     (tmp_path / "step").write_bytes(step)
     (tmp_path / "step").chmod(0o755)
-    (tmp_path / "orders").write_text("unix-socket\nx\ny\n1\n")
+    (tmp_path / "orders").write_text(f"{orders}\nx\ny\n{agent}\nx\nx\nx\n")
     return tmp_path
 
 
@@ -93,10 +99,70 @@ def test_a_kernel_that_cannot_tell_ends_the_process(asks_for_a_socket: Path) -> 
         check(ending, process)
 
 
-QUICK = [behaviour for behaviour in BEHAVIOURS if behaviour.name not in SLOW]
+@pytest.mark.parametrize(
+    "orders", ["limits-the-agent", "pins-the-agent", "looks-where-the-agent-runs", "reads-the-agents-clock"]
+)
+def test_an_emulator_changes_no_other_process(step: bytes, tmp_path: Path, orders: str) -> None:
+    """Of the same user and without powers, seen by its number: only the list of system calls is in the way."""
+    sandbox = replace(probe(most=2), users=None, uid=None, syscalls="emulator", landlock=False)
+    said: list[str] = []
+    words = probe(most=1).command(["sleep", "60"], rlimits={})
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        before = standing(other.pid)
+        process = Process(WORDS, job_folder(tmp_path, step, orders, other.pid), sandbox, {}, time.monotonic() + 20)
+        ending = run_process(process, on_event=lambda _: None, on_stderr=said.append, should_stop=lambda: None)
+        after = standing(other.pid)
+        other.kill()
+    check(ending, process)
+    assert after == before
+    assert [line.partition(":")[0] for line in said] == ["refused"]
 
 
-@pytest.mark.parametrize("behaviour", QUICK[::4], ids=lambda behaviour: behaviour.name)
+@pytest.fixture(scope="module")
+def emulated_step() -> Iterator[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield compiled(Path(folder), "aarch64")
+
+
+@pytest.mark.parametrize("most", [2, 4])
+@pytest.mark.parametrize(("orders", "name"), [("dumps-core", "SIGSEGV"), ("aborts", "SIGABRT")])
+def test_an_emulated_crash_is_told_as_a_crash(
+    emulated_step: bytes, tmp_path: Path, orders: str, name: str, most: int
+) -> None:
+    runner = shutil.which("qemu-aarch64-static")
+    assert runner, "install qemu-user-static"
+    sandbox = replace(probe(runner=[runner], most=most), users=None, uid=None)
+    folder = job_folder(tmp_path, emulated_step, orders)
+    process = Process([runner, *WORDS], folder, sandbox, {}, time.monotonic() + 20)
+    ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
+    with pytest.raises(StepFailed, match=f"crashed with {name}") as caught:
+        check(ending, process)
+    assert caught.value.code == "step.crashed"
+
+
+@pytest.mark.parametrize("most", [2, 4])
+def test_a_crash_is_told_by_its_signal(step: bytes, tmp_path: Path, most: int) -> None:
+    """In a process space of its own too, where process 1 would be spared it."""
+    sandbox = replace(probe(most=most), users=None, uid=None)
+    process = Process(WORDS, job_folder(tmp_path, step, "aborts"), sandbox, {}, time.monotonic() + 20)
+    ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
+    with pytest.raises(StepFailed, match="crashed with SIGABRT"):
+        check(ending, process)
+
+
+def one_of_each() -> list[Behaviour]:
+    """Of each group, one for each way in which it is told; all of those that look for files of others."""
+    found: dict[tuple[int, object], Behaviour] = {}
+    for number, group in enumerate(GROUPS):
+        for behaviour in group:
+            if behaviour.name not in SLOW:
+                found.setdefault((number, behaviour.name if group is PLACES else behaviour.codes), behaviour)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("behaviour", one_of_each(), ids=lambda behaviour: behaviour.name)
 def test_without_root_and_namespaces(weak: Arena, behaviour: Behaviour) -> None:
     assert verdict(weak, behaviour)[1] == ""
 

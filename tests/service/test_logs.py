@@ -73,6 +73,24 @@ def test_a_secret_that_was_given_is_hidden_by_value(monkeypatch: pytest.MonkeyPa
     assert log_lines.without_secrets("the correct horse, pw") == "the [hidden], pw"
 
 
+STRANGE = "\x1b[2J\x1b]0;t\x07 \x9b2J \x7f \r \x00 \t \u2028 \u202e \ud800 \U000e0001 é\n2000-01-01 CRITICAL forged"
+
+
+@pytest.mark.parametrize("formatter", [log_lines.JsonLines("test"), log_lines.TextLines("test")])
+def test_a_strangers_words_neither_steer_a_terminal_nor_pass_for_a_line(formatter: logging.Formatter) -> None:
+    with kept_lines(formatter) as out, log_lines.bind(run=STRANGE):
+        logging.getLogger("strange").warning("said: %s", STRANGE)
+    written = out.getvalue()
+    assert {one for one in written if not one.isprintable()} <= {"\n"}
+    assert "é" in written
+    first, *others = written.rstrip("\n").split("\n")
+    assert "said: " in first
+    assert all(line.startswith("    ") for line in others)
+    if isinstance(formatter, log_lines.JsonLines):
+        found = json.loads(first)
+        assert (found["event"], found["run"]) == (f"said: {STRANGE}", STRANGE)
+
+
 @pytest.mark.parametrize("formatter", [log_lines.JsonLines("test"), log_lines.TextLines("test")])
 def test_message_fields_ids_and_traceback_are_all_cleaned(formatter: logging.Formatter) -> None:
     with kept_lines(formatter) as out, log_lines.bind(run="run_1", key=SECRET):
