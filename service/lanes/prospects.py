@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from sqlalchemy import and_, exists, func, or_, select
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.database.models import IS_QUEUED, Device, Lane, Run
 from service.database.scope import EVERYONES
-from service.lanes.key import Taker, lanes_of
+from service.lanes.finding import in_parts, waiting_lanes
+from service.lanes.key import Taker
 
 
 def ahead_of(session: Session, run: Run, devices: Sequence[Device], *, most: int) -> int:
@@ -29,10 +30,9 @@ def ahead_of(session: Session, run: Run, devices: Sequence[Device], *, most: int
 def _busy_lanes(session: Session, devices: Sequence[Device]) -> list[str]:
     """Ids of lanes in which something waits, and which one of the devices fits."""
     takers = [Taker.of(device) for device in devices]
-    is_busy = exists().where(Run.lane_id == Lane.id, IS_QUEUED)
-    meant = lanes_of(takers).where(is_busy, Lane.is_canary.is_(False))
-    lanes = session.scalars(meant, execution_options=dict(EVERYONES))
-    return [lane.id for lane in lanes if any(one.may_take(lane) for one in takers)]
+    lane_ids = waiting_lanes(session, frozenset[str]().union(*(one.wishes for one in takers)))
+    found = (session.scalars(select(Lane).where(Lane.id.in_(part), ~Lane.is_canary)) for part in in_parts(lane_ids))
+    return [lane.id for part in found for lane in part if any(one.may_take(lane) for one in takers)]
 
 
 def _before(session: Session, run: Run, lane_id: str, *, most: int) -> int:

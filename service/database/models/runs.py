@@ -73,7 +73,16 @@ class Run(OfOrganisation, Base):
         one_of("state", "state", RUN_STATES),
         Index("ix_runs_state_created_at", "state", "created_at"),
         Index("ix_runs_organisation_id_id", "organisation_id", "id"),
-        Index("ix_runs_queue", "lane_id", "created_at", "id", sqlite_where=_QUEUED_RUN, postgresql_where=_QUEUED_RUN),
+        Index(
+            "ix_runs_queue",
+            "lane_id",
+            "created_at",
+            "id",
+            "asked_s",
+            sqlite_where=_QUEUED_RUN,
+            postgresql_where=_QUEUED_RUN,
+        ),
+        Index("ix_runs_rarest_wish", "rarest_wish", "lane_id", sqlite_where=_QUEUED_RUN, postgresql_where=_QUEUED_RUN),
         Index("ix_runs_queue_deadline", "queue_deadline_at", sqlite_where=_QUEUED_RUN, postgresql_where=_QUEUED_RUN),
     )
 
@@ -108,6 +117,10 @@ class Run(OfOrganisation, Base):
     lane_id: Mapped[str | None] = mapped_column(Id)
     """Which devices may take it (`service/lanes/`). Null: code without lanes queued it, and the sweeper will tell.
     No foreign key: the id is a digest of what the run's other columns say, and each new run would pay for a check."""
+    rarest_wish: Mapped[str | None] = mapped_column(String(200))
+    """Under which devices find it (`service/lanes/rarest.py`). Null: older code queued it, and the sweeper will tell."""
+    asked_s: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """The time limit that its user set; 0: none, so it may take as long as the farm gives every run."""
 
     device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"), index=True)
     """The device of the newest attempt."""
