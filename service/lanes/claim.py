@@ -1,8 +1,8 @@
 """The claim: a device looks at the head of each lane that it fits, and takes the one whose turn it is.
 
 A look reads two index entries per lane, whatever waits there and elsewhere, and comes to no lane that is empty, or that
-asks first of all for what the device does not offer (`finding.py`). Runs that the device is not to have (it has failed on
-them; they would last into its maintenance) are passed over one by one within the index: they hide nothing behind them.
+asks first of all for what the device does not offer (`finding.py`). Runs that the device is not to have (it has failed
+on them; they would last into its maintenance) are passed over one by one within the index: they hide nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which lanes have something queued that may be for certain devices: found in the index of queued runs alone.
 
 Each queued run lies there under the rarest of its wishes. A search hops from lane to lane under what the devices offer:
-it meets no lane that is empty, and none that asks first of all for something else, however many there are (decision 72).
+it meets no lane that is empty, and none that asks first of all for something else, however many there are
+(decision 72).
 """
 
 from __future__ import annotations
