@@ -31,7 +31,7 @@ from service.devices import tokens
 from service.farm import Farm
 from service.health.signs import Signs
 from service.jobs import claims
-from service.lanes.key import enter_queued
+from service.lanes.entering import enter_queued
 from service.outbox import ring_after_commit
 from service.queue import COMPILE_TASK
 from service.result_log.log import log_results
@@ -162,7 +162,7 @@ def expire_leases(farm: Farm) -> None:
 
 def fill_lanes(farm: Farm) -> None:
     """Put runs into lanes that older code has queued, before or while this code came."""
-    is_there = select(Run.id).where(IS_QUEUED, Run.lane_id.is_(None)).limit(1)
+    is_there = select(Run.id).where(IS_QUEUED, Run.rarest_wish.is_(None)).limit(1)
     with farm.database.read() as session:
         count = LANE_BATCH if session.scalar(is_there) is not None else 0
     while count == LANE_BATCH:

@@ -17,17 +17,14 @@ from service.devices import blame, isolation
 from service.devices.sightings import ENOUGH_S
 from service.farm import Farm
 from service.identifiers import new_secret, secret_hash
-from service.lanes.claim import Head, Seeker, heads, in_turn, take
+from service.lanes.claim import Head, Seeker, TimeLeft, heads, in_turn, take
 from service.lanes.key import Taker
 from service.maintenance.standing import Calendar
 from service.problems import Conflict
 from service.quotas.shares import may_start, note_served, shares_of
 from service.runs import attempts
-from service.runs.clocks import clock_s
+from service.runs.clocks import clock_s, longest_s, time_factor
 from service.settings import Settings
-
-MOST_TOO_LONG = 20
-"""Runs that are passed over for one device at a time; what is behind more of them waits until the window is over."""
 
 
 def seek(
@@ -68,6 +65,7 @@ def _seeker(calendar: Calendar, device: Device, settings: Settings) -> Seeker:
     only_canary = device.state == "quarantined" and device.quarantined_for == blame.BY_STRIKES and not device.canary_off
     is_isolated = device.isolation_level >= settings.isolation_level
     is_held = calendar.hold(device, clock_s(settings, device)) is not None
+    window_at = calendar.next_at(device, longest_s(settings, device))
     is_tried = device.agent_updates == "trial"
     is_welcome = not is_tried and (device.state == "active" or only_canary) and is_isolated and not is_held
     return Seeker(
@@ -75,6 +73,7 @@ def _seeker(calendar: Calendar, device: Device, settings: Settings) -> Seeker:
         is_welcome=is_welcome,
         untried=attempts.untried(device, settings),
         only_canary=only_canary,
+        time_left=None if window_at is None else TimeLeft(window_at, settings.transfer_s, time_factor(device)),
     )
 
 
@@ -113,15 +112,13 @@ def work_for(farm: Farm, agent: Agent, seeker: Seeker) -> Work | None:
 def lease(session: Session, farm: Farm, agent: Agent, seeker: Seeker, head: Head) -> Envelope | None:
     """Claim the first run of the head's lane for the device; None if others were quicker or the device is not welcome
     any more."""
-    first = take(session, seeker, head.lane_id)
-    if first is None:
+    run = take(session, seeker, head.lane_id)
+    if run is None:
         return None
     device = session.scalars(select(Device).where(Device.id == agent.device_id).with_for_update()).one()
     if device.session != agent.session:
         raise voided()
-    calendar = Calendar.read(session)
-    run = _before_maintenance(session, farm.settings, device, seeker, first, calendar)
-    if run is None or not _may_have(session, farm.settings, device, run, head, calendar):
+    if not _may_have(session, farm.settings, device, run, head):
         return None
     if not may_start(session, farm.settings, run):
         return None
@@ -130,24 +127,11 @@ def lease(session: Session, farm: Farm, agent: Agent, seeker: Seeker, head: Head
     return assign(session, farm, run, attempt, device, token)
 
 
-def _before_maintenance(
-    session: Session, settings: Settings, device: Device, seeker: Seeker, first: Run, calendar: Calendar
-) -> Run | None:
-    """The run, or the next of its lane that ends before a window: a long one hides no shorter one."""
-    run: Run | None = first
-    too_long: list[str] = []
-    while run is not None and len(too_long) < MOST_TOO_LONG:
-        if run.settings.time_limit_s is None:
-            return run  # `seek` has looked as far ahead as it needs
-        if calendar.hold(device, clock_s(settings, device, run.settings)) is None:
-            return run
-        too_long.append(run.id)
-        run = take(session, seeker, str(first.lane_id), but=too_long)
-    return None
-
-
-def _may_have(session: Session, settings: Settings, device: Device, run: Run, head: Head, calendar: Calendar) -> bool:
+def _may_have(session: Session, settings: Settings, device: Device, run: Run, head: Head) -> bool:
     """Whether the device, now that its row is held, may still have the run of this head's lane."""
+    calendar = Calendar.read(session)
+    if calendar.hold(device, clock_s(settings, device, run.settings)) is not None:
+        return False
     seeker = _seeker(calendar, device, settings)
     if not seeker.is_welcome or head.lane is None or not seeker.fits(head.lane):
         return False

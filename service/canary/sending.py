@@ -23,7 +23,7 @@ from service.farm import Farm
 from service.identifiers import new_secret, secret_hash
 from service.jobs import service as jobs
 from service.jobs.request import CompileRequest, compiler_version
-from service.lanes.key import enter
+from service.lanes.entering import enter
 
 OWNER = "pockfarm canary"
 NAME = "canary"

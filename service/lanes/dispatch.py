@@ -10,13 +10,14 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import exists, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from service.database.engine import Database
-from service.database.models import IS_QUEUED, Lane, Run
+from service.database.models import Lane
 from service.lanes.calls import Calls, taken
+from service.lanes.finding import waiting_lanes
 from service.lanes.key import LaneKey
 from service.lanes.relay import Relay
 from service.lanes.waiting import WaitingRoom
@@ -109,16 +110,16 @@ class Dispatcher:
             await self.look()
 
     async def look(self) -> None:
-        """Call devices for every lane in which something waits."""
+        """Call devices for every lane in which something waits that may be for one of them."""
         if not len(self.room):
             return
         try:
-            busy = await run_in_threadpool(self._busy_lanes)
+            busy = await run_in_threadpool(self._busy_lanes, self.room.wishes())
         except Exception as error:  # the database is away: later
             LOG.warning("could not look for queued runs: %s", error)
             return
         self.serve(Calls(lanes=dict.fromkeys(busy, CALLED_AT_ONCE)), goes_on=True)
 
-    def _busy_lanes(self) -> list[str]:
+    def _busy_lanes(self, wishes: Collection[str]) -> list[str]:
         with self._database.read() as session:
-            return list(session.scalars(select(Lane.id).where(exists().where(Run.lane_id == Lane.id, IS_QUEUED))))
+            return waiting_lanes(session, wishes)

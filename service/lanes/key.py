@@ -1,26 +1,33 @@
-"""What tells one lane from another, and putting a run into its lane."""
+"""What tells one lane from another, and for which devices a lane is."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, or_, select
-from sqlalchemy.orm import Session
-
-from service.database.insert import insert_if_new
-from service.database.memory import recalled
-from service.database.models import IS_QUEUED, Bundle, Device, Lane, Run
-from service.database.scope import organisation_of
-from service.lanes.calls import call_for
+from service.database.models import Device, Lane, Run
 from service.runs.wants import offers
 
 ANY = ""
 """No wish for one device, or for one class."""
+
+
+def device_wish(device_id: str) -> str:
+    """The wish for this device, as a text beside those for tags and data (`service/runs/wants.py`)."""
+    return f"device:{device_id}"
+
+
+def class_wish(device_class: str) -> str:
+    """The wish for a device of this class."""
+    return f"class:{device_class}"
+
+
+def target_wish(target: str) -> str:
+    """The wish for a device that runs this target."""
+    return f"target:{target}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,12 @@ class Taker:
         return cls(
             device.id, device.device_class, tuple(device.targets), frozenset(device.features), offers(device), owner_id
         )
+
+    @property
+    def wishes(self) -> frozenset[str]:
+        """Every wish of one thing that it satisfies."""
+        mine = {class_wish(self.device_class), *map(target_wish, self.targets)}
+        return self.offers | mine | ({device_wish(self.device_id)} if self.device_id else set())
 
     def may_take(self, lane: Lane | LaneKey) -> bool:
         """Whether the lane is for it."""
@@ -100,32 +113,3 @@ class LaneKey:
     def columns(self) -> dict[str, Any]:
         """As a row of `lanes`."""
         return {name: getattr(self, name) for name in self.__slots__} | {"id": self.id, "features": list(self.features)}
-
-
-def lanes_of(takers: Collection[Taker]) -> Select[Lane]:
-    """The lanes that may be for any of these devices, by an index of the lanes; whether they are, the device says."""
-    query = select(Lane).where(
-        Lane.device_id.in_((ANY, *(one.device_id for one in takers))),
-        Lane.target.in_({target for one in takers for target in one.targets}),
-        Lane.device_class.in_((ANY, *{one.device_class for one in takers})),
-    )
-    owners = {one.owner_id for one in takers}
-    return query if None in owners else query.where(or_(Lane.organisation_id.in_(owners), Lane.is_canary))
-
-
-def enter(session: Session, run: Run, features: Collection[str]) -> None:
-    """Put a new run into its lane, for good: what decides the lane of a run never changes."""
-    key = LaneKey.of(run, features, run.organisation_id or organisation_of(session))
-    run.lane_id, run.attempts = key.id, run.attempts or 0
-    call_for(session, run)
-    if recalled(session, ("lane", key.id), frozenset(), lambda: session.get(Lane, key.id) and key.id) is None:
-        insert_if_new(session, Lane, key.columns() | {"created_at": time.time()})
-
-
-def enter_queued(session: Session, *, most: int) -> int:
-    """Put queued runs into their lanes that code without lanes has queued; how many, at most `most`."""
-    query = select(Run).where(IS_QUEUED, Run.lane_id.is_(None)).order_by(Run.created_at, Run.id).limit(most)
-    runs = list(session.scalars(query.with_for_update(skip_locked=True)))
-    for run in runs:
-        enter(session, run, session.get_one(Bundle, run.bundle_digest).required_features)
-    return len(runs)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from service.lanes.claim import Seeker
-from service.lanes.key import ANY, LaneKey, Taker
+from service.lanes.key import ANY, LaneKey, Taker, device_wish
 
 
 class Kind(NamedTuple):
@@ -91,6 +91,11 @@ class WaitingRoom:
             mine.discard(waiter)
             if not mine:
                 del self._devices[seeker.taker.device_id]
+
+    def wishes(self) -> frozenset[str]:
+        """Every wish that some waiter satisfies."""
+        kinds = (kind.taker.wishes for kind in self._kinds)
+        return frozenset(map(device_wish, self._devices)).union(*kinds)
 
     def back_in_line(self, waiter: Waiter, seeker: Seeker | None = None) -> None:
         """It has been called and goes on waiting, perhaps as another device than before."""

@@ -65,7 +65,7 @@ class Calendar:
         if not self._windows:
             return None
         now = time.time()
-        mine = {_times(one): one for one in self._windows if _is_about(one, device)}
+        mine = self._of(device)
         touched = first_touched(mine, now, now + needed_s)
         if touched is None:
             return None
@@ -75,6 +75,15 @@ class Calendar:
             return Hold(MAINTENANCE, f"is in maintenance for {_spoken(ends_at - now)} more{why}", ends_at)
         said = f"has maintenance in {_spoken(starts_at - now)}, and a run may take {_spoken(needed_s)}{why}"
         return Hold(MAINTENANCE, said, ends_at)
+
+    def next_at(self, device: Device, within_s: float) -> float | None:
+        """When the device's next maintenance begins, or has begun; None if not so soon."""
+        now = time.time()
+        touched = first_touched(self._of(device), now, now + within_s) if self._windows else None
+        return touched and touched[0]
+
+    def _of(self, device: Device) -> dict[Times, Window]:
+        return {_times(one): one for one in self._windows if _is_about(one, device)}
 
 
 def _times(window: Window) -> Times:

@@ -148,24 +148,27 @@ def check(
 ) -> None:
     """That the organisation (the session's, if none is given) may use so much more. Raises: TooMany, Forbidden."""
     whose = organisation_id or organisation_of(session)
-    limit, use = _standing(session, settings, name, whose)
+    limit, use = standing(session, settings, name, whose, held=True)
     if limit is not None and use + more > limit:
         raise exceeded(name, limit=limit, use=use)
 
 
 def has_room(session: Session, settings: Settings, name: QuotaName, *, organisation_id: str) -> bool:
     """Whether the organisation may use one more."""
-    limit, use = _standing(session, settings, name, organisation_id)
+    limit, use = standing(session, settings, name, organisation_id, held=True)
     return limit is None or use + 1 <= limit
 
 
-def _standing(session: Session, settings: Settings, name: QuotaName, whose: str) -> tuple[float | None, float]:
-    """Limit and use, the organisation's row held; without a limit nothing is counted."""
+def standing(
+    session: Session, settings: Settings, name: QuotaName, whose: str, *, held: bool = False
+) -> tuple[float | None, float]:
+    """Limit and use; without a limit nothing is counted. `held`: the organisation's row is, so that both stay."""
     limit = limit_of(settings, quotas_of(session, whose), name)
     if limit is None:
         return None, 0.0
-    held = select(Organisation.id).where(Organisation.id == whose).with_for_update()
-    session.execute(held, execution_options=dict(EVERYONES))
+    if held:
+        row = select(Organisation.id).where(Organisation.id == whose).with_for_update()
+        session.execute(row, execution_options=dict(EVERYONES))
     return limit, BY_NAME[name].count(session, whose)
 
 

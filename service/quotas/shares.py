@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.database.memory import UNREMEMBERED
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Organisation, Run
+from service.database.scope import EVERYONES
 from service.quotas.limits import has_room, limit_of, quotas_of
 from service.settings import Settings
 
@@ -37,7 +38,7 @@ def shares_of(session: Session, settings: Settings, organisation_ids: Collection
             return {}
     rows = session.execute(
         select(Organisation.id, Organisation.quotas, Organisation.runs_served_at)
-        .where(Organisation.id.in_(organisation_ids))
+        .where(Organisation.id.in_(organisation_ids)), execution_options=EVERYONES
     ).all()  # fmt: skip
     limits = {row_id: limit_of(settings, quotas or {}, "running_attempts") for row_id, quotas, _ in rows}
     counts: Mapping[str, int] = {}
@@ -61,7 +62,8 @@ def _live(session: Session, organisation_ids: Collection[str]) -> dict[str, int]
         .where(Attempt.state.in_(LIVE_ATTEMPT_STATES), Run.organisation_id.in_(organisation_ids))
         .group_by(Run.organisation_id)
     )
-    return {row_id: count for row_id, count in session.execute(query)}  # noqa: C416 (rows are no tuples to mypy)
+    rows = session.execute(query, execution_options=EVERYONES)
+    return {row_id: count for row_id, count in rows}  # noqa: C416 (rows are no tuples to mypy)
 
 
 def may_start(session: Session, settings: Settings, run: Run) -> bool:

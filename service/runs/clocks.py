@@ -41,8 +41,17 @@ def check_asked(session: Session, settings: Settings, wanted: RunSettings) -> No
 
 def clock_s(settings: Settings, device: Device, wanted: RunSettings | None = None) -> float:
     """Seconds that an attempt on the device may take, transfer and run together."""
-    factor = EMULATION_TIME_FACTOR if device.measurement_class == "emulated" else 1.0
-    return settings.transfer_s + run_s(settings, wanted) * factor
+    return settings.transfer_s + run_s(settings, wanted) * time_factor(device)
+
+
+def longest_s(settings: Settings, device: Device) -> float:
+    """Seconds that an attempt on the device may take at most, whatever its run asks for."""
+    return settings.transfer_s + most_run_s(settings) * time_factor(device)
+
+
+def time_factor(device: Device) -> float:
+    """How much more time the device has for a run than a board."""
+    return EMULATION_TIME_FACTOR if device.measurement_class == "emulated" else 1.0
 
 
 def free_s(settings: Settings, device: Device, wanted: RunSettings | None) -> float:

@@ -9,15 +9,18 @@ import heapq
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.database.models import Attempt, Run
-from service.lanes.prospects import ahead_of
+from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Run
+from service.database.scope import EVERYONES
+from service.lanes.prospects import own_before, prospect
+from service.quotas.limits import standing
 from service.runs.fitting import Standing, spoken
+from service.settings import Settings
 
 Sureness = Literal["fair", "rough", "unknown"]
 MOST_AHEAD = 1000
@@ -30,6 +33,18 @@ ENOUGH = 5
 SPREAD = 3.0
 """Longest over shortest: above it the forecast is rough."""
 DONE = ("succeeded", "failed")
+
+
+TURNS_BASIS = "other organisations wait too, and take turns: a rough estimate by fair share"
+QUOTA_BASIS = "when the first of its organisation's runs on devices may end"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a run's organisation may have on devices at once, and has."""
+
+    limit: int
+    live: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +60,49 @@ class Forecast:
     """What the forecast rests on, in words."""
     taker: str = ""
     """The free device that gets it when it asks."""
+    full: Allowance | None = None
+    """Its organisation may have no more runs on devices: that is what keeps it."""
 
 
-def forecast(session: Session, run: Run, fitting: Sequence[Standing]) -> Forecast | None:
+def forecast(session: Session, settings: Settings, run: Run, fitting: Sequence[Standing]) -> Forecast | None:
     """None when no device fits: then nothing is known."""
     if not fitting:
         return None
+    full = _allowance(session, settings, run)
+    if full is not None:
+        return _within_quota(session, run, fitting, full)
     for one in [one for one in fitting if one.busy_since is None][:MOST_FREE]:
-        if not _ahead(session, run, [one]):
+        if not prospect(session, settings, run, [one.device], most=MOST_AHEAD).ahead:
             return Forecast(0, False, time.time(), "fair", FREE_BASIS, one.device.name)
-    ahead = _ahead(session, run, fitting)
+    found = prospect(session, settings, run, [one.device for one in fitting], most=MOST_AHEAD)
     lengths, are_alike = _lengths(session, run, fitting)
-    return estimate(ahead, lengths, [one.busy_since for one in fitting], now=time.time(), are_alike=are_alike)
+    busy_since = [one.busy_since for one in fitting]
+    made = estimate(found.ahead, lengths, busy_since, now=time.time(), are_alike=are_alike)
+    return _roughly(made, TURNS_BASIS) if found.is_shared else made
+
+
+def _allowance(session: Session, settings: Settings, run: Run) -> Allowance | None:
+    """None while the run's organisation may have one more on a device."""
+    if run.is_canary:
+        return None
+    limit, live = standing(session, settings, "running_attempts", run.organisation_id)
+    return None if limit is None or live + 1 <= limit else Allowance(int(limit), int(live))
+
+
+def _within_quota(session: Session, run: Run, fitting: Sequence[Standing], full: Allowance) -> Forecast:
+    """It starts when enough of its organisation's own runs on devices have ended, wherever they are."""
+    since = select(Attempt.created_at).join(Run, Run.id == Attempt.run_id).where(
+        Attempt.state.in_(LIVE_ATTEMPT_STATES), Run.organisation_id == run.organisation_id
+    )  # fmt: skip
+    begun = sorted(session.scalars(since, execution_options=EVERYONES))[full.live - full.limit :]  # the oldest are over
+    ahead = own_before(session, run, [one.device for one in fitting], most=MOST_AHEAD)
+    lengths, are_alike = _lengths(session, run, fitting)
+    made = estimate(ahead, lengths, begun, now=time.time(), are_alike=are_alike)
+    return replace(_roughly(made, QUOTA_BASIS), full=full)
+
+
+def _roughly(made: Forecast, basis: str) -> Forecast:
+    return replace(made, sureness="rough" if made.sureness == "fair" else made.sureness, basis=f"{basis}; {made.basis}")
 
 
 def estimate(
@@ -75,6 +121,8 @@ def estimate(
             "unknown",
             "no run has ended on these devices yet, so it is not known how long one takes",
         )
+    if not busy_since:
+        return Forecast(ahead, is_more, None, "unknown", "nothing of it may be on a device")
     typical = statistics.median(lengths)
     times = [now if since is None else max(now, since + typical) for since in busy_since]
     heapq.heapify(times)
@@ -84,10 +132,6 @@ def estimate(
     kind = "runs of this bundle" if are_alike else "runs on these devices (none of this bundle yet)"
     basis = f"{len(lengths)} earlier {kind} took {spoken(min(lengths))} to {spoken(max(lengths))}"
     return Forecast(ahead, is_more, times[0], "fair" if is_fair else "rough", basis)
-
-
-def _ahead(session: Session, run: Run, fitting: Sequence[Standing]) -> int:
-    return ahead_of(session, run, [one.device for one in fitting], most=MOST_AHEAD)
 
 
 def _lengths(session: Session, run: Run, fitting: Sequence[Standing]) -> tuple[list[float], bool]:

@@ -22,7 +22,7 @@ from service.devices import service as devices
 from service.events import service as events
 from service.garbage.holding import hold_files
 from service.holdings import service as holdings
-from service.lanes.key import enter
+from service.lanes.entering import enter
 from service.problems import Conflict, Invalid, NotFound, TooMany
 from service.quotas import limits as quotas
 from service.runs import checkpoints, clocks, own_data, placement

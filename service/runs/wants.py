@@ -27,9 +27,14 @@ SHOWN = 12
 
 def offers(device: Device) -> frozenset[str]:
     """All that the device offers."""
-    found = {f"{TAG}{key}" for key in device.tags}
-    found |= {f"{TAG}{key}={value}" for key, value in device.tags.items() if value}
-    for one in device.own_datasets:
+    return offers_of(device.tags, device.own_datasets)
+
+
+def offers_of(tags: Mapping[str, str], own_datasets: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """What a device with these tags and data sets offers."""
+    found = {f"{TAG}{key}" for key in tags}
+    found |= {f"{TAG}{key}={value}" for key, value in tags.items() if value}
+    for one in own_datasets:
         found |= {f"{DATA}{one['name']}", f"{DATA}{one['name']}@{one['digest']}"}
     return frozenset(found)
 

@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session
 
 from service.database.models import OPEN_RUN_STATES, Attempt, Device, Run
 from service.devices.blame import COUNTED, FAILED, MISSED, TAKEN_BACK
+from service.quotas.limits import HINT
 from service.runs import fitting
 from service.runs.fitting import Standing, Wish, spoken, standings
-from service.runs.forecast import Forecast, forecast
+from service.runs.forecast import Allowance, Forecast, forecast
 from service.schemas import Timestamp, View
 from service.settings import Settings
 
@@ -57,7 +58,7 @@ class Waiting(View):
     """Why a queued run has not started, and when it may."""
 
     code: str
-    """`next`, `queue`, `excluded`, `unavailable` or `none`: what keeps it."""
+    """`next`, `queue`, `quota`, `excluded`, `unavailable` or `none`: what keeps it."""
     says: str
     devices: list[DeviceWhy]
     """At most 50, those that fit first."""
@@ -157,7 +158,7 @@ def waiting_of(session: Session, settings: Settings, run: Run) -> Waiting:
     """Why the run waits."""
     found = standings(session, settings, Wish.of(session, run), run)
     ready = [one for one in found if one.fits]
-    seen = forecast(session, run, ready)
+    seen = forecast(session, settings, run, ready)
     code, says = waiting_words(run, found, seen)
     shown = [
         DeviceWhy(device_id=one.device.id, name=one.device.name, device_class=one.device.device_class, code=one.code,
@@ -198,24 +199,36 @@ def nothing_there(device_class: str | None, target: str) -> str:
 
 
 def _in_queue(found: Sequence[Standing], seen: Forecast) -> tuple[str, str]:
+    if seen.full is not None:
+        return "quota", _at_quota(seen, seen.full)
     ready = [one for one in found if one.fits]
     free = [one for one in ready if one.code == fitting.FREE]
     if seen.ahead < len(free) and not seen.is_more:
         taker = seen.taker or free[0].device.name
         return "next", f"It is next: {taker} is free and gets it when it asks, in a few seconds."
-    least = "at least " if seen.is_more else ""
-    ahead = (
-        f"{least}{seen.ahead} run{'' if seen.ahead == 1 else 's'} ahead of it" if seen.ahead else "first in the queue"
-    )
     busy = f"{len(ready)} device{' fits' if len(ready) == 1 else 's fit'}, {len(ready) - len(free)} of them busy"
     if len(ready) == 1 and not free:
         busy = f"the one device that fits, {ready[0].device.name}, {ready[0].says}"
+    return "queue", f"It waits: {busy}; {_ahead(seen, 'ahead of it')}; {_when(seen)} ({seen.basis})."
+
+
+def _at_quota(seen: Forecast, full: Allowance) -> str:
+    has = f"your organisation has {full.live} of {full.limit} run{'' if full.limit == 1 else 's'} on devices"
+    if not full.limit:
+        return f"It waits: {has}, so it may have none; {HINT}."
+    return f"It waits: {has}; {_ahead(seen, 'of yours ahead of it')}; {_when(seen)} ({seen.basis})."
+
+
+def _ahead(seen: Forecast, which: str) -> str:
+    least = "at least " if seen.is_more else ""
+    return f"{least}{seen.ahead} run{'' if seen.ahead == 1 else 's'} {which}" if seen.ahead else "first in the queue"
+
+
+def _when(seen: Forecast) -> str:
     if seen.start_at is None:
-        when = "when it starts is unknown"
-    else:
-        about = "about" if seen.sureness == "fair" else "very roughly"
-        when = f"it may start in {about} {spoken(max(0.0, seen.start_at - time.time()))}"
-    return "queue", f"It waits: {busy}; {ahead}; {when} ({seen.basis})."
+        return "when it starts is unknown"
+    about = "about" if seen.sureness == "fair" else "very roughly"
+    return f"it may start in {about} {spoken(max(0.0, seen.start_at - time.time()))}"
 
 
 def _each(found: Sequence[Standing], most: int = 5) -> str:

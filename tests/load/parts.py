@@ -21,6 +21,7 @@ WARM_UP = 40
 MS, KIB, MB = 1e3, 1 << 10, 1e6
 LATE = 1.02
 """Of the time that a rate of requests gives, at most: beyond it, the rate was not kept."""
+WISHES = 20_000
 DRAIN_S = 60.0
 """After the last run was sent, at most."""
 
@@ -111,15 +112,22 @@ async def idle(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
 
 
 async def empty(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
-    """Looks that find nothing, with a backlog of another class."""
-    figures = [await _empty(farm, seconds, backlog) for backlog in (0, 20_000, 200_000)]
+    """Looks that find nothing, with a backlog of another class, and with very many wishes of others."""
+    figures = []
+    for backlog in (0, 20_000, 200_000):
+        rows.queue_for_others(farm, backlog)
+        figures.append(await _empty(farm, seconds, f"{backlog:,} queued for others"))
+    rows.queue_for_others(farm, 0)
+    rows.queue_wishes_of_others(farm, WISHES)
+    figures.append(await _empty(farm, seconds, f"{WISHES:,} distinct tags queued for others"))
+    rows.queue_wishes_of_others(farm, 0)
+    figures.append(await _empty(farm, seconds, f"those {WISHES:,} lanes empty"))
     first = figures[0].value
     figures.append(Figure("empty poll: most over none queued", max(one.value for one in figures) / first, "x", 1.5))
     return figures
 
 
-async def _empty(farm: LoadedFarm, seconds: float, backlog: int) -> Figure:
-    rows.queue_for_others(farm, backlog)
+async def _empty(farm: LoadedFarm, seconds: float, there_is: str) -> Figure:
     count, tally = max(100, int(20 * seconds)), Tally()
     async with client(farm) as http:
         boards = [LightBoard(board, http) for board in farm.boards]
@@ -131,7 +139,7 @@ async def _empty(farm: LoadedFarm, seconds: float, backlog: int) -> Figure:
         with measured(farm) as cost:
             await many(count, ask)
     _refuse_errors(tally)
-    return cost.figure(f"empty poll, {backlog:,} queued for others", count, "ms", None)
+    return cost.figure(f"empty poll, {there_is}", count, "ms", None)
 
 
 async def submit(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import httpx
 
-from service.database.models import Attempt, Result, Run
+from service.database.models import Attempt, Lane, Result, Run
 from tests.load.farm import LoadedFarm
 
-OTHER_CLASS = "a class that no board has"
+OTHER_CLASS, OTHER_TAG = "a class that no board has", "a-tag-that-no-board-has"
 
 
 def queue_for_others(farm: LoadedFarm, count: int) -> None:
     """Make it so many queued runs that no board may take."""
-    farm.sql(f"DELETE FROM events WHERE subject IN (SELECT id FROM runs WHERE wanted_device_class = '{OTHER_CLASS}')",
-             f"DELETE FROM runs WHERE wanted_device_class = '{OTHER_CLASS}'")  # fmt: skip
+    _forget(farm, f"wanted_device_class = '{OTHER_CLASS}'")
     if count:
         _copies(farm, _send(farm, device_class=OTHER_CLASS, allow_waiting=True), count - 1)
+
+
+def queue_wishes_of_others(farm: LoadedFarm, count: int) -> None:
+    """Make it so many queued runs, each for a tag of its own that no board has: as many lanes. They stay when the runs
+    are gone."""
+    _forget(farm, f"wants LIKE 'tag:{OTHER_TAG}%'")
+    if not count:
+        return
+    run_id, wish = _send(farm, where=[OTHER_TAG], allow_waiting=True), f"'tag:{OTHER_TAG}=' || number"
+    _copies(farm, run_id, count - 1, lane_id="'lan_wish' || number", wants=wish, rarest_wish=wish)
+    kept = [column.name for column in Lane.__table__.columns if column.name not in ("id", "wants")]
+    farm.sql(f"INSERT INTO lanes (id, wants, {', '.join(kept)}) SELECT 'lan_wish' || number, {wish}, {', '.join(kept)} "
+             f"FROM lanes, {_series(farm, count - 1)} WHERE wants = 'tag:{OTHER_TAG}'", "ANALYZE")  # fmt: skip
+
+
+def _forget(farm: LoadedFarm, condition: str) -> None:
+    farm.sql(f"DELETE FROM events WHERE subject IN (SELECT id FROM runs WHERE {condition})",
+             f"DELETE FROM runs WHERE {condition}", "ANALYZE")  # fmt: skip
 
 
 def queue_for_boards(farm: LoadedFarm, count: int) -> None:
@@ -29,9 +46,10 @@ def _send(farm: LoadedFarm, **wish: object) -> str:
     return str(answer.json()["id"])
 
 
-def _copies(farm: LoadedFarm, run_id: str, count: int) -> None:
+def _copies(farm: LoadedFarm, run_id: str, count: int, **changes: str) -> None:
     columns = [column.name for column in Run.__table__.columns if column.name != "id"]
-    farm.sql(f"INSERT INTO runs (id, {', '.join(columns)}) SELECT {_id(farm, 'run')}, {', '.join(columns)} "
+    values = ", ".join(changes.get(name, name) for name in columns)
+    farm.sql(f"INSERT INTO runs (id, {', '.join(columns)}) SELECT {_id(farm, 'run')}, {values} "
              f"FROM runs, {_series(farm, count)} WHERE runs.id = '{run_id}'", "ANALYZE")  # fmt: skip
 
 

@@ -19,14 +19,19 @@ from service.identifiers import digest_of
 from tests.service.board import Board, assignment_of
 from tests.service.story_jobs import PICK, JobBook
 from tests.service.story_model import (
+    ABANDONED,
     KEY_S,
     LEASE_S,
+    NOT_RECEIVED,
     OPEN,
+    RUN_ATTEMPTS,
+    SILENT,
+    End,
     Lease,
     Track,
-    after_report,
     forget_everything,
     let_time_pass,
+    lost,
 )
 from tests.service.story_record import RecordedStory
 
@@ -59,6 +64,7 @@ class Story(RecordedStory):
         with self.farm.farm.database.transaction() as session:
             forget_everything(session)
         type(self).stories += 1
+        assert self.farm.farm.settings.run_attempts == RUN_ATTEMPTS
         self.now, self.jobs = 0.0, JobBook()
         self.tracks = {}
         self.keys: dict[str, tuple[dict[str, Any], str]] = {}
@@ -115,7 +121,7 @@ class Story(RecordedStory):
         track = self.any_of([one for one in self.tracks.values() if not one.is_canary], pick)
         assert self.farm.http.post(f"/runs/{track.id}/cancel").status_code == 202
         if track.state == "queued":
-            track.allowed = frozenset({"cancelled"})
+            track.foretold = "cancelled"
         track.is_cancelled = track.is_cancelled or track.state in OPEN
 
     # What devices do
@@ -153,7 +159,8 @@ class Story(RecordedStory):
             return
         work = assignment_of(answer)
         track = self.tracks[work.run_id]
-        assert "queued" in track.allowed | {track.state}, "only what waits is given away"
+        assert track.foretold == "queued", "only what waits is given away"
+        assert track.waits_until > self.now, "and has not waited too long"
         assert board.device_id not in self.held
         assert track.body.get("device") in (None, board.device_id)
         assert track.body.get("device_class") in (None, board.description.device_class)
@@ -161,16 +168,14 @@ class Story(RecordedStory):
         assert work.attempt == len(track.leases) + 1
         self.seen["leased, answer lost" if is_lost else "leased"] += 1
         track.leases.append(Lease(track, work.attempt, board, work, self.now + LEASE_S, is_heard=not is_lost))
-        track.allowed, track.state = frozenset({"leased"}), "leased"
+        track.foretold = track.state = "leased"
 
     def give_up(self, board: Board, *, is_restart: bool) -> None:
         for track in self.tracks.values():
             if track.live is not None and track.live.board is board:
-                is_received = is_restart or track.state != "leased"
-                track.lost()
-                if not is_received and not track.is_cancelled:
-                    self.seen["not received"] += 1
-                    track.allowed = frozenset({"queued"})
+                is_received = is_restart or track.foretold != "leased"
+                self.seen["not received"] += not is_received
+                track.settle(track.live, lost(ABANDONED if is_received else NOT_RECEIVED), self.now)
 
     def leases(self) -> list[Lease]:
         return [lease for track in self.tracks.values() for lease in track.leases if lease.is_heard]
@@ -191,7 +196,7 @@ class Story(RecordedStory):
         elif lease.is_live:
             assert answer.status_code in (200, 201), answer.text
             if kind != "weights":
-                lease.run.allowed = frozenset({"running"})
+                lease.run.foretold = "running"
             if kind == "heartbeat":
                 lease.expires_at = self.now + LEASE_S
         else:
@@ -202,7 +207,7 @@ class Story(RecordedStory):
         track = lease.run
         if lease.is_live:
             return True
-        return track.state == "queued" and lease.n == len(track.leases) and lease.report is None
+        return track.foretold == "queued" and lease.n == len(track.leases) and lease.report is None
 
     @precondition(lambda self: self.leases())
     @rule(pick=PICK, outcome=st.sampled_from(OUTCOMES), is_lost=st.booleans())
@@ -234,9 +239,9 @@ class Story(RecordedStory):
         counts = self.may_count(lease)
         assert said == ("recorded" if counts else "superseded")
         lease.report = envelope
+        lease.end = End(outcome.state, outcome.cause, outcome.code)
         if counts:
-            track.lost()
-            track.allowed = after_report(track, outcome)
+            track.settle(lease, lease.end, self.now)
             track.is_won = outcome.state == "succeeded"
         if is_lost:  # the board did not hear the answer, and sends it again
             again = self.asked(board, lambda: board.post(path, envelope))
@@ -292,9 +297,9 @@ class Story(RecordedStory):
         self.farm.sweep()
         for track in self.tracks.values():
             if track.live is not None and track.live.expires_at <= self.now:
-                track.lost()
-            elif track.state == "queued" and track.waits_until <= self.now:
-                track.allowed = frozenset({"queued", "expired"})
+                track.settle(track.live, lost(SILENT), self.now)
+            if track.foretold == "queued" and track.waits_until <= self.now:
+                track.foretold = "expired"
         self.sweep_jobs()
 
     @precondition(lambda self: any(track.live for track in self.jobs.tracks.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from sqlalchemy import Float, case, delete, update
 from sqlalchemy.orm import Session
@@ -14,12 +15,40 @@ from service.states import Machine
 from tests.service.board import Board
 
 OPEN = frozenset({"queued", "leased", "running"})
-AGAIN = frozenset({"queued", "failed", "inconclusive"})
-"""What may become of a run whose attempt ended for a reason that another device may not have."""
+RUN_ATTEMPTS = 3
+NOT_RECEIVED, SILENT, ABANDONED = "infra.not-received", "infra.lease-expired", "infra.abandoned"
+ALIKE = {SILENT: "death", ABANDONED: "death", "step.killed": "death", "download.digest": "damage",
+         "agent.internal": "defect"}  # fmt: skip
+"""Ends of which two devices make a verdict on the run, by what they have in common."""
+VERDICTS = {"death": "failed", "damage": "failed", "defect": "inconclusive"}
 LEASE_S, QUEUE_S, CANARY_S, KEY_S = 60.0, 6 * 3600.0, 900.0, 24 * 3600.0
 KEPT: tuple[type[Base], ...] = (ApiKey, Bundle, Holding, Job, Organisation, SigningKey)
 """Tables whose rows outlive an example."""
-OF_THE_RUN = ("user", "model", "limits", "compiler", "policy")
+
+
+class End(NamedTuple):
+    """How an attempt ended."""
+
+    state: str
+    cause: str | None = None
+    code: str | None = None
+
+    @property
+    def fault(self) -> str:
+        """Whose it is (docs/protocol.md)."""
+        code = self.code or ""
+        if self.state == "cancelled" or code in ("agent.stopped", NOT_RECEIVED):
+            return "nobody's"
+        if code in ALIKE:
+            return "either's"
+        if code.startswith("envelope.") or self.cause == "device":
+            return "device's"
+        return "passing" if self.cause in ("infra", "service") else "run's"
+
+
+def lost(code: str) -> End:
+    """The end of an attempt that the farm took back."""
+    return End("lost", "infra", code)
 
 
 @dataclass
@@ -34,19 +63,21 @@ class Lease:
     is_live: bool = True
     report: p.Envelope | None = None
     """What was accepted."""
+    end: End | None = None
     is_heard: bool = True
 
 
 @dataclass
 class Track:
-    """One run: the states that it may be in now, and what is certain about it."""
+    """One run: the state that it must be in now, and what is certain about it."""
 
     id: str
     body: dict[str, object]
     since: float
-    """When it last began to wait."""
-    allowed: frozenset[str] = frozenset({"queued"})
+    """When it last began to wait anew."""
+    foretold: str = "queued"
     state: str = "queued"
+    """That it was last seen in."""
     leases: list[Lease] = field(default_factory=list)
     is_cancelled: bool = False
     is_won: bool = False
@@ -63,27 +94,28 @@ class Track:
     def live(self) -> Lease | None:
         return next((lease for lease in self.leases if lease.is_live), None)
 
-    def lost(self) -> None:
-        """Its attempt ended without a result that settles it."""
-        for lease in self.leases:
-            lease.is_live = False
-        if self.is_canary:
-            self.allowed = frozenset({"failed"})
-            return
-        self.allowed = frozenset({"cancelled"}) if self.is_cancelled else AGAIN
+    def settle(self, lease: Lease, end: End, now: float) -> None:
+        """The attempt ended so, and it counts: what becomes of the run."""
+        lease.end, lease.is_live = end, False
+        self.foretold = self._after(lease, end)
+        if self.foretold == "queued" and (lease.n <= RUN_ATTEMPTS or end.fault in ("either's", "device's")):
+            self.since = now
 
-
-def after_report(track: Track, outcome: p.Outcome) -> frozenset[str]:
-    """The states that a report which counts may leave the run in."""
-    if track.is_canary:  # one attempt settles it
-        return frozenset({outcome.state})
-    if outcome.state == "succeeded":
-        return frozenset({"succeeded"})
-    if outcome.state == "cancelled":
-        return frozenset({"cancelled"}) if track.is_cancelled else AGAIN
-    if outcome.cause in OF_THE_RUN and not str(outcome.code).startswith(("envelope.", "download.")):
-        return frozenset({outcome.state})
-    return frozenset({"cancelled"}) if track.is_cancelled else AGAIN
+    def _after(self, lease: Lease, end: End) -> str:
+        if self.is_canary and end.code != NOT_RECEIVED:  # one attempt settles it
+            return "failed" if end.state == "lost" else end.state
+        if end.state == "succeeded" or end.fault == "run's":
+            return end.state
+        if self.is_cancelled:
+            return "cancelled"
+        if end.fault == "either's":
+            group = ALIKE[str(end.code)]
+            alike = {one.board.device_id for one in self.leases if one.end and ALIKE.get(str(one.end.code)) == group}
+            return VERDICTS[group] if len(alike) > 1 else "queued"
+        if end.fault == "device's" or end.code == NOT_RECEIVED:
+            return "queued"
+        received = [one.board.device_id for one in self.leases if one.end is None or one.end.code != NOT_RECEIVED]
+        return "inconclusive" if len(received) >= RUN_ATTEMPTS and len(set(received)) > 1 else "queued"
 
 
 def check_history(machine: Machine, told: list[str], state: str) -> None:

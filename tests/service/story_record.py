@@ -55,12 +55,10 @@ class RecordedStory(JobStory):
         assert max(Counter(one.device_id for one in live).values(), default=0) <= 1
         for track in self.tracks.values():
             run, mine = runs[track.id], [one for one in attempts if one.run_id == track.id]
-            assert run.state in track.allowed, f"{run.id}: {track.state} -> {run.state}, foretold {set(track.allowed)}"
-            if run.state == "queued" and track.state != "queued":
-                track.since = self.now
+            assert run.state == track.foretold, f"{run.id}: {track.state} -> {run.state}, foretold {track.foretold}"
             if run.state != track.state:
                 self.seen[f"{track.state} -> {run.state}"] += 1
-            track.state, track.allowed = run.state, frozenset({run.state})
+            track.state = run.state
             assert [one.n for one in mine] == list(range(1, len(track.leases) + 1))
             assert run.attempts == len(mine)
             assert [one.device_id for one in mine] == [lease.board.device_id for lease in track.leases]

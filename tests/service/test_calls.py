@@ -207,7 +207,7 @@ def test_a_device_that_waits_asks_the_database_nothing_and_one_run_calls_one(cal
     looks: list[str] = []
 
     def note(_c: object, _u: object, statement: str, *_: object) -> None:
-        if "FROM lanes" in statement and "SELECT runs.id" in statement:
+        if "WITH RECURSIVE waiting" in statement:
             looks.append(statement)
 
     event.listen(calling_farm.farm.database.engine, "before_cursor_execute", note)

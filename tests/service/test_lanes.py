@@ -20,7 +20,8 @@ from service.database.models import HOME, Attempt, Lane, Run
 from service.farm import Farm
 from service.identifiers import new_id
 from service.lanes.claim import Head, Seeker, heads, in_turn
-from service.lanes.key import LaneKey, Taker, enter_queued
+from service.lanes.entering import enter_queued
+from service.lanes.key import LaneKey, Taker
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 
@@ -131,12 +132,15 @@ def test_a_run_that_comes_back_keeps_its_turn(farm: TestFarm) -> None:
     assert leased(other).run_id == first
 
 
-def test_runs_without_a_lane_get_one_from_the_sweeper_and_keep_their_order(farm: TestFarm) -> None:
+@pytest.mark.parametrize("older", [{"rarest_wish": None}, {"rarest_wish": None, "lane_id": None}])
+def test_runs_that_older_code_queued_are_found_after_a_sweep_and_keep_their_order(
+    farm: TestFarm, older: dict[str, Any]
+) -> None:
     digest, board = farm.bundle(), farm.board()
     first = farm.run(bundle=digest)["id"]
     ids = [first, *queue_like(farm, first, 4)]
     with farm.farm.database.transaction() as session:
-        session.execute(update(Run).values(lane_id=None))
+        session.execute(update(Run).values(older))
         session.execute(text("DELETE FROM lanes"))
     assert board.lease() is None
     with farm.farm.database.transaction() as session:
@@ -186,24 +190,144 @@ def statements(farm: Farm) -> Iterator[list[tuple[str, Any]]]:
         event.remove(farm.database.engine, "before_cursor_execute", note)
 
 
-def test_an_empty_look_is_one_statement_by_index(farm: TestFarm) -> None:
+def the_look(seen: list[tuple[str, Any]]) -> tuple[str, Any]:
+    """The only statement of an empty look."""
+    (only,) = [one for one in seen if "SELECT" in one[0]]
+    return only
+
+
+@pytest.mark.parametrize("wishes", ["one", "each its own"])
+def test_an_empty_look_is_one_statement_by_index(farm: TestFarm, wishes: str) -> None:
     """However much waits for others: the plan names the index of queued runs, and scans no table of runs."""
     digest, board = farm.bundle(), farm.board()
     other = farm.run(bundle=digest, device_class="server", allow_waiting=True)["id"]
     farm.run(bundle=digest, device=farm.board(name="other").device_id)
     queue_like(farm, other, 5000)
+    if wishes != "one":
+        with farm.farm.database.transaction() as session:
+            session.execute(text("UPDATE runs SET lane_id = 'lan_' || substr(id, 5), rarest_wish = 'tag:' || id "
+                                 "WHERE wanted_device_class = 'server'"))  # fmt: skip
     seeker = seeker_of(farm.farm, board)
     with farm.farm.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("ANALYZE"))
     with statements(farm.farm) as seen, farm.farm.database.read() as session:
         assert heads(session, seeker) == []
-    ((statement, parameters),) = [one for one in seen if "SELECT" in one[0]]
+    (statement, parameters) = the_look(seen)
     prefix = "EXPLAIN QUERY PLAN " if session.get_bind().dialect.name == "sqlite" else "EXPLAIN "
     with farm.farm.database.engine.connect() as connection:
         plan = "\n".join(str(row[-1]) for row in connection.exec_driver_sql(prefix + statement, parameters))
-    assert "ix_runs_queue" in plan, plan
+    assert "ix_runs_rarest_wish" in plan, plan
     assert "SCAN runs" not in plan, plan
     assert "Seq Scan on runs" not in plan, plan
+
+
+def steps_of_a_look(farm: TestFarm, board: Board) -> int:
+    """What the database does for an empty look, as it counts itself: SQLite's instructions, PostgreSQL's rows."""
+    seeker, count = seeker_of(farm.farm, board), 0
+    with farm.farm.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE"))
+    with statements(farm.farm) as seen, farm.farm.database.read() as session:
+        assert heads(session, seeker) == []
+    (statement, parameters) = the_look(seen)
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+
+    with farm.farm.database.engine.connect() as connection:
+        if connection.dialect.name == "sqlite":
+            driver: Any = connection.connection.driver_connection
+            driver.set_progress_handler(step, 1)
+            connection.exec_driver_sql(statement, parameters).all()
+            driver.set_progress_handler(None, 1)
+            return count
+        connection.execute(
+            text("SET LOCAL enable_seqscan = off")
+        )  # a table of a page is read whole, whatever its index
+        explain = "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) "
+        (told,) = connection.exec_driver_sql(explain + statement, parameters).one()
+    return rows_under(told[0]["Plan"])
+
+
+def rows_under(node: dict[str, Any]) -> int:
+    """Rows that a node of a plan and those under it have read, those aside that they passed over too."""
+    passed_over = sum(count for name, count in node.items() if name.startswith("Rows Removed"))
+    below = sum(rows_under(one) for one in node.get("Plans", ()))
+    return int(node["Actual Loops"] * (node["Actual Rows"] + passed_over)) + below
+
+
+def many_wishes(farm: TestFarm, board: Board, digest: str, which: str, count: int) -> None:
+    """So many lanes more, a run in each. Of `empty` ones, whose runs are cancelled, the board could take every run."""
+    mine = {f"t{number}": "" for number in range(6)}
+    farm.http.post(f"/devices/{board.device_id}/tags", json={"set": mine})
+    subsets = [[tag for bit, tag in enumerate(mine) if number >> bit & 1] for number in range(1, 64)]
+    for number in range(count):
+        wishes: dict[str, dict[str, Any]] = {
+            "empty": {"where": subsets[number % 63]},
+            "foreign tags": {"where": [f"wish={number}"]},
+            "foreign tags beside one of mine": {"where": ["t0", f"wish={number}", "t1"]},
+            "foreign classes": {"device_class": f"class-{number}"},
+            "foreign classes and tags of mine": {"device_class": f"class-{number}", "where": ["t0"]},
+        }  # fmt: skip
+        run = farm.run(bundle=digest, allow_waiting=True, **wishes[which])
+        if which == "empty":
+            assert farm.http.post(f"/runs/{run['id']}/cancel").status_code == 202
+
+
+@pytest.mark.parametrize("which", [
+    "empty", "foreign tags", "foreign tags beside one of mine", "foreign classes", "foreign classes and tags of mine",
+])  # fmt: skip
+def test_lanes_with_nothing_for_a_device_cost_its_look_nothing(farm: TestFarm, which: str) -> None:
+    """However many wishes there are and have been: it does not even come by them."""
+    digest, board = farm.bundle(), farm.board()
+    many_wishes(farm, board, digest, which, 3)
+    few = steps_of_a_look(farm, board)
+    many_wishes(farm, board, digest, which, 60)
+    with farm.farm.database.read() as session:
+        assert len(session.scalars(select(Lane.id)).all()) >= 60
+    assert steps_of_a_look(farm, board) == few
+
+
+def test_a_run_with_many_wishes_is_found_under_the_rarest(farm: TestFarm) -> None:
+    digest, one, other = farm.bundle(), farm.board(name="one"), farm.board(name="other")
+    farm.http.post(f"/devices/{one.device_id}/tags", json={"set": {"gpu": "", "rack": "7"}})
+    farm.http.post(f"/devices/{other.device_id}/tags", json={"set": {"gpu": ""}})
+    wishes: dict[str, dict[str, Any]] = {
+        "tag:rack=7": {"where": ["gpu", "rack=7"], "device_class": "x86-64"},
+        "tag:gpu": {"where": ["gpu"]},
+        "class:x86-64": {"device_class": "x86-64"},
+        "target:x86-64-v3": {},
+        f"device:{one.device_id}": {"device": one.device_id, "where": ["gpu"]},
+    }  # fmt: skip
+    ids = [farm.run(bundle=digest, **wish)["id"] for wish in wishes.values()]
+    with farm.farm.database.read() as session:
+        assert [session.get_one(Run, run_id).rarest_wish for run_id in ids] == list(wishes)
+    for run_id in ids:
+        work = leased(one)
+        assert work.run_id == run_id
+        one.report(work)
+
+
+def test_tags_that_a_device_gets_later_open_the_lanes_that_wait_for_it(farm: TestFarm) -> None:
+    """Though the wish under which the run lies is not the rarest any more."""
+    digest, board, other = farm.bundle(), farm.board(name="board"), farm.board(name="other")
+    run = farm.run(bundle=digest, where=["one", "two"], allow_waiting=True)["id"]
+    assert board.lease() is None
+    for device in (other, board):
+        farm.http.post(f"/devices/{device.device_id}/tags", json={"set": {"one": "", "two": ""}})
+    farm.http.post(f"/devices/{other.device_id}/tags", json={"remove": ["two"]})
+    assert leased(board).run_id == run
+
+
+def test_a_process_looks_for_what_its_own_waiters_may_have(farm: TestFarm) -> None:
+    digest, board = farm.bundle(), farm.board()
+    mine = farm.run(bundle=digest)["id"]
+    farm.run(bundle=digest, where=["elsewhere"], allow_waiting=True)
+    dispatcher = farm.farm.dispatcher
+    with dispatcher.room.held(seeker_of(farm.farm, board)):
+        found = dispatcher._busy_lanes(dispatcher.room.wishes())
+    with farm.farm.database.read() as session:
+        assert found == [session.get_one(Run, mine).lane_id]
 
 
 def test_the_position_counts_only_what_the_fitting_devices_may_take(farm: TestFarm) -> None:

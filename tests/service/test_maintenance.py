@@ -105,6 +105,22 @@ def test_a_long_run_waits_for_its_own_time_and_hides_no_shorter_one(farm: TestFa
     assert leased(board).run_id == short["id"]
 
 
+@pytest.mark.parametrize("short_s", [None, 60.0])
+def test_a_hundred_long_runs_hide_no_shorter_one(farm: TestFarm, short_s: float | None) -> None:
+    """Nor do they when the window comes near while a device waits."""
+    board, bundle = farm.board(), farm.bundle()
+    for _ in range(100):
+        farm.run(bundle=bundle, time_limit_s=5 * 3600.0)
+    fitting = farm.run(bundle=bundle, time_limit_s=1.5 * 3600.0)
+    short = farm.run(bundle=bundle, time_limit_s=short_s)
+    plan(farm, 2 * 3600.0, 3 * 3600.0)
+    for run in (fitting, short):
+        work = leased(board)
+        assert work.run_id == run["id"]
+        board.report(work)
+    assert board.lease() is None
+
+
 def test_what_runs_when_a_window_begins_goes_on(farm: TestFarm) -> None:
     board = farm.board()
     farm.run(bundle=farm.bundle())

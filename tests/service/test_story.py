@@ -11,6 +11,7 @@ from tests.service.story_jobs import ATTEMPTS
 from tests.service.story_machine import Story
 
 EXAMPLES, STEPS = 8, 40
+DEATHS = (p.Outcome("failed", "device", "step.killed", "killed"),) * 2
 
 
 def test_whatever_happens_in_which_order_the_record_is_exact(farm: TestFarm) -> None:
@@ -50,3 +51,29 @@ def test_a_story_by_hand_gets_where_the_others_may_not(farm: TestFarm) -> None:
         "canary succeeded",
     ):
         assert seen[what] == 1, (what, seen)
+
+
+def test_a_story_by_hand_in_which_runs_go_on_until_they_may_not(farm: TestFarm) -> None:
+    """One device's fault ends no run, two deaths do, and whoever waits too long expires: in just that sweep."""
+    seen: Counter[str] = Counter()
+    story: Story = telling(farm, seen)()
+    look = story.nothing_is_lost_doubled_or_untold
+    story.begin()
+    look()
+    for outcome in (p.Outcome("failed", "device", "device.disk", "full"), *DEATHS):
+        story.want_all()
+        look()
+        for lease in [one for one in story.leases() if one.is_live]:
+            story.report(lease, outcome, False)
+            look()
+    assert seen["leased -> failed"] > 0
+    story.submit(0, "")
+    for seconds in (20000.0, 1500.0):
+        story.wait(seconds)
+        story.sweep()
+        look()
+    assert seen["queued -> expired"] == 0
+    story.wait(200.0)
+    story.sweep()
+    look()
+    assert seen["queued -> expired"] > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from sqlalchemy import Boolean, Index, String, Text
+from sqlalchemy import Boolean, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.database.models.base import Base, Id
@@ -13,11 +13,11 @@ from service.database.models.base import Base, Id
 class Lane(Base):
     """Runs that exactly the same devices may take (`service/lanes/key.py`). Its id is a digest of the other columns.
 
-    Rows are written once and stay: there are as many as there are kinds of wishes, not as there are runs.
+    Rows are written once and stay: there are as many as there have been kinds of wishes, not as there are runs. Devices
+    come to a lane through the runs that wait in it, so that an empty one costs nothing.
     """
 
     __tablename__ = "lanes"
-    __table_args__ = (Index("ix_lanes_device_id_target", "device_id", "target", "device_class"),)
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     organisation_id: Mapped[str] = mapped_column(Id)

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Index,
     String,
     Text,
+    TextClause,
     TypeDecorator,
     UniqueConstraint,
     false,
@@ -41,6 +42,11 @@ LIVE_ATTEMPT_STATES = ("leased", "running")
 _LIVE_ATTEMPT = text("state IN ('leased', 'running')")
 _QUEUED_RUN = text("state = 'queued'")
 _MEASURED_RUN = text("median_us IS NOT NULL")
+
+
+def _where(condition: TextClause) -> dict[str, TextClause]:
+    """An index of these rows only, on both databases."""
+    return {"sqlite_where": condition, "postgresql_where": condition}
 
 
 class RunSettingsColumn(TypeDecorator[RunSettings]):
@@ -83,24 +89,11 @@ class Run(OfOrganisation, Base):
         Index("ix_runs_state_created_at", "state", "created_at"),
         Index("ix_runs_organisation_id_id", "organisation_id", "id"),
         Index("ix_runs_device_id_id", "device_id", "id"),
-        Index(
-            "ix_runs_measured",
-            "organisation_id",
-            "state",
-            "id",
-            sqlite_where=_MEASURED_RUN,
-            postgresql_where=_MEASURED_RUN,
-        ),
-        Index(
-            "ix_runs_measured_on",
-            "device_id",
-            "verdict",
-            "id",
-            sqlite_where=_MEASURED_RUN,
-            postgresql_where=_MEASURED_RUN,
-        ),
-        Index("ix_runs_queue", "lane_id", "created_at", "id", sqlite_where=_QUEUED_RUN, postgresql_where=_QUEUED_RUN),
-        Index("ix_runs_queue_deadline", "queue_deadline_at", sqlite_where=_QUEUED_RUN, postgresql_where=_QUEUED_RUN),
+        Index("ix_runs_measured", "organisation_id", "state", "id", **_where(_MEASURED_RUN)),
+        Index("ix_runs_measured_on", "device_id", "verdict", "id", **_where(_MEASURED_RUN)),
+        Index("ix_runs_queue", "lane_id", "created_at", "id", "asked_s", **_where(_QUEUED_RUN)),
+        Index("ix_runs_rarest_wish", "rarest_wish", "lane_id", **_where(_QUEUED_RUN)),
+        Index("ix_runs_queue_deadline", "queue_deadline_at", **_where(_QUEUED_RUN)),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("run"))
@@ -134,6 +127,10 @@ class Run(OfOrganisation, Base):
     lane_id: Mapped[str | None] = mapped_column(Id)
     """Which devices may take it (`service/lanes/`). Null: code without lanes queued it, and the sweeper will tell.
     No foreign key: the id is a digest of what the run's other columns say, and each new run would pay for a check."""
+    rarest_wish: Mapped[str | None] = mapped_column(String(200))
+    """Under which devices find it (`service/lanes/rarest.py`). Null: older code queued it; the sweeper will tell."""
+    asked_s: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """The time limit that its user set; 0: none, so it may take as long as the farm gives every run."""
 
     device_id: Mapped[str | None] = mapped_column(Id, ForeignKey("devices.id"))
     """The device of the newest attempt."""
