@@ -42,7 +42,7 @@ class Part:
     is_alive: Callable[[], bool] | None = None
     """A sign of life since the last look; asked every few seconds. None: the part gives none, and is not watched."""
     hung_after_s: float = 15.0
-    """Without a sign of life for so long, though it could have run (`wire/watchdog.py`), it is killed and started again."""
+    """Without a sign of life for so long, though it could have run (`watchdog.py`), it is killed and started again."""
 
 
 @dataclass(frozen=True, slots=True)

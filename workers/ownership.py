@@ -133,8 +133,8 @@ def any_dead(root: Path) -> bool:
 
 @dataclass
 class Beats:
-    """Which processes of a worker do not touch their folders any more, by the rules that hold for whole parts (`Watch`):
-    a clock that jumps, and a machine that was asleep or is slow, stop nobody."""
+    """Which processes of a worker do not touch their folders any more, by the rules for whole parts (`Watch`): a clock
+    that jumps, and a machine that was asleep or is slow, stop nobody."""
 
     root: Path
     worker: Callable[[], int]

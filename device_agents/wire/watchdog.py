@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
 
 FEWEST_LOOKS = 5
 """In a row, before a verdict."""
@@ -45,7 +44,7 @@ class Watch:
     silent_s: float = 0.0
     looks: int = 0
     """Without a sign, in a row."""
-    _looked_at: Optional[float] = None
+    _looked_at: float | None = None
     _queued_ns: dict[str, int] = field(default_factory=dict)
     _was_stopped: bool = False
     _may_begin_anew: bool = True

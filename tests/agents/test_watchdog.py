@@ -60,7 +60,7 @@ def send(pid: int, number: signal.Signals, *, then: str) -> None:
 @pytest.mark.parametrize("what", ["goes on", "gives a sign", "stays stopped"])
 def test_before_a_verdict_it_is_asked_once_more(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now, asked = [1000.0], [0]
-    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     watch = Watch()
     with stopped_process() as pid:
 
