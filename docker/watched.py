@@ -17,7 +17,7 @@ from pathlib import Path
 
 from healthy import alive_path
 
-from device_agents.wire.watchdog import FEWEST_LOOKS, Watch
+from device_agents.wire.watchdog import Beat, Watch
 
 LOOK_S = 2.0
 HUNG_AFTER_S = 15.0
@@ -33,11 +33,12 @@ class Command:
 
     def __init__(self, words: list[str], path: Path) -> None:
         self.path = path
-        self._seen_ns = self._touched_ns()  # by the container before this one, perhaps
+        self._beat, self._has_lived = Beat(path), False
+        self._beat()  # of the container before this one, perhaps
         # Python ignores these two signals, and whoever starts a program has to undo that.
         self.pid = os.posix_spawnp(words[0], words, os.environ, setsigmask=(),
                                    setsigdef=(signal.SIGPIPE, signal.SIGXFSZ))  # fmt: skip
-        self._watch, self._limit_s, self._looked_at = Watch(), UP_WITHIN_S, 0.0
+        self._watch, self._looked_at = Watch(), 0.0
 
     def code(self) -> int | None:
         """Collect all that has ended, orphans too; the command's own exit code, or None while it runs."""
@@ -54,18 +55,13 @@ class Command:
         now = time.monotonic()
         if now - self._looked_at < LOOK_S:
             return False
-        self._looked_at, before_ns, self._seen_ns = now, self._seen_ns, self._touched_ns()
-        has_sign = self._seen_ns != before_ns and self._seen_ns != 0
-        if has_sign:
-            self._limit_s = HUNG_AFTER_S
-        silent_s = self._watch.look(self.pid, now, has_sign=has_sign)
-        return silent_s >= self._limit_s and self._watch.looks >= FEWEST_LOOKS
+        self._looked_at = now
+        return self._watch.is_hung(self.pid, HUNG_AFTER_S if self._has_lived else UP_WITHIN_S, self._gives_sign)
 
-    def _touched_ns(self) -> int:
-        try:
-            return self.path.stat().st_mtime_ns
-        except OSError:
-            return 0
+    def _gives_sign(self) -> bool:
+        has_sign = self._beat()
+        self._has_lived |= has_sign
+        return has_sign
 
 
 def attend(command: Command) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from device_agents.wire.watchdog import Beat
 from pockfarm.errors import FarmDown
 from pockfarm.state import StateFolder
 
@@ -42,22 +43,6 @@ class Part:
     """A sign of life since the last look; asked every few seconds. None: the part gives none, and is not watched."""
     hung_after_s: float = 15.0
     """Without a sign of life for so long, though it could have run (`watchdog.py`), it is killed and started again."""
-
-
-@dataclass(slots=True)
-class Beat:
-    """A file that a part touches while it lives: true if it has done so since the last look. No clocks compared."""
-
-    path: Path
-    seen_ns: int = 0
-
-    def __call__(self) -> bool:
-        try:
-            now_ns = self.path.stat().st_mtime_ns
-        except OSError:
-            return False
-        is_new, self.seen_ns = now_ns != self.seen_ns, now_ns
-        return is_new
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from device_agents.wire.watchdog import FEWEST_LOOKS, Watch
+from device_agents.wire.watchdog import Watch
 from pockfarm.errors import FarmDown, PockfarmError
 from pockfarm.parts import FarmPlan, Part, admin, emulation_is_there, farm_parts
 from pockfarm.state import FarmStatus, PartStatus, StateFolder
@@ -152,14 +152,13 @@ class Supervisor:
             one.state, one.watch = "up", Watch()
         now = time.monotonic()
         one.probe_at = now + PROBE_INTERVAL_S
-        silent_s = one.watch.look(one.process.pid, now, has_sign=_gives_sign(one))
         limit_s = one.part.hung_after_s if one.state == "up" else one.part.up_within_s
-        if silent_s < limit_s or one.watch.looks < FEWEST_LOOKS:
+        if not one.watch.is_hung(one.process.pid, limit_s, lambda: _gives_sign(one)):
             return
         what = "hung" if one.state == "up" else "did not come up"
         _kill_group(one.process.pid, signal.SIGKILL)
         one.process.wait()
-        self._note_death(one, now, f"{what}: no sign of life for {silent_s:.0f} s, killed")
+        self._note_death(one, now, f"{what}: no sign of life for {one.watch.silent_s:.0f} s, killed")
 
     def _note_death(self, one: Running, now: float, why: str = "") -> None:
         assert one.process is not None

@@ -27,6 +27,8 @@ class LoopWatch:
     broker_answers: Callable[[], bool]
     """Quick, and asked only while the loop stands still."""
     ticked_at: float = field(default_factory=lambda: time.monotonic())
+    asked_at: float = field(default_factory=lambda: time.monotonic())
+    """When the thread was last done with asking."""
     excused_until: float = 0.0
 
     def tick(self) -> None:
@@ -36,8 +38,17 @@ class LoopWatch:
     def is_well(self) -> bool:
         """Asked every `BEAT_S` by the thread."""
         now = time.monotonic()
-        if now - self.ticked_at < STALE_S:
-            return True
+        self._forgive(now, late_s=max(0.0, now - self.asked_at - BEAT_S))
+        is_well = now - self.ticked_at < STALE_S or self._is_excused(now)
+        self.asked_at = time.monotonic()
+        return is_well
+
+    def _forgive(self, now: float, *, late_s: float) -> None:
+        """A thread that wakes late was stopped with all its process (SIGSTOP): nor could the loop turn for so long."""
+        self.ticked_at = min(now, self.ticked_at + late_s)
+        self.excused_until += late_s
+
+    def _is_excused(self, now: float) -> bool:
         if not self.broker_answers():
             self.excused_until = now + CONNECTING_S
         return now < self.excused_until

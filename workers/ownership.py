@@ -17,14 +17,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+from device_agents.wire.watchdog import Beat, Watch
 
 HALF_MADE_S = 3600.0
 BEAT_S = 2.0
 STUCK_S = 15.0
 """A process that has not touched its folder for so long is stopped, not busy: a thread of its own touches it."""
-LONGEST_LOOK_S = 10.0
-"""What one look counts for at most: if more time has passed since the last one, nobody was looking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +133,23 @@ def any_dead(root: Path) -> bool:
 
 @dataclass
 class Beats:
-    """Which processes of a worker do not touch their folders any more. Times are compared with themselves only: a clock
-    that jumps, or a machine that was asleep, stops nobody."""
+    """Which processes of a worker do not touch their folders any more, by the rules for whole parts (`Watch`): a clock
+    that jumps, and a machine that was asleep or is slow, stop nobody."""
 
     root: Path
     worker: Callable[[], int]
-    seen: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By folder: when it was touched, and for how long it has not been since."""
-    looked_at: float = field(default_factory=lambda: time.monotonic())
+    seen: dict[Path, tuple[Beat, Watch]] = field(default_factory=dict)
 
     def silent(self) -> list[int]:
-        """Process ids, after `STUCK_S` of looks at which nothing moved."""
-        now = time.monotonic()
-        passed_s, self.looked_at = min(now - self.looked_at, LONGEST_LOOK_S), now
-        before, self.seen = self.seen, {}
-        for path in _folders(self.root):
-            with contextlib.suppress(OSError):
-                touched = path.stat().st_mtime_ns
-                was, silent_s = before.get(path.name, (touched, -passed_s))
-                self.seen[path.name] = touched, silent_s + passed_s if was == touched else 0.0
+        """Process ids, after `STUCK_S` of looks at which nothing moved although it could have."""
         mine = _prefix(self.worker())
-        return [int(name.removeprefix(mine).split(".")[0]) for name, (_, silent_s) in self.seen.items()
-                if name.startswith(mine) and silent_s >= STUCK_S]  # fmt: skip
+        paths = [path for path in _folders(self.root) if path.name.startswith(mine)]
+        self.seen = {path: self.seen.get(path) or (Beat(path), Watch()) for path in paths}
+        pids = {path: int(path.name.removeprefix(mine).split(".")[0]) for path in paths}
+        return [pids[path] for path, (beat, watch) in self.seen.items()
+                if watch.is_hung(pids[path], STUCK_S, partial(_moves, beat))]  # fmt: skip
+
+
+def _moves(beat: Beat) -> bool:
+    """A folder that is gone was given up by one that lives."""
+    return beat() or not beat.path.exists()

@@ -25,6 +25,7 @@ from device_agents.errors import AgentError, EnrolmentError, FarmError, Refused,
 from device_agents.farm.client import FarmClient
 from device_agents.farm.state import StateFolder
 from device_agents.wire import HEARTBEAT_INTERVAL_S, DeviceDescription, HeartbeatRequest, dumps, from_json, to_json
+from device_agents.wire.watchdog import STOPPED, Watch
 
 log = logging.getLogger("device_agents")
 
@@ -135,21 +136,20 @@ class Heartbeat:
     def _listen(self, process: subprocess.Popen[bytes]) -> str:
         """Until it ends, or gives no sign of life. Returns which."""
         assert process.stdout is not None
-        silent_s, looked_at, rest = 0.0, time.monotonic(), b""
+        watch, rest = Watch(), b""
+        watch.look(process.pid, time.monotonic(), has_sign=True)
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            while silent_s < HUNG_S:
+            while not watch.is_silent(HUNG_S):
                 is_ready = bool(selector.select(LOOK_S))
-                # If more time has passed, it was us who were stopped.
-                passed_s, looked_at = min(time.monotonic() - looked_at, 2 * LOOK_S), time.monotonic()
-                silent_s = 0.0 if is_ready else silent_s + passed_s
+                watch.look(process.pid, time.monotonic(), has_sign=is_ready)
                 if is_ready:
                     data = os.read(process.stdout.fileno(), 1 << 16)
                     if not data:
                         return f"ended with code {process.wait()}"
                     *lines, rest = (rest + data).split(b"\n")
                     self._take(lines)
-        return f"gave no sign of life for {silent_s:.0f} s"
+        return f"gave no sign of life for {watch.silent_s:.0f} s"
 
     def _take(self, lines: list[bytes]) -> None:
         for line in lines:
@@ -214,7 +214,7 @@ def is_stopped(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return False
-    return state in ("T", "t")
+    return state in STOPPED
 
 
 def _newest(data: bytes, request: HeartbeatRequest) -> HeartbeatRequest:

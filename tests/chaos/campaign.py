@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.faults.stopped import IN_VAIN, UNNOTICED
 from tests.chaos.field import Field
 from tests.chaos.links import until
-from tests.chaos.points import POINTS, Point, candidates
+from tests.chaos.points import NEVER_BACK, POINTS, Point, candidates
 
 FIND_WITHIN_S = 40.0
-RECOVER_WITHIN_S = 150.0
+RECOVER_WITHIN_S = 120.0
 REST_S, LONG_REST_S = 25.0, 40.0
 """After a fault that kept all others waiting; in a long campaign."""
 LANES = {"apis": 1, "workers": 2, "agents": 0, "servers": 1}
@@ -44,6 +45,17 @@ class Record:
     note: str = ""
     session: str = ""
     """One from the farm's start to its verdict (`Log`)."""
+
+    @property
+    def is_board_gone(self) -> bool:
+        """One that never comes back: its run has the lease's time to be elsewhere, and each such fault is judged."""
+        return self.kind == NEVER_BACK
+
+    @property
+    def is_slow(self) -> bool:
+        """Not recovered in time, something restarted that lived, or nobody noticed."""
+        is_late = self.recovery_s is None or (self.is_board_gone and self.recovery_s > self.within_s)
+        return bool(self.evidence) and (is_late or IN_VAIN in self.note or UNNOTICED in self.note)
 
 
 @dataclass(frozen=True)
@@ -240,9 +252,11 @@ class Campaign:
         victim = found[0]
         if point.marks:
             self.farm.hit.update(victim.work)
-        wound = point.harm(self.farm, victim)
+        with self.farm.holding(point.is_alone, victim.work):
+            wound = point.harm(self.farm, victim)
         if wound is None:
             return nothing
         recovered = until(wound.has_recovered, RECOVER_WITHIN_S)
         took_s = time.monotonic() - wound.ended_at if recovered else None
-        return Record(point.point, point.kind, part, wound.evidence, now, took_s, point.within_s, wound.note)
+        note = " ".join(filter(None, (wound.note, wound.afterwards())))
+        return Record(point.point, point.kind, part, wound.evidence, now, took_s, point.within_s, note)

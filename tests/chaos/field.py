@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 from pockfarm.state import StateFolder
 from service.database.engine import Database
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Job, Run
+from service.identifiers import secret_hash
 from tests.chaos import database
 from tests.chaos.links import Link, MessageLink, Network, until
 from tests.chaos.topology import AGENTS, APIS, SMALL_BOARD, WORKERS, Kind, Topology
@@ -33,6 +34,7 @@ from tests.chaos.topology import AGENTS, APIS, SMALL_BOARD, WORKERS, Kind, Topol
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 UP_WITHIN_S = 240.0
+ALL = "all"
 BOARD_DISK_BYTES, FILES_DISK_BYTES = 24 << 20, 192 << 20
 ROWS_DISK_BYTES: Mapping[Kind, int] = {"sqlite": 192 << 20, "postgresql": 640 << 20}
 
@@ -57,6 +59,24 @@ class Field:
     hit: set[str] = field(default_factory=set)
     """Jobs and runs that a fault has hit: the farm blames who dies twice of the same work, so none is hit again."""
     stopping: threading.Event = field(default_factory=threading.Event)
+    held: Counter[str] = field(default_factory=Counter)
+    """Jobs and runs that a fault holds now, and `ALL`; while the fault is on, not while its work recovers."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextlib.contextmanager
+    def holding(self, is_all: bool, work: Sequence[str]) -> Iterator[None]:
+        """While a fault is on."""
+        names = [ALL] if is_all else list(work)
+        with self._lock:
+            self.held.update(names)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.held.subtract(names)
+
+    def is_held(self, work: str) -> bool:
+        return self.held[work] > 0
 
     @property
     def state(self) -> StateFolder:
@@ -110,8 +130,18 @@ class Field:
 
     def job_of(self, worker: str) -> Job | None:
         """The job that a process of the worker compiles."""
-        prefix = f"{socket.gethostname()}.{self.pid(worker)}."
-        query = select(Job).where(Job.worker.startswith(prefix), Job.state == "compiling")
+        query = select(Job).where(Job.worker.startswith(self.worker_prefix(worker)), Job.state == "compiling")
+        return self.look(lambda session: session.scalar(query))
+
+    def worker_prefix(self, worker: str) -> str:
+        """Of the folders of its compiles."""
+        return f"{socket.gethostname()}.{self.pid(worker)}."
+
+    def run_of(self, lease_token: str) -> Run | None:
+        """The run whose attempt the token is of, live or not."""
+        query = (
+            select(Run).join(Attempt, Attempt.run_id == Run.id).where(Attempt.token_hash == secret_hash(lease_token))
+        )
         return self.look(lambda session: session.scalar(query))
 
 

@@ -126,8 +126,13 @@ class Rule:
     trick: Trick
     times: int = 1
     delay_s: float = 3.0
+    """Of `delay`; how long `overtake` waits for a later message at most."""
+    counts: Callable[[int], bool] = lambda status: 200 <= status < 300
+    """Which answers of the farm are worth a trick: to drop a refusal, or "no work now", disturbs nothing."""
+    playing: int = 0
+    """Messages that it is being played on; it may not come about, then it is for the next one."""
     done: list[str] = field(default_factory=list)
-    """Request lines that it was applied to."""
+    """Request lines of those that it was played on to the end."""
 
 
 class MessageLink(Link):
@@ -144,61 +149,97 @@ class MessageLink(Link):
         self.answered_at = 0.0
         """When the farm last answered one that it took, monotonic."""
         self._turn = 0
+        self._asked = self._newest_answered = 0
+        """Numbers of requests: of the last that came, and of the newest that the farm has answered."""
         super().__init__(network, targets)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._open_way()
         line, request = await _read_request(reader)
+        self._asked += 1
         self._note_clock(request)
         rule = self._rule_for(line)
-        if rule and rule.trick == "drop-request":
-            return
-        if rule and rule.trick in ("delay", "overtake"):
-            await asyncio.sleep(rule.delay_s)
-        asked = asyncio.create_task(self._ask(request))
-        gone = asyncio.create_task(reader.read(1))  # the sender says no more, unless it gives up
-        await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
-        gone.cancel()
-        if not asked.done():
-            asked.cancel()
-            return
-        answer = await asked
-        self._note_status(answer)
-        if rule and rule.trick == "duplicate":
-            await self._ask(request)
-        if rule and rule.trick == "drop-answer":
+        if rule is None:
+            return await self._give(writer, await self._ask_for(reader, request, self._asked))
+        rule.playing += 1
+        try:
+            answer = await self._play(rule, line, reader, request, self._asked)
+        finally:
+            rule.playing -= 1
+        await self._give(writer, answer)
+
+    async def _give(self, writer: asyncio.StreamWriter, answer: bytes | None) -> None:
+        """Nothing, if there is none for the sender."""
+        if answer is None:
             return
         await self._open_way()
         writer.write(answer)
         await writer.drain()
 
+    async def _play(
+        self, rule: Rule, line: str, reader: asyncio.StreamReader, request: bytes, number: int
+    ) -> bytes | None:
+        """The trick, and what its sender is answered; `rule.done` has the line if it came about."""
+        if rule.trick == "drop-request":
+            return rule.done.append(line)
+        if await self._is_held_back(rule, number):
+            answer: bytes | None = await self._ask(request, number)
+            rule.done.append(line)
+            return answer
+        answer = await self._ask_for(reader, request, number)
+        if answer is None or rule.trick == "overtake" or not rule.counts(_status(answer)):
+            return answer
+        if rule.trick == "duplicate":
+            await self._ask(request, number)
+        rule.done.append(line)
+        return None if rule.trick == "drop-answer" else answer
+
+    async def _is_held_back(self, rule: Rule, number: int) -> bool:
+        """Hold a message back before the farm has it. Whether that was the trick, and came about; it is to reach the
+        farm then, though its sender may have given up."""
+        if rule.trick == "delay":
+            await asyncio.sleep(rule.delay_s)
+            return True
+        deadline = time.monotonic() + rule.delay_s
+        while rule.trick == "overtake" and self._newest_answered <= number and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)
+        return rule.trick == "overtake" and self._newest_answered > number
+
+    async def _ask_for(self, reader: asyncio.StreamReader, request: bytes, number: int) -> bytes | None:
+        """The farm's answer; None if the sender, who says no more, has given up before."""
+        asked, gone = asyncio.create_task(self._ask(request, number)), asyncio.create_task(reader.read(1))
+        await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        if not asked.done():
+            asked.cancel()
+            return None
+        return await asked
+
     def _rule_for(self, line: str) -> Rule | None:
-        for rule in self.rules:
-            if len(rule.done) < rule.times and rule.fits.search(line):
-                rule.done.append(line)
-                return rule
-        return None
+        fitting = (rule for rule in self.rules if rule.fits.search(line))
+        return next((rule for rule in fitting if rule.playing + len(rule.done) < rule.times), None)
 
     def _note_clock(self, request: bytes) -> None:
         found = re.search(rb"(?i)\r\nx-pockfarm-clock: *([0-9.]+)\r\n", request)
         if found:
             self.clock_off_s = float(found[1]) - time.time()
 
-    def _note_status(self, answer: bytes) -> None:
-        found = re.match(rb"HTTP/1\.1 ([0-9]{3})", answer)
-        status = int(found[1]) if found else 0
+    def _note_status(self, status: int, number: int) -> None:
         if status >= 500:
             self.refusals[status] += 1
         elif status:
             self.answered_at = time.monotonic()
+            self._newest_answered = max(self._newest_answered, number)
 
-    async def _ask(self, request: bytes) -> bytes:
+    async def _ask(self, request: bytes, number: int) -> bytes:
         target, (back, forth) = await self._next()
         self.open[target] += 1
         try:
             forth.write(request)
             await forth.drain()
-            return await back.read(-1)
+            answer = await back.read(-1)
+            self._note_status(_status(answer), number)
+            return answer
         finally:
             self.open[target] -= 1
             forth.close()
@@ -210,6 +251,12 @@ class MessageLink(Link):
             with contextlib.suppress(OSError):
                 return target, await _connect(target)
         raise ConnectionRefusedError
+
+
+def _status(answer: bytes) -> int:
+    """0: there is none, for its sender has died."""
+    found = re.match(rb"HTTP/1\.[01] ([0-9]{3})", answer)
+    return int(found[1]) if found else 0
 
 
 async def _connect(target: Target) -> Streams:

@@ -18,6 +18,7 @@ from tests.chaos import answers
 from tests.chaos.campaign import Campaign, Log, Record
 from tests.chaos.field import ROOT, Field, running_field
 from tests.chaos.links import until
+from tests.chaos.progress import watching
 from tests.chaos.topology import Kind, Topology
 from tests.chaos.verdict import Findings, judge, learned_of
 from tests.chaos.workload import Request, Workload
@@ -47,11 +48,13 @@ def play(
             ends_at = time.monotonic() + seconds
             kept = Log(log or Path(scratch) / "log")
             campaign = Campaign(field, faults, ends_at, rng, kept, is_long, only, say=say)
-            campaign.run()
-            workload.finish()
-            say("the last fault is over; waiting for the farm to come to rest")
-            until(lambda: not workload.open(), REST_WITHIN_S, pause_s=1.0)
-            findings, earlier = judge(field, workload, campaign.records), kept.offenders()
+            with watching(field) as stillness:
+                campaign.run()
+                workload.finish()
+                say("the last fault is over; waiting for the farm to come to rest")
+                until(lambda: not workload.open(), REST_WITHIN_S, pause_s=1.0)
+            findings = judge(field, workload, campaign.records, list(stillness.found.values()))
+            earlier = kept.offenders()
             kept.judge(campaign.session, asdict(findings))
             return [*campaign.before, *campaign.records], findings.beside(earlier)
         finally:

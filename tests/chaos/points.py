@@ -30,7 +30,9 @@ from tests.chaos.links import Trick
 from tests.chaos.topology import APIS, WORKERS, Kind
 
 WITHIN_S = 20.0
+NEVER_BACK = "never comes back"
 SHORT = (4.0, 8.0, 15.0)
+LONG_PAUSE = stopped.pause(stopped.LONG_PAUSE_S)
 MANY = 1 << 30
 
 
@@ -58,45 +60,47 @@ def _path(path: str) -> str:
 
 
 def _message(trick: Trick, of: str, path: str) -> Point:
-    return Point(
-        "message",
-        f"{trick} {of}",
-        "agents",
-        victims.agent,
-        messages.disturb(trick, _path(path)),
-        marks=False,
-    )
+    harm = messages.disturb(trick, _path(path), counts=_gives_work if path == LEASE_PATH else None)
+    return Point("message", f"{trick} {of}", "agents", victims.agent, harm, marks=False)
+
+
+def _gives_work(status: int) -> bool:
+    """An answer to a poll that has an assignment in it."""
+    return status == 200
 
 
 POINTS: tuple[Point, ...] = (
     Point("API", "killed", "apis", victims.api, killed.kill, marks=False),
     Point("API", "stopped", "apis", victims.api, stopped.stop, marks=False),
-    Point("API", "paused", "apis", victims.api, stopped.pause, marks=False),
+    Point("API", "paused", "apis", victims.api, stopped.pause(), marks=False),
     Point("outbox", "API killed before it rang", "servers", victims.api, server.silence, marks=False),
     Point("worker", "killed", "workers", victims.worker, killed.kill),
     Point("worker", "stopped", "workers", victims.worker, stopped.stop),
-    Point("worker", "paused", "workers", victims.worker, stopped.pause),
+    Point("worker", "paused for 12 s", "workers", victims.worker, LONG_PAUSE),
+    Point("worker", "paused", "workers", victims.worker, stopped.pause()),
     Point("worker process", "killed", "workers", victims.pool_process, killed.kill),
     Point("worker process", "stopped", "workers", victims.pool_process, stopped.stop),
+    Point("worker process", "paused for 12 s", "workers", victims.pool_process, LONG_PAUSE),
     Point("compile child", "killed", "workers", victims.compile_child, killed.kill),
     Point("compile child", "stopped", "workers", victims.compile_child, stopped.stop),
-    Point("compile child", "paused", "workers", victims.compile_child, stopped.pause),
+    Point("compile child", "paused", "workers", victims.compile_child, stopped.pause()),
     Point("agent", "killed", "agents", victims.agent, killed.kill),
     Point("agent", "stopped", "agents", victims.agent, stopped.stop),
-    Point("agent", "paused", "agents", victims.agent, stopped.pause),
-    Point("agent", "never comes back", "agents", victims.agent, gone.vanish,
+    Point("agent", "paused", "agents", victims.agent, stopped.pause()),
+    Point("agent", NEVER_BACK, "agents", victims.agent, gone.vanish,
           within_s=Settings().lease_s + 15, is_long=True, needs_s=120, most=6),
     Point("heartbeat", "killed", "agents", victims.heartbeat, killed.kill),
     Point("heartbeat", "stopped", "agents", victims.heartbeat, stopped.stop),
-    Point("heartbeat", "paused", "agents", victims.heartbeat, stopped.pause),
+    Point("heartbeat", "paused for 12 s", "agents", victims.heartbeat, LONG_PAUSE),
+    Point("heartbeat", "paused", "agents", victims.heartbeat, stopped.pause()),
     Point("job", "killed", "agents", victims.binary, killed.kill),
-    Point("job", "paused", "agents", victims.binary, stopped.pause),
+    Point("job", "paused", "agents", victims.binary, stopped.pause()),
     Point("broker", "killed", "broker", victims.server, killed.kill, is_alone=True, marks=False),
     Point("broker", "stopped", "broker", victims.server, stopped.stop, is_alone=True, marks=False),
     Point("broker", "flushed", "broker", victims.server, server.flush, marks=False),
     Point("database", "killed", "database", victims.server, killed.kill, is_alone=True, marks=False),
     Point("database", "restarted", "database", victims.server, server.restart, is_alone=True, marks=False),
-    Point("database", "paused", "database", victims.server, stopped.pause, is_alone=True, marks=False),
+    Point("database", "paused", "database", victims.server, stopped.pause(), is_alone=True, marks=False),
     Point("network", "agent parted", "agents", victims.agent, parted.part(SHORT), marks=False),
     Point("network", "agent cut off", "agents", victims.agent, parted.cut(SHORT), marks=False),
     Point("network", "agent slow", "agents", victims.agent, parted.slow(SHORT), marks=False),
@@ -133,13 +137,16 @@ ASKED: Mapping[str, Sequence[str]] = {
     "API stopped": ("API: stopped", "API: paused"),
     "outbox: the doorbell that was written is not rung": ("outbox: API killed before it rang",),
     "worker killed": ("worker: killed", "worker process: killed"),
-    "worker stopped": ("worker: stopped", "worker: paused", "worker process: stopped"),
+    "worker stopped": (
+        "worker: stopped", "worker: paused", "worker: paused for 12 s", "worker process: stopped",
+        "worker process: paused for 12 s",
+    ),
     "compile child killed": ("compile child: killed",),
     "compile child stopped": ("compile child: stopped", "compile child: paused"),
     "agent killed": ("agent: killed", "agent: never comes back"),
     "agent stopped": ("agent: stopped", "agent: paused"),
     "heartbeat killed": ("heartbeat: killed",),
-    "heartbeat stopped": ("heartbeat: stopped", "heartbeat: paused"),
+    "heartbeat stopped": ("heartbeat: stopped", "heartbeat: paused", "heartbeat: paused for 12 s"),
     "job killed": ("job: killed",),
     "job stopped": ("job: paused",),
     "broker killed": ("broker: killed",),

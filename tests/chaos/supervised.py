@@ -11,8 +11,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from device_agents.wire.watchdog import Beat
 from pockfarm.errors import FarmDown
-from pockfarm.parts import HOST, Beat, FarmPlan, Part, admin, answers_http, broker, python
+from pockfarm.parts import HOST, FarmPlan, Part, admin, answers_http, broker, python
 from pockfarm.state import StateFolder
 from pockfarm.supervisor import Supervisor
 from service.settings import Settings

@@ -6,18 +6,24 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.chaos.campaign import Campaign, Log, Record
+from tests.chaos.faults import stopped
+from tests.chaos.faults.fault import freeze
 from tests.chaos.field import ROOT, Field
 from tests.chaos.play import play
-from tests.chaos.points import ASKED, POINTS, document
+from tests.chaos.points import ASKED, NEVER_BACK, POINTS, document
 from tests.chaos.topology import Topology
-from tests.chaos.verdict import Findings, shown
+from tests.chaos.verdict import Findings, missing, shown
+from tests.chaos.victims import Victim
+from tests.service.lone_processes import sleeping_process
 
 pytestmark = pytest.mark.xdist_group("chaos")
 SECONDS = 120.0
@@ -39,6 +45,77 @@ def test_a_short_campaign_loses_nothing(tmp_path: Path) -> None:
     confirmed = [one for one in records if one.evidence]
     assert len(confirmed) >= FEWEST_FAULTS, said
     assert len({one.point for one in confirmed}) >= FEWEST_POINTS, said
+
+
+def a_record(**more: Any) -> Record:
+    return replace(Record("API", "killed", "api-1", "run", 1.0, 2.0, 20.0), **more)
+
+
+@pytest.mark.parametrize(
+    ("record", "is_slow"),
+    [
+        (a_record(), False),
+        (a_record(recovery_s=60.0), False),  # p95 is for these
+        (a_record(recovery_s=None), True),
+        (a_record(recovery_s=None, evidence=""), False),
+        (a_record(kind=NEVER_BACK, recovery_s=74.0, within_s=75.0), False),
+        (a_record(kind=NEVER_BACK, recovery_s=76.0, within_s=75.0), True),
+        (a_record(note=f"paused for 12.1 s {stopped.verdict(12.1, is_replaced=True)}"), True),
+        (a_record(note=f"paused for 14.0 s {stopped.verdict(14.0, is_replaced=True)}"), False),
+        (a_record(note=f"paused for 12.1 s {stopped.verdict(12.1, is_replaced=False)}"), False),
+        (a_record(note=stopped.UNNOTICED), True),
+    ],
+)
+def test_what_is_slow(record: Record, is_slow: bool) -> None:
+    assert record.is_slow is is_slow
+
+
+def test_a_campaign_with_less_than_was_asked_says_so() -> None:
+    enough = [a_record(point=str(number)) for number in range(12)]
+    assert missing(enough, 12, fewest_points=12) == []
+    few = missing([*enough[:11], a_record(point="12", evidence="")], 12, fewest_points=12)
+    assert [line.split(",")[0] for line in few] == ["11 faults confirmed", "11 points with a confirmed fault"]
+    assert missing([a_record(recovery_s=21.0)], 1, fewest_points=1) == ["recovery p95 21.0 s, at most 20 s wanted"]
+    gone = a_record(kind=NEVER_BACK, recovery_s=70.0, within_s=75.0)
+    assert missing([a_record(), gone], 1, fewest_points=1) == []
+
+
+def field_of(folder: Path) -> Field:
+    topology = Topology(str(folder), "sqlite", {}, {"agent-1": 1}, {}, {})
+    return Field(topology, None, {}, {}, {}, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("then", ["goes on", "is killed afterwards"])
+def test_a_pause_looks_once_more_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+    """A watchdog may kill right after the part goes on."""
+    monkeypatch.setattr(stopped, "WATCHED_S", 1.5)
+    with sleeping_process() as process:
+        pids = {"worker-1": process.pid}
+        monkeypatch.setattr(Field, "pid", lambda self, part: pids[part])
+        victim = Victim("worker-1", (process.pid,), (), "a job", lambda: True, is_part=True)
+        wound = stopped.pause(0.1)(field_of(tmp_path), victim)
+        assert wound is not None
+        assert wound.note == "paused for 0.1 s"
+        if then == "is killed afterwards":
+            pids["worker-1"] = 1
+        assert wound.afterwards() == ("" if then == "goes on" else stopped.IN_VAIN)
+
+
+def test_the_time_that_asking_takes_is_part_of_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Field, "pid", lambda self, part: 1)
+    with sleeping_process() as process:
+        asked = threading.Event()
+        victim = Victim("worker-1", (process.pid,), (), "a job", lambda: not asked.wait(0.5))
+        wound = stopped.pause(0.1)(field_of(tmp_path), victim)
+    assert wound is not None
+    assert float(wound.note.split()[2]) >= 0.5
+
+
+def test_a_victim_that_is_gone_is_not_in_flight() -> None:
+    with sleeping_process() as process:
+        process.kill()
+        process.wait()
+        assert freeze(Victim("agent-1", (process.pid,), (), "a run", lambda: True)) is None
 
 
 def test_there_are_twelve_points_and_each_row_is_one_of_a_kind() -> None:
@@ -63,9 +140,7 @@ def test_a_campaign_goes_on_with_its_log(tmp_path: Path) -> None:
     for one in (*done, replace(done[0], session="cut off")):
         Log(log).add(one)
     Log(log).judge("first", {"lost": ["run_1"], "doubled": []})
-    topology = Topology(str(tmp_path), "sqlite", {}, {"agent-1": 1}, {}, {})
-    field = Field(topology, None, {}, {}, {}, None)  # type: ignore[arg-type]
-    campaign = Campaign(field, 3, time.monotonic() + 60, random.Random(1), Log(log))
+    campaign = Campaign(field_of(tmp_path), 3, time.monotonic() + 60, random.Random(1), Log(log))
     assert campaign.confirmed() == 2, "neither what was not confirmed counts, nor what nobody has judged"
     assert Findings([], [], [], [], [], []).beside(Log(log).offenders()).lost == ["run_1"], "no session washes another"
     assert not campaign.is_over()

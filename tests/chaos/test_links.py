@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -23,7 +24,7 @@ class Farm(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         SEEN.append(body)
-        self.send_response(200)
+        self.send_response({b"refused": 409, b"down": 503}.get(body, 200))
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -83,6 +84,41 @@ def test_a_trick_is_played_once(port: int, network: Network, trick: Trick, seen:
     assert [b"first"] * seen == SEEN
     assert rule.done == ["POST /agent/report HTTP/1.1"]
     assert post(link.port, b"second") == b"second"
+
+
+@pytest.mark.parametrize("refused", [b"refused", b"down"])
+@pytest.mark.parametrize("trick", ["drop-answer", "duplicate"])
+def test_a_trick_on_a_refusal_does_not_count_and_waits_for_the_next_message(
+    port: int, network: Network, trick: Trick, refused: bytes
+) -> None:
+    link = MessageLink(network, [port])
+    rule = Rule(re.compile("/report"), trick)
+    link.rules.append(rule)
+    assert post(link.port, refused) == refused, "it passes as it is"
+    assert (SEEN, rule.done) == ([refused], [])
+    with contextlib.suppress(HTTPException, OSError):
+        post(link.port, b"taken")
+    assert rule.done == ["POST /agent/report HTTP/1.1"]
+
+
+def test_a_message_is_overtaken_by_a_later_one_though_its_sender_has_given_up(port: int, network: Network) -> None:
+    link = MessageLink(network, [port])
+    rule = Rule(re.compile("/report"), "overtake", delay_s=20)
+    link.rules.append(rule)
+    with pytest.raises(TimeoutError):
+        post(link.port, b"early", timeout_s=0.3)
+    assert SEEN == []
+    assert post(link.port, b"late") == b"late"
+    assert until(lambda: bool(rule.done), 10)
+    assert SEEN == [b"late", b"early"]
+
+
+def test_one_that_nothing_overtakes_does_not_count(port: int, network: Network) -> None:
+    link = MessageLink(network, [port])
+    rule = Rule(re.compile("/report"), "overtake", delay_s=0.2)
+    link.rules.append(rule)
+    assert post(link.port, b"alone") == b"alone"
+    assert rule.done == []
 
 
 def test_a_parted_network_loses_nothing_and_a_cut_one_refuses(port: int, network: Network) -> None:

@@ -16,6 +16,7 @@ from service.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Attempt, E
 from tests.chaos import answers
 from tests.chaos.campaign import Record
 from tests.chaos.field import Field
+from tests.chaos.points import WITHIN_S
 from tests.chaos.workload import Request, Workload
 
 FAILED = re.compile(r".*\b(GET|HEAD|POST|PUT|PATCH|DELETE) /\S* failed")
@@ -44,8 +45,8 @@ class Findings:
         return not any((self.lost, self.doubled, self.wrong, self.stuck, self.slow, self.refused, self.broken))
 
 
-def judge(field: Field, workload: Workload, records: Sequence[Record]) -> Findings:
-    """Look at every request."""
+def judge(field: Field, workload: Workload, records: Sequence[Record], still: Sequence[str] = ()) -> Findings:
+    """Look at every request; `still`: those that made no progress for long while the campaign went on."""
     with field.rows.read() as session:
         jobs = {row.id: row for row in session.scalars(select(Job))}
         runs = {row.id: row for row in session.scalars(select(Run))}
@@ -54,7 +55,7 @@ def judge(field: Field, workload: Workload, records: Sequence[Record]) -> Findin
             results[result.run_id].append(result)
         query = select(Event.subject, func.count()).where(Event.kind == "state", _is_end(Event)).group_by(Event.subject)
         ends = {subject: count for subject, count in session.execute(query)}  # noqa: C416
-    lost, doubled, wrong, stuck = [], [], [], []
+    lost, doubled, wrong, stuck = [], [], [], list(still)
     for one in workload.requests:
         row = jobs.get(one.id) or runs.get(one.id)
         if row is None:
@@ -73,7 +74,7 @@ def judge(field: Field, workload: Workload, records: Sequence[Record]) -> Findin
         f"{row}: nobody asked for it, or a request was taken twice" for row in (*jobs, *runs) if row not in known
     ]
     slow = [f"{one.point}: {one.kind} ({one.part}): {_seconds(one)} [{one.evidence}] {one.note}"
-            for one in records if one.evidence and (one.recovery_s is None or "vain" in one.note)]  # fmt: skip
+            for one in records if one.is_slow]  # fmt: skip
     return Findings(lost, doubled, wrong, stuck, slow, workload.refused, _broken(field))
 
 
@@ -140,19 +141,30 @@ def shown(records: Iterable[Record], findings: Findings) -> str:
     lines = [(f"{point}: {kind}", *_figures(some)) for (point, kind), some in sorted(rows.items())]
     every = [one for some in rows.values() for one in some]
     lines.append(("all", *_figures(every)))
-    usual = [one for one in every if one.kind != "never comes back"]
+    usual = [one for one in every if not one.is_board_gone]
     lines.append(("all but boards that never come back", *_figures(usual)))
     text = [table(head, lines), ""]
     text.append(f"points with a confirmed fault: {len({one.point for one in every if one.evidence})}")
     text += [f"{name}: {_spread(some)}" for name, some in (
         ("recovery, but of boards that never come back", usual),
-        ("boards that never come back, from their death", [one for one in every if one.kind == "never comes back"]),
+        ("boards that never come back, from their death", [one for one in every if one.is_board_gone]),
     )]  # fmt: skip
     for name in ("lost", "doubled", "wrong", "stuck", "slow", "refused", "broken"):
         offenders = getattr(findings, name)
         text.append(f"{name}: {len(offenders)}")
         text += [f"  {one}" for one in offenders]
     return "\n".join(text)
+
+
+def missing(records: Sequence[Record], wanted: int, *, fewest_points: int) -> list[str]:
+    """What was asked of a campaign and has not come about, however good its findings are."""
+    confirmed = [one for one in records if one.evidence]
+    points = len({one.point for one in confirmed})
+    late_s = p95(one for one in records if not one.is_board_gone)
+    found = [f"{len(confirmed)} faults confirmed, {wanted} wanted: go on with the log, or with more MINUTES="]
+    found *= len(confirmed) < wanted
+    found += [f"{points} points with a confirmed fault, {fewest_points} wanted"] * (points < fewest_points)
+    return found + [f"recovery p95 {late_s:.1f} s, at most {WITHIN_S:.0f} s wanted"] * (late_s > WITHIN_S)
 
 
 def _figures(records: Sequence[Record]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ stopped, or right before it is hit: only then does a fault count as confirmed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 
@@ -38,6 +38,8 @@ class Victim:
     is_in_flight: Callable[[], bool]
     is_part: bool = False
     """The part's own process: it must come up again."""
+    is_replaced: Callable[[], bool] = lambda: False
+    """Whether another process does its work at the same attempt. A part's own is seen by its number anyway."""
 
 
 Finder = Callable[[Field, str], Victim | None]
@@ -77,10 +79,19 @@ def agent(field: Field, name: str) -> Victim | None:
 def heartbeat(field: Field, name: str) -> Victim | None:
     """The process that renews the lease of such an agent."""
     found = agent(field, name)
-    beats = (
-        [one for one in children(found.pids[0]) if "device_agents.farm.heartbeat" in command_of(one)] if found else []
-    )
-    return _instead(found, beats[:1])
+    beats = _beats(found.pids[0]) if found else []
+    if found is None or not beats:
+        return None
+
+    def is_replaced() -> bool:
+        now = _beats(found.pids[0])  # asked first: that of a later run is not there before the run is
+        return bool(now) and beats[0] not in now and _still_runs(field, name, found.work[0])
+
+    return replace(found, pids=(beats[0],), is_part=False, is_replaced=is_replaced)
+
+
+def _beats(agent: int) -> list[int]:
+    return [one for one in children(agent) if "device_agents.farm.heartbeat" in command_of(one)]
 
 
 def binary(field: Field, name: str) -> Victim | None:
@@ -93,7 +104,7 @@ def binary(field: Field, name: str) -> Victim | None:
 def _instead(found: Victim | None, pids: list[int]) -> Victim | None:
     if found is None or not pids:
         return None
-    return Victim(found.part, tuple(pids), found.work, found.evidence, found.is_in_flight)
+    return replace(found, pids=tuple(pids), is_part=False)
 
 
 def _may_hit(field: Field, work_id: str) -> bool:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from device_agents.wire.watchdog import Beat
 from pockfarm import parts, supervisor
 from pockfarm.errors import FarmDown
-from pockfarm.parts import Beat, FarmPlan, Part, free_port
+from pockfarm.parts import FarmPlan, Part, free_port
 from pockfarm.state import FarmStatus, StateFolder
 from pockfarm.supervisor import Supervisor
 from pockfarm.up import down, up
@@ -141,6 +142,39 @@ def test_a_stopped_part_is_killed_and_started_again_and_status_says_why(
     one, two = (status_of(state).parts[name] for name in ("one", "two"))
     assert one.why.startswith("hung: no sign of life for")
     assert (two.pid, two.why) == (other, "")
+    assert running.stop() == 0
+
+
+LATE_BEATER = """
+import signal, sys, time
+from pathlib import Path
+went_on = []
+signal.signal(signal.SIGCONT, lambda *_: went_on.append(1))
+while True:
+    if went_on:
+        went_on.clear()
+        time.sleep(1.0)
+    Path({path!r}).touch()
+    time.sleep(0.05)
+"""
+
+
+def test_a_part_that_goes_on_after_a_pause_is_not_killed_although_it_says_so_late(
+    state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = state.path / "alive"
+    beating = part("one", LATE_BEATER.format(path=str(alive)), is_alive=Beat(alive), hung_after_s=3.0)
+    running = InThread(state, [beating], monkeypatch)
+    until(lambda: (status := state.status()) is not None and status.ready)
+    until(alive.exists)
+    pid = status_of(state).parts["one"].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: running.supervisor.running[0].watch.silent_s > 2.3)
+    touched_ns = alive.stat().st_mtime_ns
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: alive.stat().st_mtime_ns != touched_ns or not is_alive(pid))
+    assert status_of(state).parts["one"].pid == pid
     assert running.stop() == 0
 
 

@@ -26,6 +26,11 @@ def stopped_process() -> Iterator[int]:
     """The id of one that a signal has stopped."""
     with sleeping_process() as process:
         process.send_signal(signal.SIGSTOP)
-        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.01)
+        wait_for_state(process.pid, "T")
         yield process.pid
+
+
+def wait_for_state(pid: int, state: str) -> None:
+    """Until the kernel says so: a signal is delivered a little later."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
+        time.sleep(0.01)

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from device_agents.wire import watchdog
 from tests.service.farms import open_test_farm
-from tests.service.lone_processes import sleeping_process, stopped_process
+from tests.service.lone_processes import sleeping_process, stopped_process, wait_for_state
 from tests.workers.test_compiling import FAKE, run_compile, show
 from workers import alive, child_watch, compiling, ownership
 from workers.alive import LoopWatch
@@ -33,20 +34,39 @@ def test_a_loop_that_stands_still_is_hung_unless_the_broker_is_away(clock: list[
     answers = [True]
     watch = LoopWatch(lambda: answers[0])
     assert watch.is_well()
-    clock[0] += alive.STALE_S + 1
-    assert not watch.is_well(), "the broker answers, and the loop does not turn"
+    said = []
+    for _ in range(4):
+        clock[0] += 2
+        said.append(watch.is_well())
+    assert said == [True, True, False, False], "the broker answers, and the loop does not turn"
     watch.tick()
     answers[0] = False
     for _ in range(300):  # ten minutes without a broker
         clock[0] += 2
         assert watch.is_well()
     answers[0] = True
-    clock[0] += alive.CONNECTING_S - 3
-    assert watch.is_well(), "it connects again"
-    clock[0] += 5
+    for _ in range(int(alive.CONNECTING_S / 2)):
+        clock[0] += 2
+        assert watch.is_well(), "it connects again"
+    clock[0] += 2
     assert not watch.is_well()
     watch.tick()
     assert watch.is_well()
+
+
+def test_a_thread_that_wakes_late_gives_its_sign_at_once_and_a_hung_loop_gains_nothing(clock: list[float]) -> None:
+    watch = LoopWatch(lambda: True)
+    clock[0] += 2 + 12
+    assert watch.is_well(), "stopped for twelve seconds: the loop could not turn either"
+    said = []
+    for _ in range(4):
+        clock[0] += 2
+        said.append(watch.is_well())
+    assert said == [True, False, False, False], "but it has to, once it can"
+
+
+GONE = 1 << 22
+"""No process has a greater number."""
 
 
 def folder_of(root: Path, pid: int) -> Path:
@@ -56,27 +76,57 @@ def folder_of(root: Path, pid: int) -> Path:
 
 
 def test_a_process_that_does_not_touch_its_folder_is_stuck(tmp_path: Path, clock: list[float]) -> None:
-    still, moving = folder_of(tmp_path, 41), folder_of(tmp_path, 42)
+    still, moving = folder_of(tmp_path, GONE + 1), folder_of(tmp_path, GONE + 2)
     beats = Beats(tmp_path, lambda: 7)
-    for step in range(8):
+    assert beats.silent() == []
+    for step in range(7):
         clock[0] += 2
         os.utime(moving, ns=(step, step))
         assert beats.silent() == []
     clock[0] += 2
     os.utime(moving, ns=(99, 99))
-    assert beats.silent() == [41]
+    assert beats.silent() == [GONE + 1]
     os.utime(still, ns=(5, 5))
     clock[0] += 2
     assert beats.silent() == []
 
 
 def test_a_clock_that_jumps_and_a_machine_that_slept_stop_nobody(tmp_path: Path, clock: list[float]) -> None:
-    path = folder_of(tmp_path, 41)
+    path = folder_of(tmp_path, GONE + 1)
     os.utime(path, ns=(0, 0))  # to the wall clock, touched in 1970
     beats = Beats(tmp_path, lambda: 7)
     assert beats.silent() == []
-    clock[0] += 3600
-    assert beats.silent() == [], "nobody has looked for an hour"
+    for _ in range(watchdog.FEWEST_LOOKS - 1):
+        clock[0] += 3600
+        assert beats.silent() == [], "nobody has looked for an hour"
+
+
+def test_a_process_that_goes_on_after_a_pause_is_not_killed(tmp_path: Path, clock: list[float]) -> None:
+    with stopped_process() as pid:
+        folder_of(tmp_path, pid)
+        beats = Beats(tmp_path, lambda: 7)
+        for _ in range(8):
+            assert beats.silent() == []
+            clock[0] += 2
+        os.kill(pid, signal.SIGCONT)
+        wait_for_state(pid, "S")
+        assert beats.silent() == [], "it goes on, and has not come to touch its folder yet"
+        for _ in range(7):
+            clock[0] += 2
+            assert beats.silent() == []
+        clock[0] += 2
+        assert beats.silent() == [pid], "it has had its chance"
+
+
+def test_a_process_that_stays_stopped_is_killed_after_fifteen_seconds(tmp_path: Path, clock: list[float]) -> None:
+    with stopped_process() as pid:
+        folder_of(tmp_path, pid)
+        beats = Beats(tmp_path, lambda: 7)
+        found = []
+        for _ in range(10):
+            found.append(beats.silent())
+            clock[0] += 2
+    assert found.index([pid]) == 8, "after sixteen seconds: the first look past fifteen"
 
 
 def test_a_child_that_is_stopped_is_hung_and_one_that_says_something_is_not(clock: list[float]) -> None:

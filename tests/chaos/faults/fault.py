@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.chaos.field import Field
+from tests.chaos.links import until
+from tests.chaos.processes import send, state_of
 from tests.chaos.victims import Victim, Work, goes_on, work_of
 
 
@@ -19,9 +22,25 @@ class Wound:
     """Monotonic."""
     has_recovered: Callable[[], bool]
     note: str = ""
+    afterwards: Callable[[], str] = str
+    """What else there is to say, once it has recovered; may take some seconds."""
 
 
 Harm = Callable[[Field, Victim], Wound | None]
+
+
+def freeze(victim: Victim) -> float | None:
+    """Stop it, and see that it is still there and its work in flight; when it was sent SIGSTOP, monotonic.
+
+    None: it was not so, and goes on. To ask the database may take long, and the victim is stopped meanwhile.
+    """
+    stopped_at = time.monotonic()
+    send(victim.pids, signal.SIGSTOP)
+    until(lambda: all(state_of(pid) in ("T", "") for pid in victim.pids), 2, pause_s=0.01)  # delivered, or gone
+    if victim.pids and all(state_of(pid) == "T" for pid in victim.pids) and victim.is_in_flight():
+        return stopped_at
+    send(victim.pids, signal.SIGCONT)
+    return None
 
 
 def after(field: Field, victim: Victim, old: dict[str, int | None], *, note: str = "") -> Wound:

@@ -7,7 +7,7 @@ import signal
 import time
 from dataclasses import replace
 
-from tests.chaos.faults.fault import Wound
+from tests.chaos.faults.fault import Wound, freeze
 from tests.chaos.field import Field
 from tests.chaos.processes import send
 from tests.chaos.victims import Victim, goes_on, work_of
@@ -17,9 +17,7 @@ def vanish(field: Field, victim: Victim) -> Wound | None:
     """Its run must be on another board within the lease and some seconds."""
     held = field.topology.held(victim.part)
     held.touch()
-    send(victim.pids, signal.SIGSTOP)
-    if not victim.is_in_flight():
-        send(victim.pids, signal.SIGCONT)
+    if freeze(victim) is None:
         held.unlink()
         return None
     send(victim.pids, signal.SIGKILL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.chaos.faults.fault import Wound, after
+from tests.chaos.faults.fault import Wound, after, freeze
 from tests.chaos.field import Field
 from tests.chaos.processes import send
 from tests.chaos.victims import Victim
@@ -12,9 +12,7 @@ from tests.chaos.victims import Victim
 
 def kill(field: Field, victim: Victim) -> Wound | None:
     """Stop it, see that its work is still in flight, kill it."""
-    send(victim.pids, signal.SIGSTOP)
-    if not victim.is_in_flight():
-        send(victim.pids, signal.SIGCONT)
+    if freeze(victim) is None:
         return None
     send(victim.pids, signal.SIGKILL)
     old = {victim.part: field.pid(victim.part)} if victim.is_part else {}

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 
+from service.database.models import Run
 from tests.chaos.faults.fault import Harm, Wound, after
 from tests.chaos.field import Field
 from tests.chaos.links import Rule, Trick, until
 from tests.chaos.victims import Victim
 
 WITHIN_S = 45.0
+OVERTAKEN_WITHIN_S = 25.0
+"""Longer than an agent waits for an answer: then its own second try is what overtakes."""
 
 
-def disturb(trick: Trick, path: str, *, times: int = 1, delay_s: float = 4.0) -> Harm:
-    """Play the trick on the next such messages: in flight is the message itself."""
+def disturb(trick: Trick, path: str, *, counts: Callable[[int], bool] | None = None) -> Harm:
+    """Play the trick on the next such message: in flight is the message itself, and the run that it is of."""
 
     def harm(field: Field, victim: Victim) -> Wound | None:
         link = field.farm[victim.part]
-        rule = Rule(re.compile(path), trick, times, delay_s)
+        rule = Rule(re.compile(path), trick, delay_s=OVERTAKEN_WITHIN_S, **({"counts": counts} if counts else {}))
         link.rules.append(rule)
-        done = until(lambda: len(rule.done) >= times, WITHIN_S)
+        done = until(lambda: bool(rule.done), WITHIN_S, pause_s=0.05)
         link.rules.remove(rule)
-        if not done:
+        run = _run_of(field, victim.part, rule.done[0]) if done else None
+        if run is None:
             return None
-        if trick in ("delay", "overtake"):
-            field.stopping.wait(delay_s)
-        wound = after(field, victim, {})
-        return Wound(f"{victim.evidence}; {re.sub('/attempts/[^/ ]+', '/attempts/...', rule.done[-1])}",
-                     wound.ended_at, wound.has_recovered, wound.note)  # fmt: skip
+        line = re.sub("/attempts/[^/ ]+", "/attempts/...", rule.done[0])
+        evidence = f"{run.id} attempt {run.attempts}: {line}"
+        return after(field, replace(victim, work=(run.id,), evidence=evidence), {})
 
     return harm
+
+
+def _run_of(field: Field, agent: str, line: str) -> Run | None:
+    """The run that a request is of: by its token, or by what the agent was given."""
+    token = re.search("/attempts/([^/ ]+)", line)
+    return field.run_of(token[1]) if token else field.run_on(agent)

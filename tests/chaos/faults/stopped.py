@@ -1,47 +1,75 @@
-"""SIGSTOP: the process is there and does nothing. For good, until a watchdog ends it; or for a while (`paused`)."""
+"""SIGSTOP: the process is there and does nothing. For good, until a watchdog ends it; or for a while (`pause`)."""
 
 from __future__ import annotations
 
 import signal
 import time
+from dataclasses import replace
 
-from tests.chaos.faults.fault import Wound, after
+from tests.chaos.faults.fault import Harm, Wound, after, freeze
 from tests.chaos.field import Field
 from tests.chaos.links import until
 from tests.chaos.processes import send, state_of
-from tests.chaos.victims import Victim
+from tests.chaos.victims import Victim, Work, work_of
 
 NOTICED_WITHIN_S = 40.0
-PAUSE_S = 8.0
-"""Shorter than any watchdog's patience: nothing may be restarted."""
+UNNOTICED = "unnoticed"
+PAUSE_S, LONG_PAUSE_S = 8.0, 12.0
+MAY_BE_RESTARTED_S = 13.0
+"""A watchdog's patience (15 s) less what may pass between two signs (2 s): nothing that was stopped for a shorter time,
+from SIGSTOP to SIGCONT, may be restarted."""
+WATCHED_S = 6.0
+"""After the pause: two looks of any watcher."""
+IN_VAIN = "restarted in vain"
 
 
 def stop(field: Field, victim: Victim) -> Wound | None:
     """Stop it and leave it so. The fault is over when somebody has noticed and killed it."""
-    if not _stop(victim):
+    old = {victim.part: field.pid(victim.part)} if victim.is_part else {}
+    began = freeze(victim)
+    if began is None:
         return None
-    began, old = time.monotonic(), {victim.part: field.pid(victim.part)} if victim.is_part else {}
     ended = until(lambda: all(state_of(pid) != "T" for pid in victim.pids), NOTICED_WITHIN_S)
-    wound = after(field, victim, old, note=f"noticed after {time.monotonic() - began:.1f} s" if ended else "unnoticed")
+    wound = after(field, victim, old, note=f"noticed after {time.monotonic() - began:.1f} s" if ended else UNNOTICED)
     if not ended:
         send(victim.pids, signal.SIGCONT)
     return wound
 
 
-def pause(field: Field, victim: Victim) -> Wound | None:
-    """Stop it for a while and let it go on."""
-    if not _stop(victim):
-        return None
-    field.stopping.wait(PAUSE_S)
-    is_there = all(state_of(pid) == "T" for pid in victim.pids)
-    send(victim.pids, signal.SIGCONT)
-    return after(field, victim, {}, note="" if is_there else "restarted in vain")
+def pause(seconds: float = PAUSE_S) -> Harm:
+    """Stop it for a while and let it go on: the same process, at the same attempt."""
+
+    def harm(field: Field, victim: Victim) -> Wound | None:
+        part, before = field.pid(victim.part), [work_of(field, one) for one in victim.work]
+        stopped_at = freeze(victim)
+        if stopped_at is None:
+            return None
+        field.stopping.wait(max(0.0, stopped_at + seconds - time.monotonic()))
+        was_there = all(state_of(pid) == "T" for pid in victim.pids)
+        send(victim.pids, signal.SIGCONT)
+        lasted_s = time.monotonic() - stopped_at
+
+        def is_replaced() -> bool:
+            return not was_there or field.pid(victim.part) != part or victim.is_replaced() or _anew(field, before)
+
+        def afterwards() -> str:
+            left_s = wound.ended_at + WATCHED_S - time.monotonic()
+            return verdict(lasted_s, is_replaced=until(is_replaced, left_s, pause_s=0.5))
+
+        wound = after(field, victim, {}, note=f"paused for {lasted_s:.1f} s")
+        return replace(wound, afterwards=afterwards)
+
+    return harm
 
 
-def _stop(victim: Victim) -> bool:
-    send(victim.pids, signal.SIGSTOP)
-    until(lambda: all(state_of(pid) in ("T", "") for pid in victim.pids), 2, pause_s=0.01)  # delivered
-    if victim.is_in_flight():
-        return True
-    send(victim.pids, signal.SIGCONT)
-    return False
+def verdict(lasted_s: float, *, is_replaced: bool) -> str:
+    """What to say of a pause."""
+    if not is_replaced:
+        return ""
+    return IN_VAIN if lasted_s < MAY_BE_RESTARTED_S else "restarted"
+
+
+def _anew(field: Field, before: list[Work | None]) -> bool:
+    """Whether work has begun once more, for its process is not the same."""
+    now = [work_of(field, one.id) for one in before if one]
+    return any(work.attempts > one.attempts for work, one in zip(now, filter(None, before), strict=True) if work)

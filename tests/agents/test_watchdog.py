@@ -13,7 +13,7 @@ import pytest
 
 from device_agents.wire import watchdog
 from device_agents.wire.watchdog import LONGEST_LOOK_S, Watch
-from tests.service.lone_processes import stopped_process
+from tests.service.lone_processes import stopped_process, wait_for_state
 
 
 def test_silence_adds_up_and_a_sign_ends_it() -> None:
@@ -32,6 +32,50 @@ def test_time_in_which_nobody_looked_does_not_count() -> None:
     with stopped_process() as pid:
         watch.look(pid, 0.0, has_sign=True)
         assert watch.look(pid, 3600.0, has_sign=False) == LONGEST_LOOK_S
+
+
+def test_one_that_goes_on_after_a_pause_has_its_chance_once() -> None:
+    watch = Watch()
+    with stopped_process() as pid:
+        silences = [watch.look(pid, now, has_sign=False) for now in (0.0, 4.0, 8.0, 12.0)]
+        assert silences[-1] == 12.0, "while it is stopped, its silence counts: a part that stays so is restarted"
+        send(pid, signal.SIGCONT, then="S")
+        assert watch.look(pid, 14.0, has_sign=False) == 0.0, "it goes on, and had no time to say so"
+        send(pid, signal.SIGSTOP, then="T")
+        watch.look(pid, 16.0, has_sign=False)
+        send(pid, signal.SIGCONT, then="S")
+        assert watch.look(pid, 18.0, has_sign=False) > 3.0, "who never gives a sign is not forgiven for ever"
+        watch.look(pid, 20.0, has_sign=True)
+        send(pid, signal.SIGSTOP, then="T")
+        watch.look(pid, 22.0, has_sign=False)
+        send(pid, signal.SIGCONT, then="S")
+        assert watch.look(pid, 24.0, has_sign=False) == 0.0, "a sign is a new beginning"
+
+
+def send(pid: int, number: signal.Signals, *, then: str) -> None:
+    os.kill(pid, number)
+    wait_for_state(pid, then)
+
+
+@pytest.mark.parametrize("what", ["goes on", "gives a sign", "stays stopped"])
+def test_before_a_verdict_it_is_asked_once_more(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [1000.0], [0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    watch = Watch()
+    with stopped_process() as pid:
+
+        def gives_sign() -> bool:
+            asked[0] += 1
+            if asked[0] == 10 and what == "goes on":  # while it is asked for the second time in one look
+                send(pid, signal.SIGCONT, then="S")
+            return asked[0] == 10 and what == "gives a sign"
+
+        verdicts = []
+        for _ in range(9):
+            verdicts.append(watch.is_hung(pid, 15.0, gives_sign))
+            now[0] += 2.0
+    assert asked[0] == 10
+    assert verdicts == [False] * 8 + [what == "stays stopped"]
 
 
 def test_waiting_for_a_processor_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
