@@ -22,12 +22,14 @@ from service.lanes.key import Taker
 from service.maintenance.standing import Calendar
 from service.problems import Conflict
 from service.quotas.shares import may_start, note_served, shares_of
-from service.runs import attempts
+from service.runs import attempts, checkpoints
 from service.runs.clocks import clock_s
+from service.runs.wants import own_digest
 from service.settings import Settings
 
-MOST_TOO_LONG = 20
-"""Runs that are passed over for one device at a time; what is behind more of them waits until the window is over."""
+MOST_UNSUITABLE = 20
+"""Runs that are passed over for one device at a time; what is behind more of them waits until the window is over, or
+another board has had its turn."""
 
 
 def seek(
@@ -120,7 +122,7 @@ def lease(session: Session, farm: Farm, agent: Agent, seeker: Seeker, head: Head
     if device.session != agent.session:
         raise voided()
     calendar = Calendar.read(session)
-    run = _before_maintenance(session, farm.settings, device, seeker, first, calendar)
+    run = _suitable(session, farm.settings, device, seeker, first, calendar)
     if run is None or not _may_have(session, farm.settings, device, run, head, calendar):
         return None
     if not may_start(session, farm.settings, run):
@@ -130,19 +132,22 @@ def lease(session: Session, farm: Farm, agent: Agent, seeker: Seeker, head: Head
     return assign(session, farm, run, attempt, device, token)
 
 
-def _before_maintenance(
+def _suitable(
     session: Session, settings: Settings, device: Device, seeker: Seeker, first: Run, calendar: Calendar
 ) -> Run | None:
-    """The run, or the next of its lane that ends before a window: a long one hides no shorter one."""
+    """The run, or the next of its lane that ends before a window and is not another board's: what does not suit the
+    device hides nothing that does."""
     run: Run | None = first
-    too_long: list[str] = []
-    while run is not None and len(too_long) < MOST_TOO_LONG:
-        if run.settings.time_limit_s is None:
-            return run  # `seek` has looked as far ahead as it needs
-        if calendar.hold(device, clock_s(settings, device, run.settings)) is None:
+    unsuitable: list[str] = []
+    while run is not None and len(unsuitable) < MOST_UNSUITABLE:
+        # Without a limit of its own `seek` has looked as far ahead as it needs.
+        ends_before = run.settings.time_limit_s is None or (
+            calendar.hold(device, clock_s(settings, device, run.settings)) is None
+        )
+        if ends_before and not checkpoints.is_for_another(session, settings, run, device):
             return run
-        too_long.append(run.id)
-        run = take(session, seeker, str(first.lane_id), but=too_long)
+        unsuitable.append(run.id)
+        run = take(session, seeker, str(first.lane_id), but=unsuitable)
     return None
 
 
@@ -168,6 +173,7 @@ def _start_attempt(session: Session, settings: Settings, run: Run, device: Devic
         lease_expires_at=now + settings.lease_s,
         deadline_at=now + clock_s(settings, device, run.settings),
         isolation_level=device.isolation_level,
+        own_data_digest=own_digest(device, run.own_data),
     )
     session.add(attempt)
     session.flush()
