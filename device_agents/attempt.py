@@ -30,6 +30,7 @@ from device_agents.job.checkpoints import Earlier, take_apart
 from device_agents.job.dataset import split_data_sets
 from device_agents.job.execution import Execution
 from device_agents.job.findings import Findings
+from device_agents.job.hushed import hush, hushed
 from device_agents.job.own_data import Shelf
 from device_agents.job.own_limits import lower
 from device_agents.job.sandbox import Sandbox
@@ -184,12 +185,11 @@ class Attempt:
         """Run it on data that stay here: what the binary says of its failure in words stays here too, in our log."""
         try:
             self._execute(job)
-        except Stopped:
-            raise
         except AttemptError as error:
+            if isinstance(error, Stopped) and not error.is_said:
+                raise
             log.warning("run %s: %s: %s", self._assignment.run_id, error.code, error)
-            error.message = f"the run ended with {error.code}; what was said of it stays on the board, as its data do"
-            error.hint = "the agent's log on the board has it"
+            hush(error)
             raise
 
     def _download(self) -> dict[str, Path]:
@@ -353,7 +353,7 @@ class Attempt:
         own, exported = assignment.own_data, self._findings.exported
         if own is not None:
             stay = self._station.shelf.weights_stay(own.name)
-            report = replace(report, own_data=replace(own, weights_stay=stay))
+            report = hushed(replace(report, own_data=replace(own, weights_stay=stay)))
             exported = None if stay else exported
         if exported is None:
             return report
