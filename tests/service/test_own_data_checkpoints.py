@@ -88,7 +88,8 @@ def test_a_board_that_keeps_its_checkpoint_may_have_the_run_again_before_others(
     keep(keeps, leased(keeps), 4)
     expire_lease(farm, run_id)
     assert rows(farm) == [], "none has left it"
-    assert "keeps keeps the checkpoint of step 4" in str(farm.http.get(f"/runs/{run_id}/why").json())
+    told = farm.http.get(f"/runs/{run_id}/events", headers={"Accept": "application/json"}).text
+    assert "keeps keeps the checkpoint of step 4" in told
     assert other.lease() is None
     next_run = begun(farm, b"another")
     work = leased(other)
