@@ -4,6 +4,7 @@ stay on the board."""
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from sqlalchemy import update
 
@@ -66,7 +67,7 @@ def test_a_checkpoint_goes_with_the_data_that_the_assignment_names(farm: TestFar
     assert put(board, work, whole(past)).json()["code"] == "checkpoint.invalid", "of no data set"
     send(board, work, 3)
     training = p.Training("completed", STEPS, weights_step=STEPS)
-    told = {"losses": (1.0,) * STEPS, "training": training}
+    told: dict[str, Any] = {"losses": (1.0,) * STEPS, "training": training}
     assert board.report(work, own_data=p.OwnData("digits", OTHER), **told).json()["code"] == "report.own-data"
     assert board.report(work, own_data=DATA, **told).status_code == 200
 
