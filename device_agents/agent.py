@@ -29,6 +29,7 @@ from device_agents.farm.client import FarmClient
 from device_agents.farm.gate import admit
 from device_agents.farm.spool import Spool, SpooledResult
 from device_agents.farm.state import StateFolder
+from device_agents.farm.unfinished import Unfinished
 from device_agents.job import own_limits
 from device_agents.job.matrix import described, matrix, say, table
 from device_agents.job.own_data import Shelf, parse_allowed
@@ -150,6 +151,7 @@ class Agent:
             return None
         if not self._tell_own_data():
             return None
+        Unfinished(self._station.client.state.unfinished).tidy(self._station.client)
         wait_s = 0.0 if self._updater.is_proving else self._long_poll_s
         request = LeaseRequest(self._station.client.session, wait_s, self._station.sandbox.level)
         try:

@@ -17,18 +17,20 @@ from typing import Any
 from device_agents.devices.describe import Device
 from device_agents.errors import AttemptError, BadBundle, BadData, EnrolmentError, FarmError, Stopped
 from device_agents.farm import retry
-from device_agents.farm.checkpoints import CheckpointSender
+from device_agents.farm.checkpoints import CheckpointSender, to_farm
 from device_agents.farm.client import FarmClient, as_attempt_error
 from device_agents.farm.events import EventSender
 from device_agents.farm.heartbeat import Heartbeat
 from device_agents.farm.spool import Spool, SpooledResult
 from device_agents.farm.state import seal
+from device_agents.farm.unfinished import Unfinished
 from device_agents.job.asked import Job
 from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
 from device_agents.job.checkpoints import Earlier, take_apart
 from device_agents.job.dataset import split_data_sets
 from device_agents.job.execution import Execution
 from device_agents.job.findings import Findings
+from device_agents.job.hushed import hush, hushed
 from device_agents.job.own_data import Shelf
 from device_agents.job.own_limits import lower
 from device_agents.job.sandbox import Sandbox
@@ -42,10 +44,10 @@ from device_agents.wire import (
     Assignment,
     Blob,
     Outcome,
+    Past,
     ProtocolError,
     Report,
     check_plausible,
-    checkpoint_key,
     dumps,
     loads,
 )
@@ -94,7 +96,11 @@ class Attempt:
         self._findings = Findings(1, description.cores)
         self._heartbeat = Heartbeat(station.client, assignment.lease_token, interval_s=station.heartbeat_interval_s)
         self._events = EventSender(station.client, assignment.lease_token)
-        self._checkpoints = CheckpointSender(station.client, assignment.lease_token)
+        own = assignment.own_data
+        self._stays = own is not None and station.shelf.weights_stay(own.name)
+        self._unfinished = Unfinished(station.client.state.unfinished)
+        away = to_farm(station.client, assignment.lease_token)
+        self._checkpoints = CheckpointSender(self._keep_checkpoint if self._stays else away)
         self._trials: tuple[Trial, ...] | None = None
         self._phase = "download"
         self._steps_done = 0
@@ -110,7 +116,9 @@ class Attempt:
         with self._heartbeat, self._events, self._checkpoints:
             outcome = self._outcome(self._work)
             self._enter("upload")
-            self._checkpoints.end(last=outcome.state == "failed" and not self._heartbeat.lost)
+            self._checkpoints.end(last=outcome.state == "failed" and (self._stays or not self._heartbeat.lost))
+            if outcome.state != "failed":
+                self._unfinished.forget(self._assignment.run_id)
             # What the job has left may fill the disk that the result needs.
             before = shutil.disk_usage(scratch)
             empty(self._folder)
@@ -177,12 +185,11 @@ class Attempt:
         """Run it on data that stay here: what the binary says of its failure in words stays here too, in our log."""
         try:
             self._execute(job)
-        except Stopped:
-            raise
         except AttemptError as error:
+            if isinstance(error, Stopped) and not error.is_said:
+                raise
             log.warning("run %s: %s: %s", self._assignment.run_id, error.code, error)
-            error.message = f"the run ended with {error.code}; what was said of it stays on the board, as its data do"
-            error.hint = "the agent's log on the board has it"
+            hush(error)
             raise
 
     def _download(self) -> dict[str, Path]:
@@ -242,24 +249,23 @@ class Attempt:
             self._station.shelf.archive(own)  # it was the same all the while that it was read
         for archive in filter(None, fetched):
             archive.unlink()
-        settings, key = self._assignment.settings.fitted(), self._key()
-        # What was learned of data that stay on the board may have to stay there too.
-        leaves_checkpoints = settings.mode == "train" and bundle.can_go_on and self._assignment.own_data is None
+        settings, key = self._assignment.settings.fitted(), self._assignment.checkpoint_key()
+        send = self._checkpoints.send if settings.mode == "train" and bundle.can_go_on else None
         return Job(self._folder, self._kept, bundle, settings, data=data, validation=validation,
                    weights=files.get("weights"), limits=limits, key=key,
-                   earlier=self._earlier(files.get("checkpoint"), key),
-                   on_checkpoint=self._checkpoints.send if leaves_checkpoints else None)  # fmt: skip
+                   earlier=self._earlier(files.get("checkpoint"), key), on_checkpoint=send)  # fmt: skip
 
-    def _key(self) -> str:
-        """What this attempt's checkpoints have in common with those of the run's other attempts."""
-        own, assignment = {}, self._assignment
-        for name in ("dataset", "validation_dataset", "weights"):
-            blob: Blob | None = getattr(assignment, name)
-            own[name] = blob.digest if blob is not None else None
-        return checkpoint_key(assignment.settings, bundle=assignment.bundle.digest, **own)
+    def _keep_checkpoint(self, checkpoint: Path, past: Past, _: retry.Sleep) -> None:
+        """On this board: what was learned of its data does not leave it. The farm hears how far it is."""
+        self._unfinished.keep(self._assignment.run_id, checkpoint)
+        message = f"checkpoint after step {past.step:,}, which stays on the board"
+        self._events.add("checkpoint", step=past.step, message=message)
 
-    def _earlier(self, checkpoint: Path | None, key: str) -> Earlier | None:
-        """Where to go on; from the first step if the farm sent what is no checkpoint of this run."""
+    def _earlier(self, sent: Path | None, key: str) -> Earlier | None:
+        """Where to go on, by the farm or by what was kept here; from the first step if that is none of this run."""
+        checkpoint = sent
+        if sent is None and self._assignment.own_data is not None:
+            checkpoint = self._unfinished.copy(self._assignment.run_id, self._folder / FILES["checkpoint"])
         try:
             return take_apart(checkpoint, key) if checkpoint is not None else None
         except BadData as error:
@@ -347,7 +353,7 @@ class Attempt:
         own, exported = assignment.own_data, self._findings.exported
         if own is not None:
             stay = self._station.shelf.weights_stay(own.name)
-            report = replace(report, own_data=replace(own, weights_stay=stay))
+            report = hushed(replace(report, own_data=replace(own, weights_stay=stay)))
             exported = None if stay else exported
         if exported is None:
             return report

@@ -65,6 +65,8 @@ class AttemptError(AgentError):
 
     cause: Cause = "infra"
     state: OutcomeState = "failed"
+    is_said = False
+    """Code and message are words of the binary."""
 
     def __init__(self, code: str, message: str, *, cause: Cause | None = None, hint: str = "") -> None:
         super().__init__(message)

@@ -131,6 +131,7 @@ RULES: Mapping[str, Rule] = {
     "POST /agent/renew": OPEN,
     "POST /agent/lease": DEVICE,
     "POST /agent/refusals": DEVICE,
+    "POST /agent/kept-runs": DEVICE,
     "POST /agent/attempts/{lease_token}/heartbeat": DEVICE,
     "POST /agent/attempts/{lease_token}/events": DEVICE,
     "POST /agent/attempts/{lease_token}/report": DEVICE,

@@ -1,10 +1,12 @@
-"""Sends checkpoints of a run to the farm while it goes on: one at a time, and of those that wait only the newest."""
+"""Takes checkpoints of a run to where they are kept, while it goes on: one at a time, and of those that wait only the
+newest. That is the farm, or a folder of the board's own where what is learned there has to stay (`unfinished.py`)."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -17,15 +19,26 @@ log = logging.getLogger("device_agents")
 CHUNK_BYTES = 1 << 20
 LAST_S = 20.0
 """For the last one of a run that has to be given up here."""
+Deliver = Callable[[Path, Past, retry.Sleep], None]
+"""Brings a whole checkpoint there, while it may: it sleeps by the last argument. The file is removed afterwards."""
+
+
+def to_farm(client: FarmClient, lease_token: str) -> Deliver:
+    """Checkpoints of an attempt go to the farm."""
+
+    def deliver(checkpoint: Path, past: Past, sleep: retry.Sleep) -> None:
+        digest = _digest(checkpoint)
+        retry.call(retry.UPLOAD, lambda: client.send_checkpoint(lease_token, checkpoint, digest), sleep=sleep)
+
+    return deliver
 
 
 class CheckpointSender:
     """The sender of one attempt. What cannot be sent is missed by nobody but a later attempt."""
 
-    def __init__(self, client: FarmClient, lease_token: str) -> None:
-        self._client = client
-        self._lease_token = lease_token
-        self._waiting: Path | None = None
+    def __init__(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+        self._waiting: tuple[Path, Past] | None = None
         self._is_over = False
         self._is_refused = False
         self._changed = threading.Condition()
@@ -44,19 +57,19 @@ class CheckpointSender:
     def send(self, checkpoint: Path, past: Past) -> None:
         """Take over a file, in place of one that still waits."""
         with self._changed:
-            older, self._waiting = self._waiting, checkpoint
+            older, self._waiting = self._waiting, (checkpoint, past)
             if self._is_over or self._is_refused:
-                older, self._waiting = checkpoint, None
+                older, self._waiting = self._waiting, None
             self._changed.notify_all()
         if older is not None:
-            older.unlink(missing_ok=True)
+            older[0].unlink(missing_ok=True)
 
     def end(self, *, last: bool) -> None:
         """Nothing more will come. `last`: another attempt will want the newest, so it gets some time to leave."""
         with self._changed:
             self._is_over = True
             if not last and self._waiting is not None:
-                self._waiting.unlink(missing_ok=True)
+                self._waiting[0].unlink(missing_ok=True)
                 self._waiting = None
             self._changed.notify_all()
         if last:
@@ -64,20 +77,20 @@ class CheckpointSender:
         self._give_up.set()
         self._thread.join(LAST_S)
 
-    def _next(self) -> Path | None:
+    def _next(self) -> tuple[Path, Past] | None:
         with self._changed:
             while self._waiting is None and not self._is_over:
                 self._changed.wait()
-            path, self._waiting = self._waiting, None
-            return path
+            found, self._waiting = self._waiting, None
+            return found
 
     def _work(self) -> None:
-        path = self._next()
-        while path is not None:
+        while found := self._next():
+            path, past = found
             try:
-                self._send(path)
+                self._deliver(path, past, self._give_up.wait)
             except (FarmError, EnrolmentError, OSError) as error:
-                log.warning("a checkpoint was not sent: %s", error)
+                log.warning("the checkpoint of step %d was not kept: %s", past.step, error)
                 self._is_refused = isinstance(error, (EnrolmentError,)) or getattr(error, "status", 0) in (
                     404,
                     405,
@@ -85,15 +98,6 @@ class CheckpointSender:
                 )
             finally:
                 path.unlink(missing_ok=True)
-            path = self._next()
-
-    def _send(self, path: Path) -> None:
-        digest = _digest(path)
-        retry.call(
-            retry.UPLOAD,
-            lambda: self._client.send_checkpoint(self._lease_token, path, digest),
-            sleep=self._give_up.wait,
-        )
 
 
 def _digest(path: Path) -> str:

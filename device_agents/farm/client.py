@@ -166,6 +166,11 @@ class FarmClient:
         """Tell the farm that what it gave last is not taken, and why."""
         self._authorized(lambda: self._exchange("POST", wire.REFUSAL_PATH, dumps(outcome)))
 
+    def still_open(self, runs: tuple[str, ...]) -> frozenset[str]:
+        """Which of these runs, that this device has had before, may still go on here."""
+        asked = wire.KeptRuns(runs)
+        return frozenset(self._authorized(lambda: self._post(wire.KEPT_PATH, asked, wire.KeptRuns)).runs)
+
     def heartbeat(self, lease_token: str, request: HeartbeatRequest) -> HeartbeatResponse:
         path = attempt_path(wire.HEARTBEAT_PATH, lease_token)
         return self._authorized(lambda: self._post(path, request, HeartbeatResponse))

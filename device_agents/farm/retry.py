@@ -26,6 +26,8 @@ from typing import TypeVar
 from device_agents.errors import Busy, FarmError, Unreachable
 
 T = TypeVar("T")
+Sleep = Callable[[float], object]
+"""Waits so many seconds; what it gives back says whether it was woken before."""
 
 MAX_RETRY_AFTER_S = 120.0
 
@@ -70,7 +72,7 @@ def wait_after(error: FarmError, computed_s: float) -> float:
     return min(MAX_RETRY_AFTER_S, max(computed_s, error.retry_after_s))
 
 
-def call(policy: Policy, action: Callable[[], T], *, sleep: Callable[[float], object] = time.sleep) -> T:
+def call(policy: Policy, action: Callable[[], T], *, sleep: Sleep = time.sleep) -> T:
     """Call `action` until it succeeds, the policy is used up, or the error is not worth retrying (then raised).
 
     `sleep` may end early (an `Event.wait`): a true answer means that the caller wants to stop, and the error is raised.

@@ -7,6 +7,7 @@ credential.json     the short-lived bearer token; rewritten at each renewal
 agent.lock          held by the running agent: one agent per folder
 alive               touched every two seconds by the running agent
 spool/              finished results that the farm does not have yet (`spool.py`)
+unfinished/         checkpoints of runs whose weights stay on this board (`unfinished.py`)
 scratch/            the running job; wiped between jobs
 """
 
@@ -73,6 +74,7 @@ class StateFolder:
             self.path.chmod(0o700)
         self.spool = self._folder("spool")
         self.scratch = self._folder("scratch")
+        self.unfinished = self._folder("unfinished")
 
     def device_key(self) -> Ed25519PrivateKey:
         """The device's key, made at the first call."""

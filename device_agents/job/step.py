@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
-from device_agents.errors import BadData, StepFailed, Stopped
+from device_agents.errors import AttemptError, BadData, StepFailed, Stopped
 from device_agents.job.cgroup import JobCgroup
 from device_agents.job.forbidden import Listener, received
 from device_agents.job.sandbox import Sandbox
@@ -31,6 +31,7 @@ POLL_S = 0.1
 MAX_OUTPUT_BYTES = 1 << 28
 MAX_TAIL_BYTES = 1 << 13
 
+Error = TypeVar("Error", bound=AttemptError)
 _CODE = re.compile(r"(?!launch\.|device\.|agent\.|lease\.|run\.|envelope\.|infra\.)[a-z][a-z0-9_.-]{0,99}")
 _CAUSES: Mapping[str, Cause] = {"data": "user", "weights": "user", "user": "user", "limits": "limits"}
 
@@ -217,7 +218,7 @@ def _reason(
         hint = "ask for fewer steps or more time"
         return Stopped("limits.time", "the run's time is up", cause="limits", hint=hint)
     if ending.bad_output:
-        return Stopped("step.output", ending.bad_output, cause="compiler")
+        return _bad_output(Stopped("step.output", ending.bad_output, cause="compiler"))
     return should_stop()
 
 
@@ -283,7 +284,7 @@ def check(ending: Ending, process: Process) -> None:
     if ending.forbidden:
         raise _forbidden(f"the binary called {ending.forbidden}, which jobs do not get", _tail(ending))
     if ending.bad_output:
-        raise StepFailed("step.output", ending.bad_output)
+        raise _bad_output(StepFailed("step.output", ending.bad_output))
     if ending.error:
         raise _from_error(ending.error)
     if process.group and process.group.was_out_of_memory():
@@ -302,12 +303,20 @@ def _tail(ending: Ending) -> str:
     return f"; its last words: {words[-500:]}" if words else ""
 
 
+def _bad_output(error: Error) -> Error:
+    """It quotes the binary."""
+    error.is_said = True
+    return error
+
+
 def _from_error(event: Failed) -> Exception:
     """Codes of the agent's own making (`launch.…`, `device.…`) are not the binary's to give."""
     code = event.code if _CODE.fullmatch(event.code) else "step.error"
+    error: AttemptError = StepFailed(code, event.message, cause=_CAUSES.get(event.cause, "compiler"))
     if event.cause in ("data", "weights", "user"):
-        return BadData(code, event.message)
-    return StepFailed(code, event.message, cause=_CAUSES.get(event.cause, "compiler"))
+        error = BadData(code, event.message)
+    error.is_said = True
+    return error
 
 
 def _from_signal(number: int, tail: str) -> StepFailed:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Optional
 
+from device_agents.wire.checkpoint import checkpoint_key
 from device_agents.wire.codec import FLAT, SENT_IF_SET, check
 from device_agents.wire.own_data import OwnData
 from device_agents.wire.report import Blob
@@ -83,3 +84,10 @@ class Assignment:
         check(self.dataset is None or self.own_data is None, "own_data", "absent beside a data set")
         check(self.settings.mode in MODES, "mode", f"one of {', '.join(MODES)}")
         self.settings.check_validation("validation_dataset", is_given=self.validation_dataset is not None)
+
+    def checkpoint_key(self) -> str:
+        """What this attempt's checkpoints have in common with those of the run's other attempts."""
+        blobs = {name: getattr(self, name) for name in ("dataset", "validation_dataset", "weights")}
+        digests = {name: blob.digest if blob is not None else None for name, blob in blobs.items()}
+        own = self.own_data.digest if self.own_data is not None else None
+        return checkpoint_key(self.settings, bundle=self.bundle.digest, own_data=own, **digests)

@@ -23,6 +23,7 @@ CHECKPOINT_FACTOR = 8
 with as many."""
 CHECKPOINT_SLACK_BYTES = 32 << 20
 MAX_PAST_BYTES = 20 << 20
+MAX_KEPT_RUNS = 100
 _LENGTH_BYTES = 8
 _SAME_NUMBERS = ("threads", "time_limit_s", "checkpoint_s")
 """Settings that change no number of a run: it may go on with others."""
@@ -59,15 +60,27 @@ class Past:
         check(not numbers or numbers[-1] <= self.step, "validations", "of steps that were done")
 
 
+@dataclass(frozen=True)
+class KeptRuns:
+    """Runs whose checkpoints a board keeps itself; in the answer, those of them that may still go on there."""
+
+    runs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check(len(self.runs) <= MAX_KEPT_RUNS, "runs", f"at most {MAX_KEPT_RUNS}")
+
+
 def checkpoint_key(
     settings: RunSettings, *, bundle: str, dataset: Optional[str], validation_dataset: Optional[str],
-    weights: Optional[str],
+    weights: Optional[str], own_data: Optional[str] = None,
 ) -> str:  # fmt: skip
     """What two attempts must have in common for one to go on where the other stands: a digest of the files' digests and
-    of all settings that change a number."""
+    of all settings that change a number. `own_data`: of the board's own data set, in place of `dataset`."""
     wanted = settings.fitted()
     told = {name: value for name, value in to_json(wanted).items() if name not in _SAME_NUMBERS}
     said = {"bundle": bundle, "dataset": dataset, "validation_dataset": validation_dataset, "weights": weights}
+    # Without one nothing is said of it, so that the keys of all other runs stay what they were.
+    said = said if own_data is None else {**said, "own_data": own_data}
     text = json.dumps({**said, "settings": told}, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -42,6 +42,9 @@ CHECKPOINT_PATH = "/agent/attempts/{lease_token}/checkpoint"
 """PUT a checkpoint of the run (`checkpoint.py`) as the raw body, with `DIGEST_HEADER`, while it trains -> 201, empty
 body. 409: the lease is not the agent's any more; 422: it is not one of this attempt. GET: the one that the attempt goes
 on from."""
+KEPT_PATH = "/agent/kept-runs"
+"""POST KeptRuns (runs whose checkpoints the board keeps, because its weights stay there) -> 200 KeptRuns: those of them
+that are open. What is kept of the others is of no use any more."""
 BUNDLE_PATH = "/agent/attempts/{lease_token}/bundle"
 """GET -> 200 raw bytes of the bundle, with Content-Length."""
 DATASET_PATH = "/agent/attempts/{lease_token}/dataset"

@@ -35,13 +35,14 @@ class Event:
     """Something that happened in an attempt. Which optional fields are set depends on `kind`:
 
     phase: `message` is the new phase. step: `step`, `loss` (null when not finite), `step_us`. eval: `message` (`before`
-    or `after`), `loss`, `accuracy`, `samples`. progress: `fraction` 0..1. log: `message`, a stderr line.
+    or `after`), `loss`, `accuracy`, `samples`. progress: `fraction` 0..1. log: `message`, a stderr line. checkpoint:
+    `step`, of a checkpoint that stays on the board, and `message`.
     """
 
     sequence: int
     """From 1, without gaps, per attempt."""
     at: float
-    kind: Literal["phase", "step", "eval", "progress", "log"]
+    kind: Literal["phase", "step", "eval", "progress", "log", "checkpoint"]
     message: Optional[str] = None
     step: Optional[int] = None
     loss: Optional[float] = None

@@ -32,6 +32,10 @@ def lines(events: Iterable[Json], *, every: int = 0) -> Iterable[str]:
             yield f"{str(event.get('at', ''))[11:19]}  {line}"
 
 
+SAID = ("phase", "log", "checkpoint", "cancel-requested")
+"""Kinds of events of which the message is all."""
+
+
 def _line(kind: str, body: Json, every: int) -> str:
     if kind == "state":
         reason = body.get("reason") or body.get("message") or body.get("name") or ""
@@ -45,4 +49,4 @@ def _line(kind: str, body: Json, every: int) -> str:
         step = body.get("step")
         is_due = every > 0 and isinstance(step, int) and step % every == 0
         return f"step {step:,}: loss {body.get('loss')}" if is_due else ""
-    return str(body.get("message") or "") if kind in ("phase", "log", "cancel-requested") else ""
+    return str(body.get("message") or "") if kind in SAID else ""

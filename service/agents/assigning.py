@@ -26,7 +26,6 @@ from service.database.models import Attempt, Dataset, Device, Run
 from service.devices import blame
 from service.farm import Farm
 from service.runs import checkpoints, clocks
-from service.runs.wants import own_dataset
 from service.settings import Settings
 
 
@@ -60,15 +59,16 @@ def _assignment(
         weights=_weights(farm, run, token),
         limits=_limits(farm.settings, run),
         validation_dataset=_dataset(session, run.validation_dataset_digest, validation_path),
-        own_data=_own_data(run, device),
+        own_data=_own_data(run, attempt),
         checkpoint=_checkpoint(session, farm, run, attempt, token),
     )
 
 
-def _own_data(run: Run, device: Device) -> OwnData | None:
-    """As the device has it now: an agent whose data set has changed since refuses, and tells of the new one."""
-    said = own_dataset(device, run.own_data) if run.own_data is not None else None
-    return OwnData(said["name"], said["digest"]) if said is not None else None
+def _own_data(run: Run, attempt: Attempt) -> OwnData | None:
+    """As the device had it when the attempt began: an agent whose data set has changed refuses."""
+    if run.own_data is None or attempt.own_data_digest is None:
+        return None
+    return OwnData(run.own_data, attempt.own_data_digest)
 
 
 def _limits(settings: Settings, run: Run) -> Limits:

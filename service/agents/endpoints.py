@@ -144,6 +144,13 @@ def refuse(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.Outcome, se
     return Response(status_code=204)
 
 
+@router.post(wire.KEPT_PATH, openapi_extra=described(wire.KeptRuns))
+def still_open(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.KeptRuns, sent(wire.KeptRuns)]) -> Response:
+    """Which of the runs whose checkpoints the device keeps may still go on there."""
+    with farm.database.read() as session:
+        return _json(wire.KeptRuns(checkpoints.still_open(session, agent.device_id, body.runs)))
+
+
 @router.post(wire.HEARTBEAT_PATH, openapi_extra=described(wire.HeartbeatRequest))
 def heartbeat(
     lease_token: str, farm: WholeFarmDep, agent: AgentDep,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import Envelope, LeaseRequest
@@ -22,8 +22,9 @@ from service.lanes.key import Taker
 from service.maintenance.standing import Calendar
 from service.problems import Conflict
 from service.quotas.shares import may_start, note_served, shares_of
-from service.runs import attempts
+from service.runs import attempts, checkpoints
 from service.runs.clocks import clock_s, longest_s, time_factor
+from service.runs.wants import own_digest
 from service.settings import Settings
 
 
@@ -71,7 +72,7 @@ def _seeker(calendar: Calendar, device: Device, settings: Settings) -> Seeker:
     return Seeker(
         Taker.of(device),
         is_welcome=is_welcome,
-        untried=attempts.untried(device, settings),
+        untried=and_(attempts.untried(device, settings), ~checkpoints.waits_for_another(device, settings)),
         only_canary=only_canary,
         time_left=None if window_at is None else TimeLeft(window_at, settings.transfer_s, time_factor(device)),
     )
@@ -152,6 +153,7 @@ def _start_attempt(session: Session, settings: Settings, run: Run, device: Devic
         lease_expires_at=now + settings.lease_s,
         deadline_at=now + clock_s(settings, device, run.settings),
         isolation_level=device.isolation_level,
+        own_data_digest=own_digest(device, run.own_data),
     )
     session.add(attempt)
     session.flush()

@@ -132,6 +132,7 @@ def take_events(session: Session, agent: Agent, lease_token: str, batch: EventBa
     phases = [event.message for event in taken if event.kind == "phase" and event.message in PHASES]
     if phases and phases[-1] is not None:
         run.phase = phases[-1]
+    checkpoints.take_kept(session, run, attempt, [event.step for event in taken if event.kind == "checkpoint"])
     steps = [event.step for event in taken if event.step is not None]
     if steps and max(steps) > run.steps_done:
         run.steps_done = min(max(steps), MOST_STEPS)
@@ -284,7 +285,10 @@ def _check_report(report: Report, run: Run, attempt: Attempt, device: Device) ->
         if getattr(report, name) != value:
             raise Invalid("report.mismatch", f"says {getattr(report, name)!r:.80}, expected {value!r}", where=name,
                           cause="device")  # fmt: skip
-    if (report.own_data.name if report.own_data else None) != run.own_data and report.outcome.state == "succeeded":
+    own = report.own_data
+    is_same = (own.name if own else None) == run.own_data
+    is_same = is_same and (own is None or attempt.own_data_digest in (None, own.digest))
+    if not is_same and report.outcome.state == "succeeded":
         raise Invalid("report.own-data", "says another data set of the device's own than the run is for",
                       where="own_data", cause="device", hint="update the device's agent")  # fmt: skip
     if report.weights is not None and report.weights.digest != attempt.weights_digest:

@@ -154,7 +154,9 @@ def _spent(
     may one that came further there."""
     is_last = run.attempts >= settings.run_attempts
     if _came_further(attempt) and doubt_of(ending.state, ending.code) == DEATH:
-        return None if ending.code == "infra.abandoned" else MISSED
+        # Where its checkpoint lies on the board, nobody else can go on from it.
+        is_wanted_again = ending.code == "infra.abandoned" or checkpoints.is_kept(session, run, attempt)
+        return None if is_wanted_again else MISSED
     if ending.code == NOT_RECEIVED:
         return MISSED if _unreceived(session, run, device) >= settings.run_attempts else None
     if fault is Fault.NOBODY:
@@ -226,6 +228,8 @@ def _queue_again(
     if run.attempts <= settings.run_attempts or attempt.spent == FAILED:
         run.queue_deadline_at = time.time() + settings.queue_s
     reason = f"{ending.code or ending.state} on {device.name}: {ending.message}"[:300]
+    if checkpoints.is_kept(session, run, attempt):
+        reason += f"; {device.name} keeps the checkpoint of step {attempt.checkpoint_step:,}"
     if attempt.spent:
         reason += f"; the run {WAITS}"
         if not _others(session, settings, run):

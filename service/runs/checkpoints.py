@@ -1,5 +1,9 @@
 """Checkpoints of unfinished runs: what an attempt sends while it trains, and what the next one goes on from.
 
+Of a run on data of the device's own, a checkpoint goes with the data set that it was trained on: where another device's
+has another digest, it is not offered. Where what is learned stays on the board, so do checkpoints, and the farm hears
+only after which step one was kept: that board may have the run again.
+
 One per run, the newest. It comes from a board, which is not trusted: here its size, its key, its step and its form are
 looked at, in the binary that loads it every tensor. A board could as well report a wrong result; whoever reads a result
 finds in it after which step the last attempt took over, and in the run's history from whom.
@@ -7,12 +11,13 @@ finds in it after which step the last attempt took over, and in the run's histor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from sqlalchemy import delete
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, and_, delete, func, select
+from sqlalchemy.orm import Session, aliased
 
 from device_agents.wire import (
     CHECKPOINT_VERSION,
@@ -24,10 +29,11 @@ from device_agents.wire import (
     most_checkpoint_bytes,
     read_past,
 )
-from service.database.models import Attempt, Bundle, Checkpoint, Device, Run
+from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Checkpoint, Device, Run
 from service.events import service as events
 from service.garbage.holding import FileGone
 from service.problems import Invalid, NotFound
+from service.settings import Settings
 from service.storage import MissingFile, Storage, StoredFile
 
 MOST_TRIES = 2
@@ -48,10 +54,10 @@ def check_asked(settings: RunSettings, manifest: Mapping[str, Any]) -> None:
                       "then starts from the first step")  # fmt: skip
 
 
-def key_of(run: Run) -> str:
-    """What checkpoints of this run are made with, and of no other that differs in a number."""
+def key_of(run: Run, attempt: Attempt) -> str:
+    """What checkpoints of this attempt are made with, and of no other that differs in a number."""
     return checkpoint_key(
-        run.settings, bundle=run.bundle_digest, dataset=run.dataset_digest,
+        run.settings, bundle=run.bundle_digest, dataset=run.dataset_digest, own_data=attempt.own_data_digest,
         validation_dataset=run.validation_dataset_digest, weights=run.weights_digest,
     )  # fmt: skip
 
@@ -70,13 +76,14 @@ class Sender:
 
 def sender_of(run: Run, attempt: Attempt, bundle: Bundle) -> Sender:
     """Raises: Invalid for a run that has no checkpoints."""
-    if run.mode != "train" or run.own_data is not None or not can_go_on(bundle.manifest):
+    is_of_unknown_data = run.own_data is not None and attempt.own_data_digest is None
+    if run.mode != "train" or is_of_unknown_data or not can_go_on(bundle.manifest):
         raise Invalid("checkpoint.none", "runs of this kind have no checkpoints", where="checkpoint", cause="device")
     files = bundle.manifest.get("files")
     entry = files.get(_WEIGHTS) if isinstance(files, dict) else None
     weights_bytes = entry.get("bytes") if isinstance(entry, dict) else None
     most = most_checkpoint_bytes(weights_bytes if isinstance(weights_bytes, int) else bundle.size_bytes)
-    return Sender(run.id, attempt.n, attempt.device_id, key_of(run), run.settings.steps, most)
+    return Sender(run.id, attempt.n, attempt.device_id, key_of(run, attempt), run.settings.steps, most)
 
 
 def look_at(storage: Storage, stored: StoredFile, sender: Sender) -> Past:
@@ -113,7 +120,7 @@ def _checked(file: IO[bytes], sender: Sender) -> Past:
 def take(session: Session, run: Run, attempt: Attempt, stored: StoredFile, past: Past) -> bool:
     """Make it the run's checkpoint, unless the run has a later one. The caller holds the run's row."""
     known = session.get(Checkpoint, run.id)
-    if known is not None and known.step >= past.step:
+    if known is not None and known.step >= past.step and _is_of_same_data(session, known, attempt):
         return False
     if known is None:
         known = Checkpoint(run_id=run.id)
@@ -122,6 +129,56 @@ def take(session: Session, run: Run, attempt: Attempt, stored: StoredFile, past:
     known.digest, known.size_bytes = stored.digest, stored.size_bytes
     attempt.checkpoint_step = past.step
     return True
+
+
+def _is_of_same_data(session: Session, known: Checkpoint, attempt: Attempt) -> bool:
+    """Whether the attempt could go on from it: always, but for data of the device's own."""
+    return session.get_one(Attempt, known.attempt_id).own_data_digest == attempt.own_data_digest
+
+
+def take_kept(session: Session, run: Run, attempt: Attempt, steps: Sequence[int | None]) -> None:
+    """Note after which step the attempt's device keeps a checkpoint itself, if it is further than it ever was.
+
+    The caller holds the run's row.
+    """
+    told = [step for step in steps if step is not None and 0 < step < run.settings.steps]
+    if not told or run.own_data is None or run.mode != "train":
+        return
+    mine = (Attempt.run_id == run.id, Attempt.device_id == attempt.device_id)
+    before = session.scalar(select(func.max(Attempt.checkpoint_step)).where(*mine)) or 0
+    if max(told) > before:
+        attempt.checkpoint_step = max(told)
+
+
+def is_kept(session: Session, run: Run, attempt: Attempt) -> bool:
+    """Whether the attempt's device alone has the checkpoint of it that counts."""
+    known = session.get(Checkpoint, run.id)
+    is_here = known is not None and known.attempt_id == attempt.id
+    return run.own_data is not None and attempt.checkpoint_step is not None and not is_here
+
+
+def waits_for_another(device: Device, settings: Settings) -> ColumnElement[bool]:
+    """Over `Run`: it waits for the board of its last attempt, which keeps its checkpoint, may have it again and is
+    active: for as long as a device is kept from a run that it failed."""
+    last, kept, other = aliased(Attempt), aliased(Attempt), aliased(Device)
+    there = select(kept.id).where(
+        kept.run_id == Run.id, kept.device_id == last.device_id, kept.checkpoint_step.is_not(None)
+    )
+    newest = there.order_by(kept.n.desc()).limit(1).correlate(Run, last).scalar_subquery()
+    is_here = select(Checkpoint.run_id).where(Checkpoint.run_id == Run.id, Checkpoint.attempt_id == newest)
+    waits = select(last.id).join(other, other.id == last.device_id).where(
+        last.run_id == Run.id, last.n == Run.attempts, last.device_id != device.id, last.spent.is_(None),
+        last.finished_at >= time.time() - settings.device_retry_s, other.state == "active", newest.is_not(None),
+        ~is_here.correlate(Run, last).exists(),
+    )  # fmt: skip
+    return and_(Run.own_data.is_not(None), waits.correlate(Run).exists())
+
+
+def still_open(session: Session, device_id: str, runs: Collection[str]) -> tuple[str, ...]:
+    """Those of the runs that the device had before and that have not ended."""
+    had = select(Attempt.id).where(Attempt.run_id == Run.id, Attempt.device_id == device_id).exists()
+    query = select(Run.id).where(Run.id.in_(runs), Run.state.in_(OPEN_RUN_STATES), had)
+    return tuple(session.scalars(query.order_by(Run.id)))
 
 
 def of_run(session: Session, run: Run) -> Checkpoint:
@@ -140,6 +197,10 @@ def hand_out(session: Session, run: Run, storage: Storage, attempt: Attempt) -> 
     source = session.get_one(Attempt, known.attempt_id)
     name = session.get_one(Device, source.device_id).name
     told = f"step {known.step:,} (checkpoint of attempt {source.n}, on {name})"
+    if not _is_of_same_data(session, known, attempt):
+        message = f"starts from the first step instead of {told}: this device's data set {run.own_data} is another"
+        events.add(session, run.id, "log", message=message, attempt=attempt.n)
+        return None
     reason = ""
     if known.tries >= MOST_TRIES:
         reason = f"{known.tries} attempts came no further from there"

@@ -106,3 +106,9 @@ def _some(said: Collection[str]) -> str:
 def own_dataset(device: Device, name: str) -> Mapping[str, Any] | None:
     """What the device says of its data set of that name."""
     return next((one for one in device.own_datasets if one["name"] == name), None)
+
+
+def own_digest(device: Device, name: str | None) -> str | None:
+    """Of the device's data set of that name, as the device has it now."""
+    said = own_dataset(device, name) if name is not None else None
+    return str(said["digest"]) if said is not None else None

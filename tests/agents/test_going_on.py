@@ -185,7 +185,8 @@ def test_the_key_is_of_what_changes_a_number() -> None:
     own = checkpoint_key(SETTINGS, **files)
     assert own == checkpoint_key(replace(SETTINGS, threads=2, checkpoint_s=None), **files)
     others = {checkpoint_key(SETTINGS, **{**files, name: "sha256:" + "b" * 64}) for name in files}
-    assert len({own, *others, checkpoint_key(replace(SETTINGS, seed=1), **files)}) == 6
+    on_board = {checkpoint_key(SETTINGS, **files, own_data="sha256:" + letter * 64) for letter in "bc"}
+    assert len({own, *others, *on_board, checkpoint_key(replace(SETTINGS, seed=1), **files)}) == 8
 
 
 def test_a_checkpoint_is_taken_apart_in_place(left: Path) -> None:

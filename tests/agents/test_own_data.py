@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
+import json
 import os
+import random
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +16,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import select
 
 from device_agents.errors import AttemptError, BadData, EnrolmentError
+from device_agents.job.hushed import CODES
 from device_agents.job.own_data import Allowed, Shelf, class_files, make_npz, npy_header, parse_allowed
 from device_agents.wire import OwnData
-from tests.agents.conftest import npz
+from service.database.models import Attempt
+from tests.agents.conftest import AgentProcess
+from tests.agents.fake_step import bundle, script
+from tests.agents.live_farm import LiveFarm, live_farm
+from tests.agents.recording import recorded, traces
+from tests.agents.test_agent import until
 
 
 def write_npz(path: Path, **arrays: Any) -> Path:
@@ -195,8 +206,90 @@ def test_options_are_read() -> None:
         parse_allowed(["a=/x", "a=/y"])
 
 
-@pytest.fixture
-def digits(tmp_path: Path) -> Path:
-    path = tmp_path / "digits.npz"
-    path.write_bytes(npz(8))
-    return path
+MARK = "".join(random.Random(12).choices("ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz", k=64))
+"""The samples' bytes, which are letters too: 8 of 2 numbers."""
+TELLS = """
+import base64
+if given["--input"]:
+    path = given["--input"][-1].split("=", 1)[1]
+    mark, numbers = open(path, "rb").read()[-64:].decode(), read_npy(path)
+    words = (mark, mark.encode().hex(), base64.b64encode(mark.encode()).decode(), repr(numbers))
+    for word in words:
+        print("in a log:", word, file=sys.stderr, flush=True)
+"""
+ENDS = {
+    "with an error": """
+if command == "train":
+    fail("data", "data.nan", "sample " + " ".join(words), 3)
+""",
+    "with a code": """
+if command == "train":
+    fail("data", "data." + mark.lower(), mark, 3)
+""",
+    "well, and diverged": """
+if command == "train":
+    fail("user", "train.diverged", mark, 2)
+""",
+    "with an event that is none": """
+if command == "train":
+    say(mark, words=words)
+""",
+    "with a crash": """
+if command == "train":
+    raise ValueError(words)
+""",
+    "well, with weights": "",
+    "well, with kernels of that name": """
+if command == "profile":
+    say("kernel", index=3, name=mark, phase=mark, us=1.0, flops=1, bytes_read=8, bytes_written=4)
+""",
+}
+
+
+def state_of(farm: LiveFarm, run_id: str) -> str:
+    """Of the run's attempt; empty before there is one."""
+    with farm.farm.database.read() as session:
+        return str(session.scalar(select(Attempt.state).where(Attempt.run_id == run_id)) or "")
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_nothing_of_the_samples_is_in_any_byte_that_the_agent_sends(
+    how: str, loopback: None, scripts_for_binaries: None, tmp_path: Path
+) -> None:
+    """A binary that does all it can to say in words what it reads; its weights stay too."""
+    data = tmp_path / "digits.npz"
+    samples = np.frombuffer(MARK.encode(), np.float32).reshape(8, 2)
+    np.savez(data, input=samples, y=np.ones(8, np.int64))
+    file = tmp_path / "b.pfb"
+    file.write_bytes(bundle(step=script(then=TELLS + ENDS[how])))
+    with live_farm(tmp_path / "farm") as farm, recorded(farm.url) as wire:
+        allowed = f"digits={data},weights-stay"
+        agent = AgentProcess(wire.url, farm.token(), tmp_path / "board", "--name", "own", "--data", allowed)
+        try:
+            until(lambda: bool(farm.device("own").get("own_datasets")))
+            mode = "profile" if how.endswith("name") else "train"
+            body = {"bundle": farm.keep_bundle(file), "mode": mode, "steps": 3, "dataset": "device:digits"}
+            run_id = farm.http.post("/runs", json=body).json()["id"]
+            until(lambda: state_of(farm, run_id) not in ("", "leased", "running"), 60)
+        finally:
+            agent.end()
+        sent = b"\n".join(wire.sent)
+        assert state_of(farm, run_id) == ("succeeded" if how.startswith("well") else "failed")
+        assert b"/report HTTP" in sent, "else nothing was recorded"
+        assert traces(sent, b"digits"), "the name may leave: else the traces would not be found"
+        assert traces(sent, hashlib.sha256(data.read_bytes()).hexdigest().encode()), "and the digest"
+        for part in (MARK[:16], MARK[24:40], MARK[-16:], MARK[:16].lower()):
+            where = [one for one in wire.sent if traces(one, part.encode())]
+            assert [base64.b64decode(json.loads(one.partition(b"\r\n\r\n")[2])["payload"]) for one in where] == [], part
+        for number in samples.flat:
+            assert traces(sent, repr(float(number)).encode()) == []
+        assert b"PUT /agent" not in sent, "no weights"
+
+
+def test_every_code_of_the_runtime_may_be_told() -> None:
+    """And no other: a code is a word too."""
+    families = "checkpoint|data|limits|train|user|weights"
+    runtime = Path(__file__).resolve().parents[2] / "compiler" / "runtime"
+    said = "".join(path.read_text() for path in runtime.rglob("*.c"))
+    found = set(re.findall(rf'"((?:{families})\.[a-z_]+)"', said))
+    assert found - {name for name in found if name.endswith(".h")} - {"checkpoint.safetensors"} == CODES

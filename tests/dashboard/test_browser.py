@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import delete
 
 from service.database.models import Event, Job, Run
 from tests.dashboard.conftest import SeededFarm, make_farm
@@ -162,6 +163,32 @@ def test_open_pages_follow_by_themselves(web: Browser, tmp_path: Path) -> None:
         page.goto(f"/dashboard/runs/{own.ids.running_run}")
         _advance_run(own, 160)
         expect(page.get_by_text("160 of 400 steps")).to_be_visible(timeout=15_000)
+        page.context.close()
+    own.farm.close()
+
+
+def test_a_queued_runs_page_shows_its_curve_and_validations_as_they_come(web: Browser, tmp_path: Path) -> None:
+    """It was opened before there was anything to show, and nobody loads it again."""
+    own = make_farm(tmp_path)
+    run_id = own.ids.running_run
+    with own.farm.database.transaction() as session:
+        session.execute(delete(Event).where(Event.subject == run_id))
+        session.get_one(Run, run_id).state = "queued"
+    with serving(own) as address:
+        page = open_page(web, LOOKS[0], address, own.link())
+        page.goto(f"/dashboard/runs/{run_id}")
+        page.evaluate("window.isTheSame = true")
+        for place in ("#run-curves", "#run-validations"):
+            expect(page.locator(place)).to_be_hidden()
+        with own.farm.database.transaction() as session:
+            session.get_one(Run, run_id).state = "running"
+            for step in (1, 2, 3):
+                session.add(Event(subject=run_id, kind="step", body={"step": step, "loss": 1.0 / step, "attempt": 1}))
+            told = {"message": "validation", "step": 3, "loss": 0.5, "accuracy": 0.25, "samples": 8, "attempt": 1}
+            session.add(Event(subject=run_id, kind="eval", body=told))
+        expect(page.locator("#run-curves svg.loss-plot:visible").first).to_be_visible(timeout=15_000)
+        expect(page.locator("#run-validations table")).to_contain_text("0.5", timeout=15_000)
+        assert page.evaluate("window.isTheSame") is True, "it has been loaded again"
         page.context.close()
     own.farm.close()
 

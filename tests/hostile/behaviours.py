@@ -49,6 +49,7 @@ FILES = _rows(
     out-moved-away           output.missing output.unsafe
     out-odd-names            succeeded
     out-overwrites-itself    succeeded
+    changes-its-data         succeeded
     """,
     "train",
 )

@@ -275,6 +275,19 @@ static int kernel(void) {
     return 1;
 }
 
+/* Its copy of the samples: it may read them, and do nothing else with them. */
+static void data(void) {
+    if (!is("changes-its-data")) return;
+    const char *what[] = {"data/array0.npy", "data/array1.npy"};
+    for (int i = 0; i < 2; i++) {
+        int file = open(what[i], O_RDONLY);
+        if (file < 0) breach("the samples are not where they were looked for");
+        else close(file);
+        write_path(what[i], 0), write_path(what[i], O_TRUNC);
+        tried(what[i], rename(save, what[i])), tried(what[i], rename(what[i], "out/moved")), tried(what[i], unlink(what[i]));
+    }
+    write_path("data/new", O_CREAT), tried("data", rename("data", "out/data"));
+}
 static void read_orders(const char *path) {
     int file = open(path, O_RDONLY);
     long got = read(file, orders, sizeof orders - 1);
@@ -303,6 +316,7 @@ int main(int count, char **words_) {
         close(file);
     }
     if (!strcmp(command, "export")) files(to);
+    if (!strcmp(command, "train")) data();
     printf("{\"event\":\"done\",\"peak_rss_bytes\":4096,\"steps\":%d}\n", steps);
     return 0;
 }

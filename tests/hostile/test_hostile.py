@@ -53,6 +53,15 @@ def test_the_strongest_confinement_here(strong: Arena, behaviour: Behaviour) -> 
     assert verdict(strong, behaviour)[1] == ""
 
 
+def test_the_samples_of_a_job_are_there_for_it_to_read(strong: Arena) -> None:
+    """Each try to change them was made, and refused."""
+    behaviour = next(one for one in BEHAVIOURS if one.name == "changes-its-data")
+    assert verdict(strong, behaviour)[1] == ""
+    said = [event.message for event in strong.farm.events[f"lease-{strong.count:04}"].values() if event.message]
+    for place, times in {"data/array0.npy": 5, "data/array1.npy": 5, "data/new": 1, "data": 1}.items():
+        assert sum(f"refused: {place}:" in line for line in said) == times, said
+
+
 def test_after_all_that_a_good_run(strong: Arena) -> None:
     assert verdict(strong, GOOD)[1] == ""
 

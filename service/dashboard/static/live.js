@@ -65,7 +65,7 @@
   const listen = () => {
     stream = new EventSource(address);
     stream.onmessage = () => schedule(QUIET_MS);
-    for (const kind of ["state", "progress", "step", "eval", "phase", "log", "cancel-requested", "end"]) {
+    for (const kind of ["state", "progress", "step", "eval", "phase", "log", "checkpoint", "cancel-requested", "end"]) {
       stream.addEventListener(kind, () => schedule(QUIET_MS));
     }
     stream.onerror = () => {

@@ -221,6 +221,8 @@ class Attempt(OfRun, Base):
     lease_expires_at: Mapped[float]
     deadline_at: Mapped[float]
     """End of its transfer and run clocks together."""
+    own_data_digest: Mapped[str | None] = mapped_column(Digest)
+    """Of the device's own data set, as the signed assignment names it; null: none, or an older release."""
     isolation_level: Mapped[int | None]
     """What its device promised as it asked for work; null: of an older release."""
     next_sequence: Mapped[int] = mapped_column(default=1)
@@ -229,7 +231,8 @@ class Attempt(OfRun, Base):
     """Weights that it uploaded."""
     weights_bytes: Mapped[int | None] = mapped_column(BigInteger)
     checkpoint_step: Mapped[int | None]
-    """Of the last checkpoint that it sent and that counted; null: it came no further than where it began."""
+    """Of the last checkpoint that it sent, or that its device keeps, and that counted; null: it came no further than
+    where it began."""
     cause: Mapped[str | None] = mapped_column(String(20))
     code: Mapped[str | None] = mapped_column(String(100))
     message: Mapped[str] = mapped_column(Text, default="")
