@@ -57,7 +57,7 @@ from service.releases.schemas import ReleaseCreate
 from service.retention.taking import Retention
 from service.settings import Settings
 from service.signing_keys import SigningKeyLost, replace_key
-from service.storage import open_storage
+from service.storage import StorageDown, open_storage
 
 LOCAL_KEY_NAME = "local operator"
 PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
@@ -78,6 +78,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(command(settings, options))
     except (SigningKeyLost, KeyListError, BackupError, ReleaseRefused, SchemaMismatch, MigrationBlocked) as error:
         print(error, file=sys.stderr)
+        return 1
+    except StorageDown as error:
+        print(f"the storage {settings.storage} did not answer: {error}; run it again once it does", file=sys.stderr)
         return 1
     except OSError as error:
         if not is_disk_full(error):

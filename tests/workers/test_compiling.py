@@ -25,7 +25,7 @@ from service.database.models import Tuning
 from service.holdings import service as holdings
 from service.jobs import claims
 from service.settings import Settings
-from service.storage import StoredFile
+from service.storage import StorageDown, StoredFile
 from tests.service.farms import TestFarm, open_test_farm
 from workers import compiling, patience
 from workers.compile_child import Order, _failure
@@ -255,6 +255,40 @@ def test_a_job_that_waits_for_room_can_be_cancelled(farm: TestFarm, without_room
     farm.http.post(f"/jobs/{job_id}/cancel")
     worker.join(timeout=30)
     assert show(farm, job_id)["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("door", ["put", "local"])
+def test_a_store_that_is_away_is_no_fault_of_the_job(
+    farm: TestFarm, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    """Away for a moment when the bundle is there: it waits. Away when the model is wanted: it is tried again."""
+    job_id = farm.compile(b"fine").json()["id"]
+    real, away = getattr(farm.farm.storage, door), [StorageDown("no answer")]
+
+    def away_at_first(*arguments: Any, **how: Any) -> Any:
+        if away:
+            raise away.pop()
+        return real(*arguments, **how)
+
+    monkeypatch.setattr(farm.farm.storage, door, away_at_first)
+    monkeypatch.setattr(patience, "FIRST_S", 0.01)
+    run_compile(farm, job_id)
+    job = show(farm, job_id)
+    assert (job["state"], job["attempts"]) == (("succeeded", 1) if door == "put" else ("queued", 1))
+
+
+def test_a_store_that_stays_away_ends_the_job_with_its_name(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = farm.compile(b"fine").json()["id"]
+
+    def away(*_: Any) -> Any:
+        raise StorageDown("no answer")
+
+    monkeypatch.setattr(farm.farm.storage, "local", away)
+    monkeypatch.setattr(farm.farm.storage, "read", away)
+    for _ in range(farm.farm.settings.compile_attempts):
+        run_compile(farm, job_id)
+    job = show(farm, job_id)
+    assert (job["ending"]["cause"], job["ending"]["code"]) == ("infra", "infra.storage")
 
 
 def farm_job(farm: TestFarm, without_room: list[int]) -> tuple[str, list[int]]:
