@@ -304,9 +304,9 @@ class Farm(Fleet, Tenants):
         """What the device measured: the fields of `device_agents.wire.Report`."""
         return part(self._get(f"/runs/{run_id}/report"), "report")
 
-    def receipt(self, run_id: str) -> Json:
-        """What proves the run's result without the farm (`pockfarm verify`)."""
-        return self._get(f"/runs/{run_id}/receipt")
+    def receipt(self, of: str) -> Json:
+        """What proves a run's result, or a bundle's origin (by its digest), without the farm (`pockfarm verify`)."""
+        return self._get(f"/bundles/{of}/statement" if of.startswith("sha256:") else f"/runs/{of}/receipt")
 
     def weights(self, run_id: str) -> bytes:
         """The weights that a run trained, as safetensors."""

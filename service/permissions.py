@@ -51,6 +51,7 @@ RULES: Mapping[str, Rule] = {
     "GET /bundles/{digest}/info": Rule("read", "bundle"),
     "GET /bundles/{digest}/manifest": Rule("read", "bundle"),
     "GET /bundles/{digest}/report": Rule("read", "bundle"),
+    "GET /bundles/{digest}/statement": Rule("read", "bundle"),
     "POST /bundles/{digest}/pin": Rule("submit", "bundle"),
     "DELETE /bundles/{digest}/pin": Rule("submit", "bundle"),
     "POST /datasets": SUBMIT,

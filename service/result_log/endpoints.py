@@ -5,7 +5,7 @@ The log shows hashes: what an entry says is told to those whose run it was, by t
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
@@ -16,10 +16,10 @@ from service.problems import Invalid, NotFound
 from service.result_log import log
 from service.result_log.schemas import ConsistencyView, LeavesView
 from service.runs import service as runs
+from service.schemas import SIGNED
 
 router = APIRouter(tags=["log"])
 Index = Annotated[int, Query(ge=0, le=1 << 53)]
-SIGNED: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"schema": {"type": "object"}}}}}
 
 
 @router.get("/log/checkpoint", response_class=Response, responses=SIGNED)

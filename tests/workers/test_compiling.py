@@ -257,7 +257,7 @@ def test_a_job_that_waits_for_room_can_be_cancelled(farm: TestFarm, without_room
     assert show(farm, job_id)["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("door", ["put", "local"])
+@pytest.mark.parametrize("door", ["put", "read"])
 def test_a_store_that_is_away_is_no_fault_of_the_job(
     farm: TestFarm, monkeypatch: pytest.MonkeyPatch, door: str
 ) -> None:
@@ -283,7 +283,6 @@ def test_a_store_that_stays_away_ends_the_job_with_its_name(farm: TestFarm, monk
     def away(*_: Any) -> Any:
         raise StorageDown("no answer")
 
-    monkeypatch.setattr(farm.farm.storage, "local", away)
     monkeypatch.setattr(farm.farm.storage, "read", away)
     for _ in range(farm.farm.settings.compile_attempts):
         run_compile(farm, job_id)
