@@ -75,6 +75,8 @@ RULES: Mapping[str, Rule] = {
     "GET /runs/{run_id}/weights": Rule("read", "run"),
     "GET /runs/{run_id}/receipt": Rule("read", "run"),
     "GET /log/checkpoint": READ,
+    "GET /log/head": READ,
+    "GET /log/heads": READ,
     "GET /log/entries": READ,
     "GET /log/consistency": READ,
     "POST /runs/{run_id}/cancel": Rule("submit", "run"),

@@ -35,7 +35,7 @@ def _receipt(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    verdicts = verify_files(options.files, trusted=_key(options.trust))
+    verdicts = verify_files(options.files, trusted=public_key(options.trust))
     for verdict in verdicts:
         if verdict.problem:
             print(f"{verdict.path}: NOT VERIFIED: {verdict.problem}")
@@ -53,7 +53,7 @@ def _is_anchored(verdict: Verdict) -> bool:
     return not verdict.is_bundle or not any(one.how.startswith("UNANCHORED") for one in verdict.findings)
 
 
-def _key(given: str | None) -> str | None:
+def public_key(given: str | None) -> str | None:
     """A public key: itself, or the last word of a file (as `service.root show` prints it)."""
     if given is None:
         return None
