@@ -50,7 +50,7 @@ from service.garbage.collecting import Collection
 from service.garbage.holding import Holder
 from service.key_list import KeyListError
 from service.keys.service import create_key, create_link
-from service.private import make_private_folder
+from service.private import make_private_folder, replace_file
 from service.problems import Problem
 from service.releases.publishing import publish, take_in
 from service.releases.schemas import ReleaseCreate
@@ -197,7 +197,7 @@ def _prepare_key(settings: Settings, _: argparse.Namespace) -> str:
 
 
 def _key_request(settings: Settings, options: argparse.Namespace) -> str:
-    options.file.write_bytes(key_list.request(settings))
+    replace_file(options.file, key_list.request(settings))
     return f"{options.file}: take it to the root: python -m service.root sign {options.file} LIST --root ROOT-KEY"
 
 
@@ -279,7 +279,7 @@ def _say(message: str) -> None:
 
 def _agent_file(_: Settings, options: argparse.Namespace) -> str:
     options.file.parent.mkdir(parents=True, exist_ok=True)
-    options.file.write_bytes(agent_file())
+    replace_file(options.file, agent_file())
     options.file.chmod(0o755)
     return f"{options.file} sha256:{agent_digest()}"
 

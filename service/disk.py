@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from pathlib import Path
@@ -10,9 +9,9 @@ from urllib.parse import urlsplit
 
 from sqlalchemy.engine import make_url
 
+from device_agents.wire.disk import is_full
 from service.settings import Settings
 
-FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FULL_SQLSTATE = "53100"
 """PostgreSQL: disk_full."""
 SQLITE_FULL = 13
@@ -29,7 +28,7 @@ class DiskFull(Exception):
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether an operating system's or a database driver's error says that a disk, or a quota of it, is used up."""
     if isinstance(error, OSError):
-        return error.errno in FULL_ERRNOS
+        return is_full(error)
     codes = (getattr(error, "sqlstate", None), getattr(error, "sqlite_errorcode", None))
     return FULL_SQLSTATE in codes or SQLITE_FULL in codes
 
@@ -38,6 +37,11 @@ def is_file_error(error: BaseException | None) -> bool:
     """Whether SQLite says that a file failed it, and not why: want of room is one reason (EFBIG)."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in SQLITE_FILE_ERRORS
+
+
+def find_temporary_folder() -> None:
+    """Have Python choose it now, which it does by writing: once every disk is full it finds none."""
+    tempfile.gettempdir()
 
 
 def written_folders(settings: Settings) -> tuple[Path, ...]:

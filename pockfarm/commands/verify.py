@@ -10,6 +10,7 @@ from typing import Any
 from pockfarm.commands.farm import connect, farm_command
 from pockfarm.errors import Failed, UsageError
 from pockfarm.verification import Verdict, verify_files
+from pockfarm.written import write_whole
 
 
 def add_receipt(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -29,7 +30,7 @@ def add_verify(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _receipt(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        options.output.write_text(json.dumps(farm.receipt(options.of), sort_keys=True, indent=1) + "\n")
+        write_whole(options.output, f"{json.dumps(farm.receipt(options.of), sort_keys=True, indent=1)}\n".encode())
     print(options.output)
     return 0
 

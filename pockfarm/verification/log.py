@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 
 from device_agents.wire import ProtocolError, loads, merkle
@@ -12,6 +10,7 @@ from pockfarm.errors import UsageError
 from pockfarm.record import Record
 from pockfarm.verification.findings import Finding, NotVerified
 from pockfarm.verification.papers import read_paper
+from pockfarm.written import write_whole
 
 
 def check_log(farm: Record, keep: Path, *, trusted: str | None) -> list[Finding]:
@@ -77,10 +76,7 @@ def _read(path: Path) -> bytes | None:
 
 def _write(path: Path, data: bytes) -> None:
     """In one step: a head that was kept is never lost to a full disk."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
-        draft.write_bytes(data + b"\n")
-        os.replace(draft, path)
+        write_whole(path, data + b"\n")
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise UsageError(f"--keep {path}: {error.strerror}; the head before stays") from None

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from device_agents.attempt import FULL_BYTES, _judged
+from device_agents.attempt import FULL_BYTES, Attempt, _judged
 from device_agents.errors import AttemptError
 from device_agents.farm.client import _save
+from device_agents.farm.gate import admit
 from device_agents.farm.retry import is_worth_retrying
-from device_agents.wire import Blob, Outcome
+from device_agents.farm.state import StateFolder
+from device_agents.wire import Blob, Envelope, Outcome
+from tests.service.board import description
 from tests.small_disk import small_disk
 
 GIB = 1 << 30
@@ -58,3 +63,32 @@ def test_a_download_without_room_is_the_boards_and_is_not_tried_again(tmp_path: 
     assert "bundle.pfb could not be written: No space left" in caught.value.message or "too large" in str(caught.value)
     assert caught.value.hint
     assert not is_worth_retrying(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.ENOSPC, "device.disk"), (errno.EDQUOT, "device.disk"), (errno.EIO, "device.system")],
+)
+def test_a_board_that_cannot_remember_an_assignment_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, "no")
+
+    state = StateFolder(tmp_path / "board")
+    monkeypatch.setattr(state, "identity", refuse)
+    outcome = admit(Envelope("", "", ()), state, description())
+    assert isinstance(outcome, Outcome)
+    assert (outcome.cause, outcome.code) == ("device", code)
+    assert bool(outcome.hint) == (code == "device.disk")
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, "device.disk"), (errno.EIO, "device.system")])
+def test_an_attempt_that_the_system_fails_says_why(number: int, code: str) -> None:
+    def fail() -> None:
+        raise OSError(number, "no")
+
+    attempt = Attempt.__new__(Attempt)
+    attempt._assignment = cast(Any, SimpleNamespace(run_id="run"))
+    outcome = attempt._outcome(fail)
+    assert (outcome.cause, outcome.code) == ("device", code)

@@ -1,4 +1,4 @@
-"""A farm is held to the heads of its log that it has signed: one that rewrites its log is caught, by others and itself."""
+"""A farm is held to the heads of its log that it has signed: one that rewrites its log is caught."""
 
 from __future__ import annotations
 
