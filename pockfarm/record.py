@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
-from pockfarm.values import Json, parts
+from pockfarm.values import Json, number, parts
 
 
 class Record(ABC):
@@ -29,8 +29,9 @@ class Record(ABC):
         while heads := parts(self._get("/log/heads", {"after": after}), "heads"):
             for head in heads:
                 yield json.dumps(head["paper"], sort_keys=True).encode()
-            after = int(heads[-1]["size"])
+            after = int(number(heads[-1], "size"))
 
     def log_proof(self, first: int, second: int) -> tuple[str, ...]:
         """The hashes that show the log of `first` results to be the beginning of that of `second`."""
-        return tuple(map(str, self._get("/log/consistency", {"first": first, "second": second})["proof"]))
+        said = self._get("/log/consistency", {"first": first, "second": second})["proof"]
+        return tuple(map(str, said)) if isinstance(said, list) else ()

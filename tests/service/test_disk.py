@@ -35,6 +35,12 @@ def files_end_at(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.fixture
+def storage_url(tmp_path: Path) -> str:
+    """A folder, whichever the database: it is its disk that is full."""
+    return f"file://{tmp_path / 'state' / 'files'}"
+
+
 def kept_files(farm: TestFarm) -> list[Path]:
     return [path for path in (farm.farm.settings.state / "files").rglob("*") if path.is_file()]
 

@@ -11,6 +11,7 @@ import pytest
 
 from pockfarm import cli
 from pockfarm.commands import machine
+from pockfarm.written import write_whole
 from service import admin, root
 from service.app import create_app
 from service.datasets.inspection import InspectionLimits, inspect_confined
@@ -97,7 +98,7 @@ def test_a_command_without_room_is_no_defect(
     target = disk.folder / "run.receipt.json"
 
     def write(_: object) -> int:
-        cli.verify.write_whole(target, b"x" * 100_000)
+        write_whole(target, b"x" * 100_000)
         return 0
 
     monkeypatch.setattr(machine, "_status", write)
