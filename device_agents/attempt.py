@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from device_agents.devices.describe import Device
-from device_agents.errors import AttemptError, BadBundle, BadData, EnrolmentError, FarmError, Stopped
+from device_agents.errors import AttemptError, BadBundle, BadData, EnrolmentError, FarmError, Stopped, of_the_system
 from device_agents.farm import retry
 from device_agents.farm.checkpoints import CheckpointSender, to_farm
 from device_agents.farm.client import FarmClient, as_attempt_error
@@ -137,7 +137,7 @@ class Attempt:
             return self._with_own_limits(error.outcome())
         except OSError as error:
             log.exception("run %s: the system failed us", self._assignment.run_id)
-            return Outcome("failed", "device", "device.system", f"the device's system failed: {error}")
+            return of_the_system(error)
         except Exception as error:
             # A defect of ours must end this attempt with a report, not the agent without one.
             log.exception("run %s: a defect of the agent", self._assignment.run_id)

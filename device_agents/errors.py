@@ -21,6 +21,7 @@ AgentError
 from __future__ import annotations
 
 from device_agents.wire import Cause, Outcome, OutcomeState
+from device_agents.wire.disk import is_full
 
 
 class AgentError(Exception):
@@ -58,6 +59,14 @@ class Refused(FarmError):
 
 class EnrolmentError(AgentError):
     """No identity. The message says how to get one."""
+
+
+def of_the_system(error: OSError) -> Outcome:
+    """What is told of an attempt that the board's system failed; a full disk is named, as elsewhere."""
+    if is_full(error):
+        return Outcome("failed", "device", "device.disk", f"the device's disk is full: {error}"[:4000],
+                       "make room on the device's disk")  # fmt: skip
+    return Outcome("failed", "device", "device.system", f"the device's system failed: {error}"[:4000])
 
 
 class AttemptError(AgentError):

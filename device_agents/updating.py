@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from device_agents import AGENT_VERSION
-from device_agents.errors import AttemptError, BadUpdate, FarmError, Stale, Stopped, Untrusted
+from device_agents.errors import AttemptError, BadUpdate, FarmError, Stale, Stopped, Untrusted, of_the_system
 from device_agents.farm import retry
 from device_agents.farm.client import FarmClient
 from device_agents.farm.trust import verify_offer
@@ -172,7 +172,8 @@ class Updater:
         except AttemptError as error:
             self._fail(offer, error, stop)
         except OSError as error:
-            self._fail(offer, BadUpdate("device.system", f"this board's system failed: {error}", cause="device"), stop)
+            found = of_the_system(error)
+            self._fail(offer, BadUpdate(str(found.code), found.message, cause="device", hint=found.hint), stop)
         return False
 
     def _believed(self, envelope: Envelope) -> AgentOffer:

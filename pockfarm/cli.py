@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from device_agents.wire.disk import is_full
 from pockfarm.commands import (
     deltas,
     devices,
     farm,
     groups,
     local,
+    log,
     machine,
     maintenance,
     plans,
@@ -31,6 +33,8 @@ from pockfarm.errors import PockfarmError, Refused
 
 INTERRUPTED = 130
 DEFECT = 70
+NO_ROOM = 74
+"""EX_IOERR of sysexits.h, as 70 is EX_SOFTWARE."""
 
 COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     machine.add_up,
@@ -57,6 +61,7 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     farm.add_weights,
     verify.add_receipt,
     verify.add_verify,
+    log.add_log,
     farm.add_dataset,
     devices.add_devices,
     groups.add_groups,
@@ -104,12 +109,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as problem:
+        if not is_full(problem):
+            return _defect(problem)
+        print(f"pockfarm: {problem.filename or 'a file'} cannot be written: {problem.strerror}; make room there, then "
+              "run the command again", file=sys.stderr)  # fmt: skip
+        return NO_ROOM
     except Exception as defect:
-        if os.environ.get("POCKFARM_DEBUG"):
-            raise
-        print(f"pockfarm: this is a defect of ours: {type(defect).__name__}: {defect}", file=sys.stderr)
-        print("  please report it with what POCKFARM_DEBUG=1 prints for the same command", file=sys.stderr)
-        return DEFECT
+        return _defect(defect)
+
+
+def _defect(defect: Exception) -> int:
+    if os.environ.get("POCKFARM_DEBUG"):
+        raise defect
+    print(f"pockfarm: this is a defect of ours: {type(defect).__name__}: {defect}", file=sys.stderr)
+    print("  please report it with what POCKFARM_DEBUG=1 prints for the same command", file=sys.stderr)
+    return DEFECT
 
 
 def describe(problem: PockfarmError) -> str:

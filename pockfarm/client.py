@@ -34,6 +34,7 @@ from pockfarm.errors import Failed, NotFound, UsageError
 from pockfarm.fleet import Fleet
 from pockfarm.looks import looks
 from pockfarm.model_files import ModelFiles, files_of
+from pockfarm.record import Record
 from pockfarm.sources import opened, text_of
 from pockfarm.state import StateFolder, default_state
 from pockfarm.tenants import Tenants
@@ -66,7 +67,7 @@ FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
 CHUNK_BYTES = 1 << 20
 
 
-class Farm(Fleet, Tenants):
+class Farm(Fleet, Tenants, Record):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
     def __init__(self, url: str, api_key: str, *, transport: httpx.BaseTransport | None = None) -> None:
@@ -303,10 +304,6 @@ class Farm(Fleet, Tenants):
     def report(self, run_id: str) -> Json:
         """What the device measured: the fields of `device_agents.wire.Report`."""
         return part(self._get(f"/runs/{run_id}/report"), "report")
-
-    def receipt(self, run_id: str) -> Json:
-        """What proves the run's result without the farm (`pockfarm verify`)."""
-        return self._get(f"/runs/{run_id}/receipt")
 
     def weights(self, run_id: str) -> bytes:
         """The weights that a run trained, as safetensors."""

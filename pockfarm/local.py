@@ -21,6 +21,7 @@ from device_agents.wire import Limits, RunSettings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.values import CompileWarning, warning_of
+from pockfarm.written import write_whole
 
 if TYPE_CHECKING:
     from compiler.api import BuildSettings, Bundle, TuningEntry, TuningTable
@@ -287,7 +288,8 @@ def tune(bundle: Path, settings: RunSettings, *, table: Path, progress: Progress
     entries = _entries(report, built.manifest)
     if entries:
         table.parent.mkdir(parents=True, exist_ok=True)
-        table.write_text(known.merged(TuningTable.of({entry.key: entry for entry in entries})).to_json())
+        merged = known.merged(TuningTable.of({entry.key: entry for entry in entries}))
+        write_whole(table, merged.to_json().encode())
     return Tuned(report, len(entries))
 
 

@@ -50,14 +50,14 @@ from service.garbage.collecting import Collection
 from service.garbage.holding import Holder
 from service.key_list import KeyListError
 from service.keys.service import create_key, create_link
-from service.private import make_private_folder
+from service.private import make_private_folder, replace_file
 from service.problems import Problem
 from service.releases.publishing import publish, take_in
 from service.releases.schemas import ReleaseCreate
 from service.retention.taking import Retention
 from service.settings import Settings
 from service.signing_keys import SigningKeyLost, replace_key
-from service.storage import open_storage
+from service.storage import StorageDown, open_storage
 
 LOCAL_KEY_NAME = "local operator"
 PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
@@ -78,6 +78,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(command(settings, options))
     except (SigningKeyLost, KeyListError, BackupError, ReleaseRefused, SchemaMismatch, MigrationBlocked) as error:
         print(error, file=sys.stderr)
+        return 1
+    except StorageDown as error:
+        print(f"the storage {settings.storage} did not answer: {error}; run it again once it does", file=sys.stderr)
         return 1
     except OSError as error:
         if not is_disk_full(error):
@@ -194,7 +197,7 @@ def _prepare_key(settings: Settings, _: argparse.Namespace) -> str:
 
 
 def _key_request(settings: Settings, options: argparse.Namespace) -> str:
-    options.file.write_bytes(key_list.request(settings))
+    replace_file(options.file, key_list.request(settings))
     return f"{options.file}: take it to the root: python -m service.root sign {options.file} LIST --root ROOT-KEY"
 
 
@@ -276,7 +279,7 @@ def _say(message: str) -> None:
 
 def _agent_file(_: Settings, options: argparse.Namespace) -> str:
     options.file.parent.mkdir(parents=True, exist_ok=True)
-    options.file.write_bytes(agent_file())
+    replace_file(options.file, agent_file())
     options.file.chmod(0o755)
     return f"{options.file} sha256:{agent_digest()}"
 

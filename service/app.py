@@ -31,6 +31,7 @@ from service.dashboard import routes as dashboard
 from service.database.schema import refuse_other_schema
 from service.datasets import endpoints as datasets
 from service.devices import endpoints as devices
+from service.disk import find_temporary_folder
 from service.documents import endpoints as documents
 from service.farm import Farm, open_farm
 from service.groups import endpoints as groups
@@ -129,6 +130,7 @@ def _alive_path(settings: Settings) -> Path | None:
 def create_app(settings: Settings | None = None, *, queue: Queue | None = None) -> FastAPI:
     """The farm's web application. `queue` replaces the broker (tests)."""
     chosen = settings or Settings()
+    find_temporary_folder()
     farm = open_farm(chosen, queue)
     metrics = Metrics(farm)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from pathlib import Path
@@ -10,12 +9,14 @@ from urllib.parse import urlsplit
 
 from sqlalchemy.engine import make_url
 
+from device_agents.wire.disk import is_full
 from service.settings import Settings
 
-FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FULL_SQLSTATE = "53100"
 """PostgreSQL: disk_full."""
 SQLITE_FULL = 13
+SQLITE_FILE_ERRORS = (10, 14)
+"""Primary codes IOERR and CANTOPEN: a file cannot be read, written or opened, for whatever reason."""
 PROBE_BYTES = 1 << 16
 FEWEST_INODES = 64
 
@@ -27,9 +28,20 @@ class DiskFull(Exception):
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether an operating system's or a database driver's error says that a disk, or a quota of it, is used up."""
     if isinstance(error, OSError):
-        return error.errno in FULL_ERRNOS
+        return is_full(error)
     codes = (getattr(error, "sqlstate", None), getattr(error, "sqlite_errorcode", None))
     return FULL_SQLSTATE in codes or SQLITE_FULL in codes
+
+
+def is_file_error(error: BaseException | None) -> bool:
+    """Whether SQLite says that a file failed it, and not why: want of room is one reason (EFBIG)."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in SQLITE_FILE_ERRORS
+
+
+def find_temporary_folder() -> None:
+    """Have Python choose it now, which it does by writing: once every disk is full it finds none."""
+    tempfile.gettempdir()
 
 
 def written_folders(settings: Settings) -> tuple[Path, ...]:
@@ -55,6 +67,15 @@ def check_room(settings: Settings) -> None:
         if room.f_files and room.f_favail < FEWEST_INODES:
             raise DiskFull(f"{folder}: {room.f_favail} files can still be made there; remove some")
         _write(folder)
+
+
+def lacks_room(settings: Settings) -> bool:
+    """Whether `check_room` finds a folder without."""
+    try:
+        check_room(settings)
+    except DiskFull:
+        return True
+    return False
 
 
 def _write(folder: Path) -> None:

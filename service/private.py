@@ -26,14 +26,31 @@ def make_private_file(path: Path) -> None:
         _tighten(path)
 
 
+def create_file(path: Path, data: bytes) -> None:
+    """A file that was not there, flushed to disk, never readable by others; nothing of it stays if that fails.
+
+    Not by a link from a draft: sticks that keys are kept on may know no links. Raises: FileExistsError, OSError.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0) as file:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink()
+            raise
+
+
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace the file in one step, flushed to disk, never readable by others."""
+    """Replace the file in one step, flushed to disk, never readable by others; what was there stays if that fails."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    create_file(draft, data)
+    try:
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink()
+        raise
 
 
 def _tighten(path: Path) -> None:

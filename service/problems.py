@@ -28,13 +28,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from device_agents.wire import ProtocolError
-from service.disk import is_disk_full
+from service.disk import is_disk_full, is_file_error, lacks_room
 from service.identifiers import clean_text
 from service.states import IllegalTransition
+from service.storage import StorageDown
 
 LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -46,6 +48,7 @@ MAX_CHARACTERS = 4000
 
 FULL_RETRY_S = 10
 """After which to try again on a full disk: shorter than a lease, which heartbeats renew through the same disk."""
+STORAGE_RETRY_S = 5
 MAX_ERRORS = 100
 """Fields that one answer names."""
 
@@ -202,6 +205,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(OperationalError, _on_database_error)
     app.add_exception_handler(NoConnection, _on_database_error)
     app.add_exception_handler(OSError, _on_system_error)
+    app.add_exception_handler(StorageDown, _on_storage_down)
     app.add_exception_handler(Exception, _on_failure)
 
 
@@ -264,6 +268,14 @@ async def _on_system_error(request: Request, error: Exception) -> Response:
     return problem_response(Full("storage"), shown_path(request))
 
 
+async def _on_storage_down(request: Request, error: Exception) -> Response:
+    LOG.error("%s %s: the storage did not answer: %s", request.method, shown_path(request), error)
+    problem = Unavailable("infra.storage", "the farm's storage is busy or down", where="storage",
+                          hint="try again in a few seconds; GET /readyz says which part is down",
+                          headers={"Retry-After": str(STORAGE_RETRY_S)})  # fmt: skip
+    return problem_response(problem, shown_path(request))
+
+
 async def _on_disconnect(request: Request, _: Exception) -> Response:
     """Nobody hears this answer; counts and logs tell it from a failure of the farm."""
     problem = Invalid("request.cut-off", "the connection ended before the request did", where="body",
@@ -272,7 +284,7 @@ async def _on_disconnect(request: Request, _: Exception) -> Response:
 
 
 async def _on_database_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, OperationalError) and is_disk_full(error.orig):
+    if isinstance(error, OperationalError) and await _is_without_room(request, error.orig):
         LOG.error("%s %s: no room: %s", request.method, request.url.path, error)
         return problem_response(Full("database"), shown_path(request))
     LOG.error("the database did not answer: %s", error)
@@ -285,6 +297,12 @@ async def _on_database_error(request: Request, error: Exception) -> Response:
         hint="try again in a few seconds; GET /readyz says which part is down",
     )
     return JSONResponse(body, 503, headers={"Retry-After": "5"}, media_type=MEDIA_TYPE)
+
+
+async def _is_without_room(request: Request, error: BaseException | None) -> bool:
+    if is_disk_full(error):
+        return True
+    return is_file_error(error) and await run_in_threadpool(lacks_room, request.app.state.farm.settings)
 
 
 async def _on_failure(request: Request, error: Exception) -> Response:

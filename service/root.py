@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents.wire import KEY_LIST_TYPE, KeyList, ListedKey, ProtocolError, dumps, loads
 from service.key_list import KeyListFile, KeyRequest
+from service.private import create_file, replace_file
 from service.signing import Signer
 
 DAY_S = 86_400.0
@@ -36,16 +37,15 @@ class RootError(Exception):
 
 
 def create(path: Path) -> Signer:
-    """Make a root key. Raises: RootError if the file is there."""
+    """Make a root key. Raises: RootError if the file is there, or cannot be written: nothing of it stays then."""
     key = Ed25519PrivateKey.generate()
     body = json.dumps({"root_private_key": base64.b64encode(key.private_bytes_raw()).decode()})
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(body + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
+        create_file(path, f"{body}\n".encode())
+    except FileExistsError as error:
         raise RootError(f"{path}: {error.strerror}; name a file that is not there yet") from None
+    except OSError as error:
+        raise RootError(f"{path}: {error.strerror}; no key was made") from None
     return Signer(key, 0)
 
 
@@ -113,7 +113,10 @@ def _sign(options: argparse.Namespace) -> str:
     if not 1 <= options.days <= 36_500:
         raise RootError(f"--days {options.days}: expected 1 to 36500")
     made = sign(request, load(options.root), days=options.days, revoke=options.revoke, now=time.time())
-    options.to.write_bytes(made)
+    try:
+        replace_file(options.to, made)
+    except OSError as error:
+        raise RootError(f"{options.to}: {error.strerror}; what was there stays, and no list was written") from None
     return f"{options.to}: list {request.number + 1}"
 
 

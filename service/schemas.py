@@ -91,3 +91,5 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     "5XX": {"description": "A failure of the farm", "content": {"application/problem+json": {"schema": {
         "$ref": "#/components/schemas/Problem"}}}},
 }  # fmt: skip
+SIGNED: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"schema": {"type": "object"}}}}}
+"""Answers that are envelopes, in the bytes that were signed."""

@@ -34,7 +34,7 @@ from service.jobs import claims
 from service.lanes.entering import enter_queued
 from service.outbox import ring_after_commit
 from service.queue import COMPILE_TASK
-from service.result_log.log import log_results
+from service.result_log.log import keep_head, log_results
 from service.runs import attempts
 from service.uploads import service as uploads
 
@@ -250,7 +250,7 @@ def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]
 STEPS: tuple[Callable[[Farm], None], ...] = (
     note_sightings, ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, fill_lanes, expire_runs,
     send_canaries, note_key_uses, forget_secrets, forget_tokens, forget_uploads, log_results,
-    apply_retention, collect_garbage,
+    keep_head, apply_retention, collect_garbage,
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from celery.signals import setup_logging, worker_init, worker_ready, worker_shut
 
 from device_agents.wire.service_manager import tell_manager
 from service.database.schema import refuse_other_schema
+from service.disk import find_temporary_folder
 from service.health.signs import ThreadedSigns
 from service.logs import set_up_logs
 from service.queue import COMPILE_TASK, CeleryQueue, make_celery
@@ -42,6 +43,7 @@ BEATS = Beats(root_of(SETTINGS.state), os.getpid)
 _signs: list[threading.Event] = []
 _recovery: list[subprocess.Popen[bytes]] = []
 
+find_temporary_folder()
 app = make_celery(SETTINGS)
 for name, function in TASK_FUNCTIONS.items():
     app.task(function, name=name)

@@ -32,7 +32,7 @@ from service.database.models import HOME
 from service.disk import is_disk_full
 from service.jobs import claims
 from service.settings import Settings
-from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage, StoredFile
+from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage, StorageDown, StoredFile
 from workers.child_watch import ChildWatch
 from workers.compile_child import BUNDLE, DISK_FULL, EXTERNAL, SAID_CHARACTERS, SOURCE, Order
 from workers.patience import with_patience
@@ -43,7 +43,7 @@ PROGRESS_INTERVAL_S = 0.5
 TICK_S = 0.25
 MAX_LINE_CHARACTERS = 1 << 16
 LOG_TAIL_BYTES = 8000
-NO_ROOM = "compiled; the farm's storage has no room for the bundle"
+NO_ROOM = "compiled; the farm's storage has no room for the bundle, or is down"
 CAUSES = get_args(Cause)
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", log_lines.LEVEL_VARIABLE, log_lines.FORMAT_VARIABLE)
 
@@ -81,7 +81,7 @@ class Compile:
             self._record(lambda session: claims.cancelled(session, self.claim))
         except CompileError as error:  # a listing of files that is none
             self._fail(claims.Failure(error.cause, error.code, error.message, error.where, error.hint))
-        except (OSError, BadBundle, MissingFile, FileTooLarge, DigestMismatch) as error:
+        except (OSError, BadBundle, MissingFile, FileTooLarge, DigestMismatch, StorageDown) as error:
             LOG.exception("job %s", self.claim.job_id)
             self._fail(_worker_failure(error, self.folder))
 
@@ -242,9 +242,10 @@ class Compile:
         LOG.info("job %s: bundle %s", self.claim.job_id, stored.digest)
 
     def _stored(self, stream: BinaryIO, digest: str) -> StoredFile:
-        """Put the bundle into the farm's storage, again and again while its disk is full: it is not compiled again.
+        """Put the bundle into the farm's storage, again and again while that is full or down: it is not compiled again.
 
-        The claim is kept meanwhile. Raises: Cancelled, LostClaim; OSError once it has waited for `compile_room_s`.
+        The claim is kept meanwhile. Raises: Cancelled, LostClaim; OSError or StorageDown once it has waited for
+        `compile_room_s`.
         """
 
         def put() -> StoredFile:
@@ -256,8 +257,8 @@ class Compile:
             time.sleep(min(pause_s, self.settings.compile_lease_s / 4))
 
         return with_patience(
-            put, f"job {self.claim.job_id}: its bundle", passes=is_disk_full, patience_s=self.settings.compile_room_s,
-            sleep=wait,
+            put, f"job {self.claim.job_id}: its bundle", passes=_may_pass,
+            patience_s=self.settings.compile_room_s, sleep=wait,
         )  # fmt: skip
 
     def _fail(self, failure: claims.Failure) -> None:
@@ -356,6 +357,10 @@ def _ending(returncode: int) -> str:
     return f"signal {signal.Signals(number).name if number in set(signal.Signals) else number}"
 
 
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, StorageDown) or is_disk_full(error)
+
+
 def _worker_failure(error: Exception, folder: Path) -> claims.Failure:
     if isinstance(error, MissingFile):
         return claims.Failure("infra", "infra.model-missing", "the model's file is not in the storage any more",
@@ -365,6 +370,10 @@ def _worker_failure(error: Exception, folder: Path) -> claims.Failure:
                               hint="use a smaller model, or raise POCKFARM_BUNDLE_LIMIT_BYTES")  # fmt: skip
     if isinstance(error, (BadBundle, DigestMismatch)):
         return claims.Failure("compiler", "compiler.bad-bundle", str(error), hint="a defect of ours: please report it")
+    if isinstance(error, StorageDown):
+        return claims.Failure("infra", "infra.storage", "the farm's storage did not answer the worker", where="worker",
+                              hint="GET /readyz says which part is down; send it again once it is up",
+                              retry=True)  # fmt: skip
     free_bytes = shutil.disk_usage(folder).free
     if is_disk_full(error):
         return claims.Failure("infra", DISK_FULL, f"the worker's disk, or the farm's storage, is full ({free_bytes:,} "

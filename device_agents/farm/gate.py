@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 
-from device_agents.errors import AttemptError, Untrusted
+from device_agents.errors import AttemptError, Untrusted, of_the_system
 from device_agents.farm.state import StateFolder
 from device_agents.farm.trust import CLOCK_TOLERANCE_S, verify_assignment
 from device_agents.wire import Assignment, DeviceDescription, Envelope, Outcome
@@ -23,7 +23,7 @@ def admit(envelope: Envelope, state: StateFolder, description: DeviceDescription
         return error.outcome()
     except OSError as error:
         log.exception("the farm's assignment is refused: the state folder cannot be read or written")
-        return Outcome("failed", "device", "device.system", f"the device's system failed: {error}"[:4000])
+        return of_the_system(error)
 
 
 def _admitted(envelope: Envelope, state: StateFolder, description: DeviceDescription) -> Assignment:

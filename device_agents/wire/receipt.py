@@ -11,6 +11,9 @@ from device_agents.wire.report import check_digest
 
 CHECKPOINT_TYPE = "application/vnd.pockfarm.checkpoint+json"
 """DSSE payload type of `Checkpoint`, signed by the farm."""
+BUNDLE_STATEMENT_TYPE = "application/vnd.pockfarm.bundle-statement+json"
+"""DSSE payload type of `BundleStatement`, signed by the farm."""
+SIGNED_SCHEMA = "pockfarm.signed/1"
 
 
 @dataclass(frozen=True)
@@ -69,3 +72,33 @@ class Receipt:
     """The farm's root, raw public key, base64; null: it has none."""
     key_list: Optional[Envelope] = field(default=None)
     """Signed by the root; lists the signing key."""
+
+
+@dataclass(frozen=True)
+class BundleStatement:
+    """That the farm's compiler made a bundle, from what and by which version."""
+
+    bundle_digest: str
+    size_bytes: int
+    model_digest: str
+    plan_digest: str
+    spec_digest: str
+    target: str
+    compiler: str
+    """Its version; empty: not known any more."""
+    at: float
+
+    def __post_init__(self) -> None:
+        check_digest("bundle_digest", self.bundle_digest)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """One envelope of the farm (a head of the log, or the statement of a bundle), and its keys' way to the root."""
+
+    schema: Literal["pockfarm.signed/1"]
+    signed: Envelope
+    signing_key: ServerKey
+    root: Optional[str] = field(default=None)
+    """As in `Receipt`."""
+    key_list: Optional[Envelope] = field(default=None)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from device_agents.wire import MODES, RunSettings
+from device_agents.wire.disk import is_full
 from pockfarm.client import Farm
 from pockfarm.commands.deltas import load_deltas
 from pockfarm.commands.local import (
@@ -27,6 +28,7 @@ from pockfarm.state import StateFolder
 from pockfarm.summary import is_diverged, report_text
 from pockfarm.table import NONE, figure, milliseconds, print_table
 from pockfarm.values import Job, Run, optional_number, part, parts, text
+from pockfarm.written import write_whole
 
 
 def add_compile(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -303,6 +305,8 @@ def _weights_digest(farm: Farm, option: str | None) -> str | None:
 
 def _write(path: Path, data: bytes) -> None:
     try:
-        path.write_bytes(data)
+        write_whole(path, data)
     except OSError as problem:
+        if is_full(problem):
+            raise
         raise UsageError(f"--out {path}: {problem.strerror}") from None

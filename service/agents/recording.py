@@ -280,7 +280,7 @@ def _refuse(
 def _check_report(report: Report, run: Run, attempt: Attempt, device: Device) -> None:
     """Raises: Invalid if the report is about something else than the attempt."""
     expected = {"run_id": attempt.run_id, "attempt": attempt.n, "device_id": device.id,
-                "measurement_class": device.measurement_class}  # fmt: skip
+                "bundle_digest": run.bundle_digest, "measurement_class": device.measurement_class}  # fmt: skip
     for name, value in expected.items():
         if getattr(report, name) != value:
             raise Invalid("report.mismatch", f"says {getattr(report, name)!r:.80}, expected {value!r}", where=name,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from device_agents.wire import dumps
+from device_agents.wire.receipt import BUNDLE_STATEMENT_TYPE
 from service.access import FarmDep, PrincipalDep
 from service.bundles import service
 from service.bundles.schemas import BundleView
@@ -14,7 +17,8 @@ from service.bundles.service import Held
 from service.files import BINARY, file_response
 from service.holdings import service as holdings
 from service.pagination import Cursor, Limit, Page
-from service.schemas import DigestText
+from service.papers import signed
+from service.schemas import SIGNED, DigestText
 
 router = APIRouter(prefix="/bundles", tags=["bundles"])
 
@@ -67,6 +71,14 @@ def show_manifest(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> dict[st
     """The bundle's `manifest.json`."""
     with farm.database.read() as session:
         return service.find(session, digest).bundle.manifest
+
+
+@router.get("/{digest}/statement", response_class=Response, responses=SIGNED)
+def show_statement(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> Response:
+    """That this farm made the bundle, from what and by which compiler, signed: `pockfarm verify` reads it."""
+    with farm.database.read() as session:
+        said = service.statement(session, digest, now=time.time())
+    return Response(dumps(signed(farm, BUNDLE_STATEMENT_TYPE, said)), media_type="application/json")
 
 
 @router.get("/{digest}/report")

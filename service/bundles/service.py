@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
+from device_agents.wire.receipt import BundleStatement
 from service.bundles.archive import BundleContent
 from service.bundles.manifest import required_features
 from service.database.insert import insert_if_new
@@ -126,6 +127,17 @@ def newest_bundles(
     found = session.scalars(select(Bundle).where(Bundle.digest.in_([row.digest for row in rows])))
     bundles = {bundle.digest: bundle for bundle in found}
     return [Held(bundles[row.digest], row) for row in rows], following
+
+
+def statement(session: Session, digest: str, *, now: float) -> BundleStatement:
+    """What the farm says of a bundle that the session's organisation holds. Raises: NotFound."""
+    bundle = find(session, digest).bundle
+    query = select(Job.compiler_version).where(Job.bundle_digest == digest).order_by(Job.id.desc()).limit(1)
+    return BundleStatement(
+        bundle_digest=digest, size_bytes=bundle.size_bytes, model_digest=bundle.model_digest,
+        plan_digest=bundle.plan_digest, spec_digest=bundle.spec_digest, target=bundle.target,
+        compiler=session.scalar(query) or "", at=now,
+    )  # fmt: skip
 
 
 def summary(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,6 +116,7 @@ UNSCOPED: Mapping[str, str] = {
     "events": "read by a job or run that was found before, in the same session",
     "idempotency_records": "read by the caller's key",
     "lanes": "only the farm's own search for work looks at them",
+    "log_heads": "sizes and hashes",
     "log_nodes": "hashes",
     "logged_results": "shown to those whose run it is, found before",
     "outbox": "doorbells; nobody is shown them",

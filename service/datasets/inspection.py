@@ -3,7 +3,7 @@
 A user's file is never parsed in the API process.
 
 The child (`python -m service.datasets.inspection LIMIT MEMORY CPU`) finds the file as its standard input and writes one
-JSON line, {"arrays": …} or {"refused": …}, to its standard output, a file that it may not fill.
+JSON line, {"arrays": …} or {"refused": …}, to its standard output, a file in memory that it may not fill.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from threading import BoundedSemaphore
@@ -45,10 +44,15 @@ def inspect_confined(file: BinaryIO, limits: InspectionLimits) -> dict[str, Arra
     """Every array of the npz, fully read and checked by a child. `file` needs a descriptor. Raises: BadData."""
     file.flush()
     own = Path(f"/proc/self/fd/{file.fileno()}")  # opened anew: a position of its own, and not for writing
-    with _turns, own.open("rb", buffering=0) as read_only, tempfile.TemporaryFile() as answer:
+    with _turns, own.open("rb", buffering=0) as read_only, _in_memory() as answer:
         ended = _run_child(read_only, answer, limits)
         answer.seek(0)
         return _outcome(answer.read(ANSWER_BYTES), ended, limits)
+
+
+def _in_memory() -> BinaryIO:
+    """A file for the answer: not on a disk, which may be full of other things."""
+    return os.fdopen(os.memfd_create("answer", os.MFD_CLOEXEC), "w+b")
 
 
 def _run_child(file: Any, answer: Any, limits: InspectionLimits) -> int:

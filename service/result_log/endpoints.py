@@ -5,7 +5,8 @@ The log shows hashes: what an entry says is told to those whose run it was, by t
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
@@ -14,12 +15,12 @@ from device_agents.wire import dumps
 from service.access import FarmDep, PrincipalDep, WholeFarmDep
 from service.problems import Invalid, NotFound
 from service.result_log import log
-from service.result_log.schemas import ConsistencyView, LeavesView
+from service.result_log.schemas import ConsistencyView, HeadsView, HeadView, LeavesView
 from service.runs import service as runs
+from service.schemas import SIGNED
 
 router = APIRouter(tags=["log"])
 Index = Annotated[int, Query(ge=0, le=1 << 53)]
-SIGNED: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"schema": {"type": "object"}}}}}
 
 
 @router.get("/log/checkpoint", response_class=Response, responses=SIGNED)
@@ -27,6 +28,23 @@ def show_checkpoint(farm: WholeFarmDep, _: PrincipalDep) -> Response:
     """The log's size and root hash now, signed by the farm: a DSSE envelope."""
     with farm.database.read() as session:
         return Response(dumps(log.checkpoint(session, farm)), media_type="application/json")
+
+
+@router.get("/log/head", response_class=Response, responses=SIGNED)
+def show_head(farm: WholeFarmDep, _: PrincipalDep) -> Response:
+    """As `/log/checkpoint`, with the signing key and its way to the root: `pockfarm log check` keeps it."""
+    with farm.database.read() as session:
+        return Response(dumps(log.head(session, farm)), media_type="application/json")
+
+
+@router.get("/log/heads")
+def list_heads(
+    farm: WholeFarmDep, _: PrincipalDep, after: Index = 0, limit: Annotated[int, Query(ge=1, le=100)] = 100
+) -> HeadsView:
+    """Heads that the farm signed and kept now and then, of more results than `after`: it can be held to them."""
+    with farm.database.read() as session:
+        kept = log.kept_heads(session, after, limit)
+        return HeadsView(heads=[HeadView(size=one.size, paper=json.loads(one.paper)) for one in kept])
 
 
 @router.get("/log/entries")

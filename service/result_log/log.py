@@ -7,18 +7,22 @@ processes that append at once want the same index; one of them fails and finds t
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from device_agents.wire import Envelope, dumps, loads, merkle
-from device_agents.wire.receipt import CHECKPOINT_TYPE, Checkpoint, LogEntry, Receipt
-from service.database.models import Attempt, Device, LoggedResult, LogNode, Result, Run
+from device_agents.wire.receipt import CHECKPOINT_TYPE, Checkpoint, LogEntry, Receipt, Signed
+from service.database.models import Attempt, Device, LoggedResult, LogHead, LogNode, Result, Run
 from service.farm import Farm
 from service.key_list import rooted
+from service.papers import signed
 
 BATCH = 200
+HEAD_S = 6 * 3600.0
+"""Between the heads that are kept: so much of the log's end can be taken away without that they tell."""
 
 
 def log_results(farm: Farm) -> None:
@@ -86,9 +90,35 @@ def size(session: Session) -> int:
 
 def checkpoint(session: Session, farm: Farm) -> Envelope:
     """The log as it is now, signed."""
+    return farm.signer.sign(CHECKPOINT_TYPE, dumps(_head(session)))
+
+
+def _head(session: Session) -> Checkpoint:
     count = size(session)
-    head = Checkpoint(count, merkle.root(count, _Tree(session).complete), time.time())
-    return farm.signer.sign(CHECKPOINT_TYPE, dumps(head))
+    return Checkpoint(count, merkle.root(count, _Tree(session).complete), time.time())
+
+
+def head(session: Session, farm: Farm) -> Signed:
+    """As `checkpoint`, with the keys' way to the root."""
+    return signed(farm, CHECKPOINT_TYPE, _head(session))
+
+
+def keep_head(farm: Farm) -> None:
+    """Sign and keep the log's head if it has grown and the last was kept `HEAD_S` ago."""
+    now = time.time()
+    with farm.database.read() as session:
+        last = session.scalars(select(LogHead).order_by(LogHead.size.desc()).limit(1)).first()
+        if (last is not None and last.at > now - HEAD_S) or size(session) <= (last.size if last is not None else 0):
+            return
+        found = _head(session)
+        paper = signed(farm, CHECKPOINT_TYPE, found)
+    with suppress(IntegrityError), farm.database.transaction() as session:  # another process has kept it
+        session.add(LogHead(size=found.size, paper=dumps(paper).decode(), at=now))
+
+
+def kept_heads(session: Session, after: int, limit: int) -> list[LogHead]:
+    """Of more results than `after`, the oldest first."""
+    return list(session.scalars(select(LogHead).where(LogHead.size > after).order_by(LogHead.size).limit(limit)))
 
 
 def consistency(session: Session, first: int, second: int) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from service.schemas import View
 
 
@@ -13,6 +15,20 @@ class LeavesView(View):
     """Of the whole log."""
     leaves: list[str]
     """SHA-256 of a zero byte and the entry's canonical JSON, hex; the first is that of `start`."""
+
+
+class HeadView(View):
+    """A head that the farm kept."""
+
+    size: int
+    paper: dict[str, Any]
+    """As `GET /log/head` gave it then."""
+
+
+class HeadsView(View):
+    """Kept heads, the oldest first; empty: there are no more."""
+
+    heads: list[HeadView]
 
 
 class ConsistencyView(View):

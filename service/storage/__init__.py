@@ -4,7 +4,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from service.storage.files import FileStorage
-from service.storage.store import DigestMismatch, FileTooLarge, MissingFile, Storage, StoredFile
+from service.storage.store import (
+    DigestMismatch,
+    FileTooLarge,
+    MissingFile,
+    Storage,
+    StorageDown,
+    StorageFull,
+    StoredFile,
+)
 
 
 def open_storage(url: str, *, s3_endpoint_url: str = "") -> Storage:
@@ -19,5 +27,5 @@ def open_storage(url: str, *, s3_endpoint_url: str = "") -> Storage:
     raise ValueError(f"storage_url {url!r}: expected file:///folder or s3://bucket/prefix")
 
 
-__all__ = ["DigestMismatch", "FileStorage", "FileTooLarge", "MissingFile", "Storage", "StoredFile",
-           "open_storage"]  # fmt: skip
+__all__ = ["DigestMismatch", "FileStorage", "FileTooLarge", "MissingFile", "Storage", "StorageDown", "StorageFull",
+           "StoredFile", "open_storage"]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,6 +51,8 @@ class FileStorage:
         self.folder = folder
         for one in (folder, folder / "incoming", folder / "sha256"):
             make_private_folder(one)
+        for first in range(256):  # now: the time that a first file's folder takes would tell that it is the first
+            (folder / "sha256" / f"{first:02x}").mkdir(mode=0o700, exist_ok=True)
 
     def path(self, digest: str) -> Path:
         """Where the file of `digest` is, or would be."""
@@ -74,18 +77,21 @@ class FileStorage:
         return stored
 
     def _adopt(self, incoming: Path, final: Path) -> None:
-        final.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Put the file in its place, in the same steps whether or not one is there: neither tells of the other.
+
+        What is there is held open until its name is gone, since giving back the room of a large file takes time.
+        """
         incoming.chmod(0o400)
+        before = _opened(final)
         try:
-            os.link(incoming, final)
-        except FileExistsError:
-            with suppress(FileNotFoundError):
-                os.utime(final)  # as fresh as if it had just been written: whoever put it is about to refer to it
-        folder = os.open(final.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # else the new name may be lost with the power
+            os.replace(incoming, final)
+            folder = os.open(final.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # else the new name may be lost with the power
+            finally:
+                os.close(folder)
         finally:
-            os.close(folder)
+            threading.Thread(target=os.close, args=(before,), name="room of a replaced file").start()
 
     def size(self, digest: str) -> int | None:
         """See `Storage.size`."""
@@ -167,7 +173,6 @@ class FileStorage:
             check_digest(digest, digest_of(_read(stream)))
             os.fsync(stream.fileno())
         self._adopt(path, self.path(digest))
-        path.unlink(missing_ok=True)
         return StoredFile(digest, size_bytes)
 
     def discard(self, name: str) -> None:
@@ -184,6 +189,13 @@ class FileStorage:
         """See `Storage.check`."""
         with tempfile.TemporaryFile(dir=self.folder / "incoming") as probe:
             probe.write(b"ready")
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:

@@ -3,6 +3,8 @@
 A growing file is one object for each of its pieces, `<prefix>/incoming/<name>/<offset>-<bytes>`, because a store takes
 no part under 5 MiB but the last, and a connection is cut where it is cut. Once whole, they are read in order into a
 multipart upload under the digest, which is given up if the bytes are others.
+
+What is known already is written again: whoever sends a file must not learn by calls or by time that another has it.
 """
 
 from __future__ import annotations
@@ -16,20 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import boto3
-from boto3.s3.transfer import TransferConfig
-from botocore.config import Config
-from botocore.exceptions import ClientError
-
 from service.storage.files import check_digest, write_hashed
-from service.storage.store import CHUNK_BYTES, MissingFile, StoredFile, check_name
+from service.storage.s3_calls import PART_BYTES, S3Calls
+from service.storage.store import MissingFile, StorageDown, StorageFull, StoredFile, check_name
 
-_MISSING = {"404", "NoSuchKey", "NotFound"}
-PART_BYTES = 8 << 20
 MOST_PARTS = 9_000
 """Of the 10,000 that a multipart upload may have."""
-ONE_AT_A_TIME = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, use_threads=False)
-"""A transfer holds one part in memory; the ten threads that are boto3's default hold ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +34,11 @@ class _Piece:
 
 
 class S3Storage:
-    """A `Storage` in one bucket. Time-outs: 10 s to connect, 60 s to read, 4 attempts with back-off (botocore's)."""
+    """A `Storage` in one bucket. Every method may raise StorageFull and StorageDown."""
 
     def __init__(self, bucket: str, prefix: str = "", *, endpoint_url: str | None = None) -> None:
-        self.bucket = bucket
         self.prefix = f"{prefix}/" if prefix else ""
-        config = Config(connect_timeout=10, read_timeout=60, retries={"max_attempts": 4, "mode": "standard"})
-        self._client: Any = boto3.client("s3", endpoint_url=endpoint_url, config=config)
+        self.bucket = S3Calls(bucket, endpoint_url=endpoint_url)
 
     def _key(self, digest: str) -> str:
         name = digest.removeprefix("sha256:")
@@ -57,19 +49,16 @@ class S3Storage:
         with tempfile.TemporaryFile() as spool:
             stored = write_hashed(stream, spool, limit_bytes=limit_bytes)
             check_digest(digest, stored.digest)
-            if self.size(stored.digest) is None:
-                spool.seek(0)
-                self._client.upload_fileobj(spool, self.bucket, self._key(stored.digest), Config=ONE_AT_A_TIME)
+            spool.seek(0)
+            self.bucket.upload(spool, self._key(stored.digest))
         return stored
 
     def size(self, digest: str) -> int | None:
         """See `Storage.size`."""
         try:
-            return int(self._client.head_object(Bucket=self.bucket, Key=self._key(digest))["ContentLength"])
-        except ClientError as error:
-            if _is_missing(error):
-                return None
-            raise
+            return int(self.bucket.call("head_object", Key=self._key(digest))["ContentLength"])
+        except MissingFile:
+            return None
 
     def read(self, digest: str) -> Iterator[bytes]:
         """See `Storage.read`."""
@@ -77,13 +66,9 @@ class S3Storage:
 
     def _chunks(self, key: str, name: str) -> Iterator[bytes]:
         try:
-            body = self._client.get_object(Bucket=self.bucket, Key=key)["Body"]
-        except ClientError as error:
-            if _is_missing(error):
-                raise MissingFile(name) from None
-            raise
-        chunks: Iterator[bytes] = body.iter_chunks(CHUNK_BYTES)
-        return chunks
+            return self.bucket.chunks(key)
+        except MissingFile:
+            raise MissingFile(name) from None
 
     @contextmanager
     def local(self, digest: str) -> Iterator[Path]:
@@ -96,11 +81,11 @@ class S3Storage:
 
     def check(self) -> None:
         """See `Storage.check`."""
-        self._client.head_bucket(Bucket=self.bucket)
+        self.bucket.call("head_bucket")
 
     def delete(self, digest: str) -> None:
         """See `Storage.delete`."""
-        self._client.delete_object(Bucket=self.bucket, Key=self._key(digest))
+        self.bucket.call("delete_object", Key=self._key(digest))
 
     def stored(self) -> Iterator[tuple[str, int, float]]:
         """See `Storage.stored`."""
@@ -111,12 +96,10 @@ class S3Storage:
 
     def tidy(self, before: float) -> None:
         """See `Storage.tidy`: multipart uploads that nobody completed or gave up."""
-        pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=self.prefix)
+        pages = self.bucket.pages("list_multipart_uploads", Prefix=self.prefix)
         for upload in (one for page in pages for one in page.get("Uploads", ())):
             if upload["Initiated"].timestamp() <= before:
-                self._client.abort_multipart_upload(
-                    Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
-                )  # fmt: skip
+                self.bucket.call("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
 
     def free_bytes(self) -> int | None:
         """See `Storage.free_bytes`: it does not tell."""
@@ -125,7 +108,7 @@ class S3Storage:
     def append(self, name: str, piece: bytes | bytearray, *, at_bytes: int) -> None:
         """See `Storage.append`. The length is in the key: nobody replaces a long piece by a short one."""
         key = f"{self._growing(name)}{at_bytes:016d}-{len(piece)}"
-        self._client.put_object(Bucket=self.bucket, Key=key, Body=bytes(piece))
+        self.bucket.call("put_object", Key=key, Body=bytes(piece))
 
     @property
     def _incoming(self) -> str:
@@ -140,11 +123,7 @@ class S3Storage:
         if pieces is None:
             raise MissingFile(name)
         chunks = self._checked(name, pieces, digest)
-        if self.size(digest) is None:
-            self._upload_parts(self._key(digest), chunks, max(PART_BYTES, -(-size_bytes // MOST_PARTS)))
-        else:
-            for _ in chunks:  # known bytes are not sent again, but whoever says a digest must have them
-                pass
+        self._upload_parts(self._key(digest), chunks, max(PART_BYTES, -(-size_bytes // MOST_PARTS)))
         self.discard(name)
         return StoredFile(digest, size_bytes)
 
@@ -159,17 +138,16 @@ class S3Storage:
         check_digest(digest, "sha256:" + found.hexdigest())
 
     def _upload_parts(self, key: str, chunks: Iterator[bytes], part_bytes: int) -> None:
-        target = {"Bucket": self.bucket, "Key": key}
-        target["UploadId"] = self._client.create_multipart_upload(**target)["UploadId"]
+        target = {"Key": key, "UploadId": self.bucket.call("create_multipart_upload", Key=key)["UploadId"]}
         try:
             parts = []
             for number, part in enumerate(_parts(chunks, part_bytes), start=1):
-                sent = self._client.upload_part(**target, PartNumber=number, Body=part)
+                sent = self.bucket.call("upload_part", **target, PartNumber=number, Body=part)
                 parts.append({"PartNumber": number, "ETag": sent["ETag"]})
-            self._client.complete_multipart_upload(**target, MultipartUpload={"Parts": parts})
+            self.bucket.call("complete_multipart_upload", **target, MultipartUpload={"Parts": parts})
         except BaseException:
-            with suppress(ClientError):
-                self._client.abort_multipart_upload(**target)
+            with suppress(StorageDown, StorageFull):
+                self.bucket.call("abort_multipart_upload", **target)
             raise
 
     def _pieces(self, name: str) -> list[_Piece]:
@@ -180,13 +158,13 @@ class S3Storage:
         return found
 
     def _listed(self, prefix: str) -> Iterator[dict[str, Any]]:
-        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
+        for page in self.bucket.pages("list_objects_v2", Prefix=prefix):
             yield from page.get("Contents", ())
 
     def discard(self, name: str) -> None:
         """See `Storage.discard`."""
         for entry in self._listed(self._growing(name)):
-            self._client.delete_object(Bucket=self.bucket, Key=entry["Key"])
+            self.bucket.call("delete_object", Key=entry["Key"])
 
     def growing(self) -> Iterator[tuple[str, float]]:
         """See `Storage.growing`."""
@@ -225,7 +203,3 @@ def _parts(chunks: Iterator[bytes], part_bytes: int) -> Iterator[bytes]:
             del held[:part_bytes]
     if held:
         yield bytes(held)
-
-
-def _is_missing(error: ClientError) -> bool:
-    return str(error.response.get("Error", {}).get("Code", "")) in _MISSING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -30,6 +31,17 @@ class DigestMismatch(Exception):
 
 class MissingFile(Exception):
     """No file with this digest."""
+
+
+class StorageFull(OSError):
+    """A store on another machine has no room: to whoever asks `is_disk_full`, a full disk."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(errno.ENOSPC, said)
+
+
+class StorageDown(Exception):
+    """A store on another machine did not answer, or lets us in no more; it may do so again. The message is for logs."""
 
 
 def check_name(name: str) -> str:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from device_agents.attempt import FULL_BYTES, _judged
+from device_agents.attempt import FULL_BYTES, Attempt, _judged
 from device_agents.errors import AttemptError
 from device_agents.farm.client import _save
+from device_agents.farm.gate import admit
 from device_agents.farm.retry import is_worth_retrying
+from device_agents.farm.state import StateFolder
 from device_agents.job import disk
 from device_agents.job.confinement import Confinement
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.step import run_process
-from device_agents.wire import Blob, Limits, Outcome
+from device_agents.wire import Blob, Envelope, Limits, Outcome
+from tests.service.board import description
 from tests.small_disk import small_disk
 
 GIB = 1 << 30
@@ -87,3 +91,32 @@ def test_a_file_that_the_disk_cut_off_is_put_down_to_the_board(tmp_path: Path, m
     with pytest.raises(AttemptError) as caught:
         confinement.check(ending, process)
     assert (caught.value.code, caught.value.cause) == ("device.disk", "device")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.ENOSPC, "device.disk"), (errno.EDQUOT, "device.disk"), (errno.EIO, "device.system")],
+)
+def test_a_board_that_cannot_remember_an_assignment_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, "no")
+
+    state = StateFolder(tmp_path / "board")
+    monkeypatch.setattr(state, "identity", refuse)
+    outcome = admit(Envelope("", "", ()), state, description())
+    assert isinstance(outcome, Outcome)
+    assert (outcome.cause, outcome.code) == ("device", code)
+    assert bool(outcome.hint) == (code == "device.disk")
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, "device.disk"), (errno.EIO, "device.system")])
+def test_an_attempt_that_the_system_fails_says_why(number: int, code: str) -> None:
+    def fail() -> None:
+        raise OSError(number, "no")
+
+    attempt = Attempt.__new__(Attempt)
+    attempt._assignment = cast(Any, SimpleNamespace(run_id="run"))
+    outcome = attempt._outcome(fail)
+    assert (outcome.cause, outcome.code) == ("device", code)

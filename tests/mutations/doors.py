@@ -18,14 +18,15 @@ from device_agents.farm.client import FarmClient
 from device_agents.farm.gate import admit
 from device_agents.farm.state import Identity, StateFolder
 from device_agents.farm.trust import open_key_list, verify_offer
-from pockfarm.verification import NotVerified, verify_file
+from pockfarm.verification import NotVerified, verify_file, verify_files
 from service import key_list, root
 from service.database.schema import migrate
 from service.signing import Signer, load_signer
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle
-from tests.mutations.mutate import Mutation, flipped, mutations
+from tests.mutations.mutate import Change, Mutation, flipped, mutations
 from tests.service.board import Board, assignment_of, description
+from tests.service.bundles import rebuilt, unpacked
 from tests.service.farms import TestFarm, open_test_farm
 
 ACCEPTED = "accepted"
@@ -56,6 +57,7 @@ def doors(folder: Path) -> Iterator[list[Door]]:
             _lists(anchor, signer),
             _offers(signer),
             _bundles(folder, stack.enter_context(FakeFarm())),
+            _bundle_files(folder, farm, anchor),
         ]
 
 
@@ -206,3 +208,29 @@ def _bundles(folder: Path, served: FakeFarm) -> Door:
     another = bundle("crash")
     made = [Mutation("bytes", lambda rng: flipped(good, rng)), Mutation("another's bundle", lambda _: another)]
     return Door("bundle", good, made, opens)
+
+
+def _bundle_files(folder: Path, farm: TestFarm, anchor: Signer) -> Door:
+    """As a user verifies them, with the farm's statement; who changes one writes its manifest anew."""
+    digest, another = farm.bundle(b"a model"), farm.bundle(b"yet another")
+    good, other = (farm.http.get(f"/bundles/{one}").content for one in (digest, another))
+    statement, path = folder / "statement.json", folder / "sent.pfb"
+    statement.write_bytes(farm.http.get(f"/bundles/{digest}/statement").content)
+
+    def opens(data: bytes) -> str:
+        path.write_bytes(data)
+        problem = verify_files([path, statement], trusted=anchor.public_key)[0].problem
+        return " ".join(problem.split()[-4:]) if problem else ACCEPTED
+
+    def rebuilds(name: str) -> Change:
+        return lambda rng: rebuilt(good, name, flipped(unpacked(good)[name], rng))
+
+    def says(field: str) -> Change:
+        return lambda rng: rebuilt(good, "report.json", unpacked(good)["report.json"],
+                                   **{field: rng.choice(("other", 1, None, []))})  # fmt: skip
+
+    made = [Mutation("bytes", lambda rng: flipped(good, rng)), Mutation("another's bundle", lambda _: other)]
+    made += [Mutation(f"{name}, and a new manifest", rebuilds(name))
+             for name in unpacked(good) if name != "manifest.json"]  # fmt: skip
+    made += [Mutation(f"manifest: {field}", says(field)) for field in ("target", "digests", "plan", "kernels", "batch")]
+    return Door("bundle file", good, made, opens)

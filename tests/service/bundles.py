@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -58,11 +59,30 @@ def make_bundle(
     listed = {name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)} for name, data in files.items()}
     whole = {"schema": "pockfarm.bundle/1", **manifest, "files": listed}
     files["manifest.json"] = json.dumps(whole, sort_keys=True).encode()
+    data = archived(files)
+    return MadeBundle(data, "sha256:" + hashlib.sha256(data).hexdigest(), whole)
+
+
+def archived(files: Mapping[str, bytes]) -> bytes:
+    """A tar archive of them, the same each time."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in sorted(files):
             entry = tarfile.TarInfo(name)
             entry.size = len(files[name])
             archive.addfile(entry, io.BytesIO(files[name]))
-    data = stream.getvalue()
-    return MadeBundle(data, "sha256:" + hashlib.sha256(data).hexdigest(), whole)
+    return stream.getvalue()
+
+
+def unpacked(bundle: bytes) -> dict[str, bytes]:
+    """The files of a bundle, its manifest among them."""
+    with tarfile.open(fileobj=io.BytesIO(bundle)) as archive:
+        return {entry.name: stream.read() for entry in archive if (stream := archive.extractfile(entry)) is not None}
+
+
+def rebuilt(bundle: bytes, name: str, data: bytes, **fields: Any) -> bytes:
+    """The bundle with one file changed and a manifest, perhaps with other fields, that agrees with it."""
+    files = unpacked(bundle) | {name: data}
+    manifest = json.loads(files["manifest.json"]) | fields
+    manifest["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    return archived(files | {"manifest.json": json.dumps(manifest, sort_keys=True).encode()})

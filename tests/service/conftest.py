@@ -1,4 +1,4 @@
-"""The service on SQLite and on PostgreSQL: the same tests on both, on databases built by the migrations."""
+"""The service on SQLite with a folder and on PostgreSQL with S3: the same tests on both, built by the migrations."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from service.database.schema import migrate
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.postgres import PostgresServer, running_postgres
+from tests.service.stores import s3_store
 
 HOME_ROW = {"id": HOME, "name": "home"}
 """What the migrations put in."""
@@ -69,9 +70,22 @@ def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def farm(database_url: str, tmp_path: Path) -> Iterator[TestFarm]:
-    """A farm on each kind of database, without a broker and with the sweeper called by hand."""
-    with open_test_farm(tmp_path / "state", database_url) as opened:
+def storage_url(database_url: str, tmp_path: Path) -> Iterator[str]:
+    """Files lie in a folder beside SQLite, and in an S3-compatible store beside PostgreSQL.
+
+    A module whose tests need files on a disk has a fixture of this name that says so.
+    """
+    if database_url.startswith("sqlite"):
+        yield f"file://{tmp_path / 'state' / 'files'}"
+        return
+    with s3_store() as url:
+        yield url
+
+
+@pytest.fixture
+def farm(database_url: str, storage_url: str, tmp_path: Path) -> Iterator[TestFarm]:
+    """A farm on each kind of database and storage, without a broker and with the sweeper called by hand."""
+    with open_test_farm(tmp_path / "state", database_url, storage_url=storage_url) as opened:
         yield opened
 
 

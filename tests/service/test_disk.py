@@ -10,12 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
 from psycopg.errors import DiskFull as PostgresDiskFull
+from sqlalchemy.exc import OperationalError
 
-from service.disk import is_disk_full, written_folders
+from service.disk import is_disk_full, is_file_error, written_folders
+from service.identifiers import digest_of
 from service.settings import Settings
+from service.storage.s3 import S3Storage
 from tests.service.farms import TestFarm, npz, open_test_farm
+from tests.service.stores import s3_store
 
 
 @contextmanager
@@ -27,6 +33,12 @@ def files_end_at(size_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def storage_url(tmp_path: Path) -> str:
+    """A folder, whichever the database: it is its disk that is full."""
+    return f"file://{tmp_path / 'state' / 'files'}"
 
 
 def kept_files(farm: TestFarm) -> list[Path]:
@@ -58,6 +70,81 @@ def test_no_room_for_data_and_weights_is_said(farm: TestFarm) -> None:
         weights = board.put_weights(work, b"w" * 500_000, "sha256:" + "0" * 64)
     assert [data.json()["code"], weights.json()["code"]] == ["infra.disk-full"] * 2
     assert kept_files(farm) == before
+
+
+def test_a_database_whose_files_cannot_grow_has_no_room(small_farm: TestFarm) -> None:
+    """SQLite calls EFBIG an input or output error, as it does with a disk that fails."""
+    with files_end_at(1 << 10):
+        answer = small_farm.http.post("/keys", json={"name": "k" * 200})
+    assert (answer.status_code, answer.json()["code"]) == (507, "infra.disk-full"), answer.text
+    assert answer.json()["where"] == "database"
+    assert small_farm.http.post("/keys", json={"name": "k" * 200}).status_code == 201
+
+
+@pytest.mark.parametrize("name", ["SQLITE_IOERR_WRITE", "SQLITE_CANTOPEN", "SQLITE_CANTOPEN_ISDIR", "SQLITE_BUSY"])
+def test_a_database_that_fails_with_room_left_is_down(
+    small_farm: TestFarm, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    failed = sqlite3.OperationalError("no")
+    failed.sqlite_errorcode = getattr(sqlite3, name)
+    assert is_file_error(failed) == (name != "SQLITE_BUSY")
+
+    def refuse(*_: object) -> None:
+        raise OperationalError("SELECT", {}, failed)
+
+    monkeypatch.setattr(small_farm.farm.database.engine.pool, "connect", refuse)
+    answer = small_farm.http.get("/runs")
+    assert (answer.status_code, answer.json()["code"]) == (503, "infra.database")
+
+
+# ------------------------------------------------------------------------------------- a store on another machine
+
+
+@pytest.fixture
+def s3_farm(sqlite_url: str, tmp_path: Path) -> Iterator[TestFarm]:
+    with s3_store() as url, open_test_farm(tmp_path / "state", sqlite_url, storage_url=url) as farm:
+        yield farm
+
+
+@contextmanager
+def failing_writes(farm: TestFarm, error: Exception) -> Iterator[None]:
+    """The store is away, or full, for everything that is written to it."""
+
+    def refuse(**_: object) -> None:
+        raise error
+
+    storage = farm.farm.storage
+    assert isinstance(storage, S3Storage)
+    events, names = storage.bucket.client.meta.events, ("PutObject", "CreateMultipartUpload", "UploadPart")
+    for name in names:
+        events.register(f"before-call.s3.{name}", refuse)
+    yield
+    for name in names:
+        events.unregister(f"before-call.s3.{name}", refuse)
+
+
+FULL = ClientError({"Error": {"Code": "InsufficientStorage"}, "ResponseMetadata": {"HTTPStatusCode": 507}}, "PutObject")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [(FULL, 507, "infra.disk-full"), (EndpointConnectionError(endpoint_url="http://secret"), 503, "infra.storage")],
+)
+def test_a_store_that_is_full_or_down_is_said(s3_farm: TestFarm, error: Exception, status: int, code: str) -> None:
+    farm = s3_farm
+    farm.run(bundle=farm.bundle())
+    board = farm.board()
+    work = board.lease()
+    assert work is not None
+    with failing_writes(farm, error):
+        said = [farm.compile(b"other"), farm.send_dataset(x=np.zeros((2, 1)), y=np.zeros(2)),
+                board.put_weights(work, b"w" * 500, digest_of(b"w" * 500))]  # fmt: skip
+    for answer in said:
+        body = answer.json()
+        assert (answer.status_code, body["code"], body["cause"]) == (status, code, "infra"), answer.text
+        assert int(answer.headers["Retry-After"]) > 0
+        assert "secret" not in answer.text
+    assert farm.compile(b"other").status_code == 202
 
 
 def test_a_full_disk_is_not_ready(sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -96,7 +96,9 @@ def test_forged_or_foreign_reports_are_refused(small_farm: TestFarm) -> None:
     path = p.attempt_path(p.REPORT_PATH, work.lease_token)
     forged = board.envelope(board.make_report(work), key=Ed25519PrivateKey.generate())
     assert board.post(path, forged).json()["code"] == "report.signature"
-    for changes in ({"run_id": "run_other"}, {"attempt": 2}, {"measurement_class": "hardware"}):
+    other = "sha256:" + "0" * 64
+    for changes in ({"run_id": "run_other"}, {"attempt": 2}, {"measurement_class": "hardware"},
+                    {"bundle_digest": other}):  # fmt: skip
         assert board.report(work, **changes).json()["code"] == "report.mismatch"
     unsent = p.Blob("sha256:" + "0" * 64, 1)
     assert board.report(work, weights=unsent).json()["code"] == "report.weights"

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from device_agents import wire as p
 from device_agents.wire import merkle
 from device_agents.wire.ed25519 import verify
-from device_agents.wire.receipt import Checkpoint, LogEntry, Receipt
+from device_agents.wire.receipt import Checkpoint, LogEntry, Receipt, Signed
 from pockfarm.cli import main as pockfarm
 from pockfarm.verification import NotVerified, verify_file
 from service import key_list, root
@@ -24,6 +24,7 @@ from service.database.models import LoggedResult, Result
 from service.result_log.log import log_results
 from tests.agents.fake_step import bundle
 from tests.service.board import leased
+from tests.service.bundles import rebuilt
 from tests.service.farms import TestFarm, expire_lease
 
 LEAVES = [merkle.leaf_hash(str(number).encode()) for number in range(70)]
@@ -235,6 +236,65 @@ def test_a_key_that_was_revoked_or_ran_out_verifies_nothing(saved: Saved, tmp_pa
         (tmp_path / "changed").write_bytes(p.dumps(changed))
         with pytest.raises(NotVerified, match="does not hold key"):
             verify_file(tmp_path / "changed", trusted=trusted)
+
+
+@pytest.fixture
+def origin(saved: Saved, farm: TestFarm, tmp_path: Path) -> dict[str, Path]:
+    """A bundle of the farm, its statement, the receipt of a run of it, and the receipt of another bundle's."""
+    said = {one.what: one.how for one in verify_file(saved[0], trusted=saved[1])}
+    digest, other = said["bundle"], farm.bundle(b"another")
+    paths = {name: tmp_path / name for name in ("bundle", "statement", "receipt", "other")}
+    paths["bundle"].write_bytes(farm.http.get(f"/bundles/{digest}").content)
+    paths["statement"].write_bytes(farm.http.get(f"/bundles/{digest}/statement").content)
+    paths["receipt"].write_bytes(saved[0].read_bytes())
+    paths["other"].write_bytes(farm.http.get(f"/bundles/{other}/statement").content)
+    return paths
+
+
+def test_a_bundle_is_from_where_its_paper_is(
+    saved: Saved, origin: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, trust = str(origin["bundle"]), ["--trust", saved[1]]
+    for paper in ("statement", "receipt"):
+        assert pockfarm(["verify", bundle, str(origin[paper]), *trust]) == 0
+        assert f"{origin[paper]} names it" in capsys.readouterr().out
+    assert pockfarm(["verify", bundle, str(origin["other"]), *trust]) == 4
+    assert "which no receipt or statement that holds here names" in capsys.readouterr().out
+    assert pockfarm(["verify", bundle, str(origin["other"])]) == 4
+    assert pockfarm(["verify", bundle, *trust]) == 4, "nothing of it was signed by whom we trust"
+    assert "nothing shows that sha256:" in capsys.readouterr().out
+    assert pockfarm(["verify", bundle]) == 0
+    assert "intact, origin not shown" in (said := capsys.readouterr().out)
+    assert "UNANCHORED" in said
+
+
+def test_a_bundle_with_a_new_manifest_is_no_bundle_of_the_farm(saved: Saved, origin: dict[str, Path]) -> None:
+    changed = rebuilt(origin["bundle"].read_bytes(), "bin/step", b"\x7fELF, of somebody else")
+    origin["bundle"].write_bytes(changed)
+    assert pockfarm(["verify", str(origin["bundle"])]) == 0, "it agrees with itself"
+    for paper in ("statement", "receipt"):
+        files = [str(origin["bundle"]), str(origin[paper])]
+        assert pockfarm(["verify", *files]) == 4
+        assert pockfarm(["verify", *files, "--trust", saved[1]]) == 4
+
+
+def test_a_statement_says_what_the_farm_knows_of_a_bundle(
+    farm: TestFarm, saved: Saved, origin: dict[str, Path], tmp_path: Path
+) -> None:
+    digest = "sha256:" + hashlib.sha256(origin["bundle"].read_bytes()).hexdigest()
+    said = {one.what: one.how for one in verify_file(origin["statement"], trusted=saved[1])}
+    info = farm.http.get(f"/bundles/{digest}/info").json()
+    assert said["bundle"] == digest
+    assert said["compiler"] == "test"
+    for name in ("model", "plan", "spec"):
+        assert said[name] == info[f"{name}_digest"]
+    paper = p.loads(Signed, origin["statement"].read_bytes())
+    for other in (dataclasses.replace(paper, signing_key=root.load(tmp_path / "root.json").server_key()),
+                  dataclasses.replace(paper, signed=p.loads(Signed, origin["other"].read_bytes()).signed)):  # fmt: skip
+        (tmp_path / "changed").write_bytes(p.dumps(other))
+        changed = tmp_path / "changed"
+        assert pockfarm(["verify", str(origin["bundle"]), str(changed), "--trust", saved[1]]) == 4
+    assert farm.tenant("other").http.get(f"/bundles/{digest}/statement").status_code == 404
 
 
 def test_a_bundle_is_verified_by_its_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-import boto3
 import pytest
-from moto import mock_aws
+from botocore.exceptions import ClientError, EndpointConnectionError
 
-from service.storage import DigestMismatch, FileStorage, FileTooLarge, MissingFile, Storage, open_storage, s3
+from service.disk import is_disk_full
+from service.storage import (
+    DigestMismatch,
+    FileStorage,
+    FileTooLarge,
+    MissingFile,
+    Storage,
+    StorageDown,
+    StorageFull,
+    open_storage,
+    s3,
+)
+from service.storage.s3 import S3Storage
+from service.storage.s3_calls import meaning
+from tests.service.stores import s3_store
 
 DATA = bytes(range(256)) * 10_000
 DIGEST = "sha256:" + hashlib.sha256(DATA).hexdigest()
 
 
 @pytest.fixture(params=["file", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     if request.param == "file":
         yield open_storage(f"file://{tmp_path / 'files'}")
         return
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    with mock_aws():
-        boto3.client("s3").create_bucket(Bucket="farm")
-        yield open_storage("s3://farm/files")
+    with s3_store() as url:
+        yield open_storage(url)
 
 
 def test_what_is_put_comes_back(storage: Storage) -> None:
@@ -163,6 +174,131 @@ def test_a_file_of_several_parts_is_whole(storage: Storage, monkeypatch: pytest.
     grow(storage, "upl_1", *(data[at : at + 4_000_000] for at in range(0, len(data), 4_000_000)))
     storage.adopt("upl_1", size_bytes=len(data), digest=digest)
     assert b"".join(storage.read(digest)) == data
+
+
+# ------------------------------------------------------------------------------------- what another's file shows
+
+
+@pytest.fixture
+def bucket() -> Iterator[S3Storage]:
+    with s3_store() as url:
+        opened = open_storage(url)
+        assert isinstance(opened, S3Storage)
+        yield opened
+
+
+def calls_of(bucket: S3Storage, act: Callable[[], object]) -> list[str]:
+    """Names of the requests that it takes."""
+    names: list[str] = []
+    events = bucket.bucket.client.meta.events
+
+    def note(event_name: str, **_: object) -> None:
+        names.append(event_name)
+
+    events.register("before-call.s3", note)
+    act()
+    events.unregister("before-call.s3", note)
+    return names
+
+
+@pytest.mark.parametrize("times", [1, 9], ids=["one request", "several parts"])
+def test_a_second_sender_sees_the_calls_of_the_first(bucket: S3Storage, times: int) -> None:
+    data = DATA * times
+    digest = "sha256:" + hashlib.sha256(data).hexdigest()
+
+    def put() -> None:
+        bucket.put(io.BytesIO(data), limit_bytes=len(data))
+
+    def upload() -> None:
+        grow(bucket, "upl_1", data)
+        bucket.adopt("upl_1", size_bytes=len(data), digest=digest)
+
+    for send in (put, upload):
+        first, second = calls_of(bucket, send), calls_of(bucket, send)
+        assert first == second
+        assert any("PutObject" in name or "UploadPart" in name for name in second)
+        bucket.delete(digest)
+    assert calls_of(bucket, upload) == calls_of(bucket, upload)
+
+
+def changes_of(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[str]:
+    """What it does to folders, in order: everything that waits for a disk."""
+    names: list[str] = []
+    with monkeypatch.context() as patch:
+        for name in ("link", "replace", "unlink", "utime", "mkdir", "fsync"):
+            real = getattr(os, name)
+
+            def noted(*arguments: Any, _name: str = name, _real: Any = real, **named: Any) -> Any:
+                names.append(_name)
+                return _real(*arguments, **named)
+
+            patch.setattr(os, name, noted)
+        act()
+    return names
+
+
+def test_a_second_sender_changes_the_folder_as_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FileStorage(tmp_path)
+
+    def put() -> None:
+        files.put(io.BytesIO(DATA), limit_bytes=len(DATA))
+
+    def upload() -> None:
+        grow(files, "upl_1", DATA)
+        files.adopt("upl_1", size_bytes=len(DATA), digest=DIGEST)
+
+    for send in (put, upload):
+        first, second = changes_of(monkeypatch, send), changes_of(monkeypatch, send)
+        assert first == second
+        assert "replace" in second
+        files.delete(DIGEST)
+
+
+def test_who_reads_a_file_goes_on_while_it_is_sent_again(tmp_path: Path) -> None:
+    files = FileStorage(tmp_path)
+    files.put(io.BytesIO(DATA), limit_bytes=len(DATA))
+    reading = files.read(DIGEST)
+    begun = next(reading)
+    files.put(io.BytesIO(DATA), limit_bytes=len(DATA))
+    assert begun + b"".join(reading) == DATA
+
+
+# ------------------------------------------------------------------------------------------- a store without room
+
+
+def refusal(code: str, status: int) -> ClientError:
+    told = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(told, "PutObject")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "expected"),
+    [("InsufficientStorage", 507, StorageFull), ("QuotaExceeded", 403, StorageFull), ("Other", 507, StorageFull),
+     ("XMinioStorageFull", 507, StorageFull), ("InternalError", 500, StorageDown), ("SlowDown", 503, StorageDown),
+     ("AccessDenied", 403, StorageDown), ("NoSuchBucket", 404, StorageDown), ("RequestTimeout", 400, StorageDown),
+     ("NoSuchKey", 404, MissingFile), ("404", 404, MissingFile), ("InvalidPart", 400, type(None))],
+)  # fmt: skip
+def test_what_a_stores_refusal_means(code: str, status: int, expected: type) -> None:
+    found = meaning(refusal(code, status))
+    assert type(found) is expected
+    assert is_disk_full(found) == (expected is StorageFull)
+
+
+def test_every_call_of_a_store_that_is_not_there_says_so(bucket: S3Storage) -> None:
+    def refuse(**_: object) -> None:
+        raise EndpointConnectionError(endpoint_url="http://store")
+
+    bucket.bucket.client.meta.events.register("before-call.s3", refuse)
+    asked: list[Callable[[], object]] = [
+        lambda: bucket.put(io.BytesIO(DATA), limit_bytes=len(DATA)), lambda: bucket.size(DIGEST),
+        lambda: bucket.read(DIGEST), bucket.check, lambda: bucket.delete(DIGEST), lambda: list(bucket.stored()),
+        lambda: bucket.append("upl_1", b"x", at_bytes=0), lambda: bucket.discard("upl_1"),
+        lambda: bucket.adopt("upl_1", size_bytes=1, digest=DIGEST), lambda: list(bucket.growing()),
+        lambda: bucket.tidy(0.0),
+    ]  # fmt: skip
+    for ask in asked:
+        with pytest.raises(StorageDown, match="http://store"):
+            ask()
 
 
 def test_unknown_kind_of_storage_is_refused() -> None:

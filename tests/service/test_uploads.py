@@ -11,11 +11,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import httpx
 import numpy as np
 import pytest
-from moto import mock_aws
 from sqlalchemy import update
 from starlette.requests import ClientDisconnect
 
@@ -24,6 +22,7 @@ from service.identifiers import new_id
 from service.uploads import receiving
 from service.uploads.ranges import Span
 from tests.service.farms import TestFarm, npz, open_test_farm
+from tests.service.stores import s3_store
 
 DATA = bytes(range(256)) * 8_000
 SIZE = len(DATA)
@@ -37,17 +36,13 @@ DIGEST = digest_of(DATA)
 
 
 @pytest.fixture(params=["file", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """URL of an empty store of each kind."""
     if request.param == "file":
         yield f"file://{tmp_path / 'files'}"
         return
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    with mock_aws():
-        boto3.client("s3").create_bucket(Bucket="farm")
-        yield "s3://farm/files"
+    with s3_store() as url:
+        yield url
 
 
 @pytest.fixture

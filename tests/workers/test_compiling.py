@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
@@ -25,9 +25,8 @@ from service.database.models import Tuning
 from service.holdings import service as holdings
 from service.jobs import claims
 from service.settings import Settings
-from service.storage import StoredFile
 from tests.service.farms import TestFarm, open_test_farm
-from workers import compiling, patience
+from workers import compiling
 from workers.compile_child import Order, _failure
 from workers.compiling import Compile, failure_of
 from workers.ownership import own_folder, root_of
@@ -210,60 +209,6 @@ def test_killed_child_is_tried_again_then_fails(farm: TestFarm) -> None:
         run_compile(farm, job["id"])
     job = show(farm, job["id"])
     assert (job["state"], job["ending"]["cause"], job["ending"]["code"]) == ("failed", "infra", "infra.compile-killed")
-
-
-@pytest.fixture
-def without_room(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The farm's storage has no room for bundles as often as the list has entries."""
-    left, put = [errno.ENOSPC, errno.EDQUOT], farm.farm.storage.put
-
-    def full_at_first(stream: BinaryIO, **how: Any) -> StoredFile:
-        if left:
-            stream.read(10)
-            number = left.pop()
-            raise OSError(number, os.strerror(number))
-        return put(stream, **how)
-
-    monkeypatch.setattr(farm.farm.storage, "put", full_at_first)
-    monkeypatch.setattr(patience, "FIRST_S", 0.01)
-    return left
-
-
-def test_a_compiled_bundle_waits_for_room_in_the_storage(farm: TestFarm, without_room: list[int]) -> None:
-    job_id, left = farm_job(farm, without_room)
-    run_compile(farm, job_id)
-    job = show(farm, job_id)
-    assert (job["state"], job["attempts"], left) == ("succeeded", 1, [])
-    events = farm.http.get(f"/jobs/{job_id}/events", headers={"Accept": "application/json"}).json()
-    assert compiling.NO_ROOM in [event["body"].get("stage") for event in events]
-
-
-def test_a_bundle_waits_no_longer_than_it_may(farm: TestFarm, without_room: list[int]) -> None:
-    job_id, left = farm_job(farm, without_room)
-    run_compile(farm, job_id, compile_room_s=0.0)
-    job = show(farm, job_id)
-    assert (job["state"], job["attempts"], len(left)) == ("queued", 1, 1)
-
-
-def test_a_job_that_waits_for_room_can_be_cancelled(farm: TestFarm, without_room: list[int]) -> None:
-    job_id, left = farm_job(farm, without_room)
-    left += [errno.ENOSPC] * 10_000
-    worker = threading.Thread(target=run_compile, args=(farm, job_id))
-    worker.start()
-    while show(farm, job_id)["stage"] != compiling.NO_ROOM:
-        time.sleep(0.02)
-    farm.http.post(f"/jobs/{job_id}/cancel")
-    worker.join(timeout=30)
-    assert show(farm, job_id)["state"] == "cancelled"
-
-
-def farm_job(farm: TestFarm, without_room: list[int]) -> tuple[str, list[int]]:
-    """A model that the farm took while it had room, and what stands before its bundle's way into the storage."""
-    kept = list(without_room)
-    without_room.clear()
-    job_id = farm.compile(b"fine").json()["id"]
-    without_room += kept
-    return job_id, without_room
 
 
 def test_cancelled_compile_stops_and_leaves_no_process(farm: TestFarm, marks: Path) -> None:

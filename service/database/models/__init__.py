@@ -27,7 +27,7 @@ from service.database.models.jobs import JOB_STATES, OPEN_JOB_STATES, Job
 from service.database.models.lanes import Lane
 from service.database.models.maintenance import MaintenanceWindow
 from service.database.models.releases import RELEASE_STATES, UPDATE_STATES, AgentRelease, AgentUpdate
-from service.database.models.result_log import LoggedResult, LogNode
+from service.database.models.result_log import LoggedResult, LogHead, LogNode
 from service.database.models.runs import (
     ATTEMPT_STATES,
     IS_QUEUED,
@@ -59,7 +59,7 @@ __all__ = [
     "UPDATE_STATES", "UPLOAD_KINDS", "AgentRelease", "AgentUpdate", "Allowance", "ApiKey", "Attempt", "AuditEntry",
     "Base", "Bundle", "Checkpoint", "DashboardLink", "DashboardSession", "Dataset", "Device", "DeviceCredential",
     "DeviceEvent", "EnrolmentToken", "EnrolmentUse", "Event", "FileUse", "Holding", "IdempotencyRecord", "Job", "Lane",
-    "ListedFile", "LogNode", "LoggedResult", "MaintenanceWindow", "Organisation", "Outbox", "Result", "Run",
+    "ListedFile", "LogHead", "LogNode", "LoggedResult", "MaintenanceWindow", "Organisation", "Outbox", "Result", "Run",
     "RunGroup", "SignOfLife", "SigningKey", "Strike", "Tuning", "Upload", "UsedChallenge", "User", "Webhook",
     "WebhookDelivery",
 ]  # fmt: skip

@@ -27,3 +27,14 @@ class LogNode(Base):
     level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     hash: Mapped[str] = mapped_column(String(64))
+
+
+class LogHead(Base):
+    """A head that the farm signed now and then, so that it can be held to it (`device_agents/wire/receipt.py`)."""
+
+    __tablename__ = "log_heads"
+
+    size: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    paper: Mapped[str] = mapped_column(Text)
+    """`Signed`, with the keys' way to the root of that time."""
+    at: Mapped[float]

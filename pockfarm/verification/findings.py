@@ -1,0 +1,19 @@
+"""What was found of a file, or that it does not hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_TEXT_BYTES = 64 << 20
+
+
+class NotVerified(Exception):
+    """The file is not what it should be; the message says where and why."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that holds."""
+
+    what: str
+    how: str

@@ -1,0 +1,36 @@
+"""An S3-compatible store for a test: moto in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import boto3
+import pytest
+from botocore.session import get_session
+from moto import mock_aws
+
+S3_URL = "s3://farm/files"
+
+
+@contextmanager
+def s3_store() -> Iterator[str]:
+    """URL of an empty one, that any client of this process reaches meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        with mock_aws():
+            session = get_session()
+            session.register_component("data_loader", _descriptions())
+            boto3.setup_default_session(botocore_session=session)
+            boto3.client("s3").create_bucket(Bucket="farm")
+            yield S3_URL
+
+
+@cache
+def _descriptions() -> Any:
+    """Of S3's operations, read once: that takes a quarter of a second, and each test has a session of its own."""
+    return get_session().get_component("data_loader")
