@@ -2,7 +2,7 @@
 
 Each queued run lies there under the rarest of its wishes. A search hops from lane to lane under what the devices offer:
 it meets no lane that is empty, and none that asks first of all for something else, however many there are
-(decision 72).
+(decision 68).
 """
 
 from __future__ import annotations

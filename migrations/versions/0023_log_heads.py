@@ -6,7 +6,7 @@ A later migration that builds one of these tables anew (SQLite's batch mode) has
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0024"
+revision = "0023"
 down_revision = "0022"
 branch_labels = None
 depends_on = None
@@ -25,7 +25,7 @@ def upgrade() -> None:
         sa.Column("at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("size", name=op.f("pk_log_heads")),
     )
-    op.put_back("0024", ROWS, ())
+    op.put_back("0023", ROWS, ())
     is_postgres = op.get_bind().dialect.name == "postgresql"
     if is_postgres:
         op.execute("CREATE FUNCTION refuse_log_change() RETURNS trigger LANGUAGE plpgsql AS "
@@ -43,7 +43,7 @@ def downgrade() -> None:
             op.execute(f"DROP TRIGGER {_name(table, event)}" + (f" ON {table}" if is_postgres else ""))
     if is_postgres:
         op.execute("DROP FUNCTION refuse_log_change()")
-    op.set_aside("0024", ROWS, ())
+    op.set_aside("0023", ROWS, ())
     op.drop_table("log_heads")
 
 
