@@ -321,7 +321,7 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding, Device, str, 
     )  # fmt: skip
 
 
-def _own_data(found: Run | SqlRow[Any]) -> str | None:
+def _own_data(found: Any) -> str | None:
     """What tells a data set that stays on a device from others: two devices may have other data under one name."""
     if found.own_data is None:
         return None

@@ -181,7 +181,8 @@ class MessageLink(Link):
     ) -> bytes | None:
         """The trick, and what its sender is answered; `rule.done` has the line if it came about."""
         if rule.trick == "drop-request":
-            return rule.done.append(line)
+            rule.done.append(line)
+            return None
         if await self._is_held_back(rule, number):
             answer: bytes | None = await self._ask(request, number)
             rule.done.append(line)

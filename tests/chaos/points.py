@@ -26,7 +26,7 @@ from service.settings import Settings
 from tests.chaos import victims
 from tests.chaos.faults import clock, disk, gone, killed, messages, parted, server, stopped
 from tests.chaos.faults.fault import Harm
-from tests.chaos.links import Trick
+from tests.chaos.links import Rule, Trick
 from tests.chaos.topology import APIS, WORKERS, Kind
 
 WITHIN_S = 20.0
@@ -60,7 +60,7 @@ def _path(path: str) -> str:
 
 
 def _message(trick: Trick, of: str, path: str) -> Point:
-    harm = messages.disturb(trick, _path(path), counts=_gives_work if path == LEASE_PATH else None)
+    harm = messages.disturb(trick, _path(path), counts=_gives_work if path == LEASE_PATH else Rule.counts)
     return Point("message", f"{trick} {of}", "agents", victims.agent, harm, marks=False)
 
 

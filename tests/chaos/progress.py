@@ -100,8 +100,9 @@ def _open(session: Session) -> dict[str, Open]:
         mark = (run.state, run.attempts, run.phase, run.steps_done)
         found[run.id] = Open(mark, others if run.state == "queued" else None)
     for job in session.scalars(select(Job).where(Job.state.in_(OPEN_JOB_STATES))):
-        mark = (job.state, job.attempts, job.stage, job.fraction)
-        found[job.id] = Open(mark, frozenset(WORKERS) if job.state == "queued" else None)
+        found[job.id] = Open(
+            (job.state, job.attempts, job.stage, job.fraction), frozenset(WORKERS) if job.state == "queued" else None
+        )
     return found
 
 

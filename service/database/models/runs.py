@@ -44,7 +44,7 @@ _QUEUED_RUN = text("state = 'queued'")
 _MEASURED_RUN = text("median_us IS NOT NULL")
 
 
-def _where(condition: TextClause) -> dict[str, TextClause]:
+def _where(condition: TextClause) -> dict[str, Any]:
     """An index of these rows only, on both databases."""
     return {"sqlite_where": condition, "postgresql_where": condition}
 
@@ -67,7 +67,7 @@ class RunSettingsColumn(TypeDecorator[RunSettings]):
 
 def settings_of_row(value: Mapping[str, Any], kind: type[RunSettings] = RunSettings) -> RunSettings:
     """The settings in a row's JSON. Raises: ValueError, for a row that no version has written."""
-    return _settings(json.dumps(value), kind)
+    return _settings(json.dumps(value), kind)  # type: ignore[arg-type]  # a class is hashable, whatever its objects are
 
 
 @functools.lru_cache(maxsize=4096)  # a list reads thousands of rows, most of which say the same

@@ -17,12 +17,12 @@ OVERTAKEN_WITHIN_S = 25.0
 """Longer than an agent waits for an answer: then its own second try is what overtakes."""
 
 
-def disturb(trick: Trick, path: str, *, counts: Callable[[int], bool] | None = None) -> Harm:
+def disturb(trick: Trick, path: str, *, counts: Callable[[int], bool] = Rule.counts) -> Harm:
     """Play the trick on the next such message: in flight is the message itself, and the run that it is of."""
 
     def harm(field: Field, victim: Victim) -> Wound | None:
         link = field.farm[victim.part]
-        rule = Rule(re.compile(path), trick, delay_s=OVERTAKEN_WITHIN_S, **({"counts": counts} if counts else {}))
+        rule = Rule(re.compile(path), trick, delay_s=OVERTAKEN_WITHIN_S, counts=counts)
         link.rules.append(rule)
         done = until(lambda: bool(rule.done), WITHIN_S, pause_s=0.05)
         link.rules.remove(rule)
