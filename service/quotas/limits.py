@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from service.database.memory import recalled
@@ -74,10 +74,12 @@ def running_attempts(session: Session, organisation_id: str) -> float:
 
 
 def _storage_bytes(session: Session, organisation_id: str) -> float:
-    query = select(func.sum(Holding.size_bytes)).where(
-        Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None)
-    )
-    return float(session.scalar(query, execution_options=dict(EVERYONES)) or 0)
+    """Files that it holds, each once, and what its open uploads have promised."""
+    held = (Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None))
+    each = select(func.max(Holding.size_bytes).label("size_bytes")).where(*held).group_by(Holding.digest).subquery()
+    queries = (select(func.sum(each.c.size_bytes)),
+               select(func.sum(Upload.size_bytes)).where(*_are_open(organisation_id)))  # fmt: skip
+    return sum(float(session.scalar(query, execution_options=dict(EVERYONES)) or 0) for query in queries)
 
 
 def _compile_cpu_s(session: Session, organisation_id: str) -> float:
@@ -97,9 +99,13 @@ def _keys(session: Session, organisation_id: str) -> float:
     return session.scalar(query, execution_options=dict(EVERYONES)) or 0
 
 
+def _are_open(organisation_id: str) -> tuple[ColumnElement[bool], ...]:
+    return (Upload.organisation_id == organisation_id, Upload.finished_at.is_(None), Upload.expires_at > time.time())
+
+
 def _open_uploads(session: Session, organisation_id: str) -> float:
-    mine = (Upload.organisation_id == organisation_id, Upload.finished_at.is_(None), Upload.expires_at > time.time())
-    return session.scalar(select(func.count()).where(*mine), execution_options=dict(EVERYONES)) or 0
+    query = select(func.count()).where(*_are_open(organisation_id))
+    return session.scalar(query, execution_options=dict(EVERYONES)) or 0
 
 
 def _nothing(_session: Session, _organisation_id: str) -> float:
@@ -151,6 +157,15 @@ def check(
     limit, use = _standing(session, settings, name, whose)
     if limit is not None and use + more > limit:
         raise exceeded(name, limit=limit, use=use)
+
+
+def check_room(
+    session: Session, settings: Settings, *, more_bytes: int, is_held: Callable[[], bool], organisation_id: str
+) -> None:
+    """That the organisation may keep a file that takes so much more, or holds it already. Raises: Forbidden."""
+    limit, use = _standing(session, settings, "storage_bytes", organisation_id)
+    if limit is not None and use + more_bytes > limit and not is_held():
+        raise exceeded("storage_bytes", limit=limit, use=use)
 
 
 def has_room(session: Session, settings: Settings, name: QuotaName, *, organisation_id: str) -> bool:
