@@ -35,7 +35,9 @@ def _check_room(farm: Farm, stream: BinaryIO, size_bytes: int) -> None:
         with farm.database.transaction() as session:
             holdings.check_room(session, farm.settings, "", more_bytes=size_bytes)
     except Forbidden:
-        digest = digest_of(iter(lambda: stream.read(CHUNK_BYTES), b""))  # read only where it decides, and with no transaction open
+        digest = digest_of(
+            iter(lambda: stream.read(CHUNK_BYTES), b"")
+        )  # read only where it decides, and with no transaction open
         stream.seek(0)
         with farm.database.read() as session:
             if holdings.find(session, holdings.KINDS, digest) is None:

@@ -72,11 +72,15 @@ def sender_of(run: Run, attempt: Attempt, bundle: Bundle) -> Sender:
     """Raises: Invalid for a run that has no checkpoints."""
     if run.mode != "train" or run.own_data is not None or not can_go_on(bundle.manifest):
         raise Invalid("checkpoint.none", "runs of this kind have no checkpoints", where="checkpoint", cause="device")
+    return Sender(run.id, attempt.n, attempt.device_id, key_of(run), run.settings.steps, most_state_bytes(bundle))
+
+
+def most_state_bytes(bundle: Bundle) -> int:
+    """What of a run of the bundle may be sent at most: weights, and what its optimizer keeps beside them."""
     files = bundle.manifest.get("files")
     entry = files.get(_WEIGHTS) if isinstance(files, dict) else None
     weights_bytes = entry.get("bytes") if isinstance(entry, dict) else None
-    most = most_checkpoint_bytes(weights_bytes if isinstance(weights_bytes, int) else bundle.size_bytes)
-    return Sender(run.id, attempt.n, attempt.device_id, key_of(run), run.settings.steps, most)
+    return most_checkpoint_bytes(weights_bytes if isinstance(weights_bytes, int) else bundle.size_bytes)
 
 
 def look_at(storage: Storage, stored: StoredFile, sender: Sender) -> Past:

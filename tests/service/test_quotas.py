@@ -16,8 +16,8 @@ from service.database.models import HOME, Allowance, Job, Upload
 from service.identifiers import digest_of
 from service.permissions import RULES
 from service.problems import TooMany
-from service.quotas.limits import QUOTAS, QuotaName
-from service.quotas.rates import BLOCKS, COSTS, Rates, cost_of
+from service.quotas.limits import EXPECTED_CPU_S, QUOTAS, QuotaName
+from service.quotas.rates import BLOCKS, COSTS, EXPORT, EXPORT_COST, Rates, cost_of
 from service.settings import Settings
 from tests.service.board import Board
 from tests.service.farms import TestFarm, open_test_farm
@@ -106,6 +106,18 @@ def test_devices_keys_and_processor_time(farm: TestFarm) -> None:
     refused(acme.compile(b"another"), "compile_cpu_s_per_day", 429, at=10, use=11)
 
 
+def test_a_queue_of_compiles_does_not_overrun_a_day(farm: TestFarm) -> None:
+    acme = farm.tenant("acme")
+    limit(farm, acme, compile_cpu_s_per_day=4 * EXPECTED_CPU_S)
+    jobs = [acme.compile(bytes([number])) for number in range(5)]
+    assert [one.status_code for one in jobs] == [202] * 5
+    refused(acme.compile(b"one more"), "compile_cpu_s_per_day", 429, at=4 * EXPECTED_CPU_S, use=5 * EXPECTED_CPU_S)
+    with farm.farm.database.transaction() as session:
+        ended = update(Job).where(Job.id == jobs[0].json()["id"])
+        session.execute(ended.values(state="failed", cpu_s=2.0, finished_at=time.time()))
+    assert used(acme, "compile_cpu_s_per_day") == 5 * 2.0, "the others as long as the one that has ended"
+
+
 def test_uploads_in_pieces(farm: TestFarm) -> None:
     acme = farm.tenant("acme")
     limit(farm, acme, open_uploads=1, storage_bytes=1000)
@@ -165,7 +177,7 @@ def test_uploads_side_by_side_keep_to_the_room_for_files(farm: TestFarm, is_thre
 
 
 def test_the_room_is_asked_for_again_when_uploads_are_finished(farm: TestFarm) -> None:
-    """A limit that was lowered meanwhile, from all of them at once: each is refused, stays, and may be finished later."""
+    """A limit that was lowered meanwhile: each is refused, stays, and may be finished later."""
     acme = farm.tenant("acme")
     files = [bytes([number]) * 900 for number in range(5)]
     paths = [begun(acme, data) for data in files]
@@ -255,9 +267,7 @@ def test_what_is_refused_for_want_of_room_is_not_kept(farm: TestFarm) -> None:
     assert digest_of(b"x" * 5000) in kept(farm)
 
 
-def test_what_was_stored_before_the_room_was_gone_is_not_kept(
-    farm: TestFarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_stored_before_the_room_was_gone_is_not_kept(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others of the organisation took the room between the first look and the last one."""
     acme, other = farm.tenant("acme"), farm.tenant("other")
     put = farm.farm.storage.put
@@ -360,3 +370,4 @@ def test_what_starts_work_costs_more_than_reading() -> None:
     costs = {address: cost_of(address, rule) for address, rule in RULES.items()}
     assert costs["POST /compile"] > costs["POST /runs"] > costs["GET /runs"] > costs["GET /healthz"] == 0
     assert all(cost > 0 for address, cost in costs.items() if RULES[address].scope is not None)
+    assert {costs[address] for address in costs if address.endswith(EXPORT)} == {EXPORT_COST}
