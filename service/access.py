@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
@@ -105,9 +106,14 @@ def _caller(request: Request, farm: Farm, address: str, rule: Rule) -> Principal
     if principal is None:
         raise _stranger(request)
     _admit(request, farm, principal, rule)
-    per_minute, cost = _per_minute(farm, principal), cost_of(address, rule)
-    farm.rates.spend(farm.database, principal.organisation_id, cost, per_minute=per_minute)
+    charge(farm, principal, cost_of(address, rule))
     return principal
+
+
+def charge(farm: Farm, principal: Principal, cost: float, *, session: Session | None = None) -> None:
+    """Let the caller pay; for what a request costs beyond its address, once that is known. Raises: TooMany."""
+    per_minute = _per_minute(farm, principal)
+    farm.rates.spend(farm.database, principal.organisation_id, cost, per_minute=per_minute, session=session)
 
 
 def _per_minute(farm: Farm, principal: Principal) -> float | None:

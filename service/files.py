@@ -68,9 +68,13 @@ def store_upload(
 async def store_body(
     request: Request, storage: Storage, *, limit_bytes: int, what: str, digest: str | None = None
 ) -> StoredFile:
-    """Keep a raw request body; the limit on its size is also held while it arrives (see `service.limits`)."""
+    """Keep a raw request body, of which no more than its limit is taken."""
     with tempfile.TemporaryFile() as spool:
+        left_bytes = limit_bytes
         async for chunk in request.stream():
+            left_bytes -= len(chunk)
+            if left_bytes < 0:
+                raise TooLarge("limits.upload", f"more than {limit_bytes:,} bytes", where=what)
             await run_in_threadpool(spool.write, chunk)
         spool.seek(0)
         return await run_in_threadpool(

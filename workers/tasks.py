@@ -1,10 +1,11 @@
-"""The tasks. Each takes the id of a row, claims it, and does nothing if somebody else has it."""
+"""The tasks. Each is told by a doorbell that some row waits, claims one, and does nothing if none does."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from device_agents.wire.log_lines import bind, note
 from service.database.engine import Database
@@ -41,22 +42,30 @@ def tools() -> Tools:
     return Tools(settings, database, storage)
 
 
-def _claim(kit: Tools, job_id: str, worker: str) -> claims.Claim | None:
+def _claim(kit: Tools, worker: str) -> claims.Claim | None:
     with kit.database.transaction() as session:
-        return claims.claim(session, job_id, lease_s=kit.settings.compile_lease_s, worker=worker)
+        return claims.claim_next(session, lease_s=kit.settings.compile_lease_s, worker=worker)
 
 
 def compile_job(job_id: str) -> None:
-    """Compile the job's model, unless another worker has it or it has ended."""
+    """Compile the model of the job whose turn it is: the doorbell of one says that some job waits.
+
+    Every queued job has rung, so as many doorbells are heard as there are jobs; one that is over only rings in vain.
+    """
     kit = tools()
-    with bind(job=job_id), own_folder(root_of(kit.settings.state)) as own:
-        claim = with_patience(lambda: _claim(kit, job_id, own.name), f"job {job_id}")
+    with own_folder(root_of(kit.settings.state)) as own:
+        claim = with_patience(lambda: _claim(kit, own.name), f"the doorbell of job {job_id}")
         if claim is None:
-            LOG.info("job %s is not queued: nothing to do", job_id)
+            LOG.info("job %s has rung, and no job waits: nothing to do", job_id)
             return
-        note(attempt=claim.attempt)
-        LOG.info("job %s: attempt %d", job_id, claim.attempt)
-        try:
-            Compile(kit.settings, kit.database, kit.storage, claim, own.path).run()
-        except claims.LostClaim:
-            LOG.warning("job %s was taken away; its result is dropped", job_id)
+        with bind(job=claim.job_id):
+            _compile(kit, claim, own.path)
+
+
+def _compile(kit: Tools, claim: claims.Claim, folder: Path) -> None:
+    note(attempt=claim.attempt)
+    LOG.info("job %s: attempt %d", claim.job_id, claim.attempt)
+    try:
+        Compile(kit.settings, kit.database, kit.storage, claim, folder).run()
+    except claims.LostClaim:
+        LOG.warning("job %s was taken away; its result is dropped", claim.job_id)

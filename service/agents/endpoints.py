@@ -13,12 +13,13 @@ from device_agents import wire
 from device_agents.wire.log_lines import note
 from device_agents.wire.paths import OLDER_PROTOCOLS
 from service.access import WholeFarmDep, bearer_token
-from service.agents import enrolment, leasing, recording
+from service.agents import enrolment, leasing, recording, trained
 from service.agents.bodies import described, sent
 from service.agents.enrolment import Agent, Present
 from service.database.models import Device, Run
 from service.farm import Farm
 from service.files import BINARY, file_response, store_body
+from service.garbage.collecting import remove_unneeded
 from service.identifiers import DIGEST
 from service.lanes.claim import Seeker
 from service.problems import Invalid, NotFound
@@ -188,24 +189,27 @@ async def put_weights(lease_token: str, request: Request, farm: WholeFarmDep, ag
     digest = request.headers.get(wire.DIGEST_HEADER, "")
     if not DIGEST.fullmatch(digest):
         raise Invalid("upload.digest", "missing, or not sha256:<hex>", where=wire.DIGEST_HEADER, cause="device")
-    await run_in_threadpool(_attempt_run, farm, agent, lease_token, live=False)
-    stored = await store_body(
-        request, farm.storage, limit_bytes=farm.settings.weights_limit_bytes, what="weights", digest=digest
-    )
 
-    def act() -> None:
+    def most_bytes() -> int:
+        with farm.database.read() as session:
+            return trained.most_bytes(session, agent, lease_token, digest)
+
+    def act(stored: StoredFile) -> None:
         with farm.database.transaction() as session:
-            recording.take_weights(session, agent, lease_token, stored)
+            before = trained.take_weights(session, agent, lease_token, stored)
+        if before is not None:
+            remove_unneeded(farm.database, farm.storage, before)
 
-    await run_in_threadpool(act)
+    limit_bytes = min(await run_in_threadpool(most_bytes), farm.settings.weights_limit_bytes)
+    stored = await store_body(request, farm.storage, limit_bytes=limit_bytes, what="weights", digest=digest)
+    await run_in_threadpool(act, stored)
     return Response(status_code=201)
 
 
-def _attempt_run(farm: Farm, agent: Agent, lease_token: str, *, live: bool = True) -> Run:
-    """The run of the agent's attempt. Raises: Conflict."""
+def _attempt_run(farm: Farm, agent: Agent, lease_token: str) -> Run:
+    """The run of the agent's live attempt. Raises: Conflict."""
     with farm.database.read() as session:
-        find = recording.live_attempt if live else recording.find_attempt
-        return session.get_one(Run, find(session, agent, lease_token).run_id)
+        return session.get_one(Run, recording.live_attempt(session, agent, lease_token).run_id)
 
 
 @router.get(wire.WEIGHTS_PATH, responses=BINARY)  # type: ignore[arg-type]

@@ -43,7 +43,6 @@ from service.devices import blame, isolation
 from service.devices.marks import REFUSED
 from service.events import service as events
 from service.farm import Farm
-from service.holdings import service as holdings
 from service.identifiers import clean_text, digest_of, secret_hash
 from service.problems import Conflict, Invalid
 from service.releases.offering import note_refusal
@@ -72,7 +71,7 @@ def _attempt_of(session: Session, agent: Agent, lease_token: str) -> Attempt:
     query = select(Attempt).where(Attempt.token_hash == secret_hash(lease_token), Attempt.device_id == agent.device_id)
     attempt = session.scalar(query.with_for_update())
     if attempt is None:
-        raise _stale("no attempt of this device has this lease token")
+        raise stale("no attempt of this device has this lease token")
     log_lines.note(run=attempt.run_id, attempt=attempt.n)
     return attempt
 
@@ -81,11 +80,11 @@ def live_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
     """The agent's attempt if it still owns its run. Raises: Conflict."""
     attempt = find_attempt(session, agent, lease_token)
     if attempt.state not in LIVE_ATTEMPT_STATES:
-        raise _stale(f"the attempt has ended: {attempt.state}")
+        raise stale(f"the attempt has ended: {attempt.state}")
     return attempt
 
 
-def _stale(detail: str) -> Conflict:
+def stale(detail: str) -> Conflict:
     return Conflict("lease.stale", detail, cause="infra", hint="stop, and keep the result")
 
 
@@ -152,17 +151,6 @@ def may_still_report(session: Session, attempt: Attempt) -> bool:
         return True
     run = session.get_one(Run, attempt.run_id)
     return attempt.state == "lost" and run.state == "queued" and run.attempts == attempt.n
-
-
-def take_weights(session: Session, agent: Agent, lease_token: str, stored: StoredFile) -> None:
-    """Note the weights that the attempt uploaded. Raises: Conflict."""
-    attempt = find_attempt(session, agent, lease_token)
-    if not may_still_report(session, attempt):
-        raise _stale(f"the attempt has ended: {attempt.state}")
-    attempt.weights_digest, attempt.weights_bytes = stored.digest, stored.size_bytes
-    run = session.get_one(Run, attempt.run_id)
-    holdings.hold(session, "weights", stored.digest, size_bytes=stored.size_bytes,
-                  organisation_id=run.organisation_id)  # fmt: skip
 
 
 def checkpoint_sender(session: Session, agent: Agent, lease_token: str) -> checkpoints.Sender:

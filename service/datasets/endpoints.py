@@ -11,8 +11,9 @@ from service.datasets.archive import BadData
 from service.datasets.form import DATASET_BODY, DatasetFormDep
 from service.datasets.inspection import InspectionLimits, inspect_confined
 from service.datasets.schemas import DatasetView, dataset_view
-from service.files import BINARY, file_response, store_upload
+from service.files import BINARY, file_response
 from service.holdings import service as holdings
+from service.holdings.keeping import removed_if_refused, store_within
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.pagination import Cursor, Limit, Page
 from service.problems import Invalid
@@ -33,9 +34,7 @@ def send_dataset(
     except BadData as error:
         raise Invalid(error.code, error.message, where=error.where, hint=error.hint) from None
     form.file.seek(0)
-    stored = form.stored or store_upload(
-        farm.storage, form.file, limit_bytes=settings.dataset_limit_bytes, what="file"
-    )  # fmt: skip
+    stored = form.stored or store_within(farm, form.file, limit_bytes=settings.dataset_limit_bytes, what="file")
 
     def keep() -> Answer:
         held = service.keep(session, stored, arrays, name=form.name, settings=settings)
@@ -43,7 +42,7 @@ def send_dataset(
         return Answer(201, body, {"Location": f"/datasets/{stored.digest}"})
 
     payload = fingerprint("POST /datasets", stored.digest)
-    with farm.database.transaction() as session:
+    with removed_if_refused(farm, stored), farm.database.transaction() as session:
         answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
                       lifetime_s=settings.idempotency_s, act=keep)  # fmt: skip
     return answer.response()

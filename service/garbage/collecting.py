@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
 
 from compiler.errors import ModelError
 from compiler.external import MAX_LISTING_BYTES, Listing
@@ -112,7 +113,7 @@ class Collection:
     def _remove(self, digest: str, before: float) -> bool:
         """Remove the file, if it is still true that nothing needs it."""
         with self.database.transaction() as session:
-            use = session.scalar(select(FileUse).where(FileUse.digest == digest).with_for_update())
+            use = _use_of(session, digest)
             if use is None:
                 if not self.dry_run:
                     note_use(session, digest)  # seen for the first time: its grace begins now
@@ -120,10 +121,7 @@ class Collection:
             if use.used_at > before or referred(session, [digest]):
                 return False
             if not self.dry_run:
-                use.removed_at = time.time()
-                session.flush()
-                self.storage.delete(digest)
-                LOG.info("removed stored file %s: nothing refers to it", digest)
+                _delete(session, self.storage, use)
             return True
 
     def _discard_unfinished(self, before: float) -> Iterator[None]:
@@ -141,3 +139,26 @@ class Collection:
     def _forget_removed(self) -> None:
         with self.database.transaction() as session:
             session.execute(delete(FileUse).where(FileUse.removed_at < time.time() - FORGET_REMOVED_S))
+
+
+def remove_unneeded(database: Database, storage: Storage, digest: str) -> bool:
+    """Remove a file that was stored for nothing, whatever its age, unless something refers to it; whether it went."""
+    with database.transaction() as session:
+        note_use(session, digest)
+        use = _use_of(session, digest)
+        if use is None or referred(session, [digest]):
+            return False
+        _delete(session, storage, use)
+        return True
+
+
+def _use_of(session: Session, digest: str) -> FileUse | None:
+    return session.scalar(select(FileUse).where(FileUse.digest == digest).with_for_update())
+
+
+def _delete(session: Session, storage: Storage, use: FileUse) -> None:
+    """The caller holds the row, and nothing refers to the file."""
+    use.removed_at = time.time()
+    session.flush()
+    storage.delete(use.digest)
+    LOG.info("removed stored file %s: nothing refers to it", use.digest)

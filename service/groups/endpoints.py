@@ -6,13 +6,14 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from sqlalchemy.orm import Session
 
-from service.access import FarmDep, PrincipalDep
+from service.access import FarmDep, PrincipalDep, charge
 from service.database.models import RunGroup
 from service.groups import service
 from service.groups.schemas import GroupCreate, GroupDetail, GroupView
 from service.holdings import service as holdings
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.pagination import Cursor, Limit, Page
+from service.quotas.rates import RUN_COST
 from service.runs.schemas import run_view
 
 router = APIRouter(prefix="/run-groups", tags=["runs"])
@@ -36,6 +37,7 @@ def create_group(body: GroupCreate, farm: FarmDep, principal: PrincipalDep, key:
         group = service.create(session, farm, body, api_key_id=principal.key_id)
         session.flush()
         made = _detail(session, group)
+        charge(farm, principal, RUN_COST * len(made.runs), session=session)
         return Answer(202, made.model_dump(mode="json"), {"Location": f"/run-groups/{group.id}"})
 
     with farm.database.transaction() as session:

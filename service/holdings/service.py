@@ -21,6 +21,7 @@ from service.settings import Settings
 
 Kind = Literal["bundle", "dataset", "model", "data", "weights"]
 _IDS: Mapping[Kind, str] = {"bundle": "bun", "dataset": "dat", "model": "mod", "data": "dat", "weights": "wgt"}
+KINDS: tuple[Kind, ...] = tuple(_IDS)
 SENT: tuple[Kind, ...] = ("model", "data")
 """What a request for a compile may name by digest instead of sending it."""
 
@@ -58,9 +59,17 @@ def hold_within(
     session: Session, settings: Settings, kind: Kind, digest: str, *, size_bytes: int, name: str = ""
 ) -> None:
     """`hold`, if the organisation has room for one more. Raises: Forbidden."""
-    if find(session, (kind,), digest) is None:
-        quotas.check(session, settings, "storage_bytes", more=size_bytes)
+    check_room(session, settings, digest, more_bytes=size_bytes)
     hold(session, kind, digest, size_bytes=size_bytes, name=name)
+
+
+def check_room(session: Session, settings: Settings, digest: str, *, more_bytes: int) -> None:
+    """That the session's organisation has room for a file, or holds it: each counts once, whatever it is used as.
+
+    Raises: Forbidden.
+    """
+    quotas.check_room(session, settings, more_bytes=more_bytes, organisation_id=organisation_of(session),
+                      is_held=lambda: find(session, KINDS, digest) is not None)  # fmt: skip
 
 
 def find(

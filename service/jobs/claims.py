@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any, cast
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Subquery, func, select
 from sqlalchemy.orm import Session
 
 from service import states
@@ -23,6 +24,8 @@ from service.queue import COMPILE_TASK
 from service.storage import StoredFile
 
 MAX_MESSAGE_CHARACTERS = 4000
+REMEMBERED_S = 3600.0
+"""Who had a compile within this time comes after who had none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,40 @@ def claim(session: Session, job_id: str, *, lease_s: float, worker: str | None =
     job = session.get_one(Job, job_id)
     return Claim(job_id, claim_hash, attempt, job.model_digest, job.plan_json, job.spec_json, job.target,
                  job.source_digest, job.tuning_json, job.organisation_id)  # fmt: skip
+
+
+def claim_next(session: Session, *, lease_s: float, worker: str | None = None) -> Claim | None:
+    """Take a queued job, whichever doorbell was heard: of the organisation with the fewest compiles under way, among
+    equals of the one whose last compile ended longest ago, of one organisation the oldest. None if no job waits."""
+    while candidates := _in_turn(session):
+        for job_id in candidates:  # the first, unless another worker was quicker
+            taken = claim(session, job_id, lease_s=lease_s, worker=worker)
+            if taken is not None:
+                return taken
+    return None
+
+
+def _in_turn(session: Session) -> list[str]:
+    """Each waiting organisation's oldest queued job, whoever's turn it is first."""
+
+    def by_organisation(what: ColumnElement[Any], *where: ColumnElement[bool]) -> Subquery:
+        return select(Job.organisation_id, what.label("value")).where(*where).group_by(Job.organisation_id).subquery()
+
+    busy = by_organisation(func.count(), Job.state == "compiling")
+    served = by_organisation(
+        func.max(cast(ColumnElement[float], Job.finished_at)), Job.finished_at > time.time() - REMEMBERED_S
+    )
+    oldest = (
+        select(Job.organisation_id, func.min(Job.id).label("id"))
+        .where(Job.state == "queued").group_by(Job.organisation_id).subquery()
+    )  # fmt: skip
+    query = (
+        select(oldest.c.id)
+        .outerjoin(busy, busy.c.organisation_id == oldest.c.organisation_id)
+        .outerjoin(served, served.c.organisation_id == oldest.c.organisation_id)
+        .order_by(func.coalesce(busy.c.value, 0), func.coalesce(served.c.value, 0.0), oldest.c.id)
+    )
+    return list(session.scalars(query))
 
 
 def _mine(session: Session, claim: Claim) -> Job:

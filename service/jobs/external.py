@@ -11,9 +11,9 @@ from starlette.datastructures import UploadFile
 from compiler.errors import ModelError
 from compiler.external import MAX_LISTING_BYTES, Listing, parse_digests
 from service.farm import Farm
-from service.files import store_upload
 from service.garbage.noting import note_listing
 from service.holdings import service as holdings
+from service.holdings.keeping import removed_if_refused, store_within
 from service.identifiers import clean_text
 from service.problems import Invalid, NotFound, TooLarge
 from service.storage import StoredFile
@@ -54,7 +54,7 @@ def with_external(
         total_bytes += size_bytes
     _check_total(farm, total_bytes - model.size_bytes)
     listing = Listing(model.digest, digests)
-    stored = farm.storage.put(_stream(listing), limit_bytes=MAX_LISTING_BYTES)
+    stored = store_within(farm, _stream(listing), limit_bytes=MAX_LISTING_BYTES, what="external")
     keep_sent(farm, "model", stored, {model.digest, *digests.values()})
     return StoredFile(stored.digest, total_bytes)
 
@@ -71,7 +71,7 @@ def keep_sent(farm: Farm, kind: holdings.Kind, stored: StoredFile, listed: Itera
 
     Raises: Forbidden (no more room).
     """
-    with farm.database.transaction() as session:
+    with removed_if_refused(farm, stored), farm.database.transaction() as session:
         note_listing(session, stored.digest, listed)
         holdings.hold_within(session, farm.settings, kind, stored.digest, size_bytes=stored.size_bytes)
 
@@ -83,7 +83,7 @@ def _keep(farm: Farm, digests: Mapping[str, str], data: Sequence[UploadFile | st
             raise Invalid("request.form", "data is text, expected a file", where="data",
                           hint="with curl: -F data=@model.data")  # fmt: skip
         name = clean_text(part.filename or "data")
-        stored = store_upload(farm.storage, part.file, limit_bytes=left_bytes, what=f"data ({name})")
+        stored = store_within(farm, part.file, limit_bytes=left_bytes, what=f"data ({name})")
         keep_sent(farm, "data", stored)
         left_bytes -= stored.size_bytes
         if stored.digest not in named:

@@ -14,7 +14,8 @@ from compiler.external import MAX_FILES
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from service.access import FarmDep, PrincipalDep
 from service.farm import Farm
-from service.files import read_form, store_upload
+from service.files import read_form
+from service.holdings.keeping import store_within
 from service.identifiers import DIGEST, clean_text
 from service.jobs.external import keep_sent, read_digests, sent_bytes, with_external
 from service.jobs.request import CompileRequest, compiler_version
@@ -130,7 +131,7 @@ def _parse(name: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
 
 def _model(farm: Farm, value: UploadFile | str) -> tuple[StoredFile, str]:
     if isinstance(value, UploadFile):
-        stored = store_upload(farm.storage, value.file, limit_bytes=farm.settings.model_limit_bytes, what="model")
+        stored = store_within(farm, value.file, limit_bytes=farm.settings.model_limit_bytes, what="model")
         keep_sent(farm, "model", stored)
         return stored, clean_text((value.filename or "model").rpartition("/")[2].removesuffix(".onnx")) or "model"
     digest = value.strip()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from service.database.memory import recalled
@@ -37,6 +37,8 @@ QuotaName = Literal[
     "open_uploads", "cost_per_minute", "run_s",
 ]  # fmt: skip
 DAY_S = 86400.0
+EXPECTED_CPU_S = 10.0
+"""Of a compile, until the organisation's own tell how long they take."""
 RETRY_AFTER_S = 30
 HINT = "whoever runs the farm can raise it (PATCH /organisations/{id}, quotas); GET /organisation shows limits and use"
 ORGANISATIONS = frozenset({Organisation.__tablename__})
@@ -74,16 +76,24 @@ def running_attempts(session: Session, organisation_id: str) -> float:
 
 
 def _storage_bytes(session: Session, organisation_id: str) -> float:
-    query = select(func.sum(Holding.size_bytes)).where(
-        Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None)
-    )
-    return float(session.scalar(query, execution_options=dict(EVERYONES)) or 0)
+    """Files that it holds, each once, and what its open uploads have promised."""
+    held = (Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None))
+    each = select(func.max(Holding.size_bytes).label("size_bytes")).where(*held).group_by(Holding.digest).subquery()
+    queries = (select(func.sum(each.c.size_bytes)),
+               select(func.sum(Upload.size_bytes)).where(*_are_open(organisation_id)))  # fmt: skip
+    return sum(float(session.scalar(query, execution_options=dict(EVERYONES)) or 0) for query in queries)
 
 
 def _compile_cpu_s(session: Session, organisation_id: str) -> float:
-    query = select(func.sum(Job.cpu_s)).where(Job.organisation_id == organisation_id)
-    newest = query.where(Job.created_at > time.time() - DAY_S)
-    return float(session.scalar(newest, execution_options=dict(EVERYONES)) or 0)
+    """What compiles took; one that has not ended counts as what the others took on average, or as what it has taken."""
+    newest = (Job.organisation_id == organisation_id, Job.created_at > time.time() - DAY_S)
+    is_open = Job.state.in_(OPEN_JOB_STATES)
+    ended = select(func.sum(Job.cpu_s), func.avg(Job.cpu_s)).where(*newest, ~is_open, Job.cpu_s > 0)
+    took_s, mean_s = session.execute(ended, execution_options=dict(EVERYONES)).one()
+    expected_s = float(mean_s or EXPECTED_CPU_S)
+    each = case((Job.cpu_s > expected_s, Job.cpu_s), else_=expected_s)
+    open_s = session.scalar(select(func.sum(each)).where(*newest, is_open), execution_options=dict(EVERYONES))
+    return float(took_s or 0) + float(open_s or 0)
 
 
 def _devices(session: Session, organisation_id: str) -> float:
@@ -97,9 +107,13 @@ def _keys(session: Session, organisation_id: str) -> float:
     return session.scalar(query, execution_options=dict(EVERYONES)) or 0
 
 
+def _are_open(organisation_id: str) -> tuple[ColumnElement[bool], ...]:
+    return (Upload.organisation_id == organisation_id, Upload.finished_at.is_(None), Upload.expires_at > time.time())
+
+
 def _open_uploads(session: Session, organisation_id: str) -> float:
-    mine = (Upload.organisation_id == organisation_id, Upload.finished_at.is_(None), Upload.expires_at > time.time())
-    return session.scalar(select(func.count()).where(*mine), execution_options=dict(EVERYONES)) or 0
+    query = select(func.count()).where(*_are_open(organisation_id))
+    return session.scalar(query, execution_options=dict(EVERYONES)) or 0
 
 
 def _nothing(_session: Session, _organisation_id: str) -> float:
@@ -151,6 +165,15 @@ def check(
     limit, use = standing(session, settings, name, whose, held=True)
     if limit is not None and use + more > limit:
         raise exceeded(name, limit=limit, use=use)
+
+
+def check_room(
+    session: Session, settings: Settings, *, more_bytes: int, is_held: Callable[[], bool], organisation_id: str
+) -> None:
+    """That the organisation may keep a file that takes so much more, or holds it already. Raises: Forbidden."""
+    limit, use = standing(session, settings, "storage_bytes", organisation_id)
+    if limit is not None and use + more_bytes > limit and not is_held():
+        raise exceeded("storage_bytes", limit=limit, use=use)
 
 
 def has_room(session: Session, settings: Settings, name: QuotaName, *, organisation_id: str) -> bool:

@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
@@ -25,6 +26,13 @@ COSTS: Mapping[str, float] = {
     "POST /compile": 20.0, "POST /tune": 20.0, "POST /datasets": 20.0, "POST /runs": 5.0,
 }  # fmt: skip
 """What starts work, in units of one read."""
+EXPORT = ".{ending}"
+EXPORT_COST = 20.0
+"""A whole table as a file."""
+RUN_COST = COSTS["POST /runs"]
+"""Each run of a group costs this, beside the request."""
+BYTES_OF_ONE = 16 << 20
+"""Bytes that the farm reads for a unit, where a request makes it read a file whole."""
 SCOPE_COSTS: Mapping[str | None, float] = {None: 0.0, "read": 1.0, "submit": 2.0, "operate": 2.0, "admin": 2.0}
 BLOCKS = 20
 """A process takes this part of a minute's tokens at once."""
@@ -33,7 +41,7 @@ MINUTE_S = 60.0
 
 def cost_of(address: str, rule: Rule) -> float:
     """What a request costs, in units of one read."""
-    return COSTS.get(address, SCOPE_COSTS[rule.scope])
+    return COSTS.get(address, EXPORT_COST if address.endswith(EXPORT) else SCOPE_COSTS[rule.scope])
 
 
 @dataclass(slots=True)
@@ -43,8 +51,17 @@ class Rates:
     _left: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def spend(self, database: Database, organisation_id: str, cost: float, *, per_minute: float | None) -> None:
-        """Pay for a request. Raises: TooMany, with the time until there is enough again."""
+    def spend(
+        self,
+        database: Database,
+        organisation_id: str,
+        cost: float,
+        *,
+        per_minute: float | None,
+        session: Session | None = None,
+    ) -> None:
+        """Pay for a request, in the session's transaction if there is one. Raises: TooMany, with the time until there
+        is enough again."""
         if per_minute is None or cost <= 0:
             return
         with self._lock:
@@ -53,8 +70,8 @@ class Rates:
                 self._left[organisation_id] = left - cost
                 return
         needed = cost - left
-        with database.transaction() as session:
-            got, has = take(session, organisation_id, needed=needed, per_minute=per_minute)
+        with database.transaction() if session is None else nullcontext(session) as using:
+            got, has = take(using, organisation_id, needed=needed, per_minute=per_minute)
         if got < needed:
             wait_s = math.inf if per_minute <= 0 else (needed - has) * MINUTE_S / per_minute
             retry_after_s = max(1, math.ceil(min(wait_s, MINUTE_S * 60)))

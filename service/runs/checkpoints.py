@@ -79,11 +79,17 @@ def sender_of(run: Run, attempt: Attempt, bundle: Bundle) -> Sender:
     is_of_unknown_data = run.own_data is not None and attempt.own_data_digest is None
     if run.mode != "train" or is_of_unknown_data or not can_go_on(bundle.manifest):
         raise Invalid("checkpoint.none", "runs of this kind have no checkpoints", where="checkpoint", cause="device")
+    return Sender(
+        run.id, attempt.n, attempt.device_id, key_of(run, attempt), run.settings.steps, most_state_bytes(bundle)
+    )
+
+
+def most_state_bytes(bundle: Bundle) -> int:
+    """What of a run of the bundle may be sent at most: weights, and what its optimizer keeps beside them."""
     files = bundle.manifest.get("files")
     entry = files.get(_WEIGHTS) if isinstance(files, dict) else None
     weights_bytes = entry.get("bytes") if isinstance(entry, dict) else None
-    most = most_checkpoint_bytes(weights_bytes if isinstance(weights_bytes, int) else bundle.size_bytes)
-    return Sender(run.id, attempt.n, attempt.device_id, key_of(run, attempt), run.settings.steps, most)
+    return most_checkpoint_bytes(weights_bytes if isinstance(weights_bytes, int) else bundle.size_bytes)
 
 
 def look_at(storage: Storage, stored: StoredFile, sender: Sender) -> Past:

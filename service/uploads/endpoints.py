@@ -8,11 +8,12 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from service.access import FarmDep, PrincipalDep
+from service.access import FarmDep, PrincipalDep, charge
 from service.database.models import Upload
 from service.farm import Farm
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.problems import NotFound
+from service.quotas.rates import BYTES_OF_ONE
 from service.schemas import DigestText
 from service.uploads import service
 from service.uploads.knowledge import find_sent
@@ -92,11 +93,16 @@ def show_offset(upload_id: str, farm: FarmDep) -> Response:
 
 
 @router.put("/uploads/{upload_id}", status_code=201, response_model=UploadView)
-def finish_upload(upload_id: str, digest: Annotated[DigestText, Query()], farm: FarmDep) -> Response:
+def finish_upload(
+    upload_id: str, digest: Annotated[DigestText, Query()], farm: FarmDep, principal: PrincipalDep
+) -> Response:
     """Say that the file is whole, and its digest: the farm reads all of it again. It may be named by it from then on.
 
     422 `upload.digest` if it is another: the upload is forgotten then.
     """
+    upload = _find(farm, upload_id)
+    if upload.finished_at is None and upload.received_bytes == upload.size_bytes:
+        charge(farm, principal, upload.size_bytes / BYTES_OF_ONE)
     return _response(service.finish(farm, upload_id, digest), 201)
 
 

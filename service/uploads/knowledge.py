@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from service.database.models import Upload
 from service.farm import Farm
 from service.holdings import service as holdings
+from service.settings import Settings
 from service.storage import StoredFile
 
 KINDS: tuple[holdings.Kind, ...] = (*holdings.SENT, "dataset")
@@ -30,7 +31,10 @@ def find_sent(farm: Farm, digest: str) -> StoredFile | None:
     return None if size_bytes is None else StoredFile(digest, size_bytes)
 
 
-def note_sent(session: Session, upload: Upload, digest: str) -> None:
-    """The upload's organisation may name its file from now on. A data set is one only when it has been looked at."""
+def note_sent(session: Session, settings: Settings, upload: Upload, digest: str) -> None:
+    """The upload's organisation may name its file from now on. A data set is one only when it has been looked at.
+
+    Raises: Forbidden (no more room).
+    """
     kind: holdings.Kind = "model" if upload.kind == "model" else "data"
-    holdings.hold(session, kind, digest, size_bytes=upload.size_bytes)
+    holdings.hold_within(session, settings, kind, digest, size_bytes=upload.size_bytes)

@@ -14,8 +14,10 @@ from sqlalchemy.orm import Session
 from service.database.models import Upload
 from service.database.scope import EVERYONES
 from service.farm import Farm
+from service.garbage.collecting import remove_unneeded
+from service.holdings import service as holdings
 from service.keys.service import Principal
-from service.problems import Conflict, Full, Invalid, NotFound, TooLarge, TooMany, WrongOffset
+from service.problems import Conflict, Forbidden, Full, Invalid, NotFound, TooLarge, TooMany, WrongOffset
 from service.quotas import limits as quotas
 from service.settings import Settings
 from service.storage import DigestMismatch, MissingFile
@@ -131,10 +133,11 @@ def advance(farm: Farm, upload_id: str, start: int, end: int) -> None:
 def finish(farm: Farm, upload_id: str, digest: str) -> Upload:
     """The finished upload: its file is in the storage under `digest`, and its sender may name it.
 
-    Raises: Conflict (bytes are missing), Invalid (they are others; the upload is forgotten).
+    Raises: Conflict (bytes are missing), Invalid (they are others; the upload is forgotten), Forbidden (the
+    organisation has no more room; the upload stays, unless its bytes came to the storage first).
     """
-    with farm.database.read() as session:
-        upload = find(session, upload_id)
+    with farm.database.transaction() as session:
+        upload = _settle_digest(session, farm, find(session, upload_id), digest)
     if upload.finished_at is not None and upload.digest == digest:
         return upload
     if upload.finished_at is not None:
@@ -143,12 +146,35 @@ def finish(farm: Farm, upload_id: str, digest: str) -> Upload:
         raise Conflict("upload.incomplete", f"{upload.received_bytes:,} of {upload.size_bytes:,} bytes have come",
                        headers={"Upload-Offset": str(upload.received_bytes)}, hint="send the rest")  # fmt: skip
     _adopt(farm, upload, digest)
-    with farm.database.transaction() as session:
-        kept = find(session, upload_id)
-        kept.digest, kept.finished_at = digest, time.time()
-        kept.expires_at = time.time() + farm.settings.upload_s
-        note_sent(session, kept, digest)
-        return kept
+    try:
+        with farm.database.transaction() as session:
+            kept = find(session, upload_id)
+            kept.digest, kept.finished_at = digest, time.time()
+            kept.expires_at = time.time() + farm.settings.upload_s
+            session.flush()  # it counts as what is held from now on
+            note_sent(session, farm.settings, kept, digest)
+            return kept
+    except Forbidden:
+        forget(farm, upload_id)
+        remove_unneeded(farm.database, farm.storage, digest)
+        raise
+
+
+def _settle_digest(session: Session, farm: Farm, upload: Upload, digest: str) -> Upload:
+    """An upload is of one digest, the first that was said: bytes that are gone because they were adopted are those,
+    and not what another request names meanwhile. Raises: Invalid, Forbidden."""
+    if upload.finished_at is not None or upload.received_bytes < upload.size_bytes:
+        return upload
+    first = update(Upload).where(Upload.id == upload.id, Upload.declared_digest.is_(None))
+    session.execute(first.values(declared_digest=digest))
+    session.refresh(upload)
+    if upload.declared_digest != digest:
+        raise Invalid("upload.digest", f"this upload is of {upload.declared_digest}, as was said before",
+                      where="digest", hint="finish it with that, or begin another")  # fmt: skip
+    upload.expires_at = time.time() + farm.settings.upload_s  # so that it counts
+    session.flush()
+    holdings.check_room(session, farm.settings, digest, more_bytes=0)
+    return upload
 
 
 def _adopt(farm: Farm, upload: Upload, digest: str) -> None:

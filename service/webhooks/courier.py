@@ -14,11 +14,12 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.alive import POOL_STUCK_S
@@ -36,10 +37,14 @@ LOG = logging.getLogger(__name__)
 PAUSES_S = (5.0, 30.0, 120.0, 600.0, 3600.0, 4 * 3600.0, 16 * 3600.0)
 CLAIM_S = 4 * TIMEOUT_S
 """Another process takes a delivery over after so long; sending takes `TIMEOUT_S`, and asking for a name some more."""
-SENDERS = 4
+SENDERS = 8
+MOST_EACH = SENDERS // 2
+"""Senders that one organisation may keep busy: however slow its addresses are, others find one free."""
 BATCH = 40
 LOOK_S = 1.0
 MOST_REST_S = 300.0
+SLOW_S = TIMEOUT_S / 2
+"""An address whose answer takes longer rests, too: it holds one of few senders."""
 GONE = 410
 """What an address answers that wants no more."""
 
@@ -55,17 +60,53 @@ class Parcel:
     body: bytes
 
 
-def due(session: Session) -> list[tuple[str, str]]:
-    """(delivery, webhook) of what is to be sent now, the longest waiting first."""
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A delivery that is to be sent now: the longest waiting of its webhook."""
+
+    id: str
+    webhook_id: str
+    organisation_id: str
+
+
+def due(session: Session, under_way: Collection[Due] = ()) -> list[Due]:
+    """What is to be sent now, one to each webhook that nothing is `under_way` to.
+
+    Organisations take turns: first the ones with the fewest under way, and among equals whoever waits longest.
+    """
     now = time.time()
-    query = (
-        select(WebhookDelivery.id, WebhookDelivery.webhook_id)
-        .join(Webhook, Webhook.id == WebhookDelivery.webhook_id)
-        .where(WebhookDelivery.next_at <= now, or_(Webhook.resting_until <= now, WebhookDelivery.event == TEST))
-        .order_by(WebhookDelivery.next_at)
-        .limit(BATCH)
+    place = func.row_number().over(
+        partition_by=WebhookDelivery.webhook_id, order_by=(WebhookDelivery.next_at, WebhookDelivery.id)
     )
-    return [(row.id, row.webhook_id) for row in session.execute(query)]
+    waiting = (
+        select(WebhookDelivery.id, WebhookDelivery.webhook_id, WebhookDelivery.next_at, Webhook.organisation_id,
+               place.label("place"))
+        .join(Webhook, Webhook.id == WebhookDelivery.webhook_id)
+        .where(WebhookDelivery.next_at <= now, or_(Webhook.resting_until <= now, WebhookDelivery.event == TEST),
+               Webhook.id.not_in([one.webhook_id for one in under_way]))
+        .subquery()
+    )  # fmt: skip
+    turn = func.row_number().over(
+        partition_by=waiting.c.organisation_id, order_by=(waiting.c.next_at, waiting.c.id)
+    ).label("turn")  # fmt: skip
+    first = (
+        select(waiting.c.id, waiting.c.webhook_id, waiting.c.organisation_id, waiting.c.next_at, turn)
+        .where(waiting.c.place == 1)
+        .subquery()
+    )
+    query = select(first).where(first.c.turn <= SENDERS).order_by(first.c.turn, first.c.next_at).limit(BATCH)
+    return in_turn([Due(row.id, row.webhook_id, row.organisation_id) for row in session.execute(query)], under_way)
+
+
+def in_turn(found: Iterable[Due], under_way: Collection[Due]) -> list[Due]:
+    """In the order in which senders take them: the organisation with the fewest comes first, and none has more than
+    its share."""
+    counts = Counter(one.organisation_id for one in under_way)
+    ranked: list[tuple[int, Due]] = []
+    for one in found:
+        ranked.append((counts[one.organisation_id], one))
+        counts[one.organisation_id] += 1
+    return [one for count, one in sorted(ranked, key=lambda pair: pair[0]) if count < MOST_EACH]
 
 
 def claim(session: Session, delivery_id: str, *, now: float) -> Parcel | None:
@@ -115,7 +156,8 @@ def record(session: Session, parcel: Parcel, outcome: Outcome) -> WebhookDeliver
     delivery = session.get_one(WebhookDelivery, parcel.id)
     delivery.status = outcome.status
     if outcome.is_taken:
-        webhook.failures, webhook.resting_until = 0, 0.0
+        webhook.failures = 0
+        webhook.resting_until = time.time() + PAUSES_S[0] if outcome.took_s > SLOW_S else 0.0
         _end(delivery, "delivered", "")
         return delivery
     webhook.failures += 1
@@ -153,7 +195,8 @@ class Courier:
         self._looked_at = time.monotonic()
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._under_way: set[str] = set()
+        self._under_way: dict[str, Due] = {}
+        """By webhook."""
         self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
 
     def start(self) -> None:
@@ -181,20 +224,23 @@ class Courier:
                     LOG.exception("could not look for webhook deliveries")
 
     def _look(self, senders: ThreadPoolExecutor) -> None:
+        with self._lock:
+            under_way = list(self._under_way.values())
+        room = SENDERS - len(under_way)
+        if room <= 0:
+            return
         with self._database.read() as session:
-            found = due(session)
-        for delivery_id, webhook_id in found:
+            found = due(session, under_way)
+        for one in found[:room]:
             with self._lock:
-                if webhook_id in self._under_way or len(self._under_way) >= SENDERS:
-                    continue
-                self._under_way.add(webhook_id)
-            senders.submit(self._send, delivery_id, webhook_id)
+                self._under_way[one.webhook_id] = one
+            senders.submit(self._send, one)
 
-    def _send(self, delivery_id: str, webhook_id: str) -> None:
+    def _send(self, one: Due) -> None:
         try:
-            deliver(self._database, self._settings, delivery_id)
+            deliver(self._database, self._settings, one.id)
         except Exception:
-            LOG.exception("webhook delivery %s failed", delivery_id)
+            LOG.exception("webhook delivery %s failed", one.id)
         finally:
             with self._lock:
-                self._under_way.discard(webhook_id)
+                self._under_way.pop(one.webhook_id, None)

@@ -34,6 +34,8 @@ class Outcome:
 
     status: int | None
     error: str
+    took_s: float = 0.0
+    """Until there was an answer."""
 
     @property
     def is_taken(self) -> bool:
@@ -55,7 +57,7 @@ def signature(secret: str, delivery_id: str, timestamp: int, body: bytes) -> str
 
 def send(url: str, secret: str, delivery_id: str, body: bytes, allowed: Sequence[Network]) -> Outcome:
     """POST the body, signed for now. What an address says beyond its status is not read."""
-    timestamp = int(time.time())
+    timestamp, began = int(time.time()), time.monotonic()
     headers = {
         "Host": urlsplit(url).netloc,
         "Content-Type": "application/json",
@@ -75,7 +77,7 @@ def send(url: str, secret: str, delivery_id: str, body: bytes, allowed: Sequence
         return Outcome(None, _said(problem))
     if 300 <= status < 400:
         return Outcome(status, f"answered {status}: redirects are not followed; give the address that it leads to")
-    return Outcome(status, "" if 200 <= status < 300 else f"answered {status}")
+    return Outcome(status, "" if 200 <= status < 300 else f"answered {status}", time.monotonic() - began)
 
 
 def _said(problem: Exception) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
+from service.database.models import Job
+from service.jobs import claims
 from service.lanes.claim import Head, in_turn
 from service.quotas.shares import Share
 from tests.service.board import Board, leased
@@ -72,3 +75,56 @@ def test_no_more_at_once_than_the_quota(farm: TestFarm) -> None:
     assert second.lease() is None
     assert first.report(work).status_code == 200
     assert leased(second).run_id != work.run_id
+
+
+def next_job(farm: TestFarm) -> str | None:
+    """What a worker takes when it hears a doorbell, whichever."""
+    with farm.farm.database.transaction() as session:
+        taken = claims.claim_next(session, lease_s=60)
+    return taken.job_id if taken else None
+
+
+def finish(farm: TestFarm, job_id: str) -> None:
+    with farm.farm.database.transaction() as session:
+        claims.end_with(session, session.get_one(Job, job_id), "failed", claims.Failure("model", "x", "x"))
+
+
+def queue_jobs(farm: TestFarm, count: int) -> list[str]:
+    return [farm.compile(f"{farm.organisation_id} {number}".encode()).json()["id"] for number in range(count)]
+
+
+def test_organisations_take_turns_on_workers(farm: TestFarm) -> None:
+    """Two workers, then one: the queue of one organisation does not hold up another's."""
+    acme, other = farm.tenant("acme"), farm.tenant("other")
+    mine, theirs = queue_jobs(acme, 8), queue_jobs(other, 3)
+    assert [next_job(farm), next_job(farm)] == [mine[0], theirs[0]]
+    finish(farm, mine[0])
+    assert next_job(farm) == mine[1], "who has the fewest under way"
+    finish(farm, mine[1])
+    finish(farm, theirs[0])
+    order = []
+    for _ in range(7):
+        job = next_job(farm)
+        assert job is not None
+        order.append(job)
+        finish(farm, job)
+    assert order == [mine[2], theirs[1], mine[3], theirs[2], *mine[4:7]]
+
+
+def test_a_doorbell_of_a_job_that_is_over_is_harmless(farm: TestFarm) -> None:
+    first, second = queue_jobs(farm, 2)
+    farm.http.post(f"/jobs/{first}/cancel")
+    assert [next_job(farm), next_job(farm), next_job(farm)] == [second, None, None]
+
+
+def test_workers_that_claim_at_once_take_each_job_once(farm: TestFarm) -> None:
+    tenants = [farm.tenant(name) for name in ("acme", "other")]
+    jobs = [job for tenant in tenants for job in queue_jobs(tenant, 5)]
+    taken: list[str | None] = []
+    threads = [threading.Thread(target=lambda: taken.append(next_job(farm))) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one for one in taken if one) == sorted(jobs)
+    assert taken.count(None) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -11,11 +12,12 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
-from service.database.models import HOME, Allowance, Job
+from service.database.models import HOME, Allowance, Job, Upload
+from service.identifiers import digest_of
 from service.permissions import RULES
 from service.problems import TooMany
-from service.quotas.limits import QUOTAS, QuotaName
-from service.quotas.rates import BLOCKS, COSTS, Rates, cost_of
+from service.quotas.limits import EXPECTED_CPU_S, QUOTAS, QuotaName
+from service.quotas.rates import BLOCKS, COSTS, EXPORT, EXPORT_COST, Rates, cost_of
 from service.settings import Settings
 from tests.service.board import Board
 from tests.service.farms import TestFarm, open_test_farm
@@ -104,6 +106,18 @@ def test_devices_keys_and_processor_time(farm: TestFarm) -> None:
     refused(acme.compile(b"another"), "compile_cpu_s_per_day", 429, at=10, use=11)
 
 
+def test_a_queue_of_compiles_does_not_overrun_a_day(farm: TestFarm) -> None:
+    acme = farm.tenant("acme")
+    limit(farm, acme, compile_cpu_s_per_day=4 * EXPECTED_CPU_S)
+    jobs = [acme.compile(bytes([number])) for number in range(5)]
+    assert [one.status_code for one in jobs] == [202] * 5
+    refused(acme.compile(b"one more"), "compile_cpu_s_per_day", 429, at=4 * EXPECTED_CPU_S, use=5 * EXPECTED_CPU_S)
+    with farm.farm.database.transaction() as session:
+        ended = update(Job).where(Job.id == jobs[0].json()["id"])
+        session.execute(ended.values(state="failed", cpu_s=2.0, finished_at=time.time()))
+    assert used(acme, "compile_cpu_s_per_day") == 5 * 2.0, "the others as long as the one that has ended"
+
+
 def test_uploads_in_pieces(farm: TestFarm) -> None:
     acme = farm.tenant("acme")
     limit(farm, acme, open_uploads=1, storage_bytes=1000)
@@ -113,6 +127,164 @@ def test_uploads_in_pieces(farm: TestFarm) -> None:
     refused(acme.http.post("/uploads", json=asked), "open_uploads", 429, at=1, use=1)
     assert acme.http.delete(first.headers["Location"]).status_code < 300
     refused(acme.http.post("/uploads", json=asked | {"size_bytes": 1001}), "storage_bytes", 403, at=1000, use=0)
+
+
+def begun(farm: TestFarm, data: bytes) -> str:
+    """An upload all of whose bytes have come; empty if it was refused."""
+    answer = farm.http.post("/uploads", json={"kind": "model", "size_bytes": len(data)})
+    if answer.status_code != 202:
+        refused(answer, "storage_bytes", 403, at=1000, use=answer.json()["use"])
+        return ""
+    path = str(answer.headers["Location"])
+    sent = farm.http.patch(path, content=data, headers={"Content-Range": f"bytes 0-{len(data) - 1}/{len(data)}"})
+    assert sent.status_code == 202, sent.text
+    return path
+
+
+def finished(farm: TestFarm, path: str, data: bytes) -> httpx.Response:
+    return farm.http.put(path, params={"digest": digest_of(data)})
+
+
+def used(farm: TestFarm, name: str) -> float:
+    quotas = {quota["name"]: quota for quota in farm.http.get("/organisation").json()["quotas"]}
+    return float(quotas[name]["use"])
+
+
+def kept(farm: TestFarm) -> set[str]:
+    return {digest for digest, _, _ in farm.farm.storage.stored()}
+
+
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_uploads_side_by_side_keep_to_the_room_for_files(farm: TestFarm, is_threaded: bool) -> None:
+    acme = farm.tenant("acme")
+    limit(farm, acme, storage_bytes=1000)
+    files, paths = [bytes([number]) * 900 for number in range(5)], dict[int, str]()
+
+    def ask(number: int) -> None:
+        paths[number] = begun(acme, files[number])
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+        if not is_threaded:
+            thread.join()
+    for thread in threads:
+        thread.join()
+    ((number, path),) = ((number, path) for number, path in paths.items() if path)
+    assert used(acme, "storage_bytes") == 900
+    assert finished(acme, path, files[number]).status_code == 201
+    assert (used(acme, "storage_bytes"), kept(farm)) == (900, {digest_of(files[number])})
+
+
+def test_the_room_is_asked_for_again_when_uploads_are_finished(farm: TestFarm) -> None:
+    """A limit that was lowered meanwhile: each is refused, stays, and may be finished later."""
+    acme = farm.tenant("acme")
+    files = [bytes([number]) * 900 for number in range(5)]
+    paths = [begun(acme, data) for data in files]
+    limit(farm, acme, storage_bytes=1000)
+    answers: list[httpx.Response] = []
+    threads = [threading.Thread(target=lambda pair: answers.append(finished(acme, *pair)), args=(pair,))
+               for pair in zip(paths, files, strict=True)]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.json()["code"] for one in answers] == ["quota.storage_bytes"] * 5
+    assert kept(farm) == set()
+    for path in paths[1:]:
+        assert acme.http.delete(path).status_code == 204
+    assert finished(acme, paths[0], files[0]).status_code == 201
+    assert used(acme, "storage_bytes") == 900
+
+
+def test_an_upload_that_finds_no_room_at_the_last_moment_leaves_nothing(
+    farm: TestFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acme, other = farm.tenant("acme"), farm.tenant("other")
+    for data, others in ((b"x" * 900, None), (b"y" * 900, other)):
+        path = begun(acme, data)
+        if others is not None:
+            others.compile(data)
+        adopt = farm.farm.storage.adopt
+
+        def overtaken(name: str, *, size_bytes: int, digest: str, adopt: Any = adopt) -> Any:
+            limit(farm, acme, storage_bytes=10)
+            return adopt(name, size_bytes=size_bytes, digest=digest)
+
+        monkeypatch.setattr(farm.farm.storage, "adopt", overtaken)
+        refused(finished(acme, path, data), "storage_bytes", 403, at=10, use=0)
+        monkeypatch.setattr(farm.farm.storage, "adopt", adopt)
+        limit(farm, acme, storage_bytes="unlimited")
+        assert acme.http.get(path).status_code == 404
+        assert kept(farm) == ({digest_of(data)} if others else set()), "what another has stays with it"
+
+
+def test_uploads_that_got_nothing_for_long_take_no_room_and_a_file_counts_once(farm: TestFarm) -> None:
+    acme, data = farm.tenant("acme"), b"x" * 900
+    limit(farm, acme, storage_bytes=1000)
+    begun(acme, b"y" * 900)
+    with farm.farm.database.transaction() as session:
+        session.execute(update(Upload).values(expires_at=time.time() - 1))
+    assert used(acme, "storage_bytes") == 0
+    assert finished(acme, begun(acme, data), data).status_code == 201
+    form = {"plan": "full", "target": "t", "external": json.dumps({"w.data": digest_of(data)})}
+    limit(farm, acme, storage_bytes=1200)
+    assert acme.http.post("/compile", data=form, files={"model": ("n.onnx", data)}).status_code == 202
+    assert 900 < used(acme, "storage_bytes") < 1200, "the file, which is a model and could be data, and a listing"
+
+
+def test_an_upload_is_of_one_digest(farm: TestFarm) -> None:
+    """Bytes that were adopted are gone from the upload: nobody gets another file of that size in their place."""
+    acme, other = farm.tenant("acme"), farm.tenant("other")
+    theirs, mine = b"theirs", b"mine 1"
+    assert other.compile(theirs).status_code == 202
+    path = begun(acme, mine)
+    assert finished(acme, path, theirs).json()["code"] == "upload.digest"
+    path = begun(acme, mine)
+    adopted = digest_of(mine)
+    with farm.farm.database.transaction() as session:  # a request that has adopted the bytes, and not yet said so
+        session.execute(update(Upload).values(declared_digest=adopted))
+    farm.farm.storage.adopt(path.rpartition("/")[2], size_bytes=len(mine), digest=adopted)
+    assert finished(acme, path, theirs).json()["code"] == "upload.digest"
+    assert acme.http.get(f"/files/{digest_of(theirs)}").status_code == 404
+    assert finished(acme, path, mine).status_code == 201
+
+
+def test_what_is_refused_for_want_of_room_is_not_kept(farm: TestFarm) -> None:
+    acme, other = farm.tenant("acme"), farm.tenant("other")
+    limit(farm, acme, storage_bytes=10)
+    for number in range(5):
+        refused(acme.compile(bytes([number]) * 5000), "storage_bytes", 403, at=10, use=0)
+    refused(acme.send_dataset(x=[[1.0] * 200], y=[1]), "storage_bytes", 403, at=10, use=0)
+    assert kept(farm) == set()
+    data = b"w" * 50
+    form = {"plan": "full", "target": "t", "external": json.dumps({"w.data": digest_of(data)})}
+    files = [("model", ("n.onnx", b"small")), ("data", ("w.data", data))]
+    refused(acme.http.post("/compile", data=form, files=files), "storage_bytes", 403, at=10, use=5)
+    assert kept(farm) == {digest_of(b"small")}
+    assert other.compile(b"x" * 5000).status_code == 202
+    refused(acme.compile(b"x" * 5000), "storage_bytes", 403, at=10, use=5)
+    assert digest_of(b"x" * 5000) in kept(farm)
+
+
+def test_what_was_stored_before_the_room_was_gone_is_not_kept(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others of the organisation took the room between the first look and the last one."""
+    acme, other = farm.tenant("acme"), farm.tenant("other")
+    put = farm.farm.storage.put
+
+    def overtaken(stream: Any, **limits: Any) -> Any:
+        limit(farm, acme, storage_bytes=10)
+        return put(stream, **limits)
+
+    assert other.compile(b"y" * 600).status_code == 202
+    before = kept(farm)
+    monkeypatch.setattr(farm.farm.storage, "put", overtaken)
+    for data in (b"x" * 600, b"y" * 600):
+        limit(farm, acme, storage_bytes="unlimited")
+        refused(acme.compile(data), "storage_bytes", 403, at=10, use=0)
+    limit(farm, acme, storage_bytes="unlimited")
+    refused(acme.send_dataset(x=[[1.0] * 200], y=[1]), "storage_bytes", 403, at=10, use=0)
+    assert kept(farm) == before
 
 
 def test_limits_hold_when_many_ask_at_once(farm: TestFarm) -> None:
@@ -198,3 +370,4 @@ def test_what_starts_work_costs_more_than_reading() -> None:
     costs = {address: cost_of(address, rule) for address, rule in RULES.items()}
     assert costs["POST /compile"] > costs["POST /runs"] > costs["GET /runs"] > costs["GET /healthz"] == 0
     assert all(cost > 0 for address, cost in costs.items() if RULES[address].scope is not None)
+    assert {costs[address] for address in costs if address.endswith(EXPORT)} == {EXPORT_COST}

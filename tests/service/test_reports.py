@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
 from device_agents import wire as p
-from service.database.models import Attempt, Device, Result
+from service.agents.trained import MOST_OTHERS
+from service.database.models import Attempt, Device, Holding, Result
 from service.identifiers import digest_of
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
@@ -66,6 +67,42 @@ def test_earlier_weights_start_a_later_run(farm: TestFarm) -> None:
     assert work.weights is not None
     assert work.weights.url is not None
     assert board.get(work.weights.url).content == weights
+
+
+def test_other_weights_of_an_attempt_take_the_place_of_those_before(farm: TestFarm) -> None:
+    digest, dataset = farm.bundle(), farm.dataset()
+    farm.run(bundle=digest, mode="train", dataset=dataset)
+    board = farm.board()
+    work = leased(board)
+    first = b"w" * 100
+    board.put_weights(work, first, digest_of(first))
+    assert board.report(work, weights=p.Blob(digest_of(first), 100)).status_code == 200
+    before = {one for one, _, _ in farm.farm.storage.stored()}
+    run = farm.run(bundle=digest, mode="train", dataset=dataset)
+    work = leased(board)
+    sent = [first] + [bytes([number]) * 1000 for number in range(MOST_OTHERS)]
+    for data in sent:
+        assert [board.put_weights(work, data, digest_of(data)).status_code for _ in range(2)] == [201, 201]
+    refused = board.put_weights(work, b"once more", digest_of(b"once more"))
+    assert (refused.status_code, refused.json()["code"]) == (422, "limits.weights")
+    assert {one for one, _, _ in farm.farm.storage.stored()} == before | {digest_of(sent[-1])}
+    told = farm.http.get(f"/runs/{run['id']}/events", headers={"Accept": "application/json"}).text
+    assert told.count("other weights than before") == MOST_OTHERS
+    assert board.report(work, weights=p.Blob(digest_of(sent[-1]), 1000)).status_code == 200
+    assert farm.http.get(f"/runs/{run['id']}/weights").content == sent[-1]
+    with farm.farm.database.read() as session:
+        held = session.scalars(select(Holding.digest).where(Holding.kind == "weights")).all()
+    assert sorted(held) == sorted({digest_of(first), digest_of(sent[-1])}), "what another run trained stays"
+
+
+def test_weights_are_no_larger_than_the_bundle_can_train(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.runs.checkpoints.most_checkpoint_bytes", lambda weights_bytes: 8 * weights_bytes)
+    farm.run(bundle=farm.bundle(), mode="train", dataset=farm.dataset())
+    board = farm.board()
+    work = leased(board)
+    for count, status in ((57, 413), (56, 201)):  # its own have 7
+        data = b"w" * count
+        assert board.put_weights(work, data, digest_of(data)).status_code == status
 
 
 def test_events_are_recorded_once_and_without_gaps(farm: TestFarm) -> None:

@@ -50,11 +50,14 @@ def deliveries(farm: TestFarm, webhook: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def deliver_due(farm: TestFarm) -> int:
-    """What the courier does in one look."""
-    with farm.farm.database.read() as session:
-        found = courier.due(session)
-    sent = [courier.deliver(farm.farm.database, farm.farm.settings, delivery_id) for delivery_id, _ in found]
-    return sum(one is not None for one in sent)
+    """What the courier does in as many looks as there is something to send."""
+    count = 0
+    while True:
+        with farm.farm.database.read() as session:
+            found = courier.due(session)
+        if not found:
+            return count
+        count += sum(courier.deliver(farm.farm.database, farm.farm.settings, one.id) is not None for one in found)
 
 
 def forget_pauses(farm: TestFarm) -> None:
@@ -181,7 +184,8 @@ def test_two_processes_send_a_delivery_once(hooked: tuple[TestFarm, Receiver]) -
     add(farm, receiver.url, events=["job.ended"])
     farm.bundle()
     with farm.farm.database.read() as session:
-        ((delivery_id, _),) = courier.due(session)
+        (found,) = courier.due(session)
+    delivery_id = found.id
     now = time.time()
     with farm.farm.database.transaction() as session:
         assert courier.claim(session, delivery_id, now=now) is not None
@@ -189,6 +193,43 @@ def test_two_processes_send_a_delivery_once(hooked: tuple[TestFarm, Receiver]) -
         assert courier.claim(session, delivery_id, now=now) is None
     with farm.farm.database.transaction() as session:
         assert courier.claim(session, delivery_id, now=now + courier.CLAIM_S + 1) is not None, "its sender died"
+
+
+def test_many_deliveries_of_one_do_not_hold_up_anothers(hooked: tuple[TestFarm, Receiver]) -> None:
+    farm, receiver = hooked
+    acme, other = farm.tenant("acme"), farm.tenant("other")
+    hooks = [add(acme, receiver.url + f"&hook={number}")["id"] for number in range(6)]
+    now = time.time()
+    with farm.farm.database.transaction() as session:
+        for number in range(60):
+            session.add(WebhookDelivery(webhook_id=hooks[number % 6], organisation_id=acme.organisation_id,
+                                        event="webhook.test", subject="x", next_at=now - 1000 + number))  # fmt: skip
+    theirs = add(other, receiver.url)["id"]
+    other.bundle()
+    with farm.farm.database.read() as session:
+        found = courier.due(session)
+        again = courier.due(session, found[:4])
+    assert [one.webhook_id for one in found] == [hooks[0], theirs, *hooks[1:4]], "an organisation has its share only"
+    assert [one.webhook_id for one in again] == [hooks[3]], "none that something is sent to, and no more than its share"
+    with farm.farm.database.read() as session:
+        oldest = session.get_one(WebhookDelivery, found[0].id)
+        assert oldest.next_at == pytest.approx(now - 1000)
+
+
+def test_an_address_that_answers_slowly_rests(hooked: tuple[TestFarm, Receiver]) -> None:
+    farm, receiver = hooked
+    made = add(farm, receiver.url, events=["job.ended"])
+    for number, took_s in enumerate((courier.SLOW_S + 1, courier.SLOW_S - 1)):
+        farm.bundle(bytes([number]))
+        forget_pauses(farm)
+        with farm.farm.database.transaction() as session:
+            (found,) = courier.due(session)
+            parcel = courier.claim(session, found.id, now=time.time())
+            assert parcel is not None
+            delivery = courier.record(session, parcel, sending.Outcome(204, "", took_s))
+            webhook = session.get_one(Webhook, made["id"])
+            assert (delivery.state, webhook.failures) == ("delivered", 0)
+            assert (webhook.resting_until > time.time()) == (took_s > courier.SLOW_S)
 
 
 def test_a_test_says_what_came_of_it_and_comes_seldom(hooked: tuple[TestFarm, Receiver]) -> None:
