@@ -343,8 +343,8 @@ def lease_new(farm: TestFarm, board: Board, bundle: str) -> p.Assignment:
     return work
 
 
-ABOUT = ("run_id", "attempt", "device_id", "measurement_class")
-"""What says which attempt a report is about."""
+ABOUT = ("run_id", "attempt", "device_id", "bundle_digest", "measurement_class")
+"""What says which attempt, of which bundle, a report is about."""
 
 
 CONTRADICTED = ("measurement", "run_s", "transfer_s", "mode", "losses")
