@@ -108,7 +108,7 @@ def _receipt(receipt: Receipt, trusted: str | None) -> Paper:
 def _signing_key(paper: Receipt | Signed, trusted: str | None, *, at: float) -> tuple[ServerKey, str]:
     """The key that must have signed at that time, and why it is believed. Raises: NotVerified."""
     said = paper.signing_key
-    if said != ServerKey(_key_id(said.public_key), said.public_key):
+    if said != _key(said.public_key):
         raise NotVerified("the farm's key is not the one of its id")
     if (paper.root is None) != (paper.key_list is None):
         raise NotVerified("a root comes with its list of keys, and a list with its root")
@@ -127,14 +127,13 @@ def _signing_key(paper: Receipt | Signed, trusted: str | None, *, at: float) -> 
 
 
 def _list(root: str, envelope: Envelope) -> KeyList:
-    return _read(
-        KeyList, _signed(envelope, KEY_LIST_TYPE, ServerKey(_key_id(root), root), "the list of keys"), "the list"
-    )
+    return _read(KeyList, _signed(envelope, KEY_LIST_TYPE, _key(root), "the list of keys"), "the list")
 
 
-def _key_id(public_key: str) -> str:
+def _key(public_key: str) -> ServerKey:
+    """With the id that it must have. Raises: NotVerified, if it is none."""
     try:
-        return hashlib.sha256(base64_bytes("public_key", public_key)).hexdigest()[:16]
+        return ServerKey(hashlib.sha256(base64_bytes("public_key", public_key)).hexdigest()[:16], public_key)
     except ProtocolError as error:
         raise NotVerified(str(error)) from None
 
