@@ -28,6 +28,9 @@ CALLER = "principal"
 Entry = Mapping[str, Any]
 """Columns of an `AuditEntry`."""
 TOLD = ("organisation_id", "key_id", "action", "subject", "status")
+FAILED: Message = {"type": "http.response.start", "status": 500}
+FAILURE = b'{"code": "service.internal", "detail": "the farm failed on this request; the failure is in its log"}'
+"""What is recorded of a request that a defect of ours ended."""
 
 
 class RecordRequests:
@@ -44,6 +47,14 @@ class RecordRequests:
             return
         state: dict[str, Any] = scope.setdefault("state", {})
         begun: list[Message] = []
+        is_recorded = False
+
+        async def record(start: Message, body: bytes) -> None:
+            nonlocal is_recorded
+            caller = state.get(CALLER)
+            if isinstance(caller, Principal) and not is_recorded:
+                is_recorded = True
+                await run_in_threadpool(self._write, entries(scope, caller, start, body))
 
         async def recorded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -51,22 +62,21 @@ class RecordRequests:
                 return
             if begun:
                 start = begun.pop()
-                caller = state.get(CALLER)
-                if isinstance(caller, Principal):
-                    rows = entries(scope, caller, start, message.get("body", b""))
-                    await run_in_threadpool(self._write, rows)
+                await record(start, message.get("body", b""))
                 await send(start)
             await send(message)
 
-        await self._app(scope, receive, recorded)
+        try:
+            await self._app(scope, receive, recorded)
+        except Exception:  # its answer is made further out, and what it did before may stand
+            await record(FAILED, FAILURE)
+            raise
 
     def _write(self, rows: list[Entry]) -> None:
         try:
             self._database.add(AuditEntry, rows)
         except Exception:  # whatever a driver raises: what was done is done, and the log has the rest
-            told = [
-                [row[name] for name in ("organisation_id", "key_id", "action", "subject", "status")] for row in rows
-            ]
+            told = [[row[name] for name in TOLD] for row in rows]
             LOG.exception("audit entries could not be written: %s", told)
 
 

@@ -7,9 +7,11 @@ import io
 import re
 from typing import Any
 
+import pytest
 from sqlalchemy import event
 
 from service.app import addresses
+from service.keys import endpoints as keys
 from service.permissions import RULES
 from tests.service.farms import TestFarm
 
@@ -93,3 +95,14 @@ def test_strangers_and_readers_leave_no_entry(small_farm: TestFarm) -> None:
     small_farm.http.get("/jobs")
     small_farm.anonymous.post("/runs", json={})
     assert log(small_farm) == []
+
+
+def test_what_a_defect_ended_is_recorded_as_failed(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(keys, "make_key", fail)
+    assert farm.http.post("/keys", json={"name": "one"}).status_code == 500
+    (newest,) = log(farm, "&action=POST%20/keys&outcome=failed")
+    assert (newest["status"], newest["code"]) == (500, "service.internal")
+    assert "a defect" not in str(newest)

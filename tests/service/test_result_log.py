@@ -238,6 +238,14 @@ def test_a_key_that_was_revoked_or_ran_out_verifies_nothing(saved: Saved, tmp_pa
             verify_file(tmp_path / "changed", trusted=trusted)
 
 
+def test_a_root_that_is_no_key_verifies_nothing(saved: Saved, tmp_path: Path) -> None:
+    found = p.loads(Receipt, saved[0].read_bytes())
+    for root_key in ("AA==", "no base64!", ""):
+        (tmp_path / "changed").write_bytes(p.dumps(dataclasses.replace(found, root=root_key)))
+        with pytest.raises(NotVerified):
+            verify_file(tmp_path / "changed", trusted=saved[1])
+
+
 @pytest.fixture
 def origin(saved: Saved, farm: TestFarm, tmp_path: Path) -> dict[str, Path]:
     """A bundle of the farm, its statement, the receipt of a run of it, and the receipt of another bundle's."""
