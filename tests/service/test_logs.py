@@ -73,7 +73,7 @@ def test_a_secret_that_was_given_is_hidden_by_value(monkeypatch: pytest.MonkeyPa
     assert log_lines.without_secrets("the correct horse, pw") == "the [hidden], pw"
 
 
-STRANGE = "\x1b[2J\x1b]0;t\x07 \x9b2J \x7f \r \x00 \t \u2028 \u202e \ud800 \U000e0001 é\n2000-01-01 CRITICAL forged"
+STRANGE = "\x1b[2J\x1b]0;t\x07 \x9b2J \x7f \r \x00 \t \u2028 \u202e \U000e0001 é\n2000-01-01 CRITICAL forged"
 
 
 @pytest.mark.parametrize("formatter", [log_lines.JsonLines("test"), log_lines.TextLines("test")])
@@ -89,6 +89,8 @@ def test_a_strangers_words_neither_steer_a_terminal_nor_pass_for_a_line(formatte
     if isinstance(formatter, log_lines.JsonLines):
         found = json.loads(first)
         assert (found["event"], found["run"]) == (f"said: {STRANGE}", STRANGE)
+    # By itself: pytest keeps what is logged, and could not send this one from a worker of its own to the next process.
+    assert formatter.format(logging.makeLogRecord({"msg": "half \ud800", "levelname": "INFO"})).isprintable()
 
 
 @pytest.mark.parametrize("formatter", [log_lines.JsonLines("test"), log_lines.TextLines("test")])
