@@ -334,7 +334,7 @@ def test_going_back_is_allowed_when_it_is_meant_down_to_the_operators_oldest() -
 def test_a_full_disk_is_told_and_leaves_nothing(board: Board) -> None:
     board.start()
     board.farm.disk_is_full = True
-    assert refused(board, board.offer(GOOD)) == "update.device.system"
+    assert refused(board, board.offer(GOOD)) == "update.device.disk"
     assert "No space left" in board.farm.refused[0].message
     assert not board.slots.download.exists()
 

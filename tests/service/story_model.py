@@ -10,7 +10,18 @@ from sqlalchemy import Float, case, delete, update
 from sqlalchemy.orm import Session
 
 from device_agents import wire as p
-from service.database.models import ApiKey, Base, Bundle, Holding, Job, Organisation, SigningKey
+from service.database.models import (
+    ApiKey,
+    Base,
+    Bundle,
+    Holding,
+    Job,
+    LoggedResult,
+    LogHead,
+    LogNode,
+    Organisation,
+    SigningKey,
+)
 from service.states import Machine
 from tests.service.board import Board
 
@@ -22,7 +33,9 @@ ALIKE = {SILENT: "death", ABANDONED: "death", "step.killed": "death", "download.
 """Ends of which two devices make a verdict on the run, by what they have in common."""
 VERDICTS = {"death": "failed", "damage": "failed", "defect": "inconclusive"}
 LEASE_S, QUEUE_S, CANARY_S, KEY_S = 60.0, 6 * 3600.0, 900.0, 24 * 3600.0
-KEPT: tuple[type[Base], ...] = (ApiKey, Bundle, Holding, Job, Organisation, SigningKey)
+LOG: tuple[type[Base], ...] = (LoggedResult, LogNode, LogHead)
+"""The log of results: the database refuses every change to it."""
+KEPT: tuple[type[Base], ...] = (ApiKey, Bundle, Holding, Job, Organisation, SigningKey, *LOG)
 """Tables whose rows outlive an example."""
 
 
@@ -127,12 +140,13 @@ def check_history(machine: Machine, told: list[str], state: str) -> None:
 
 def let_time_pass(session: Session, seconds: float) -> None:
     """Every moment in the database is so much longer ago: as good as a clock that goes on, and nobody sleeps."""
+    signed = {kind.__tablename__ for kind in LOG}
     for table in Base.metadata.sorted_tables:
         moments = [
             column for column in table.columns
             if isinstance(column.type, Float) and (column.name == "at" or column.name.endswith("_at"))
         ]  # fmt: skip
-        if moments:
+        if moments and table.name not in signed:
             moved = {column: case((column > 0, column - seconds), else_=column) for column in moments}  # 0: never
             session.execute(update(table).values(moved))
 
