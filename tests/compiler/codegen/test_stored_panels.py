@@ -18,13 +18,15 @@ def product(m: int, n: int, k: int, *, transposed: bool = False, panel: int = 0)
     return MatmulSpec(1, m, n, k, b_transposed=transposed, a_batched=False, b_batched=False, b_panel=panel, dtype="f32")
 
 
+LANES = load(native_target()).vector_bits // 32
+"""Panels are whole vectors of this machine, up to four of them (`panel_widths`)."""
 PRODUCTS = {
-    "rows": product(200, 96, 90, panel=48),
-    "columns": product(70, 192, 800, panel=64),
-    "one row tile": product(3, 128, 1100, panel=32),
-    "narrow": product(130, 16, 33, panel=16),
-    "batch": MatmulSpec(4, 30, 64, 40, b_batched=False, b_panel=32, dtype="f32"),
-    "epilogue": replace(product(65, 64, 1000, panel=64), epilogue=Binary("max", Ref(0), Const(0.0))),
+    "rows": product(200, 96, 90, panel=3 * LANES),
+    "columns": product(70, 192, 800, panel=4 * LANES),
+    "one row tile": product(3, 128, 1100, panel=2 * LANES),
+    "narrow": product(130, 16, 33, panel=LANES),
+    "batch": MatmulSpec(4, 30, 64, 40, b_batched=False, b_panel=2 * LANES, dtype="f32"),
+    "epilogue": replace(product(65, 64, 1000, panel=4 * LANES), epilogue=Binary("max", Ref(0), Const(0.0))),
 }
 
 
