@@ -11,16 +11,14 @@ import pytest
 from sqlalchemy import select
 
 from device_agents.farm.unfinished import MOST_RUNS, Unfinished
-from device_agents.wire.checkpoint import read_past
-from service.database.models import Checkpoint
+from service.database.models import Attempt, Checkpoint
 from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.real_step import real_bundle, real_data
 from tests.agents.test_agent import until
 from tests.agents.test_going_on_elsewhere import BODY, begun, ended, report_of, stands_at
 
-STEPS = 60_000
-"""So many that none of these runs is over before a test has looked."""
+STEPS = 12_000
 Start = Callable[..., AgentProcess]
 
 
@@ -52,13 +50,11 @@ def body(live: LiveFarm, tmp_path: Path) -> dict[str, Any]:
     return {**BODY, "steps": STEPS, "bundle": live.keep_bundle(real_bundle(tmp_path)), "dataset": "device:digits"}
 
 
-def kept_step(state: Path) -> int:
-    """The step of the one checkpoint that a board keeps, which it puts there whole; 0 without one."""
-    for path in kept_by(state):
-        if not path.name.startswith("."):
-            with path.open("rb") as file:
-                return read_past(file)[0].step
-    return 0
+def kept_step(live: LiveFarm, run_id: str) -> int:
+    """The farthest checkpoint of the run that a board has told of."""
+    with live.farm.database.read() as session:
+        return max([step for step in session.scalars(select(Attempt.checkpoint_step).where(Attempt.run_id == run_id))
+                    if step is not None], default=0)  # fmt: skip
 
 
 def kept_by(state: Path) -> list[Path]:
@@ -94,14 +90,15 @@ def test_another_board_with_the_same_data_goes_on(
 def test_where_weights_stay_the_board_goes_on_by_itself(
     live: LiveFarm, start: Start, body: dict[str, Any], tmp_path: Path
 ) -> None:
-    data = real_data(tmp_path / "data.npz")
+    """So many steps, for with few of them the run would be over before it is stopped twice."""
+    data, body = real_data(tmp_path / "data.npz"), {**body, "steps": 40_000}
     board = start("board", data, stay=True)
     run_id, before = begun(live, body), 0
     for _ in range(2):
-        until(lambda before=before: kept_step(tmp_path / "board") > before, 60)  # type: ignore[misc]
+        until(lambda before=before: kept_step(live, run_id) > before, 60)  # type: ignore[misc]
         board.process.kill()
         board.wait()
-        before = kept_step(tmp_path / "board")
+        before = kept_step(live, run_id)
         (kept,) = kept_by(tmp_path / "board")
         assert (kept.name, kept.stat().st_mode & 0o777) == (run_id, 0o600)
         board = start("board", data, stay=True)
@@ -124,7 +121,7 @@ def test_what_is_kept_goes_with_the_end_of_its_run(
     data = real_data(tmp_path / "data.npz")
     board = start("board", data, stay=True)
     run_id = begun(live, {**body, "steps": 100_000})
-    until(lambda: kept_step(tmp_path / "board") > 0, 60)
+    until(lambda: kept_step(live, run_id) > 0, 60)
     board.process.kill()
     board.wait()
     assert live.http.post(f"/runs/{run_id}/cancel").status_code == 202
@@ -140,7 +137,7 @@ def test_a_kept_checkpoint_of_other_data_is_no_beginning(
     data = real_data(tmp_path / "data.npz")
     board = start("board", data, stay=True)
     run_id = begun(live, body)
-    until(lambda: kept_step(tmp_path / "board") > 0, 60)
+    until(lambda: kept_step(live, run_id) > 0, 60)
     board.process.kill()
     board.wait()
     real_data(data, seed=9)
