@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from tests.chaos.campaign import Campaign, Log, Record
-from tests.chaos.faults import stopped
+from tests.chaos.faults import fault, stopped
 from tests.chaos.faults.fault import freeze
 from tests.chaos.field import ROOT, Field
 from tests.chaos.play import play
 from tests.chaos.points import ASKED, NEVER_BACK, POINTS, document
 from tests.chaos.topology import Topology
 from tests.chaos.verdict import Findings, missing, shown
-from tests.chaos.victims import Victim
+from tests.chaos.victims import Victim, Work
 from tests.service.lone_processes import sleeping_process
 
 pytestmark = pytest.mark.xdist_group("chaos")
@@ -99,6 +99,23 @@ def test_a_pause_looks_once_more_after_it(tmp_path: Path, monkeypatch: pytest.Mo
         if then == "is killed afterwards":
             pids["worker-1"] = 1
         assert wound.afterwards() == ("" if then == "goes on" else stopped.IN_VAIN)
+
+
+@pytest.mark.parametrize("is_of_work", [True, False])
+def test_what_serves_all_is_not_blamed_for_work_that_began_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_work: bool
+) -> None:
+    """Another fault may have hit the board that does it."""
+    monkeypatch.setattr(stopped, "WATCHED_S", 1.0)
+    monkeypatch.setattr(Field, "pid", lambda self, part: 1)
+    attempts = iter(range(1, 1000))
+    for asking in (fault, stopped):
+        monkeypatch.setattr(asking, "work_of", lambda field, run: Work(run, False, next(attempts), 0.0))
+    with sleeping_process() as process:
+        victim = Victim("api-1", (process.pid,), ("run_1",), "requests open", lambda: True, is_part=True)
+        wound = stopped.pause(0.1, is_of_work=is_of_work)(field_of(tmp_path), victim)
+        assert wound is not None
+        assert wound.afterwards() == (stopped.IN_VAIN if is_of_work else "")
 
 
 def test_the_time_that_asking_takes_is_part_of_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,11 +36,15 @@ def stop(field: Field, victim: Victim) -> Wound | None:
     return wound
 
 
-def pause(seconds: float = PAUSE_S) -> Harm:
-    """Stop it for a while and let it go on: the same process, at the same attempt."""
+def pause(seconds: float = PAUSE_S, *, is_of_work: bool = True) -> Harm:
+    """Stop it for a while and let it go on: the same process and, if it does that work alone, at the same attempt.
+
+    `is_of_work`: False for a part that serves all; its work may be hit by another fault meanwhile, and begin anew.
+    """
 
     def harm(field: Field, victim: Victim) -> Wound | None:
-        part, before = field.pid(victim.part), [work_of(field, one) for one in victim.work]
+        part = field.pid(victim.part)
+        before = [work_of(field, one) for one in victim.work if is_of_work]
         stopped_at = freeze(victim)
         if stopped_at is None:
             return None
