@@ -9,6 +9,7 @@ request must come from this origin by `Sec-Fetch-Site` or `Origin`.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -142,6 +143,14 @@ def _check(principal: Principal, rule: Rule) -> None:
     if rule.is_farms and not principal.is_home:
         raise Forbidden("auth.farm", "this is for the farm's own organisation", where="Authorization",
                         hint="ask whoever runs the farm")  # fmt: skip
+
+
+def held_open(request: Request, farm: Farm) -> AbstractContextManager[None]:
+    """While an answer waits for something to happen; on the event loop. Raises: TooMany on entering it."""
+    principal = getattr(request.state, CALLER, None)
+    assert isinstance(principal, Principal), "an endpoint without a scope holds an answer open"
+    limit = limit_of(farm.settings, principal.quotas, "open_streams")
+    return farm.held_answers.another(principal.organisation_id, limit=limit)
 
 
 async def require_principal(request: Request, _: Annotated[object, Depends(_scheme)]) -> Principal:

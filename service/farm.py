@@ -17,6 +17,7 @@ from service.now_and_then import NowAndThen
 from service.outbox import Bell
 from service.private import make_private_folder
 from service.queue import CeleryQueue, Queue
+from service.quotas.held import HeldAnswers
 from service.quotas.rates import Rates
 from service.retention.taking import Retention
 from service.settings import Settings
@@ -42,6 +43,7 @@ class Farm:
     retention: NowAndThen
     key_uses: KeyUses = field(default_factory=KeyUses)
     rates: Rates = field(default_factory=Rates)
+    held_answers: HeldAnswers = field(default_factory=HeldAnswers)
     sightings: Sightings = field(default_factory=Sightings)
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Annotated
 
 from fastapi import Query, Request
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from service.access import held_open
 from service.farm import Farm
 
 MAX_WAIT_S = 60.0
@@ -26,10 +28,13 @@ def pause_s(farm: Farm, subject: str) -> float:
 
 
 async def watch(request: Request, farm: Farm, subject: str, look: Look, *, wait_s: float) -> Response:
-    """200 with the view, or 304 when `If-None-Match` still holds after `wait_s`. `subject`: the job or run."""
+    """200 with the view, or 304 when `If-None-Match` still holds after `wait_s`. `subject`: the job or run.
+
+    Raises: TooMany (the caller's organisation has as many answers open as it may).
+    """
     known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     give_up_at = time.monotonic() + wait_s
-    with farm.dispatcher.watchers.held(subject) as bell:
+    with farm.dispatcher.watchers.held(subject) as bell, held_open(request, farm) if wait_s else nullcontext():
         while True:
             tag, view = await run_in_threadpool(_look, farm, look)
             etag = f'"{tag}"'

@@ -116,6 +116,7 @@ class Settings(BaseSettings):
     quota_devices: float | None = None
     quota_keys: float | None = None
     quota_open_uploads: float | None = None
+    quota_open_streams: float | None = None
     quota_cost_per_minute: float | None = None
     quota_run_s: float | None = None
     queue_s: float = 6 * 3600.0

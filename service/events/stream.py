@@ -6,13 +6,16 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 from fastapi import Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
 
+from service.access import held_open
 from service.database.models import Event
 from service.events import service
 from service.farm import Farm
@@ -59,8 +62,21 @@ async def respond(
     if "application/json" in accept and "text/event-stream" not in accept:
         return JSONResponse([_view(number, event).model_dump(mode="json") for number, event in events])
     stream = _stream(request, farm, reader, is_over, over, events)
-    return StreamingResponse(stream, media_type="text/event-stream",
-                             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})  # fmt: skip
+    return _Held(held_open(request, farm), stream)
+
+
+class _Held(StreamingResponse):
+    """A stream that counts as an answer held open for as long as it is sent, and is refused before it starts."""
+
+    def __init__(self, held: AbstractContextManager[None], stream: AsyncIterator[str]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(stream, media_type="text/event-stream", headers=headers)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it. Raises: TooMany, with nothing sent."""
+        with self._held:
+            await super().__call__(scope, receive, send)
 
 
 def _event_id(text: str) -> int:

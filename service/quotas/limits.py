@@ -34,7 +34,7 @@ from service.settings import Settings
 
 QuotaName = Literal[
     "open_jobs", "open_runs", "running_attempts", "storage_bytes", "compile_cpu_s_per_day", "devices", "keys",
-    "open_uploads", "cost_per_minute", "run_s",
+    "open_uploads", "open_streams", "cost_per_minute", "run_s",
 ]  # fmt: skip
 DAY_S = 86400.0
 EXPECTED_CPU_S = 10.0
@@ -131,11 +131,13 @@ QUOTAS: tuple[Quota, ...] = (
     Quota("keys", "keys that are good", _keys, passes=False, step="revoke one"),
     Quota("open_uploads", "uploads that are not finished", _open_uploads, passes=True,
           step="finish or delete some of them"),
+    Quota("open_streams", "answers held open (long polls, streams of events)", _nothing, passes=True,
+          step="end some of them"),
     Quota("cost_per_minute", "units of requests a minute", _nothing, passes=True),
     Quota("run_s", "seconds that one run may ask for", _nothing, passes=False, step="ask for less"),
 )  # fmt: skip
-UNCOUNTED: tuple[QuotaName, ...] = ("cost_per_minute", "run_s")
-"""A rate, and a limit on each one: of these nothing adds up."""
+UNCOUNTED: tuple[QuotaName, ...] = ("open_streams", "cost_per_minute", "run_s")
+"""What each process counts for itself, a rate, and a limit on each one: of these the database knows no sum."""
 BY_NAME: Mapping[QuotaName, Quota] = {quota.name: quota for quota in QUOTAS}
 
 

@@ -1,0 +1,48 @@
+"""Answers that are held open count, each while it is, against a limit of its organisation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.service.farms import TestFarm
+from tests.service.test_quotas import limit, refused
+
+
+def test_no_more_are_held_open_than_an_organisation_may(farm: TestFarm) -> None:
+    """A long poll and a stream are held; more are refused before they begin, to no other organisation, and in the end
+    there is room again. What is answered at once is no held answer."""
+    acme, other = farm.tenant("acme"), farm.tenant("other")
+    limit(farm, acme, open_streams=2)
+    runs = [tenant.run(bundle=tenant.bundle())["id"] for tenant in (acme, other)]
+    path, theirs = (f"/runs/{run}" for run in runs)
+    tag = {"If-None-Match": acme.http.get(path).headers["etag"]}
+    watchers = farm.farm.dispatcher.watchers
+    with ThreadPoolExecutor(3) as threads:
+        held = [
+            threads.submit(acme.http.get, f"{path}?wait=30", headers=tag),
+            threads.submit(acme.http.get, f"{path}/events"),
+        ]
+        until(lambda: len(watchers) == 2)
+        for more in (acme.http.get(f"{path}?wait=30", headers=tag), acme.http.get(f"{path}/events")):
+            refused(more, "open_streams", 429, at=2, use=2)
+        assert acme.http.get(path, headers=tag).status_code == 304
+        listed = acme.http.get(f"{path}/events", headers={"Accept": "application/json"})
+        assert listed.status_code == 200
+        held.append(threads.submit(other.http.get, f"{theirs}/events"))
+        until(lambda: len(watchers) == 3)
+        other.http.post(f"{theirs}/cancel")
+        acme.http.post(f"{path}/cancel")
+        answers = [one.result(timeout=10) for one in held]
+    assert [one.status_code for one in answers] == [200] * 3
+    assert "event: end" in answers[1].text
+    assert "event: end" in acme.http.get(f"{path}/events").text
+    until(lambda: not farm.farm.held_answers)
+
+
+def until(is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
