@@ -18,7 +18,8 @@
                                              offer an agent to devices that update themselves (`POST /agent-releases`)
     openapi                                  print the API's description (kept in the repository as openapi.json)
 
-The answer is the last line of the standard output. Settings are the farm's own (POCKFARM_*).
+The answer is the last line of the standard output. Settings are the farm's own (POCKFARM_*). What a command changed, or
+was not let do, is in the audit log of the farm's own organisation, as `service.admin <command>`.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 
 from service import key_list
+from service.audit.beside import COMMAND, add_entry
 from service.backup.form import BackupError
 from service.backup.reading import restore_backup
 from service.backup.writing import write_backup
 from service.boards.agent_file import agent_digest, agent_file
 from service.database.engine import Database
-from service.database.models import ApiKey
+from service.database.models import HOME, ApiKey
 from service.database.schema import MigrationBlocked, SchemaMismatch, migrate
 from service.devices import tokens
 from service.devices.schemas import EnrolmentTokenCreate
@@ -60,6 +63,8 @@ from service.signing_keys import SigningKeyLost, replace_key
 from service.storage import StorageDown, open_storage
 
 LOCAL_KEY_NAME = "local operator"
+UNRECORDED = ("migrate", "agent-file", "openapi", "key-request")
+"""They change nothing that a person of the farm answers for."""
 PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
 
 
@@ -75,8 +80,14 @@ def main(arguments: list[str] | None = None) -> int:
     make_private_folder(settings.state)
     command: Callable[[Settings, argparse.Namespace], str] = options.run
     try:
-        print(command(settings, options))
-    except (SigningKeyLost, KeyListError, BackupError, ReleaseRefused, SchemaMismatch, MigrationBlocked) as error:
+        answer = command(settings, options)
+        _record(settings, options)
+        print(answer)
+    except (SigningKeyLost, KeyListError, BackupError, ReleaseRefused) as error:
+        _record(settings, options, refused=str(error))
+        print(error, file=sys.stderr)
+        return 1
+    except (SchemaMismatch, MigrationBlocked) as error:
         print(error, file=sys.stderr)
         return 1
     except StorageDown as error:
@@ -92,9 +103,25 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _record(settings: Settings, options: argparse.Namespace, *, refused: str = "") -> None:
+    """Leave the command's entry in the audit log; if that cannot be, say so: what it did stands."""
+    if options.command in UNRECORDED or getattr(options, "dry_run", False):
+        return
+    database = Database(settings.database)
+    subject = str(getattr(options, "subject", "") or getattr(options, "file", "") or "")
+    try:
+        with database.transaction() as session:
+            add_entry(session, HOME, f"{COMMAND}{options.command}", subject=subject, detail=refused,
+                      status=409 if refused else 200)  # fmt: skip
+    except SQLAlchemyError as error:
+        _say(f"the audit log has no entry of this: {str(error).splitlines()[0]}")
+    finally:
+        database.close()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m service.admin", description="Administer a PockFarm farm.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     commands.add_parser("migrate", help="update the database's schema").set_defaults(run=_migrate)
     key = commands.add_parser("create-key", help="print a new API key")
     key.add_argument("--name", default="made by service.admin")
@@ -150,7 +177,8 @@ def _migrate(settings: Settings, _: argparse.Namespace) -> str:
 def _create_key(settings: Settings, options: argparse.Namespace) -> str:
     database = Database(settings.database)
     with database.transaction() as session:
-        _, secret = create_key(session, name=options.name, role=options.role)
+        key, secret = create_key(session, name=options.name, role=options.role)
+        options.subject = key.id
     database.close()
     if options.save:
         _save(settings.api_key_path, secret)
@@ -165,12 +193,13 @@ def _save(path: Path, secret: str) -> None:
     os.replace(draft, path)
 
 
-def _one_time_link(settings: Settings, _: argparse.Namespace) -> str:
+def _one_time_link(settings: Settings, options: argparse.Namespace) -> str:
     database = Database(settings.database)
     with database.transaction() as session:
         query = select(ApiKey).where(ApiKey.name == LOCAL_KEY_NAME, ApiKey.revoked_at.is_(None))
         key = session.scalars(query).first() or create_key(session, name=LOCAL_KEY_NAME, role="operator")[0]
         token, _expires_at = create_link(session, key_id=key.id, lifetime_s=settings.link_s)
+        options.subject = key.id
     database.close()
     return f"{settings.public_url.rstrip('/')}/open/{token}"
 
@@ -179,6 +208,7 @@ def _enrolment_token(settings: Settings, options: argparse.Namespace) -> str:
     database = Database(settings.database)
     with database.transaction() as session:
         made = tokens.create(session, settings, EnrolmentTokenCreate(device_class=options.device_class))
+        options.subject = made.row.id
     database.close()
     return made.secret
 
@@ -304,6 +334,7 @@ def _agent_release(settings: Settings, options: argparse.Namespace) -> str:
         found, stored = take_in(storage, data)
         with database.transaction() as session:
             release = publish(session, found, stored, asked)
+            options.subject = release.id
             to = "all" if release.most_devices is None else f"at most {release.most_devices}"
             return f"{release.id}: agent {release.version}, {release.digest}, to {to}; devices ask within a minute"
     except Problem as problem:

@@ -65,7 +65,8 @@ def enrol(
 ) -> Response:
     """Become a device, by a one-time token."""
     with farm.database.transaction() as session:
-        return _json(enrolment.enrol(session, farm, body, program=_program_of(request)), 201)
+        address = request.client.host if request.client else ""
+        return _json(enrolment.enrol(session, farm, body, program=_program_of(request), address=address), 201)
 
 
 @router.post(wire.CHALLENGE_PATH, openapi_extra=described(wire.ChallengeRequest))

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import (
     CHALLENGE_TYPE,
+    ENROL_PATH,
     ENROL_TYPE,
     Challenge,
     Credential,
@@ -26,7 +27,15 @@ from device_agents.wire import (
     to_json,
 )
 from device_agents.wire.ed25519 import verify
-from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceCredential, UsedChallenge
+from service.audit.beside import add_entry
+from service.database.models import (
+    LIVE_ATTEMPT_STATES,
+    Attempt,
+    Device,
+    DeviceCredential,
+    EnrolmentToken,
+    UsedChallenge,
+)
 from service.devices import isolation, tokens
 from service.devices.blame import RESTARTED, judge_clock, note
 from service.devices.service import find
@@ -52,7 +61,9 @@ class Agent:
     session: str
 
 
-def enrol(session: Session, farm: Farm, request: EnrolRequest, *, program: Program | None = None) -> EnrolResponse:
+def enrol(
+    session: Session, farm: Farm, request: EnrolRequest, *, program: Program | None = None, address: str = ""
+) -> EnrolResponse:
     """Make a device out of a token, for who has its key. Raises: Forbidden (not signed by the key; a token that is
     unknown, used up, expired, revoked, or for other devices; a device that says to be another than it was)."""
     if not verify(request.public_key, request.signature, pae(ENROL_TYPE, enrol_message(request))):
@@ -72,6 +83,7 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest, *, program: Progr
         note_program(session, device, program)
         note(session, device.id, "enrolled", f"as {device.name}" + (f", by token {token.id}" if token.id else ""))
         isolation.judge_description(session, device, request.description.isolation_level)
+        _record(session, token, device, "enrolled", address)
         return EnrolResponse(device.id, _credential(session, farm, device))
     if device.state == "removed":
         raise Forbidden("device.removed", "a device with this key was removed", hint="make a new key and token")
@@ -80,7 +92,14 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest, *, program: Progr
     tokens.use(session, token, device)
     _restart(session, farm, device, request.session, request.description)
     note_program(session, device, program)
+    _record(session, token, device, "enrolled once more", address)
     return EnrolResponse(device.id, _credential(session, farm, device))
+
+
+def _record(session: Session, token: EnrolmentToken, device: Device, what: str, address: str) -> None:
+    by = f"by enrolment token {token.id}" if token.id else "by an enrolment token"
+    add_entry(session, token.organisation_id, f"POST {ENROL_PATH}", subject=device.id, address=address, status=201,
+              detail=f"{device.name}, {device.device_class}, {what} {by}")  # fmt: skip
 
 
 def challenge(session: Session, farm: Farm, device_id: str) -> Challenge:

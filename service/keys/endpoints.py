@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
@@ -63,10 +63,11 @@ def create_link(farm: FarmDep, principal: PrincipalDep) -> LinkCreated:
 
 
 @router.get("/open/{token}", status_code=303, response_class=RedirectResponse)
-def open_link(token: Annotated[str, Path(max_length=200)], farm: WholeFarmDep) -> Response:
+def open_link(request: Request, token: Annotated[str, Path(max_length=200)], farm: WholeFarmDep) -> Response:
     """Use up a one-time link: sets the dashboard's cookie and leads to the first page."""
     with farm.database.transaction() as session:
-        secret = service.open_link(session, token, lifetime_s=farm.settings.session_s)
+        address = request.client.host if request.client else ""
+        secret = service.open_link(session, token, lifetime_s=farm.settings.session_s, address=address)
     if secret is None:
         raise Forbidden("link.used", "this link was used before, has expired, or never was",
                         hint="`pockfarm link`, or POST /dashboard/links with an API key, makes another")  # fmt: skip

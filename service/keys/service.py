@@ -10,6 +10,7 @@ from typing import Any, Literal
 from sqlalchemy import Row, Select, or_, select, update
 from sqlalchemy.orm import Session
 
+from service.audit.beside import add_entry
 from service.database.memory import Memory, recalled
 from service.database.models import HOME, ApiKey, DashboardLink, DashboardSession, Organisation, User
 from service.identifiers import clean_text, new_secret, secret_hash
@@ -123,7 +124,7 @@ def create_link(session: Session, *, key_id: str, lifetime_s: float) -> tuple[st
     return token, expires_at
 
 
-def open_link(session: Session, token: str, *, lifetime_s: float) -> str | None:
+def open_link(session: Session, token: str, *, lifetime_s: float, address: str) -> str | None:
     """Use up a one-time token: the secret of a new dashboard session, or None if it is unknown, used or expired."""
     now = time.time()
     is_fresh = (DashboardLink.used_at.is_(None)) & (DashboardLink.expires_at > now)
@@ -135,6 +136,9 @@ def open_link(session: Session, token: str, *, lifetime_s: float) -> str | None:
         return None
     secret = new_secret()
     session.add(DashboardSession(token_hash=secret_hash(secret), api_key_id=used, expires_at=now + lifetime_s))
+    whose = session.scalars(select(ApiKey.organisation_id).where(ApiKey.id == used)).one()
+    add_entry(session, whose, "GET /open/{token}", key_id=used, address=address, status=303,
+              detail="a browser was let in by a one-time link")  # fmt: skip
     return secret
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import ColumnElement, Select, delete, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from service.audit.beside import add_entry
 from service.database.engine import Database
 from service.database.models import (
     OPEN_JOB_STATES,
@@ -236,10 +237,8 @@ def release_free(session: Session, files: Sequence[str]) -> set[str]:
 def note(session: Session, taken: Taken) -> None:
     """The audit log's entry, in the transaction of what it tells."""
     size = f", {taken.size_bytes:,} bytes" if taken.size_bytes else ""
-    session.add(AuditEntry(
-        organisation_id=taken.organisation_id, address="", action="retention", subject=taken.subject, outcome="done",
-        status=200, detail=f"{taken.what}{size}: removed by the rules of retention",
-    ))  # fmt: skip
+    detail = f"{taken.what}{size}: removed by the rules of retention"
+    add_entry(session, taken.organisation_id, "retention", subject=taken.subject, detail=detail)
 
 
 def _forget_events(kind: type[Run | Job]) -> Callable[[Session, Sequence[str]], None]:

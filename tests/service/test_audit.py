@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
+from service import admin
 from service.app import addresses
 from service.keys import endpoints as keys
 from service.permissions import RULES
+from tests.service.board import Board
 from tests.service.farms import TestFarm
 
 
@@ -106,3 +109,65 @@ def test_what_a_defect_ended_is_recorded_as_failed(farm: TestFarm, monkeypatch: 
     (newest,) = log(farm, "&action=POST%20/keys&outcome=failed")
     assert (newest["status"], newest["code"]) == (500, "service.internal")
     assert "a defect" not in str(newest)
+
+
+def test_who_came_with_a_token_is_in_the_log_of_whose_token_it_was(farm: TestFarm) -> None:
+    acme = farm.tenant("acme")
+    made = acme.http.post("/devices/enrolment-tokens", json={}).json()
+    board = Board(farm.anonymous, name="bench").enrol(made["token"])
+    board.enrol(made["token"])  # the answer was lost
+    (again, first) = log(acme, "&action=POST%20/agent/enrol")
+    assert (first["subject"], first["status"], first["key_id"]) == (board.device_id, 201, None)
+    assert first["address"] == "testclient"
+    assert "bench" in first["detail"]
+    assert made["id"] in first["detail"]
+    assert "once more" in again["detail"]
+    assert made["token"] not in str((first, again))
+    link = acme.http.post("/dashboard/links").json()
+    assert farm.anonymous.get(f"/open/{link['token']}", follow_redirects=False).status_code == 303
+    assert farm.anonymous.get(f"/open/{link['token']}", follow_redirects=False).status_code == 403
+    (opened,) = log(acme, "&action=GET%20/open/{token}")
+    assert (opened["outcome"], opened["address"]) == ("done", "testclient")
+    assert opened["key_id"] == log(acme, "&action=POST%20/dashboard/links")[0]["key_id"]
+    assert link["token"] not in str(opened)
+    assert log(farm, "&action=POST%20/agent/enrol") == log(farm, "&action=GET%20/open/{token}") == []
+
+
+def test_commands_on_the_farms_own_machine(
+    farm: TestFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(admin, "Settings", lambda: farm.farm.settings)
+    changing = (
+        ("create-key",), ("one-time-link",), ("enrolment-token",), ("gc",), ("gc", "--dry-run"), ("retention",),
+        ("prepare-key",), ("rotate-key",), ("backup", str(tmp_path / "farm.tar")),
+        ("accept-keys", str(tmp_path / "none")), ("restore", str(tmp_path / "farm.tar")), ("agent-release", "--own"),
+        ("key-request", str(tmp_path / "request")), ("openapi",), ("agent-file", str(tmp_path / "agent")),
+        ("migrate",),
+    )  # fmt: skip
+    codes = [admin.main(list(words)) for words in changing]
+    said = capsys.readouterr()
+    entries = {one["action"].removeprefix("service.admin "): one for one in log(farm)}
+    assert set(entries) == {words[0] for words in changing} - set(admin.UNRECORDED)
+    refused = {name for name, one in entries.items() if one["outcome"] == "refused"}
+    assert refused == {words[0] for words, code in zip(changing, codes, strict=True) if code}
+    assert {"accept-keys", "restore"} <= refused
+    assert entries["restore"]["detail"] in said.err
+    assert sum(one["action"] == "service.admin gc" for one in log(farm)) == 1, "a dry run changes nothing"
+    named = {key["id"] for key in farm.http.get("/keys").json()}
+    assert {entries["create-key"]["subject"], entries["one-time-link"]["subject"]} <= named
+    assert entries["enrolment-token"]["subject"].startswith("tok_")
+    assert entries["backup"]["subject"] == str(tmp_path / "farm.tar")
+    secrets = [line.rpartition("/")[2] for line in said.out.splitlines()[:3]]
+    assert not any(secret in str(entries) for secret in secrets), secrets
+
+
+def test_a_command_whose_entry_cannot_be_written_says_so(
+    small_farm: TestFarm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(admin, "Settings", lambda: small_farm.farm.settings)
+    with small_farm.farm.database.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE audit_entries RENAME TO elsewhere"))
+    assert admin.main(["create-key"]) == 0
+    said = capsys.readouterr()
+    assert "the audit log has no entry of this" in said.err
+    assert len(said.out.split()) == 1

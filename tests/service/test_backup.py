@@ -243,8 +243,17 @@ def test_a_farm_of_this_machine_has_commands_for_it(tmp_path: Path, capfd: pytes
     with open_test_farm(old, _migrated(old)) as farm:
         farm.compile()
     assert cli.main(["backup", str(file), "--state", str(old)]) == 0
+    new.mkdir()
+    _migrated(new)
+    assert cli.main(["restore", str(tmp_path / "mistyped"), "--state", str(new)]) == 1
     assert cli.main(["restore", str(file), "--state", str(new)]) == 0
-    assert content(f"sqlite:///{new}/farm.db") == content(f"sqlite:///{old}/farm.db")
+    was, now = (content(f"sqlite:///{state}/farm.db") for state in (old, new))
+    audits = [sorted((one["action"], one["outcome"]) for one in rows.pop("audit_entries")) for rows in (was, now)]
+    assert now == was
+    assert audits == [
+        [("POST /compile", "done"), ("service.admin backup", "done")],
+        [("POST /compile", "done"), ("service.admin restore", "done"), ("service.admin restore", "refused")],
+    ]
     assert cli.main(["restore", str(file), "--state", str(new)]) == 1
     assert "this farm is not empty" in capfd.readouterr().err
 

@@ -1,0 +1,24 @@
+"""Entries beside those of requests with a key: who came with a token, what a command on the farm's machine did, what
+retention took. Each is in the transaction of what it tells, where that has one."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from service.database.models import AuditEntry
+from service.identifiers import clean_text
+
+COMMAND = "service.admin "
+"""What actions of commands begin with."""
+
+
+def add_entry(
+    session: Session, organisation_id: str, action: str, *, subject: str = "", detail: str = "", address: str = "",
+    key_id: str | None = None, status: int = 200,
+) -> None:  # fmt: skip
+    """Note what was done for an organisation. `status`: of the answer, or 200; from 400 on it was refused."""
+    session.add(AuditEntry(
+        organisation_id=organisation_id, key_id=key_id, address=clean_text(address, 100), action=action,
+        subject=clean_text(subject), outcome="done" if status < 400 else "refused", status=status,
+        detail=clean_text(detail, 1000),
+    ))  # fmt: skip
