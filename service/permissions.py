@@ -15,6 +15,7 @@ SCOPES: tuple[Scope, ...] = ("read", "submit", "operate", "admin")
 """`read` what the organisation has; `submit` jobs, runs, data; `operate` its devices; `admin` its people and keys."""
 Owned = Literal[
     "job", "run", "bundle", "dataset", "device", "key", "user", "enrolment_token", "window", "webhook", "group",
+    "upload", "file",
 ]  # fmt: skip
 """What of the path belongs to an organisation."""
 ROLES: Mapping[str, tuple[Scope, ...]] = {"user": ("read", "submit"), "operator": SCOPES}
@@ -61,11 +62,11 @@ RULES: Mapping[str, Rule] = {
     "POST /datasets/{digest}/pin": Rule("submit", "dataset"),
     "DELETE /datasets/{digest}/pin": Rule("submit", "dataset"),
     "POST /uploads": SUBMIT,
-    "PATCH /uploads/{upload_id}": SUBMIT,
-    "GET /uploads/{upload_id}": SUBMIT,
-    "PUT /uploads/{upload_id}": SUBMIT,
-    "DELETE /uploads/{upload_id}": SUBMIT,
-    "GET /files/{digest}": SUBMIT,
+    "PATCH /uploads/{upload_id}": Rule("submit", "upload"),
+    "GET /uploads/{upload_id}": Rule("submit", "upload"),
+    "PUT /uploads/{upload_id}": Rule("submit", "upload"),
+    "DELETE /uploads/{upload_id}": Rule("submit", "upload"),
+    "GET /files/{digest}": Rule("submit", "file"),
     "POST /runs": SUBMIT,
     "GET /runs": READ,
     "GET /runs/{run_id}": Rule("read", "run"),

@@ -12,6 +12,10 @@ from service.identifiers import digest_of
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 
+BYTE = b"m"
+PIECE = {"Content-Range": "bytes 0-0/1"}
+"""The only piece of an upload of one byte."""
+
 
 @dataclass(frozen=True)
 class Tenant:
@@ -31,16 +35,18 @@ class Tenant:
     window: str
     webhook: str
     group: str
+    upload: str
+    """One that is not finished: nothing has come of it."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return (self.job, self.run, self.bundle, self.model, self.dataset, self.weights, self.device, self.key,
-                self.user, self.enrolment_token, self.window, self.webhook, self.group,
+                self.user, self.enrolment_token, self.window, self.webhook, self.group, self.upload,
                 self.farm.organisation_id)  # fmt: skip
 
     def owned(self, kind: str) -> str:
         """The id or digest of its thing of that kind."""
-        return str(getattr(self, kind))
+        return self.model if kind == "file" else str(getattr(self, kind))
 
 
 def make_tenant(farm: TestFarm, marker: str, *, hook: str = "https://hook.example/") -> Tenant:
@@ -61,8 +67,19 @@ def make_tenant(farm: TestFarm, marker: str, *, hook: str = "https://hook.exampl
     group = mine.http.post("/run-groups", json={"bundle": bundle, "name": f"group-{marker}"}).json()["id"]
     mine.http.post(f"/run-groups/{group}/cancel")
     webhook = mine.http.post("/webhooks", json={"url": hook + marker}).json()["id"]
+    upload = begin_upload(mine)
     return Tenant(mine, job["id"], run["id"], bundle, job["model"]["digest"], dataset, weights, board.device_id, key,
-                  user, token, window, webhook, group)  # fmt: skip
+                  user, token, window, webhook, group, upload)  # fmt: skip
+
+
+def begin_upload(farm: TestFarm, data: bytes = b"") -> str:
+    """The id of an upload of one byte, `BYTE`, and so much of it sent."""
+    answer = farm.http.post("/uploads", json={"kind": "model", "size_bytes": len(BYTE)})
+    assert answer.status_code == 202, answer.text
+    if data:
+        sent = farm.http.patch(answer.headers["Location"], content=data, headers=PIECE)
+        assert sent.status_code == 202, sent.text
+    return str(answer.json()["id"])
 
 
 def do_training(board: Board, weights: bytes) -> str:
@@ -79,7 +96,8 @@ def everything(tenant: Tenant) -> dict[str, Any]:
     """What its own operator sees of it, but for what changes by looking."""
     paths = ("/jobs", "/runs", "/bundles", "/datasets", "/devices", "/keys", "/users", "/organisation", "/maintenance",
              "/run-groups", "/webhooks", f"/devices/enrolment-tokens/{tenant.enrolment_token}",
-             f"/jobs/{tenant.job}", f"/runs/{tenant.run}", f"/devices/{tenant.device}")  # fmt: skip
+             f"/jobs/{tenant.job}", f"/runs/{tenant.run}", f"/devices/{tenant.device}", f"/uploads/{tenant.upload}",
+             f"/files/{tenant.model}")  # fmt: skip
     found = {path: tenant.farm.http.get(path).json() for path in paths}
     for key in found["/keys"]:
         key.pop("last_used_at")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,11 +19,10 @@ from sqlalchemy import event
 
 from device_agents import wire as p
 from service.app import addresses
-from service.identifiers import new_id
+from service.identifiers import digest_of, new_id
 from service.permissions import ROLES, RULES, SCOPES, Gaps, Rule, refuse_gaps
-from tests.service.board import leased
 from tests.service.farms import TestFarm, npz, open_test_farm
-from tests.service.tenants import Tenant, everything, make_tenant
+from tests.service.tenants import BYTE, PIECE, Tenant, begin_upload, everything, make_tenant
 
 ACME, OTHER = "acmemarker", "othermarker"
 ROLE_SCOPES: Mapping[str, tuple[str, ...]] = {**{scope: (scope,) for scope in SCOPES}, **ROLES}
@@ -37,14 +36,17 @@ NAMES = {
     "/dashboard/runs/{run_id}/{name}.{ending}": "losses",
     "/dashboard/devices/{device_id}/{name}.{ending}": "history",
 }
-QUERIES = {"/tunings": "?target=x86-64-v3"}
+QUERIES = {"/tunings": "?target=x86-64-v3", "PUT /uploads/{upload_id}": f"?digest={digest_of(BYTE)}"}
 HOOK = "http://127.0.0.1:9/"
 """Where nobody listens."""
+STORAGE_CALLS = ("put", "size", "read", "local", "delete", "append", "adopt", "discard")
+"""What takes time by what is stored."""
 LAST = ("DELETE", "close")
 """What ends things is asked for after everything else."""
 
 
-IDS = {"device": "dev", "user": "usr", "enrolment_token": "tok", "window": "mnt", "webhook": "hook", "group": "grp"}
+IDS = {"device": "dev", "user": "usr", "enrolment_token": "tok", "window": "mnt", "webhook": "hook", "group": "grp",
+       "upload": "upl"}  # fmt: skip
 """Beginnings of ids that are not the kind itself."""
 
 
@@ -59,6 +61,16 @@ class Matrix:
         self.keys |= {"stranger": {}, "home": farm.key("operator")}
         self.statements: list[str] = []
         event.listen(farm.farm.database.engine, "before_cursor_execute", self._note)
+        storage = farm.farm.storage
+        for name in STORAGE_CALLS:
+            setattr(storage, name, self._noted(f"storage.{name}", getattr(storage, name)))
+
+    def _noted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*words: Any, **named: Any) -> Any:
+            self.statements.append(name)
+            return call(*words, **named)
+
+        return noted
 
     def _note(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
         self.statements.append(statement)
@@ -71,17 +83,22 @@ class Matrix:
         path = path.replace("{name}", NAMES.get(address.split(" ")[1], ""))
         path = path.replace("{organisation_id}", self.third)
         owned = RULES[address].owned
-        path = re.sub(r"\{\w+\}", self.thing(owned, whose) if owned else "x", path)
-        headers = {p.PROTOCOL_HEADER: p.PROTOCOL, "Accept": "application/json"} | self.keys[role]
+        if owned == "upload" and whose is self.acme:  # each is finished, or ended, once
+            named = begin_upload(self.acme.farm, BYTE if method == "PUT" else b"")
+        else:
+            named = self.thing(owned, whose) if owned else "x"
+        path = re.sub(r"\{\w+\}", named, path)
+        headers = {p.PROTOCOL_HEADER: p.PROTOCOL, "Accept": "application/json"} | PIECE | self.keys[role]
         self.statements.clear()
         client = self.farm.anonymous
-        return client.request(method, path + QUERIES.get(path, ""), headers=headers, follow_redirects=False,
+        query = QUERIES.get(address, QUERIES.get(path, ""))
+        return client.request(method, path + query, headers=headers, follow_redirects=False,
                               **self.body(address))  # fmt: skip
 
     def thing(self, owned: str, whose: Tenant | None) -> str:
         if whose is not None:
             return whose.owned(owned)
-        if owned in ("bundle", "dataset"):
+        if owned in ("bundle", "dataset", "file"):
             return NOBODYS["digest"]
         return new_id(IDS.get(owned, owned))
 
@@ -106,6 +123,8 @@ class Matrix:
             "POST /run-groups": {"json": {"bundle": mine.bundle}},
             "POST /maintenance": {"json": {"starts_at": "2400-01-01T00:00:00Z", "ends_at": "2400-01-02T00:00:00Z"}},
             "POST /webhooks": {"json": {"url": "https://hook.example/"}},
+            "POST /uploads": {"json": {"kind": "model", "size_bytes": 1}},
+            "PATCH /uploads/{upload_id}": {"content": BYTE},
             "POST /devices/{device_id}/canary": {"json": {"enabled": True}},
         }
         return bodies.get(address, {})
@@ -220,13 +239,19 @@ def test_lists_pages_and_files_hold_nothing_of_others(matrix: Matrix) -> None:
     ("path", "field", "kind"),
     [("/runs", "bundle", "bundle"), ("/runs", "dataset", "dataset"), ("/runs", "validation_dataset", "dataset"),
      ("/runs", "weights", "weights"), ("/runs", "device", "device"), ("/tune", "bundle", "bundle"),
-     ("/keys", "user", "user")],
+     ("/keys", "user", "user"), ("/run-groups", "bundle", "bundle"), ("/run-groups", "dataset", "dataset"),
+     ("/run-groups", "validation_dataset", "dataset"), ("/run-groups", "weights", "weights"),
+     ("/maintenance", "device", "device")],
 )  # fmt: skip
 def test_a_body_that_names_what_is_anothers_is_answered_as_one_that_names_nothing(
     matrix: Matrix, path: str, field: str, kind: str
 ) -> None:
-    whole = {"/runs": {"bundle": matrix.acme.bundle, "mode": "train", "dataset": matrix.acme.dataset}, "/tune": {},
-             "/keys": {"name": "k"}}[path]  # fmt: skip
+    run = {"bundle": matrix.acme.bundle, "mode": "train", "dataset": matrix.acme.dataset}
+    times = {"starts_at": "2400-01-01T00:00:00Z", "ends_at": "2400-01-02T00:00:00Z"}
+    bodies = {"/runs": run, "/run-groups": run, "/maintenance": times, "/tune": {}, "/keys": {"name": "k"}}
+    whole = bodies[path]
+    if path == "/run-groups":
+        matrix.acme.farm.board()  # a group is for devices that are there
     nobodys = NOBODYS["digest"] if kind in ("bundle", "dataset", "weights") else new_id("dev")
     answers = []
     for named in (matrix.other.owned(kind), nobodys):
@@ -235,6 +260,16 @@ def test_a_body_that_names_what_is_anothers_is_answered_as_one_that_names_nothin
         assert answer.status_code == 404, answer.text
         answers.append(answer.text.replace(named, "NAME"))
     assert answers[0] == answers[1]
+
+
+def test_an_upload_of_what_another_is_sending_is_ones_own(matrix: Matrix) -> None:
+    """Whoever names the digest of a file that is under way goes on with it, if it is his."""
+    body = {"kind": "model", "size_bytes": 1, "digest": digest_of(b"what both send")}
+    theirs, mine, again = (
+        one.farm.http.post("/uploads", json=body) for one in (matrix.other, matrix.acme, matrix.acme)
+    )
+    assert theirs.status_code == mine.status_code == 202
+    assert theirs.json()["id"] != mine.json()["id"] == again.json()["id"]
 
 
 def test_a_model_that_another_sent_must_be_sent(matrix: Matrix) -> None:
@@ -277,19 +312,3 @@ def test_ids_of_events_do_not_count_what_others_do(matrix: Matrix) -> None:
         assert [one["id"] for one in seen] == list(range(1, len(seen) + 1))
         assert tenant.farm.http.get(f"{path}?after=2", headers=as_list).json() == seen[2:]
         assert tenant.farm.http.get(path, headers={"Last-Event-ID": "2"}).text.startswith("retry: 2000\n\nid: 3\n")
-
-
-def test_a_device_of_one_organisation_learns_nothing_of_anothers_attempts(matrix: Matrix) -> None:
-    run = matrix.other.farm.run(bundle=matrix.other.bundle)
-    theirs, mine = matrix.other.farm.board(), matrix.acme.farm.board()
-    work = leased(theirs)
-    assert work.run_id == run["id"]
-    while (own := mine.lease()) is not None:  # what the matrix has sent
-        assert matrix.acme.farm.show(own.run_id)["id"] == own.run_id
-        assert mine.report(own).status_code == 200
-    for path in (p.BUNDLE_PATH, p.DATASET_PATH, p.WEIGHTS_PATH):
-        answers = [mine.get(p.attempt_path(path, token)) for token in (work.lease_token, "0" * 64)]
-        assert [answer.status_code for answer in answers] == [409, 409]
-        assert answers[0].text == answers[1].text
-    assert mine.heartbeat(work).status_code == 409
-    assert theirs.heartbeat(work).status_code == 200
