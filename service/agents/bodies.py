@@ -9,7 +9,8 @@ from fastapi import Depends, Request
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
-from device_agents.wire import ProtocolError, loads
+from device_agents.wire import DIGEST_HEADER, ProtocolError, loads
+from service.identifiers import DIGEST
 from service.text import strange_character
 
 T = TypeVar("T")
@@ -33,6 +34,14 @@ def described(kind: type) -> dict[str, Any]:
     schema = TypeAdapter(kind).json_schema()
     whole = _closed(schema, schema.get("$defs", {}))
     return {"requestBody": {"required": True, "description": text, "content": {"application/json": {"schema": whole}}}}
+
+
+def described_file() -> dict[str, Any]:
+    """A raw file as the body, with its digest beside it, for OpenAPI."""
+    digest = {"name": DIGEST_HEADER, "in": "header", "required": True, "description": "`sha256:` of the body",
+              "schema": {"type": "string", "pattern": f"^{DIGEST.pattern}$"}}  # fmt: skip
+    content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return {"parameters": [digest], "requestBody": {"required": True, "content": content}}
 
 
 def _closed(schema: Any, parts: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from device_agents.wire.log_lines import note
 from device_agents.wire.paths import OLDER_PROTOCOLS
 from service.access import WholeFarmDep, bearer_token
 from service.agents import enrolment, leasing, recording, trained
-from service.agents.bodies import described, sent
+from service.agents.bodies import described, described_file, sent
 from service.agents.enrolment import Agent, Present
 from service.database.models import Device, Run
 from service.farm import Farm
@@ -184,7 +184,7 @@ def take_report(
     return _json(answer)
 
 
-@router.put(wire.WEIGHTS_PATH, status_code=201)
+@router.put(wire.WEIGHTS_PATH, status_code=201, openapi_extra=described_file())
 async def put_weights(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
     """Upload an attempt's trained weights, before the report that names them."""
     digest = request.headers.get(wire.DIGEST_HEADER, "")
@@ -220,7 +220,7 @@ def get_weights(lease_token: str, request: Request, farm: WholeFarmDep, agent: A
     return _download(request, farm, digest, "the run starts from the bundle's own weights")
 
 
-@router.put(wire.CHECKPOINT_PATH, status_code=201)
+@router.put(wire.CHECKPOINT_PATH, status_code=201, openapi_extra=described_file())
 async def put_checkpoint(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
     """Upload where an attempt stands, while it trains; another attempt of the run can go on from there."""
     digest = request.headers.get(wire.DIGEST_HEADER, "")

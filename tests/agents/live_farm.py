@@ -71,7 +71,7 @@ def live_farm(folder: Path, *, database_url: str = "", **settings: Any) -> Itera
     """A farm on a free port, swept by itself; on SQLite in the folder unless another database is named."""
     url = database_url or f"sqlite:///{folder / 'farm.db'}"
     migrate(url)
-    chosen = Settings(state=folder, database_url=url, sweep_s=0.2, poll_s=0.05, **settings)
+    chosen = Settings(state=folder, database_url=url, **{"sweep_s": 0.2, "poll_s": 0.05, **settings})
     app = create_app(chosen, queue=RecordingQueue())
     farm: Farm = app.state.farm
     with farm.database.transaction() as session:

@@ -19,7 +19,8 @@ from tests.workers.live import LiveFarm
 KEPT = 200
 """Names of one kind, the newest."""
 KINDS = {"run": "run_id", "job": "job_id", "dev": "device_id", "key": "key_id", "org": "organisation_id",
-         "usr": "user_id", "upl": "upload_id", "hook": "webhook_id", "mnt": "window_id", "tok": "token_id"}  # fmt: skip
+         "usr": "user_id", "upl": "upload_id", "hook": "webhook_id", "mnt": "window_id", "tok": "token_id",
+         "grp": "group_id", "rel": "release_id"}  # fmt: skip
 """What a path calls the id that begins so."""
 OTHER_TONGUE = "a board that does not say which protocol it speaks"
 KEYS: Mapping[str, dict[str, Any]] = {

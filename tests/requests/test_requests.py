@@ -21,9 +21,10 @@ CASES = 300
 
 def test_nothing_breaks_the_api_and_it_answers_as_described() -> None:
     findings = play(CASES, seed=1)
-    told = shown(findings, CASES)
+    told = shown(findings)
     print(told)
     assert not findings.wrong, told
+    assert len(findings.seconds) >= CASES, told
     assert findings.growth_bytes <= MAX_GROWTH_BYTES, told
     assert len(findings.operations) > len(findings.known) / 2, told
     assert findings.statuses["422"] > 20, told
@@ -68,8 +69,13 @@ def broken() -> Iterator[str]:
 def test_what_breaks_lies_is_slow_or_grows_is_found(broken: str) -> None:
     callers = Callers({"operator": {}})
     findings: Findings = Campaign(broken, os.getpid(), callers, Names(), cases=12, seed=1).run()
-    assert any("GET /fails" in one and "500" in one for one in findings.wrong), shown(findings, 12)
-    assert any("GET /lies" in one for one in findings.wrong), shown(findings, 12)
+    assert any("GET /fails" in one and "500" in one for one in findings.wrong), shown(findings)
+    assert any("GET /lies" in one for one in findings.wrong), shown(findings)
     assert findings.p99_s > 2.0
     assert findings.growth_bytes > 20 << 20
     assert not findings.is_good
+
+
+@pytest.mark.parametrize(("answered", "is_good"), [(12, True), (11, False)])
+def test_a_campaign_of_fewer_requests_than_were_asked_for_shows_nothing(answered: int, is_good: bool) -> None:
+    assert Findings(12, seconds=[0.1] * answered).is_good is is_good
