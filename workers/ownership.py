@@ -123,12 +123,16 @@ def _age_s(path: Path) -> float:
 
 def any_dead(root: Path) -> bool:
     """Whether there is something for `dead_ones`."""
-    for path in _folders(root):
-        handle = _lock(path)
-        if handle is not None:
-            os.close(handle)
-            return True
-    return False
+    return any(map(_is_let_go, _folders(root)))
+
+
+def _is_let_go(path: Path) -> bool:
+    """Whether its owner is dead; what has the owner's number may be another process by now."""
+    handle = _lock(path)
+    if handle is None:
+        return False
+    os.close(handle)
+    return True
 
 
 @dataclass
@@ -147,7 +151,7 @@ class Beats:
         self.seen = {path: self.seen.get(path) or (Beat(path), Watch()) for path in paths}
         pids = {path: int(path.name.removeprefix(mine).split(".")[0]) for path in paths}
         return [pids[path] for path, (beat, watch) in self.seen.items()
-                if watch.is_hung(pids[path], STUCK_S, partial(_moves, beat))]  # fmt: skip
+                if watch.is_hung(pids[path], STUCK_S, partial(_moves, beat)) and not _is_let_go(path)]  # fmt: skip
 
 
 def _moves(beat: Beat) -> bool:

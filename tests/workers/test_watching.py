@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +71,34 @@ GONE = 1 << 22
 """No process has a greater number."""
 
 
+HELD: dict[Path, int] = {}
+
+
+@pytest.fixture(autouse=True)
+def let_go() -> Iterator[None]:
+    """Of folders that a test holds."""
+    yield
+    while HELD:
+        os.close(HELD.popitem()[1])
+
+
 def folder_of(root: Path, pid: int) -> Path:
+    """Held, as the process would."""
     path = root / f"{ownership._prefix(7)}{pid}.{'0' * 16}"
     path.mkdir(parents=True)
+    HELD[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(HELD[path], fcntl.LOCK_EX)
     return path
+
+
+def test_the_number_of_a_process_that_has_died_is_anothers(tmp_path: Path, clock: list[float]) -> None:
+    """Nobody is killed for a folder that its owner has let go by dying."""
+    with sleeping_process() as other:
+        os.close(HELD.pop(folder_of(tmp_path, other.pid)))
+        beats = Beats(tmp_path, lambda: 7)
+        for _ in range(12):
+            assert beats.silent() == []
+            clock[0] += 2
 
 
 def test_a_process_that_does_not_touch_its_folder_is_stuck(tmp_path: Path, clock: list[float]) -> None:
