@@ -16,7 +16,7 @@ from service.database.engine import Database
 from service.database.models import SignOfLife
 
 LOG = logging.getLogger(__name__)
-Kind = Literal["api", "sweeper", "worker"]
+Kind = Literal["api", "sweeper", "worker", "courier"]
 INTERVAL_S = 5.0
 """Between two signs of a process."""
 FRESH_S = 30.0

@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 from service.alive import POOL_STUCK_S
 from service.database.engine import Database
 from service.database.models import Holding, Job, Run, Webhook, WebhookDelivery
+from service.health.signs import Signs
 from service.jobs.schemas import job_view
 from service.runs.schemas import run_view
 from service.schemas import utc_text
@@ -193,6 +194,7 @@ class Courier:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database, self._settings = database, settings
         self._looked_at = time.monotonic()
+        self._signs = Signs(database, "courier")
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._under_way: dict[str, Due] = {}
@@ -219,6 +221,7 @@ class Courier:
             while not self._stopping.wait(LOOK_S):
                 self._looked_at = time.monotonic()
                 try:
+                    self._signs.give()
                     self._look(senders)
                 except Exception:
                     LOG.exception("could not look for webhook deliveries")

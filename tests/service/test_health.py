@@ -16,6 +16,7 @@ from service.health import signs
 from service.health.checks import Check, NotReady, Readiness
 from service.settings import Settings
 from service.sweeper import Sweeper
+from service.webhooks.courier import Courier
 from tests.service.farms import RecordingQueue, TestFarm
 
 PARTS = ("database", "migrations", "storage", "broker", "disk", "workers")
@@ -122,6 +123,20 @@ def test_a_sweeper_says_that_it_sweeps(farm: TestFarm) -> None:
     with farm.farm.database.read() as session:
         assert signs.count_alive(session, "sweeper") == 1
         assert signs.newest(session, "worker") is None
+
+
+def test_a_courier_says_that_it_looks(farm: TestFarm) -> None:
+    courier = Courier(farm.farm.database, farm.farm.settings.model_copy(update={"sweep_s": 1.0}))
+    courier.start()
+    try:
+        for _ in range(400):
+            with farm.farm.database.read() as session:
+                if signs.count_alive(session, "courier"):
+                    break
+            time.sleep(0.05)
+    finally:
+        courier.stop()
+    assert 'pockfarm_processes{kind="courier"} 1.0' in farm.http.get("/metrics").text
 
 
 def test_old_signs_are_forgotten(farm: TestFarm) -> None:

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.database.models.base import Base, one_of
 
-SIGN_KINDS = ("api", "sweeper", "worker")
+SIGN_KINDS = ("api", "sweeper", "worker", "courier")
 
 
 class SignOfLife(Base):
