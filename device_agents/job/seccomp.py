@@ -35,7 +35,7 @@ PROT_EXEC = 4
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 BINARY = """
-    futex read write pread64 pwrite64 readv writev sched_yield gettimeofday nanosleep restart_syscall close fstat
+    read write pread64 pwrite64 readv writev sched_yield gettimeofday nanosleep restart_syscall close fstat
     newfstatat stat lseek brk munmap mremap madvise rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack exit
     exit_group getpid gettid getrusage set_tid_address set_robust_list arch_prctl fsync fdatasync ftruncate rename
     renameat unlink unlinkat getrandom
@@ -49,6 +49,10 @@ OWN_SIGNALS = (6, 4, 5, 7, 8, 11, 32, 33, 34)
 """That a process may send itself: those of crashes, and those that C libraries send their own threads. SIGKILL and
 SIGTERM are not among them, for they would be told as the device's doing."""
 OWN_AFFINITY = ("sched_getaffinity", "sched_setaffinity")
+FUTEX_COMMAND = 0x7F
+FUTEX_COMMANDS = (0, 1, 3, 4, 5, 9, 10)
+"""Wait, wake and move waiters. Not those that lend priority: no C library uses them unasked, and they were the way into
+the kernel more than once (CVE-2014-3153, CVE-2021-3347)."""
 CLOCKS = ("clock_gettime", "clock_getres", "clock_nanosleep")
 CLOCK_OF_ANOTHER = 0x80000000
 """The sign of a clock's number: it then names a process, a thread or a file, and is no clock of all."""
@@ -91,6 +95,7 @@ def rules(policy: str, *, tells: bool = False) -> list[Rule]:
     start = (Test(0, 0xFFFFFFFF, FD_OF_BINARY), Test(4, 0xFFFFFFFF, AT_EMPTY_PATH))
     handing_over = [Rule("sendmsg", (Test(0, 0xFFFFFFFF, FD_OF_AGENT),))] if tells else []
     return [
+        Rule("futex", (_one_of_these(1, FUTEX_COMMANDS, mask=FUTEX_COMMAND),), otherwise=ERRNO | ENOSYS),
         *(Rule(name) for name in plain),
         *(Rule(name, caller, otherwise=ERRNO | EPERM) for name in own),
         *(Rule(name, own_clock, otherwise=ERRNO | EINVAL) for name in CLOCKS),
@@ -114,8 +119,12 @@ def rules(policy: str, *, tells: bool = False) -> list[Rule]:
 
 
 def _one_signal(argument: int) -> Test:
-    first, *others = OWN_SIGNALS
-    return Test(argument, 0xFFFFFFFF, first, also=tuple(others))
+    return _one_of_these(argument, OWN_SIGNALS)
+
+
+def _one_of_these(argument: int, values: Sequence[int], *, mask: int = 0xFFFFFFFF) -> Test:
+    first, *others = values
+    return Test(argument, mask, first, also=tuple(others))
 
 
 def program(policy: str, machine: str = "", *, kill: int = KILL_PROCESS) -> bytes | None:
