@@ -98,7 +98,7 @@ def test_a_pause_looks_once_more_after_it(tmp_path: Path, monkeypatch: pytest.Mo
         assert wound.note == "paused for 0.1 s"
         if then == "is killed afterwards":
             pids["worker-1"] = 1
-        assert wound.afterwards() == ("" if then == "goes on" else stopped.IN_VAIN)
+        assert wound.afterwards() == ("" if then == "goes on" else f"{stopped.IN_VAIN} (another part)")
 
 
 @pytest.mark.parametrize("is_of_work", [True, False])
@@ -115,7 +115,28 @@ def test_what_serves_all_is_not_blamed_for_work_that_began_anew(
         victim = Victim("api-1", (process.pid,), ("run_1",), "requests open", lambda: True, is_part=True)
         wound = stopped.pause(0.1, is_of_work=is_of_work)(field_of(tmp_path), victim)
         assert wound is not None
-        assert wound.afterwards() == (stopped.IN_VAIN if is_of_work else "")
+        assert wound.afterwards() == (f"{stopped.IN_VAIN} (its work began anew)" if is_of_work else "")
+
+
+@pytest.mark.parametrize("still_runs", [True, False])
+def test_what_goes_with_its_run_during_a_pause_was_not_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still_runs: bool
+) -> None:
+    monkeypatch.setattr(stopped, "WATCHED_S", 1.0)
+    monkeypatch.setattr(Field, "pid", lambda self, part: 1)
+    asked: list[bool] = []
+    with sleeping_process() as process:
+
+        def is_in_flight() -> bool:
+            asked.append(True)
+            if len(asked) == 1:  # it is stopped now; its agent ends it in the middle of the pause
+                threading.Timer(0.3, process.kill).start()
+            return len(asked) == 1 or still_runs
+
+        victim = Victim("agent-1", (process.pid,), (), "a run", is_in_flight)
+        wound = stopped.pause(1.0)(field_of(tmp_path), victim)
+        assert wound is not None
+        assert wound.afterwards() == (f"{stopped.IN_VAIN} (it did not stay stopped)" if still_runs else "")
 
 
 def test_the_time_that_asking_takes_is_part_of_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

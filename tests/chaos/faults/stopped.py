@@ -53,12 +53,21 @@ def pause(seconds: float = PAUSE_S, *, is_of_work: bool = True) -> Harm:
         send(victim.pids, signal.SIGCONT)
         lasted_s = time.monotonic() - stopped_at
 
+        seen: list[str] = []
+
         def is_replaced() -> bool:
-            return not was_there or field.pid(victim.part) != part or victim.is_replaced() or _anew(field, before)
+            # What serves one run goes with it: the rest of that may be shorter than the pause.
+            is_missed = not was_there and (victim.is_part or victim.is_in_flight())
+            signs = (("it did not stay stopped", is_missed), ("another part", field.pid(victim.part) != part),
+                     ("another process", victim.is_replaced()),
+                     ("its work began anew", _anew(field, before)))  # fmt: skip
+            seen[:] = [what for what, is_so in signs if is_so]
+            return bool(seen)
 
         def afterwards() -> str:
             left_s = wound.ended_at + WATCHED_S - time.monotonic()
-            return verdict(lasted_s, is_replaced=until(is_replaced, left_s, pause_s=0.5))
+            said = verdict(lasted_s, is_replaced=until(is_replaced, left_s, pause_s=0.5))
+            return f"{said} ({', '.join(seen)})" if said else ""
 
         wound = after(field, victim, {}, note=f"paused for {lasted_s:.1f} s")
         return replace(wound, afterwards=afterwards)
