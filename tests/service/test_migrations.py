@@ -231,7 +231,7 @@ def test_a_migration_that_breaks_anywhere_changes_nothing(empty_url: str) -> Non
             assert content(empty_url) == (schema, before), f"at change {step}"
         else:
             break
-    assert step > 200
+    assert step > 100
     assert_holds(content(empty_url)[1], before)
 
 
