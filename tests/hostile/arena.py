@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -36,7 +35,6 @@ step.GRACE_S = 0.5
 from device_agents.agent import main
 sys.exit(main())
 """
-LIMITED = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 FORGED = re.compile(r'2000-01-01|\{"event": "forged"')
 OUTSIDE = tuple(Path(folder) / "pockfarm-hostile" for folder in ("/tmp", "/var/tmp", "/dev/shm"))
 
@@ -195,8 +193,9 @@ def look(path: Path) -> object:
 def standing(pid: int) -> dict[str, object]:
     """Where a process may run, thread by thread, and its limits: what others could change of it."""
     threads = {tid: os.sched_getaffinity(int(tid)) for tid in os.listdir(f"/proc/{pid}/task")}
-    limits = {str(number): resource.prlimit(pid, number) for number in LIMITED}
-    return {"processors": set(map(frozenset, threads.values())), **limits, "nice": os.getpriority(os.PRIO_PROCESS, pid)}
+    limits = Path(f"/proc/{pid}/limits").read_text()  # of another user's process too, which prlimit does not tell
+    return {"processors": set(map(frozenset, threads.values())), "limits": limits,
+            "nice": os.getpriority(os.PRIO_PROCESS, pid)}  # fmt: skip
 
 
 def called(behaviour: Behaviour) -> str:
