@@ -48,6 +48,8 @@ EMULATOR = """
 OWN_SIGNALS = (6, 4, 5, 7, 8, 11, 32, 33, 34)
 """That a process may send itself: those of crashes, and those that C libraries send their own threads. SIGKILL and
 SIGTERM are not among them, for they would be told as the device's doing."""
+OF_A_LIMIT = (25,)
+"""SIGXFSZ: the kernel's word for a file beyond its limit, by which an emulator ends as its binary would."""
 OWN_AFFINITY = ("sched_getaffinity", "sched_setaffinity")
 FUTEX_COMMAND = 0x7F
 FUTEX_COMMANDS = (0, 1, 3, 4, 5, 9, 10)
@@ -86,7 +88,8 @@ def rules(policy: str, *, tells: bool = False) -> list[Rule]:
     no_code = () if is_emulator else (Test(2, PROT_EXEC, 0),)
     itself = Test(0, 0xFFFFFFFF, THIS_PROCESS)
     # How an emulator dies of the binary's crash; it then waits for the signal.
-    crash = [Rule("kill", (itself, _one_signal(1)))] if is_emulator else []
+    ends = _one_of_these(1, (*OWN_SIGNALS, *OF_A_LIMIT))
+    crash = [Rule("kill", (itself, ends))] if is_emulator else []
     # By number the kernel would change any process of the same user: 0 is whoever calls.
     caller = (Test(0, 0xFFFFFFFF, 0, also=(THIS_PROCESS,)),)
     own_clock = (Test(0, CLOCK_OF_ANOTHER, 0),)

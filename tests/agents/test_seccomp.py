@@ -196,6 +196,8 @@ def test_an_emulator_may_map_what_it_translates() -> None:
     [
         ("kill", (THIS_PROCESS, 11), ALLOW),
         ("kill", (THIS_PROCESS, 6), ALLOW),
+        ("kill", (THIS_PROCESS, 25), ALLOW),
+        ("kill", (1, 25), KILL),
         ("kill", (THIS_PROCESS, 9), KILL),
         ("kill", (0, 11), KILL),
         ("kill", (1, 11), KILL),
