@@ -65,7 +65,12 @@ class Unfinished:
         return tuple(path.name for path in sorted(found, key=lambda path: path.stat().st_mtime_ns))
 
     def tidy(self, client: FarmClient) -> None:
-        """Remove those of runs that have ended, or that the farm does not know. Raises: `EnrolmentError`."""
+        """Remove those of runs that have ended, or that the farm does not know. Raises: `EnrolmentError`.
+
+        And what an agent had begun to write when it died: none is being written between two runs.
+        """
+        for draft in self._folder.glob(".*"):
+            draft.unlink(missing_ok=True)
         kept = self.runs()
         if not kept:
             return

@@ -91,7 +91,7 @@ def test_where_weights_stay_the_board_goes_on_by_itself(
     live: LiveFarm, start: Start, body: dict[str, Any], tmp_path: Path
 ) -> None:
     """So many steps, for with few of them the run would be over before it is stopped twice."""
-    data, body = real_data(tmp_path / "data.npz"), {**body, "steps": 40_000}
+    data, body = real_data(tmp_path / "data.npz"), {**body, "steps": 100_000}
     board = start("board", data, stay=True)
     run_id, before = begun(live, body), 0
     for _ in range(2):
@@ -99,7 +99,7 @@ def test_where_weights_stay_the_board_goes_on_by_itself(
         board.process.kill()
         board.wait()
         before = kept_step(live, run_id)
-        (kept,) = kept_by(tmp_path / "board")
+        kept = tmp_path / "board" / "unfinished" / run_id
         assert (kept.name, kept.stat().st_mode & 0o777) == (run_id, 0o600)
         board = start("board", data, stay=True)
     shown, report = ended(live, run_id), report_of(live, run_id)
@@ -126,7 +126,8 @@ def test_what_is_kept_goes_with_the_end_of_its_run(
     board.wait()
     assert live.http.post(f"/runs/{run_id}/cancel").status_code == 202
     (tmp_path / "board" / "unfinished" / "run_nobody").write_bytes(b"left by a run of another time")
-    assert len(kept_by(tmp_path / "board")) == 2
+    (tmp_path / "board" / "unfinished" / f".{run_id}").write_bytes(b"half of a checkpoint")
+    assert len(kept_by(tmp_path / "board")) == 3
     start("board", data, stay=True)
     until(lambda: kept_by(tmp_path / "board") == [], 30)
 
