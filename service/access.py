@@ -147,17 +147,21 @@ def _check(principal: Principal, rule: Rule) -> None:
 
 def held_open(request: Request, farm: Farm) -> AbstractContextManager[None]:
     """While an answer waits for something to happen; on the event loop. Raises: TooMany on entering it."""
-    principal = getattr(request.state, CALLER, None)
-    assert isinstance(principal, Principal), "an endpoint without a scope holds an answer open"
+    principal = caller_of(request)
     limit = limit_of(farm.settings, principal.quotas, "open_streams")
     return farm.held_answers.another(principal.organisation_id, limit=limit)
 
 
-async def require_principal(request: Request, _: Annotated[object, Depends(_scheme)]) -> Principal:
-    """The caller of an address that asks for a key; `authorise` has been before."""
+def caller_of(request: Request) -> Principal:
+    """Of an address that asks for a key; `authorise` has been before."""
     principal = getattr(request.state, CALLER, None)
     assert isinstance(principal, Principal), "an endpoint without a scope asked who calls"
     return principal
+
+
+async def require_principal(request: Request, _: Annotated[object, Depends(_scheme)]) -> Principal:
+    """The caller of an address that asks for a key."""
+    return caller_of(request)
 
 
 PrincipalDep = Annotated[Principal, Depends(require_principal)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Annotated
 
 from fastapi import Query, Request
@@ -34,7 +34,8 @@ async def watch(request: Request, farm: Farm, subject: str, look: Look, *, wait_
     """
     known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     give_up_at = time.monotonic() + wait_s
-    with farm.dispatcher.watchers.held(subject) as bell, held_open(request, farm) if wait_s else nullcontext():
+    with farm.dispatcher.watchers.held(subject) as bell, ExitStack() as waiting:
+        is_held = False
         while True:
             tag, view = await run_in_threadpool(_look, farm, look)
             etag = f'"{tag}"'
@@ -43,6 +44,9 @@ async def watch(request: Request, farm: Farm, subject: str, look: Look, *, wait_
                 return JSONResponse(view.model_dump(mode="json"), headers=headers)
             if time.monotonic() >= give_up_at or await request.is_disconnected():
                 return Response(status_code=304, headers=headers)
+            if not is_held:
+                waiting.enter_context(held_open(request, farm))
+                is_held = True
             await bell.wait(min(pause_s(farm, subject), give_up_at - time.monotonic()))
 
 

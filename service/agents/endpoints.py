@@ -16,6 +16,7 @@ from service.access import WholeFarmDep, bearer_token
 from service.agents import enrolment, leasing, recording, trained
 from service.agents.bodies import described, described_file, sent
 from service.agents.enrolment import Agent, Present
+from service.audit.beside import address_of
 from service.database.models import Device, Run
 from service.farm import Farm
 from service.files import BINARY, file_response, store_body
@@ -65,8 +66,8 @@ def enrol(
 ) -> Response:
     """Become a device, by a one-time token."""
     with farm.database.transaction() as session:
-        address = request.client.host if request.client else ""
-        return _json(enrolment.enrol(session, farm, body, program=_program_of(request), address=address), 201)
+        program, address = _program_of(request), address_of(request)
+        return _json(enrolment.enrol(session, farm, body, program=program, address=address), 201)
 
 
 @router.post(wire.CHALLENGE_PATH, openapi_extra=described(wire.ChallengeRequest))

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.audit.beside import address_of
 from service.database.engine import Database
 from service.database.models import AuditEntry
 from service.identifiers import clean_text
@@ -87,7 +88,7 @@ def entries(scope: Scope, caller: Principal, start: Message, body: bytes) -> lis
     named = [value for name, value in scope.get("path_params", {}).items() if name not in SECRET_PARAMETERS]
     route = getattr(scope.get("route"), "path", scope["path"])
     fields: dict[str, Any] = {
-        "address": clean_text(str((scope.get("client") or ("",))[0]), 100),
+        "address": address_of(scope),
         "action": clean_text(f"{scope['method']} {route}"),
         "subject": clean_text(" ".join(map(str, named)) or _made(said)),
         "outcome": "done" if status < 400 else "refused" if status < 500 else "failed",

@@ -9,6 +9,7 @@ from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
 from service.access import COOKIE, FarmDep, PrincipalDep, WholeFarmDep
+from service.audit.beside import address_of
 from service.keys import service
 from service.keys.schemas import KeyCreate, KeyCreated, KeyView, LinkCreated, key_view
 from service.problems import Forbidden, NotFound
@@ -66,8 +67,7 @@ def create_link(farm: FarmDep, principal: PrincipalDep) -> LinkCreated:
 def open_link(request: Request, token: Annotated[str, Path(max_length=200)], farm: WholeFarmDep) -> Response:
     """Use up a one-time link: sets the dashboard's cookie and leads to the first page."""
     with farm.database.transaction() as session:
-        address = request.client.host if request.client else ""
-        secret = service.open_link(session, token, lifetime_s=farm.settings.session_s, address=address)
+        secret = service.open_link(session, token, lifetime_s=farm.settings.session_s, address=address_of(request))
     if secret is None:
         raise Forbidden("link.used", "this link was used before, has expired, or never was",
                         hint="`pockfarm link`, or POST /dashboard/links with an API key, makes another")  # fmt: skip

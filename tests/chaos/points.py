@@ -33,7 +33,6 @@ WITHIN_S = 20.0
 NEVER_BACK = "never comes back"
 SHORT = (4.0, 8.0, 15.0)
 LONG_PAUSE = stopped.pause(stopped.LONG_PAUSE_S)
-PAUSE_OF_ALL = stopped.pause(is_of_work=False)
 MANY = 1 << 30
 
 
@@ -73,7 +72,7 @@ def _gives_work(status: int) -> bool:
 POINTS: tuple[Point, ...] = (
     Point("API", "killed", "apis", victims.api, killed.kill, marks=False),
     Point("API", "stopped", "apis", victims.api, stopped.stop, marks=False),
-    Point("API", "paused", "apis", victims.api, PAUSE_OF_ALL, marks=False),
+    Point("API", "paused", "apis", victims.api, stopped.pause(is_of_work=False), marks=False),
     Point("outbox", "API killed before it rang", "servers", victims.api, server.silence, marks=False),
     Point("worker", "killed", "workers", victims.worker, killed.kill),
     Point("worker", "stopped", "workers", victims.worker, stopped.stop),
@@ -101,7 +100,7 @@ POINTS: tuple[Point, ...] = (
     Point("broker", "flushed", "broker", victims.server, server.flush, marks=False),
     Point("database", "killed", "database", victims.server, killed.kill, is_alone=True, marks=False),
     Point("database", "restarted", "database", victims.server, server.restart, is_alone=True, marks=False),
-    Point("database", "paused", "database", victims.server, PAUSE_OF_ALL, is_alone=True, marks=False),
+    Point("database", "paused", "database", victims.server, stopped.pause(), is_alone=True, marks=False),
     Point("network", "agent parted", "agents", victims.agent, parted.part(SHORT), marks=False),
     Point("network", "agent cut off", "agents", victims.agent, parted.cut(SHORT), marks=False),
     Point("network", "agent slow", "agents", victims.agent, parted.slow(SHORT), marks=False),

@@ -16,7 +16,7 @@ import pytest
 
 from tests.chaos.campaign import Campaign, Log, Record
 from tests.chaos.faults import fault, stopped
-from tests.chaos.faults.fault import freeze
+from tests.chaos.faults.fault import Harm, freeze
 from tests.chaos.field import ROOT, Field
 from tests.chaos.play import play
 from tests.chaos.points import ASKED, NEVER_BACK, POINTS, document
@@ -113,9 +113,15 @@ def test_what_serves_all_is_not_blamed_for_work_that_began_anew(
         monkeypatch.setattr(asking, "work_of", lambda field, run: Work(run, False, next(attempts), 0.0))
     with sleeping_process() as process:
         victim = Victim("api-1", (process.pid,), ("run_1",), "requests open", lambda: True, is_part=True)
-        wound = stopped.pause(0.1, is_of_work=is_of_work)(field_of(tmp_path), victim)
-        assert wound is not None
-        assert wound.afterwards() == (f"{stopped.IN_VAIN} (its work began anew)" if is_of_work else "")
+        said = said_after(stopped.pause(0.1, is_of_work=is_of_work), tmp_path, victim)
+    assert said == (f"{stopped.IN_VAIN} (its work began anew)" if is_of_work else "")
+
+
+def said_after(harm: Harm, folder: Path, victim: Victim) -> str:
+    """What a pause is found to have done, some time after it."""
+    wound = harm(field_of(folder), victim)
+    assert wound is not None
+    return wound.afterwards()
 
 
 @pytest.mark.parametrize("still_runs", [True, False])
@@ -133,10 +139,8 @@ def test_what_goes_with_its_run_during_a_pause_was_not_restarted(
                 threading.Timer(0.3, process.kill).start()
             return len(asked) == 1 or still_runs
 
-        victim = Victim("agent-1", (process.pid,), (), "a run", is_in_flight)
-        wound = stopped.pause(1.0)(field_of(tmp_path), victim)
-        assert wound is not None
-        assert wound.afterwards() == (f"{stopped.IN_VAIN} (it did not stay stopped)" if still_runs else "")
+        said = said_after(stopped.pause(1.0), tmp_path, Victim("agent-1", (process.pid,), (), "a run", is_in_flight))
+    assert said == (f"{stopped.IN_VAIN} (it did not stay stopped)" if still_runs else "")
 
 
 def test_the_time_that_asking_takes_is_part_of_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

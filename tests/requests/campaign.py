@@ -105,7 +105,7 @@ class Campaign:
     def run(self) -> Findings:
         """Send them all. What is wrong is noted, and the campaign goes on."""
         self._rng, self._session = random.Random(self.seed), requests.Session()
-        self._barren: set[tuple[str, GenerationMode]] = set()  # whatever is sent there fits: it takes long to find that
+        self._barren: dict[tuple[str, GenerationMode], int] = {}  # by what is drawn: nothing, in so many examples
         self._session.trust_env = False
         self.findings.memory_bytes.append(resident_bytes(self.pid))
         chosen = SchemathesisConfig.from_dict(DRAWING)
@@ -131,7 +131,7 @@ class Campaign:
                 self._draw(operation, mode, count)
 
     def _draw(self, operation: Any, mode: GenerationMode, count: int) -> None:
-        if (operation.label, mode) in self._barren:
+        if count <= self._barren.get((operation.label, mode), 0):
             return
         chosen = settings(max_examples=count, database=None, deadline=None, phases=(Phase.generate,),
                           suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -149,7 +149,7 @@ class Campaign:
             except hypothesis_errors.Unsatisfiable:
                 self.findings.statuses["nothing to draw"] += 1
                 if mode is GenerationMode.NEGATIVE:
-                    self._barren.add((operation.label, mode))
+                    self._barren[operation.label, mode] = count
 
     def _ask(self, case: Case) -> None:
         role, headers = self.callers.choose(case.operation.path, self._rng)

@@ -15,7 +15,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from sqlalchemy import select
 
 from device_agents.agent import Agent
 from device_agents.attempt import Station
@@ -29,10 +28,10 @@ from device_agents.joining import join_farm
 from device_agents.updating import Updater, Wishes
 from device_agents.wire import Blob
 from service import states
-from service.database.models import Attempt, Event, Result, Run
 from service.sweeper import sweep
 from tests.agents.live_farm import LiveFarm
 from tests.service.story_model import OPEN, check_history, forget_everything, let_time_pass
+from tests.service.story_record import rows_of
 
 BOARDS = ("one", "two")
 STEPS = 3
@@ -203,12 +202,7 @@ class AgentStory(RuleBasedStateMachine):
         if not hasattr(self, "runs"):
             return
         with self.farm.farm.database.read() as session:
-            runs = {run.id: run for run in session.scalars(select(Run))}
-            attempts = list(session.scalars(select(Attempt)))
-            results = list(session.scalars(select(Result)))
-            told = list(
-                session.execute(select(Event.subject, Event.body).where(Event.kind == "state").order_by(Event.id))
-            )
+            runs, attempts, results, told = rows_of(session)
         assert {run.id for run in runs.values() if not run.is_canary} == set(self.runs)
         live = [one for one in attempts if one.state in ("leased", "running")]
         for whose in ("run_id", "device_id"):
@@ -216,7 +210,7 @@ class AgentStory(RuleBasedStateMachine):
         recorded = Counter(one.run_id for one in results if one.state == "recorded")
         for run_id, kind in self.runs.items():
             run = runs[run_id]
-            check_history(states.RUN, [body["state"] for subject, body in told if subject == run_id], run.state)
+            check_history(states.RUN, told[run_id], run.state)
             assert recorded[run_id] <= 1
             assert run.state != "succeeded" or (kind, recorded[run_id]) == ("normal", 1)
         for one in results:

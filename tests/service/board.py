@@ -109,9 +109,11 @@ class Board:
     def send_events(self, work: p.Assignment, *events: p.Event) -> httpx.Response:
         return self.post(p.attempt_path(p.EVENTS_PATH, work.lease_token), p.EventBatch(events))
 
-    def put_weights(self, work: p.Assignment, data: bytes, digest: str) -> httpx.Response:
+    def put_weights(
+        self, work: p.Assignment, data: bytes, digest: str, *, path: str = p.WEIGHTS_PATH
+    ) -> httpx.Response:
         headers = self._headers() | {p.DIGEST_HEADER: digest}
-        return self.http.put(p.attempt_path(p.WEIGHTS_PATH, work.lease_token), content=data, headers=headers)
+        return self.http.put(p.attempt_path(path, work.lease_token), content=data, headers=headers)
 
     def make_report(self, work: p.Assignment, outcome: p.Outcome | None = None, **changes: Any) -> p.Report:
         fields: dict[str, Any] = {

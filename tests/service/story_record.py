@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis.stateful import invariant
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from service import states
 from service.database.models import Attempt, Device, DeviceEvent, Event, Result, Run, Strike
 from tests.service.story_jobs import JobStory
 from tests.service.story_model import OPEN, Track, check_history
+
+
+class Rows(NamedTuple):
+    """What the database says of runs."""
+
+    runs: dict[str, Run]
+    attempts: list[Attempt]
+    results: list[Result]
+    told: dict[str, list[str]]
+    """The states of each run, in the order of its events."""
+
+
+def rows_of(session: Session) -> Rows:
+    """All there are."""
+    runs = {run.id: run for run in session.scalars(select(Run))}
+    told: dict[str, list[str]] = {run_id: [] for run_id in runs}
+    for subject, body in session.execute(
+        select(Event.subject, Event.body).where(Event.kind == "state", Event.subject.in_(runs)).order_by(Event.id)
+    ):
+        told[subject].append(body["state"])
+    attempts = list(session.scalars(select(Attempt).order_by(Attempt.n)))
+    return Rows(runs, attempts, list(session.scalars(select(Result))), told)
 
 
 class RecordedStory(JobStory):
@@ -31,14 +54,9 @@ class RecordedStory(JobStory):
         if not hasattr(self, "tracks"):
             return
         with self.farm.farm.database.read() as session:
-            runs = {run.id: run for run in session.scalars(select(Run))}
-            attempts = list(session.scalars(select(Attempt).order_by(Attempt.n)))
-            results = list(session.scalars(select(Result)))
+            runs, attempts, results, told = rows_of(session)
             devices = list(session.scalars(select(Device)))
             strikes = Counter(session.scalars(select(Strike.device_id)))
-            told = list(
-                session.execute(select(Event.subject, Event.body).where(Event.kind == "state").order_by(Event.id))
-            )
             noted = list(session.execute(select(DeviceEvent.device_id, DeviceEvent.kind).order_by(DeviceEvent.id)))
         self.learn_canaries(runs)
         assert runs.keys() == self.tracks.keys()
@@ -46,7 +64,7 @@ class RecordedStory(JobStory):
         self.check_runs(runs, attempts)
         self.check_results(runs, attempts, results)
         for run_id, run in runs.items():
-            check_history(states.RUN, [body["state"] for subject, body in told if subject == run_id], run.state)
+            check_history(states.RUN, told[run_id], run.state)
         self.check_devices(devices, strikes, noted)
 
     def check_runs(self, runs: dict[str, Run], attempts: list[Attempt]) -> None:

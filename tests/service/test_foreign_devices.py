@@ -31,18 +31,19 @@ class Scene:
     def __init__(self, farm: TestFarm) -> None:
         self.farm = farm
         self.owner, other = farm.tenant("owner"), farm.tenant("other")
-        data = self.owner.dataset()
+        bundle, data = self.owner.bundle(), self.owner.dataset()
         asked = {"mode": "train", "steps": 2, "dataset": data, "validation_dataset": data}
-        self.run = str(self.owner.run(bundle=self.owner.bundle(), **asked)["id"])
+        self.run = str(self.owner.run(bundle=bundle, **asked)["id"])
         self.theirs, self.mine = self.owner.board(name="theirs"), other.board(name="mine")
         self.work = leased(self.theirs)
         assert self.work.run_id == self.run
         assert self.theirs.heartbeat(self.work).status_code == 200
+        self.queued = str(self.owner.run(bundle=bundle)["id"])
 
     def state(self) -> tuple[object, ...]:
         """What the run's owner sees of it."""
         events = self.owner.http.get(f"/runs/{self.run}/events", headers={"Accept": "application/json"})
-        return self.owner.show(self.run), events.json()
+        return self.owner.show(self.run), self.owner.show(self.queued), events.json()
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +59,13 @@ def ask(scene: Scene, board: Board, address: str, lease_token: str) -> httpx.Res
     work = replace(scene.work, lease_token=lease_token)
     if address.startswith("GET"):
         return board.get(p.attempt_path(address.removeprefix("GET "), lease_token))
-    if address == "PUT /agent/attempts/{lease_token}/checkpoint":
-        headers = {p.PROTOCOL_HEADER: p.PROTOCOL, "Authorization": f"Bearer {board.credential}",
-                   p.DIGEST_HEADER: digest_of(WEIGHTS)}  # fmt: skip
-        return board.http.put(p.attempt_path(p.CHECKPOINT_PATH, lease_token), content=WEIGHTS, headers=headers)
     asked = {
         "POST /agent/attempts/{lease_token}/heartbeat": lambda: board.heartbeat(work, steps_done=1),
         "POST /agent/attempts/{lease_token}/events": lambda: board.send_events(
             work, p.Event(1, 1.0, "step", step=1, loss=0.5, step_us=5.0)),
         "PUT /agent/attempts/{lease_token}/weights": lambda: board.put_weights(work, WEIGHTS, digest_of(WEIGHTS)),
+        "PUT /agent/attempts/{lease_token}/checkpoint": lambda: board.put_weights(
+            work, WEIGHTS, digest_of(WEIGHTS), path=p.CHECKPOINT_PATH),
         "POST /agent/attempts/{lease_token}/report": lambda: board.report(work),
     }  # fmt: skip
     return asked[address]()

@@ -17,6 +17,7 @@ from service.health.checks import Check, NotReady, Readiness
 from service.settings import Settings
 from service.sweeper import Sweeper
 from service.webhooks.courier import Courier
+from tests.agents.test_agent import until
 from tests.service.farms import RecordingQueue, TestFarm
 
 PARTS = ("database", "migrations", "storage", "broker", "disk", "workers")
@@ -129,14 +130,15 @@ def test_a_courier_says_that_it_looks(farm: TestFarm) -> None:
     courier = Courier(farm.farm.database, farm.farm.settings.model_copy(update={"sweep_s": 1.0}))
     courier.start()
     try:
-        for _ in range(400):
-            with farm.farm.database.read() as session:
-                if signs.count_alive(session, "courier"):
-                    break
-            time.sleep(0.05)
+        until(lambda: counted(farm, "courier") == 1)
     finally:
         courier.stop()
     assert 'pockfarm_processes{kind="courier"} 1.0' in farm.http.get("/metrics").text
+
+
+def counted(farm: TestFarm, kind: signs.Kind) -> int:
+    with farm.farm.database.read() as session:
+        return signs.count_alive(session, kind)
 
 
 def test_old_signs_are_forgotten(farm: TestFarm) -> None:

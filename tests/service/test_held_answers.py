@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.agents.test_agent import until
 from tests.service.farms import TestFarm
 from tests.service.test_quotas import limit, refused
 
@@ -30,6 +29,7 @@ def test_no_more_are_held_open_than_an_organisation_may(farm: TestFarm) -> None:
         assert acme.http.get(path, headers=tag).status_code == 304
         listed = acme.http.get(f"{path}/events", headers={"Accept": "application/json"})
         assert listed.status_code == 200
+        assert acme.http.get(f"{path}?wait=30").status_code == 200, "it need not wait"
         held.append(threads.submit(other.http.get, f"{theirs}/events"))
         until(lambda: len(watchers) == 3)
         other.http.post(f"{theirs}/cancel")
@@ -39,10 +39,3 @@ def test_no_more_are_held_open_than_an_organisation_may(farm: TestFarm) -> None:
     assert "event: end" in answers[1].text
     assert "event: end" in acme.http.get(f"{path}/events").text
     until(lambda: not farm.farm.held_answers)
-
-
-def until(is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)

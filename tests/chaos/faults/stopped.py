@@ -39,7 +39,7 @@ def stop(field: Field, victim: Victim) -> Wound | None:
 def pause(seconds: float = PAUSE_S, *, is_of_work: bool = True) -> Harm:
     """Stop it for a while and let it go on: the same process and, if it does that work alone, at the same attempt.
 
-    `is_of_work`: False for a part that serves all; its work may be hit by another fault meanwhile, and begin anew.
+    `is_of_work`: False for a part that serves all while other faults go on: they may hit the same work meanwhile.
     """
 
     def harm(field: Field, victim: Victim) -> Wound | None:
