@@ -21,6 +21,7 @@ from service.settings import Settings
 LOCK_NUMBER = 727_420_001
 """Of the advisory lock that keeps two migrations apart."""
 SHOWN_ROWS = 5
+BY_EXPRESSION = ("ix_runs_queued_in", "ix_runs_queued_under")
 
 
 def run() -> None:
@@ -37,9 +38,14 @@ def run() -> None:
         database.close()
 
 
+def _is_comparable(item: object, name: str | None, kind: str, _reflected: bool, _other: object) -> bool:
+    """Indexes by an expression come back in the database's own words, or not at all: tests compare them."""
+    return kind != "index" or name not in BY_EXPRESSION
+
+
 def _migrate_sqlite(connection: Connection) -> None:
     context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True, compare_type=True,
-                      transactional_ddl=True)  # fmt: skip
+                      include_object=_is_comparable, transactional_ddl=True)  # fmt: skip
     with _foreign_keys_unenforced(connection), context.begin_transaction():
         context.run_migrations()
         _check_references(connection)
@@ -69,7 +75,8 @@ def _check_references(connection: Connection) -> None:
 
 
 def _migrate_postgres(connection: Connection) -> None:
-    context.configure(connection=connection, target_metadata=Base.metadata, compare_type=True)
+    context.configure(connection=connection, target_metadata=Base.metadata, compare_type=True,
+                      include_object=_is_comparable)  # fmt: skip
     with context.begin_transaction():
         patience: Patience = context.config.attributes.get("patience", Patience())
         for name in ("statement_timeout", "lock_timeout"):  # those of requests: another migration may take longer

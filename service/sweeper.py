@@ -18,6 +18,7 @@ from service.canary import sending as canaries
 from service.database.models import (
     IS_QUEUED,
     LIVE_ATTEMPT_STATES,
+    NO_LANE_YET,
     Attempt,
     Base,
     DashboardLink,
@@ -162,7 +163,7 @@ def expire_leases(farm: Farm) -> None:
 
 def fill_lanes(farm: Farm) -> None:
     """Put runs into lanes that older code has queued, before or while this code came."""
-    is_there = select(Run.id).where(IS_QUEUED, Run.rarest_wish.is_(None)).limit(1)
+    is_there = select(Run.id).where(NO_LANE_YET).limit(1)
     with farm.database.read() as session:
         count = LANE_BATCH if session.scalar(is_there) is not None else 0
     while count == LANE_BATCH:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Select, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from service.database.models import HOME, IS_QUEUED, Lane, Run
+from service.database.models import HOME, Lane, Run
 from service.lanes.finding import in_parts, waiting_lanes
 from service.lanes.key import Taker
 from service.quotas.shares import Share
@@ -108,7 +108,7 @@ def take(session: Session, seeker: Seeker, lane_id: str) -> Run | None:
 
 def _first(lane_id: object, seeker: Seeker) -> Select[Run]:
     is_untried = or_(Run.attempts == 0, seeker.untried)
-    query = select(Run).where(Run.lane_id == lane_id, IS_QUEUED, Run.queue_deadline_at > time.time(), is_untried)
+    query = select(Run).where(Run.queued_in == lane_id, Run.queue_deadline_at > time.time(), is_untried)
     if seeker.time_left is not None:
         query = query.where(Run.asked_s <= seeker.time_left.most_asked_s())
     return query.order_by(Run.created_at, Run.id).limit(1)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.database.insert import insert_if_new
 from service.database.memory import recalled
-from service.database.models import IS_QUEUED, Bundle, Lane, Run
+from service.database.models import NO_LANE_YET, Bundle, Lane, Run
 from service.database.scope import organisation_of
 from service.lanes.calls import call_for
 from service.lanes.key import LaneKey
@@ -29,7 +29,7 @@ def enter(session: Session, run: Run, features: Collection[str]) -> None:
 
 def enter_queued(session: Session, *, most: int) -> int:
     """Put queued runs into their lanes that older code has queued; how many, at most `most`."""
-    query = select(Run).where(IS_QUEUED, Run.rarest_wish.is_(None)).order_by(Run.created_at, Run.id).limit(most)
+    query = select(Run).where(NO_LANE_YET).order_by(Run.created_at, Run.id).limit(most)
     runs = list(session.scalars(query.with_for_update(skip_locked=True)))
     for run in runs:
         enter(session, run, session.get_one(Bundle, run.bundle_digest).required_features)

@@ -11,11 +11,11 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 
-from sqlalchemy import JSON, ColumnElement, ScalarSelect, Select, Text, bindparam, cast, func, literal_column, select
+from sqlalchemy import JSON, ColumnElement, ScalarSelect, Select, Text, bindparam, cast, func, select
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from service.database.models import Run
+from service.database.models import Run, while_queued
 
 _OFFERED = "offered"
 _AT_ONCE = 1000
@@ -55,7 +55,7 @@ def _each(dialect: str) -> TableValuedAlias:
 def _next_lane(wish: ColumnElement[str], after: ColumnElement[str] | None = None) -> ScalarSelect[str]:
     """One entry of the index: the first lane under a wish that comes after another."""
     queued = Run.__table__.alias()
-    query = select(queued.c.lane_id).where(queued.c.state == literal_column("'queued'"), queued.c.rarest_wish == wish)
+    query = select(queued.c.lane_id).where(while_queued(queued.c.state, queued.c.rarest_wish) == wish)
     if after is not None:
         query = query.where(queued.c.lane_id > after)
     return query.order_by(queued.c.lane_id).limit(1).scalar_subquery()

@@ -12,7 +12,7 @@ from itertools import count
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from service.database.models import IS_QUEUED, Device, Lane, Run
+from service.database.models import Device, Lane, Run
 from service.database.scope import EVERYONES
 from service.lanes.finding import in_parts, waiting_lanes
 from service.lanes.key import Taker
@@ -103,7 +103,7 @@ def _busy_lanes(session: Session, devices: Sequence[Device]) -> list[Lane]:
 
 
 def _count(session: Session, lane_id: str, most: int, *, before: Run | None) -> Line:
-    query = select(Run.created_at).where(Run.lane_id == lane_id, IS_QUEUED, Run.queue_deadline_at > time.time())
+    query = select(Run.created_at).where(Run.queued_in == lane_id, Run.queue_deadline_at > time.time())
     if before is not None:
         is_older = and_(Run.created_at == before.created_at, Run.id < before.id)
         query = query.where(or_(Run.created_at < before.created_at, is_older))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -196,6 +197,18 @@ def the_look(seen: list[tuple[str, Any]]) -> tuple[str, Any]:
     return only
 
 
+def analyse(farm: TestFarm) -> None:
+    """Let the database count its rows, without its removing what is dead."""
+    with farm.farm.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE"))
+
+
+def plan_of(farm: TestFarm, statement: str, parameters: Any) -> str:
+    with farm.farm.database.engine.connect() as connection:
+        prefix = "EXPLAIN QUERY PLAN " if connection.dialect.name == "sqlite" else "EXPLAIN "
+        return "\n".join(str(row[-1]) for row in connection.exec_driver_sql(prefix + statement, parameters))
+
+
 @pytest.mark.parametrize("wishes", ["one", "each its own"])
 def test_an_empty_look_is_one_statement_by_index(farm: TestFarm, wishes: str) -> None:
     """However much waits for others: the plan names the index of queued runs, and scans no table of runs."""
@@ -207,18 +220,32 @@ def test_an_empty_look_is_one_statement_by_index(farm: TestFarm, wishes: str) ->
         with farm.farm.database.transaction() as session:
             session.execute(text("UPDATE runs SET lane_id = 'lan_' || substr(id, 5), rarest_wish = 'tag:' || id "
                                  "WHERE wanted_device_class = 'server'"))  # fmt: skip
+    analyse(farm)
     seeker = seeker_of(farm.farm, board)
-    with farm.farm.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("ANALYZE"))
     with statements(farm.farm) as seen, farm.farm.database.read() as session:
         assert heads(session, seeker) == []
-    (statement, parameters) = the_look(seen)
-    prefix = "EXPLAIN QUERY PLAN " if session.get_bind().dialect.name == "sqlite" else "EXPLAIN "
-    with farm.farm.database.engine.connect() as connection:
-        plan = "\n".join(str(row[-1]) for row in connection.exec_driver_sql(prefix + statement, parameters))
-    assert "ix_runs_rarest_wish" in plan, plan
+    plan = plan_of(farm, *the_look(seen))
+    assert "ix_runs_queued_under" in plan, plan
     assert "SCAN runs" not in plan, plan
     assert "Seq Scan on runs" not in plan, plan
+
+
+def test_what_has_left_the_queue_is_not_read_though_statistics_say_that_nothing_waits(farm: TestFarm) -> None:
+    """PostgreSQL then takes any index of queued runs for a single page: one that it reads from end to end would have an
+    entry for each run that has been queued since the last VACUUM."""
+    digest, board = farm.bundle(), farm.board()
+    queue_like(farm, farm.run(bundle=digest)["id"], 5000)
+    with farm.farm.database.transaction() as session:
+        session.execute(text("UPDATE runs SET state = 'cancelled' WHERE state = 'queued'"))
+    analyse(farm)
+    farm.run(bundle=digest)
+    with statements(farm.farm) as seen:
+        leased(board)
+    plans = [plan_of(farm, *one) for one in seen if "'queued'" in one[0]]
+    assert len(plans) == 3  # which lanes, their heads, the run itself
+    for plan in plans:
+        assert set(re.findall(r"\bix_runs_\w+", plan)) <= {"ix_runs_queued_under", "ix_runs_queued_in"}, plan
+        assert "ix_runs_queued_" in plan, plan
 
 
 def steps_of_a_look(farm: TestFarm, board: Board) -> int:

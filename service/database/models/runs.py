@@ -17,11 +17,14 @@ from sqlalchemy import (
     Dialect,
     ForeignKey,
     Index,
+    SQLColumnExpression,
     String,
     Text,
     TextClause,
     TypeDecorator,
     UniqueConstraint,
+    and_,
+    case,
     false,
     literal_column,
     text,
@@ -41,12 +44,19 @@ OPEN_RUN_STATES = ("queued", "leased", "running")
 LIVE_ATTEMPT_STATES = ("leased", "running")
 _LIVE_ATTEMPT = text("state IN ('leased', 'running')")
 _QUEUED_RUN = text("state = 'queued'")
+_UNENTERED_RUN = text("state = 'queued' AND rarest_wish IS NULL")
 _MEASURED_RUN = text("median_us IS NOT NULL")
 
 
 def _where(condition: TextClause) -> dict[str, Any]:
     """An index of these rows only, on both databases."""
     return {"sqlite_where": condition, "postgresql_where": condition}
+
+
+def _queue_index(name: str, column: str, *others: str) -> Index:
+    """By the column's value in queued runs (`while_queued`), and of these only."""
+    first = f"(CASE WHEN state = 'queued' THEN {column} END)"
+    return Index(name, text(first), *others, **_where(text(f"{first} IS NOT NULL")))
 
 
 class RunSettingsColumn(TypeDecorator[RunSettings]):
@@ -80,6 +90,15 @@ def _settings(text: str, kind: type[RunSettings]) -> RunSettings:
         raise ValueError(f"a run's row holds settings that no version has written: {problem}") from problem
 
 
+def while_queued(state: SQLColumnExpression[str], column: SQLColumnExpression[Any]) -> ColumnElement[Any]:
+    """What an index of the queue begins with: the column's value while the run is queued, else null.
+
+    A search by it has one index to go by, since no other holds it: a database that thinks that nothing is queued (its
+    statistics are older than the queue) does not take another one, with an entry for each run that has left the queue.
+    """
+    return case((state == literal_column("'queued'"), column))
+
+
 class Run(OfOrganisation, Base):
     """One piece of work for a device. What came back is a `Result`; from `measurement_class` on, its summary."""
 
@@ -91,8 +110,9 @@ class Run(OfOrganisation, Base):
         Index("ix_runs_device_id_id", "device_id", "id"),
         Index("ix_runs_measured", "organisation_id", "state", "id", **_where(_MEASURED_RUN)),
         Index("ix_runs_measured_on", "device_id", "verdict", "id", **_where(_MEASURED_RUN)),
-        Index("ix_runs_queue", "lane_id", "created_at", "id", "asked_s", **_where(_QUEUED_RUN)),
-        Index("ix_runs_rarest_wish", "rarest_wish", "lane_id", **_where(_QUEUED_RUN)),
+        _queue_index("ix_runs_queued_in", "lane_id", "created_at", "id", "asked_s"),
+        _queue_index("ix_runs_queued_under", "rarest_wish", "lane_id"),
+        Index("ix_runs_unentered", "created_at", "id", **_where(_UNENTERED_RUN)),
         Index("ix_runs_queue_deadline", "queue_deadline_at", **_where(_QUEUED_RUN)),
     )
 
@@ -181,9 +201,21 @@ class Run(OfOrganisation, Base):
         mode: ColumnElement[str] = type_coerce(cls.settings, JSON)["mode"].as_string()
         return mode
 
+    @hybrid_property
+    def queued_in(self) -> str | None:
+        """The lane in which it is queued."""
+        return self.lane_id if self.state == "queued" else None
+
+    @queued_in.inplace.expression
+    @classmethod
+    def _queued_in(cls) -> ColumnElement[str | None]:
+        return while_queued(cls.state, cls.lane_id)
+
 
 IS_QUEUED: ColumnElement[bool] = Run.state == literal_column("'queued'")
 """Over `Run`, with the value in the statement's text: an index of queued runs is not found through a bound value."""
+NO_LANE_YET: ColumnElement[bool] = and_(IS_QUEUED, Run.rarest_wish.is_(None))
+"""Over `Run`: queued by older code, which knew no lanes or no rarest wish."""
 
 
 class RunGroup(OfOrganisation, Base):
