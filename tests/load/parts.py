@@ -113,9 +113,7 @@ async def idle(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
 
 async def empty(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
     """Looks that find nothing, with a backlog of another class, and with very many wishes of others."""
-    await _empty(
-        farm, seconds, "unheard: what the others are compared with is not to be of a process that has just begun"
-    )
+    await _empty(farm, seconds, "told nobody")  # the others are not to be compared with a process that has just begun
     figures = []
     for backlog in (0, 20_000, 200_000):
         rows.queue_for_others(farm, backlog)
