@@ -1,6 +1,6 @@
 """Queued runs are found by an index that serves nothing else: a database cannot take another one for it.
 
-Made before the old ones are dropped: code that is still at work finds runs by one or the other.
+Older code that is still at work afterwards finds what waits by the index of states and times: slower, and nothing else.
 """
 
 import sqlalchemy as sa

@@ -66,7 +66,7 @@ def snapshot(connection: Connection) -> Snapshot:
 def describe(connection: Connection) -> dict[str, Any]:
     """What the database's tables are, but for the order of columns: types, defaults, constraints, indexes."""
     found = inspect(connection)
-    others = _by_expression(connection)
+    texts = _texts_of_indexes(connection)
     return {
         name: {
             "columns": {column["name"]: _column(column) for column in found.get_columns(name)},
@@ -74,7 +74,7 @@ def describe(connection: Connection) -> dict[str, Any]:
             "foreign keys": _by_name(found.get_foreign_keys(name)),
             "unique": _by_name(found.get_unique_constraints(name)),
             "checks": {check["name"]: _words(check["sqltext"]) for check in found.get_check_constraints(name)},
-            "indexes": {index["name"]: _index(index) for index in found.get_indexes(name)} | others.get(name, {}),
+            "indexes": texts.get(name, {}) | {index["name"]: _index(index) for index in found.get_indexes(name)},
         }
         for name in found.get_table_names()
         if name != "alembic_version"
@@ -91,16 +91,14 @@ def _index(index: Any) -> tuple[list[str], bool, str]:
     return index.get("expressions", index["column_names"]), bool(index["unique"]), _words(predicate)
 
 
-def _by_expression(connection: Connection) -> dict[str, dict[str, str]]:
-    """The text of SQLite's indexes by expressions, by table and name: SQLAlchemy passes them over."""
+def _texts_of_indexes(connection: Connection) -> dict[str, dict[str, str]]:
+    """What made SQLite's indexes, by table and name: those by an expression SQLAlchemy passes over."""
     if connection.dialect.name != "sqlite":
         return {}
     found: dict[str, dict[str, str]] = {}
-    for table, name, sql in connection.execute(
-        text("SELECT tbl_name, name, sql FROM sqlite_master WHERE type = 'index'")
-    ):
-        if "(CASE " in (sql or ""):
-            found.setdefault(table, {})[name] = _words(sql)
+    made = "SELECT tbl_name, name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    for table, name, sql in connection.execute(text(made)):
+        found.setdefault(table, {})[name] = _words(sql)
     return found
 
 
