@@ -40,6 +40,30 @@ MOST_TRIES = 2
 """Attempts that may begin from the same checkpoint and come no further: then it is as likely to blame as they are."""
 _WEIGHTS = "weights.safetensors"
 
+# Made once, for every look of every device: an alias has a copy of each column.
+_LAST, _KEPT, _OTHER = aliased(Attempt), aliased(Attempt), aliased(Device)
+_NEWEST_KEPT = (
+    select(_KEPT.id)
+    .where(_KEPT.run_id == Run.id, _KEPT.device_id == _LAST.device_id, _KEPT.checkpoint_step.is_not(None))
+    .order_by(_KEPT.n.desc())
+    .limit(1)
+    .correlate(Run, _LAST)
+    .scalar_subquery()
+)
+_IS_HERE = (
+    select(Checkpoint.run_id)
+    .where(Checkpoint.run_id == Run.id, Checkpoint.attempt_id == _NEWEST_KEPT)
+    .correlate(Run, _LAST)
+    .exists()
+)
+_OF_LAST_ATTEMPT = (
+    select(_LAST.id)
+    .join(_OTHER, _OTHER.id == _LAST.device_id)
+    .where(_LAST.run_id == Run.id, _LAST.n == Run.attempts, _LAST.spent.is_(None), _OTHER.state == "active",
+           _NEWEST_KEPT.is_not(None), ~_IS_HERE)
+)  # fmt: skip
+"""That ended without being spent, and whose active board keeps a checkpoint that the farm does not have."""
+
 
 def can_go_on(manifest: Mapping[str, Any]) -> bool:
     """Whether the bundle's binary leaves checkpoints, and goes on from one."""
@@ -166,17 +190,9 @@ def is_kept(session: Session, run: Run, attempt: Attempt) -> bool:
 def waits_for_another(device: Device, settings: Settings) -> ColumnElement[bool]:
     """Over `Run`: it waits for the board of its last attempt, which keeps its checkpoint, may have it again and is
     active: for as long as a device is kept from a run that it failed."""
-    last, kept, other = aliased(Attempt), aliased(Attempt), aliased(Device)
-    there = select(kept.id).where(
-        kept.run_id == Run.id, kept.device_id == last.device_id, kept.checkpoint_step.is_not(None)
+    waits = _OF_LAST_ATTEMPT.where(
+        _LAST.device_id != device.id, _LAST.finished_at >= time.time() - settings.device_retry_s
     )
-    newest = there.order_by(kept.n.desc()).limit(1).correlate(Run, last).scalar_subquery()
-    is_here = select(Checkpoint.run_id).where(Checkpoint.run_id == Run.id, Checkpoint.attempt_id == newest)
-    waits = select(last.id).join(other, other.id == last.device_id).where(
-        last.run_id == Run.id, last.n == Run.attempts, last.device_id != device.id, last.spent.is_(None),
-        last.finished_at >= time.time() - settings.device_retry_s, other.state == "active", newest.is_not(None),
-        ~is_here.correlate(Run, last).exists(),
-    )  # fmt: skip
     return and_(Run.own_data.is_not(None), waits.correlate(Run).exists())
 
 
