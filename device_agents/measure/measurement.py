@@ -132,8 +132,8 @@ def _what_was_checked(measurement: Measurement, states: Sequence[DeviceState], c
 def _bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
     """95% percentile bootstrap of the median; seeded, so that a report can be computed again."""
     if len(values) > 200:
-        step = len(values) / 200
-        values = [sorted(values)[int(index * step)] for index in range(200)]
+        step, ordered = len(values) / 200, sorted(values)
+        values = [ordered[int(index * step)] for index in range(200)]
     rng = random.Random(0)
     medians = [statistics.median(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAP_ROUNDS)]
     return percentile(medians, 0.025), percentile(medians, 0.975)

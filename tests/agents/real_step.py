@@ -15,9 +15,13 @@ from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES
 DATA_SAMPLES = 20
 
 
-def real_bundle(folder: Path, *, checkpoints: int | None = 1, **changes: object) -> Path:
-    """A classifier of `tiny_images` as a bundle file; `checkpoints`: as its manifest says it, None: not at all."""
-    step = tiny_images.build(tiny_images.classifier(), folder / "step")
+def real_bundle(folder: Path, *, checkpoints: int | None = 1, slow: bool = False, **changes: object) -> Path:
+    """A classifier of `tiny_images` as a bundle file; `checkpoints`: as its manifest says it, None: not at all.
+
+    `slow`: for runs that something shall happen to, with no more steps than that takes.
+    """
+    image = tiny_images.classifier(linear="slow_linear") if slow else tiny_images.classifier()
+    step = tiny_images.build(image, folder / "step")
     files = {"bin/step": step.read_bytes(), "weights.safetensors": save(classifier_state())}
     said = {} if checkpoints is None else {"checkpoints": checkpoints}
     about = manifest(files, inputs=[{"name": "x", "dtype": "f32", "shape": [BATCH, FEATURES]}], **said, **changes)

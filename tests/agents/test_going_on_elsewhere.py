@@ -17,7 +17,7 @@ from tests.agents.real_step import real_bundle, real_data
 from tests.agents.test_agent import until
 
 BODY = {
-    "mode": "train", "steps": 20_000, "seed": 3, "validation": 0.3, "eval_every": 500, "save_best": True,
+    "mode": "train", "steps": 4_000, "seed": 3, "validation": 0.3, "eval_every": 500, "save_best": True,
     "checkpoint_s": 0.2, "schedule": "linear", "learning_rate": 0.003,
 }  # fmt: skip
 
@@ -45,7 +45,7 @@ def sent(live: LiveFarm, tmp_path: Path) -> dict[str, Any]:
     """A run's body: the bundle and the data are at the farm."""
     file = real_data(tmp_path / "data.npz")
     data = live.http.post("/datasets", files={"file": ("data.npz", file.read_bytes())}).json()["digest"]
-    return {**BODY, "bundle": live.keep_bundle(real_bundle(tmp_path)), "dataset": data}
+    return {**BODY, "bundle": live.keep_bundle(real_bundle(tmp_path, slow=True)), "dataset": data}
 
 
 def begun(live: LiveFarm, body: dict[str, Any]) -> str:
@@ -103,7 +103,7 @@ def test_an_agent_that_is_told_to_go_leaves_where_it_stands(
 
     So many steps, for with few of them the run would be over before anybody looks.
     """
-    steps = 100_000
+    steps = 6_000
     run_id = begun(live, {**sent(live, tmp_path), "checkpoint_s": 3000.0, "steps": steps, "eval_every": steps})
     agent = start("first")
     until(lambda: int(live.http.get(f"/runs/{run_id}").json()["steps_done"]) > 500, 60)

@@ -18,7 +18,7 @@ from tests.agents.real_step import real_bundle, real_data
 from tests.agents.test_agent import until
 from tests.agents.test_going_on_elsewhere import BODY, begun, ended, report_of, stands_at
 
-STEPS = 12_000
+STEPS = 2_000
 Start = Callable[..., AgentProcess]
 
 
@@ -47,7 +47,8 @@ def start(live: LiveFarm, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def body(live: LiveFarm, tmp_path: Path) -> dict[str, Any]:
-    return {**BODY, "steps": STEPS, "bundle": live.keep_bundle(real_bundle(tmp_path)), "dataset": "device:digits"}
+    return {**BODY, "steps": STEPS, "bundle": live.keep_bundle(real_bundle(tmp_path, slow=True)),
+            "dataset": "device:digits"}  # fmt: skip
 
 
 def kept_step(live: LiveFarm, run_id: str) -> int:
@@ -91,7 +92,7 @@ def test_where_weights_stay_the_board_goes_on_by_itself(
     live: LiveFarm, start: Start, body: dict[str, Any], tmp_path: Path
 ) -> None:
     """So many steps, for with few of them the run would be over before it is stopped twice."""
-    data, body = real_data(tmp_path / "data.npz"), {**body, "steps": 100_000}
+    data, body = real_data(tmp_path / "data.npz"), {**body, "steps": 6_000}
     board = start("board", data, stay=True)
     run_id, before = begun(live, body), 0
     for _ in range(2):
@@ -120,7 +121,7 @@ def test_what_is_kept_goes_with_the_end_of_its_run(
     """Here it ends while the board is away, and another is of a run that the farm does not know."""
     data = real_data(tmp_path / "data.npz")
     board = start("board", data, stay=True)
-    run_id = begun(live, {**body, "steps": 100_000})
+    run_id = begun(live, {**body, "steps": 20_000})
     until(lambda: kept_step(live, run_id) > 0, 60)
     board.process.kill()
     board.wait()

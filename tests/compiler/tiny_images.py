@@ -76,7 +76,8 @@ def spec(number: int) -> KernelSpec:
     return MapSpec((1,), (access,), (access,), (Const(float(number)),))
 
 
-NAMES = ("linear", "cross_entropy", "weight_grad", "bias_grad", "sgd", "failing", "mean_squared_error", "adamw")
+NAMES = ("linear", "cross_entropy", "weight_grad", "bias_grad", "sgd", "failing", "mean_squared_error", "adamw",
+         "slow_linear")  # fmt: skip
 SPECS: Mapping[str, KernelSpec] = {
     **{name: spec(number) for number, name in enumerate(NAMES)},
     "look_up": GatherSpec("gather", 1, ROWS, FEATURES, BATCH * 2, dtype="f32"),
@@ -151,12 +152,12 @@ def state(name: str, role: str, file_shape: tuple[int, ...], perm: tuple[int, ..
     return StateTensor(of, own, inside, role, file_shape, file_shape, perm, role != "constant")  # type: ignore[arg-type]
 
 
-def classifier_programs() -> tuple[Program, Program]:
+def classifier_programs(linear: str) -> tuple[Program, Program]:
     momentum = ("optimizer.momentum.w", "optimizer.momentum.b")
     aliases = {value(f"{name}'"): Alias(value(name)) for name in ("w", "b", *momentum)}
-    linear = call("linear", ("x", "w", "b"), ("logits",), "forward", 'fully connected "é"')
+    forward = call(linear, ("x", "w", "b"), ("logits",), "forward", 'fully connected "é"')
     calls = (
-        linear,
+        forward,
         call("cross_entropy", ("logits", "labels"), ("loss", "d_logits"), "forward"),
         call("weight_grad", ("x", "d_logits"), ("d_w",), "backward"),
         call("bias_grad", ("d_logits",), ("d_b",), "backward"),
@@ -168,13 +169,16 @@ def classifier_programs() -> tuple[Program, Program]:
     )  # fmt: skip
     inputs, outputs = values("x", "labels", "hyper.learning_rate"), values("loss", "logits")
     train = Program("train", calls, CLASSIFIER_TYPES, inputs, outputs, aliases, names=OWN)
-    return train, Program("forward", (linear,), CLASSIFIER_TYPES, values("x"), values("logits"), {}, names=OWN)
+    return train, Program("forward", (forward,), CLASSIFIER_TYPES, values("x"), values("logits"), {}, names=OWN)
 
 
-def classifier(*, threads: int = 2, arena_padding_bytes: int = 0, spare_elements: int = 2) -> BinaryImage:
-    """`spare` is a constant that no kernel reads; it makes the weights as large as a test needs."""
+def classifier(
+    *, threads: int = 2, arena_padding_bytes: int = 0, spare_elements: int = 2, linear: str = "linear"
+) -> BinaryImage:
+    """`spare` is a constant that no kernel reads; it makes the weights as large as a test needs. With `slow_linear` for
+    `linear` a step takes as long as one of a real model."""
     types = {**CLASSIFIER_TYPES, value("spare"): f32(spare_elements)}
-    train, forward = classifier_programs()
+    train, forward = classifier_programs(linear)
     weights = place_in_order(types, ("w", "b", "spare"), "weights")
     optimizer = place_in_order(types, ("optimizer.momentum.w", "optimizer.momentum.b"), "optimizer")
     arena = place_in_order(

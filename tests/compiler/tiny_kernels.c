@@ -19,7 +19,7 @@ extern int (*__TVMBackendParallelLaunch)(pf_parallel_lambda *, void *, int);
 __attribute__((weak)) int (*__TVMBackendParallelLaunch)(pf_parallel_lambda *, void *, int) = 0;
 void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t count);
 
-#ifdef KERNEL_linear /* x [BATCH, FEATURES], w [FEATURES, CLASSES], b -> logits */
+#if defined KERNEL_linear || defined KERNEL_slow_linear /* x [BATCH, FEATURES], w [FEATURES, CLASSES], b -> logits */
 static int rows(int task, pf_parallel_env *env, void *closure) {
     const pf_ffi_any *args = closure;
     for (int n = task; n < BATCH; n += env->num_task)
@@ -30,7 +30,12 @@ static int rows(int task, pf_parallel_env *env, void *closure) {
         }
     return 0;
 }
+#ifdef KERNEL_slow_linear /* about a millisecond */
+ENTRY(slow_linear) {
+    for (volatile int turn = 0; turn < 1000000; turn++) continue;
+#else
 ENTRY(linear) {
+#endif
     if (count != 4) return 99;
     CHECK(0, 2, 32, BATCH * FEATURES);
     CHECK(3, 2, 32, BATCH * CLASSES);
