@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from compiler.errors import CompileError
-from tests.compiler.agreement.harness import Built, Case, Optimizer, build, problems, run_step, smooth_batch
+from tests.compiler.agreement.course import smooth_batch
+from tests.compiler.agreement.harness import Built, Case, Optimizer, build, problems, run_step
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.step_binary import native_target
 from tests.zoo.catalogue import build as build_module

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -174,15 +175,26 @@ class GraphReference(Reference):
 
     def initial(self) -> dict[str, np.ndarray]:
         """Every parameter in file layout, float32."""
-        stored = {item.name: numpy_helper.to_array(item) for item in self.model.graph.initializer}
         (record,) = (item.value for item in self.model.metadata_props if item.key == PARAMETERS)
-        return {name: np.array(stored[name]) for name in json.loads(record)}
+        return {name: np.array(self._stored[name]) for name in json.loads(record)}
+
+    @cached_property
+    def _stored(self) -> dict[str, np.ndarray]:
+        return {item.name: numpy_helper.to_array(item) for item in self.model.graph.initializer}
+
+    @cached_property
+    def _attributes(self) -> list[dict[str, Any]]:
+        """Of each node, in their order."""
+        listed = []
+        for node in self.model.graph.node:
+            found = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+            listed.append({key: one.decode() if isinstance(one, bytes) else one for key, one in found.items()})
+        return listed
 
     def channel_axes(self) -> dict[str, int]:
         """The axis of each weight that runs over a layer's input channels."""
         axes = {}
-        for node in self.model.graph.node:
-            attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+        for node, attributes in zip(self.model.graph.node, self._attributes, strict=True):
             if node.op_type == "Conv":
                 axes[node.input[1]] = 0 if attributes.get("group", 1) > 1 else 1
             elif node.op_type == "Gemm":
@@ -191,37 +203,33 @@ class GraphReference(Reference):
                 axes[node.input[1]] = 0
         return axes
 
-    def kink_margin(self, weights: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> float:
-        """How close the forward pass comes to a point where it has no derivative (a ReLU at 0, a tie in a pool)."""
-        margins = [float("inf")]
-        wide = {name: as_tensor(array, torch.float64) for name, array in weights.items()}
-        with torch.no_grad():
-            self._run(wide, feeds, torch.float64, margins)
-        return min(margins)
-
     def logits(self, weights: Tensors, feeds: Mapping[str, np.ndarray], real: torch.dtype) -> torch.Tensor:
         """Forward pass in precision `real`."""
         return self._run(weights, feeds, real, None)
+
+    def watched_logits(
+        self, weights: Tensors, feeds: Mapping[str, np.ndarray], real: torch.dtype
+    ) -> tuple[torch.Tensor, float]:
+        """The same, and how close it comes to a point where it has no derivative (a ReLU at 0, a tie in a pool)."""
+        margins = [float("inf")]
+        return self._run(weights, feeds, real, margins), min(margins)
 
     def _run(
         self, weights: Tensors, feeds: Mapping[str, np.ndarray], real: torch.dtype, margins: list[float] | None
     ) -> torch.Tensor:
         """The logits; `margins` collects each node's distance to its nearest kink."""
         values: dict[str, torch.Tensor] = {
-            item.name: as_tensor(numpy_helper.to_array(item), real) for item in self.model.graph.initializer
+            name: as_tensor(array, real) for name, array in self._stored.items() if name not in weights
         }
         values |= {name: as_tensor(array, real) for name, array in feeds.items()}
         values |= weights
-        for node in self.model.graph.node:
-            attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-            attributes = {
-                key: value.decode() if isinstance(value, bytes) else value for key, value in attributes.items()
-            }
+        for node, attributes in zip(self.model.graph.node, self._attributes, strict=True):
             if node.op_type == "Constant":
                 values[node.output[0]] = as_tensor(numpy_helper.to_array(attributes["value"]), real)
                 continue
             operands = [values[name] if name else None for name in node.input]
             if margins is not None and node.op_type in KINKS:
-                margins.append(KINKS[node.op_type](operands, attributes))
+                with torch.no_grad():
+                    margins.append(KINKS[node.op_type](operands, attributes))
             values[node.output[0]] = HANDLERS[node.op_type](operands, attributes)
         return values[self.model.graph.output[0].name]

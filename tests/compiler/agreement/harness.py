@@ -32,8 +32,6 @@ MAX_LOSS_ERROR = 1e-5
 GRADIENT_FACTOR = 3.0
 GRADIENT_FLOOR = 2e-6
 """Sixteen roundings: correct orders of evaluation differ by this much where a small gradient is a sum that cancels."""
-KINK_MARGIN = 2e-6
-MAX_DRAWS = 40
 
 
 @dataclass(frozen=True)
@@ -228,25 +226,6 @@ class StepResult:
     after: State
     expected: State
     batch: Batch
-
-
-def smooth_batch(built: Built, weights: State, t: int) -> Batch:
-    """A batch that keeps every pre-activation away from its kinks, or the best of many.
-
-    At a ReLU's 0 the gradient jumps: a pre-activation within float32 rounding of it may fall on either side in any
-    correct float32 engine, PyTorch's included, and one flipped mask is an error of 1e-4 in some gradient. Such a
-    batch tells nothing about correctness.
-    """
-    best: tuple[float, Batch] | None = None
-    for attempt in range(MAX_DRAWS):
-        batch = built.case.draw(1000 * t + attempt)
-        margin = built.reference.kink_margin(weights, batch[0])
-        if best is None or margin > best[0]:
-            best = (margin, batch)
-        if margin >= KINK_MARGIN:
-            break
-    assert best is not None
-    return best[1]
 
 
 def single_precision(built: Built, weights: State, batch: Batch) -> list[State]:

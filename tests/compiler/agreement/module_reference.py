@@ -87,23 +87,24 @@ class ModuleReference(Reference):
                 axes[f"{path}.weight"] = 1
         return axes
 
-    def kink_margin(self, weights: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> float:
-        """The smallest distance of any ReLU's, ReLU6's or pool's input from a kink."""
-        wide = {name: as_tensor(array, torch.float64) for name, array in weights.items()}
-        with torch.no_grad(), _Margins() as seen:
-            self.logits(wide, feeds, torch.float64)
-        return seen.smallest
-
     def logits(
         self, weights: Mapping[str, torch.Tensor], feeds: Mapping[str, np.ndarray], real: torch.dtype
     ) -> torch.Tensor:
         """The module's forward pass with these parameters and its own buffers."""
-        tensors = {name: as_tensor(buffer.numpy(), real) for name, buffer in self.module.named_buffers()}
-        tensors |= {name: as_tensor(held.detach().numpy(), real) for name, held in self.module.named_parameters()}
-        tensors |= {self.names[name]: tensor for name, tensor in weights.items()}
+        tensors = {self.names[name]: tensor for name, tensor in weights.items()}
+        for name, held in (*self.module.named_buffers(), *self.module.named_parameters()):
+            if name not in tensors:
+                tensors[name] = as_tensor(held.detach().numpy(), real)
         arguments = tuple(as_tensor(feeds[name], real) for name in self.inputs)
         with Throughout(real):
             return torch.func.functional_call(self.module, self._everywhere(tensors), arguments, tie_weights=False)
+
+    def watched_logits(
+        self, weights: Mapping[str, torch.Tensor], feeds: Mapping[str, np.ndarray], real: torch.dtype
+    ) -> tuple[torch.Tensor, float]:
+        """The same, and the smallest distance of any ReLU's, ReLU6's or pool's input from a kink."""
+        with _Margins() as seen:
+            return self.logits(weights, feeds, real), seen.smallest
 
     def _everywhere(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The tensors under every name of a layer's own; a layer of two names once.

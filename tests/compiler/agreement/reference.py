@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -38,14 +39,16 @@ class Reference(ABC):
         """Weight of a layer -> the axis that runs over the layer's input channels (its own channels if depth-wise)."""
 
     @abstractmethod
-    def kink_margin(self, weights: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> float:
-        """How close the forward pass comes to a point where it has no derivative (a ReLU at 0, a tie in a pool)."""
-
-    @abstractmethod
     def logits(
         self, weights: Mapping[str, torch.Tensor], feeds: Mapping[str, np.ndarray], real: torch.dtype
     ) -> torch.Tensor:
         """Forward pass in precision `real`."""
+
+    @abstractmethod
+    def watched_logits(
+        self, weights: Mapping[str, torch.Tensor], feeds: Mapping[str, np.ndarray], real: torch.dtype
+    ) -> tuple[torch.Tensor, float]:
+        """The same, and how close it comes to a point where it has no derivative (a ReLU at 0, a tie in a pool)."""
 
     def loss_and_gradients(
         self,
@@ -57,15 +60,34 @@ class Reference(ABC):
         channels_last: bool = False,
     ) -> tuple[float, dict[str, np.ndarray]]:
         """The mean loss and its gradient by every parameter."""
-        leaves = {
-            name: _laid_out(as_tensor(array, real), channels_last).requires_grad_() for name, array in weights.items()
-        }
-        logits = self.logits(leaves, feeds, real)
-        loss = mean_loss(self.loss, logits, as_tensor(labels, real))
-        loss.backward()
-        zero = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-        return loss.item(), {
-            name: (leaf.grad if leaf.grad is not None else zero[name]).numpy() for name, leaf in leaves.items()
+        leaves = {name: _laid_out(leaf, channels_last).requires_grad_() for name, leaf in _leaves(weights, real)}
+        loss = mean_loss(self.loss, self.logits(leaves, feeds, real), as_tensor(labels, real))
+        return Forward(leaves, loss).loss_and_gradients()
+
+    def watched(
+        self, weights: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray], labels: np.ndarray
+    ) -> Forward:
+        """The forward pass of a step in float64, and how smooth the function is there."""
+        leaves = {name: leaf.requires_grad_() for name, leaf in _leaves(weights, torch.float64)}
+        logits, margin = self.watched_logits(leaves, feeds, torch.float64)
+        return Forward(leaves, mean_loss(self.loss, logits, as_tensor(labels, torch.float64)), margin)
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A forward pass whose gradients may be asked for once."""
+
+    leaves: Mapping[str, torch.Tensor]
+    loss: torch.Tensor
+    margin: float = float("nan")
+    """The smallest distance of an input from a kink, if that was watched."""
+
+    def loss_and_gradients(self) -> tuple[float, dict[str, np.ndarray]]:
+        """The mean loss and its gradient by every parameter."""
+        self.loss.backward()
+        return self.loss.item(), {
+            name: (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad).numpy()
+            for name, leaf in self.leaves.items()
         }
 
 
@@ -109,6 +131,10 @@ def _laid_out(tensor: torch.Tensor, channels_last: bool) -> torch.Tensor:
     if channels_last and tensor.dim() == 4:
         return tensor.to(memory_format=torch.channels_last)
     return tensor
+
+
+def _leaves(weights: Mapping[str, np.ndarray], real: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((name, as_tensor(array, real)) for name, array in weights.items())
 
 
 def as_tensor(array: np.ndarray, real: torch.dtype) -> torch.Tensor:

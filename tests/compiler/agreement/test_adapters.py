@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.compiler.agreement.adapters import CASES, build_adapters
+from tests.compiler.agreement.course import course
 from tests.compiler.agreement.harness import (
     Batch,
     Built,
@@ -18,7 +19,6 @@ from tests.compiler.agreement.harness import (
     StepResult,
     problems,
     run_step,
-    smooth_batch,
     start_problems,
     to_checkpoint,
 )
@@ -55,13 +55,10 @@ def test_steps_agree_with_peft_in_float64(built: Built) -> None:
     for name in built.plan:
         if not weights[name].any():
             weights[name] = 0.1 * rng.standard_normal(weights[name].shape)
-    state, wrong = optimizer.fresh(weights), []
-    for t in range(1, STEPS + 1):
-        batch = smooth_batch(built, weights, t)
-        result = run_step(built, optimizer, weights, state, t, batch)
+    wrong = []
+    for at in course(built, STEPS, weights):
+        result = run_step(built, optimizer, at.weights, at.state, at.t, at.batch)
         wrong += problems(built, result)
-        _, exact = built.reference.loss_and_gradients(weights, *batch, torch.float64)
-        weights, state = optimizer.step(weights, state, exact, t)
     assert not wrong
     same_on_onnx_runtime(built.binary, built.binary.write_data(*built.case.draw(0)))
     _a_changed_gradient_is_noticed(built, result)

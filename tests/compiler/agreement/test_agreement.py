@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.compiler.agreement.cases import CASES
+from tests.compiler.agreement.course import Point, course
 from tests.compiler.agreement.harness import (
     STEPS,
     Built,
@@ -22,7 +23,6 @@ from tests.compiler.agreement.harness import (
     free_run,
     problems,
     run_step,
-    smooth_batch,
     to_checkpoint,
 )
 from tests.compiler.agreement.onnx_checks import onnx_problems
@@ -67,18 +67,16 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def steps(built: Built) -> list[StepResult]:
-    """Twenty steps, each from the reference's own weights and optimizer state."""
+def points(built: Built) -> list[Point]:
+    """Twenty steps of the reference."""
+    return list(course(built, STEPS))
+
+
+@pytest.fixture(scope="module")
+def steps(built: Built, points: list[Point]) -> list[StepResult]:
+    """The binary's, each from the reference's own weights and optimizer state."""
     optimizer = Optimizer(built)
-    weights = {name: array.astype(np.float64) for name, array in built.reference.initial().items()}
-    state = optimizer.fresh(weights)
-    results = []
-    for t in range(1, STEPS + 1):
-        batch = smooth_batch(built, weights, t)
-        results.append(run_step(built, optimizer, weights, state, t, batch))
-        _, exact = built.reference.loss_and_gradients(weights, *batch, torch.float64)
-        weights, state = optimizer.step(weights, state, exact, t)
-    return results
+    return [run_step(built, optimizer, at.weights, at.state, at.t, at.batch) for at in points]
 
 
 def test_the_arena_is_hardly_larger_than_what_lives_in_it(built: Built) -> None:
@@ -103,10 +101,10 @@ def test_a_left_out_update_is_noticed(built: Built, steps: list[StepResult]) -> 
 
 
 @pytest.fixture(scope="module")
-def curves(built: Built, steps: list[StepResult]) -> dict[torch.dtype, np.ndarray]:
+def curves(built: Built, points: list[Point]) -> dict[torch.dtype, np.ndarray]:
     """Losses of twenty steps without correction, by PyTorch in both precisions."""
-    batches = [result.batch for result in steps]
-    return {real: np.array(free_run(built, batches, real)) for real in (torch.float64, torch.float32)}
+    single = free_run(built, [at.batch for at in points], torch.float32)
+    return {torch.float64: np.array([at.loss for at in points]), torch.float32: np.array(single)}
 
 
 def test_free_run_stays_as_close_as_pytorch(

@@ -21,6 +21,7 @@ from compiler.rewriting.passes import Trace
 from compiler.step.arranged import with_ranges
 from compiler.step.plan import resolve_plan
 from tests.compiler.agreement.channel_cases import CASES, DECODER, Chosen, Decoder, decoder
+from tests.compiler.agreement.course import course
 from tests.compiler.agreement.harness import (
     Built,
     Optimizer,
@@ -29,7 +30,6 @@ from tests.compiler.agreement.harness import (
     free_run,
     problems,
     run_step,
-    smooth_batch,
 )
 from tests.compiler.agreement.onnx_step import OnnxStep
 from tests.compiler.agreement.step_binary import native_target
@@ -44,15 +44,10 @@ def test_channels_learn_as_in_float64(name: str, tmp_path: Path, kernel_cache: P
     _check_gradients(chosen)
     built = replace(build(chosen.case, native_target(), tmp_path, kernel_cache), plan=chosen.windows)
     optimizer = Optimizer(built)
-    weights = {key: array.astype(np.float64) for key, array in built.reference.initial().items()}
-    state = optimizer.fresh(weights)
-    for t in (1, 2):
-        batch = smooth_batch(built, weights, t)
-        result = run_step(built, optimizer, weights, state, t, batch)
+    for at in course(built, 2):
+        result = run_step(built, optimizer, at.weights, at.state, at.t, at.batch)
         assert not problems(built, result)
         assert not _changed_bits(built, result)
-        _, exact = built.reference.loss_and_gradients(weights, *batch, real=torch.float64)
-        weights, state = optimizer.step(weights, state, exact, t)
     batches = built.case.batches(10)
     losses, _ = OnnxStep.of(built.binary.folder).train(built.reference.initial(), batches)
     np.testing.assert_allclose(losses, free_run(built, batches, torch.float64), rtol=1e-3)

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compiler.spec.documents import SparsePlan
-from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
+from tests.compiler.agreement.course import course
+from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.onnx_checks import ten_steps_on_onnx_runtime
 from tests.compiler.agreement.step_binary import native_target
@@ -179,11 +180,6 @@ def _case(net: Net) -> Case:
 def test_steps_agree_with_float64(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     built = build(_case(NETS[name]), native_target(), tmp_path, kernel_cache)
     optimizer = Optimizer(built)
-    weights = {own: array.astype(np.float64) for own, array in built.reference.initial().items()}
-    state = optimizer.fresh(weights)
-    for t in range(1, 4):
-        batch = smooth_batch(built, weights, t)
-        assert not problems(built, run_step(built, optimizer, weights, state, t, batch))
-        _, exact = built.reference.loss_and_gradients(weights, *batch, torch.float64)
-        weights, state = optimizer.step(weights, state, exact, t)
+    for at in course(built, 3):
+        assert not problems(built, run_step(built, optimizer, at.weights, at.state, at.t, at.batch))
     ten_steps_on_onnx_runtime(built)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import pockfarm
 from compiler.spec.documents import SparsePlan
 from tests.compiler.agreement.cases import ADAMW, SGD, images
-from tests.compiler.agreement.harness import Built, Case, Optimizer, build, problems, run_step, smooth_batch
+from tests.compiler.agreement.course import course
+from tests.compiler.agreement.harness import Built, Case, Optimizer, build, problems, run_step
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.onnx_checks import ten_steps_on_onnx_runtime
 from tests.compiler.agreement.step_binary import native_target
@@ -91,15 +92,11 @@ def test_steps_agree_with_a_module_that_has_the_biases(name: str, tmp_path: Path
     built = build(CASES[name](), native_target(), tmp_path, kernel_cache)
     assert any(one.endswith("bias") for one in built.plan)
     optimizer = Optimizer(built)
-    weights = {key: array.astype(np.float64) for key, array in built.reference.initial().items()}
-    state, wrong = optimizer.fresh(weights), []
-    for t in range(1, STEPS + 1):
-        batch = smooth_batch(built, weights, t)
-        wrong += problems(built, run_step(built, optimizer, weights, state, t, batch))
-        _, exact = built.reference.loss_and_gradients(weights, *batch, torch.float64)
-        weights, state = optimizer.step(weights, state, exact, t)
+    wrong = []
+    for at in course(built, STEPS):
+        wrong += problems(built, run_step(built, optimizer, at.weights, at.state, at.t, at.batch))
     assert not wrong
-    assert all(weights[one].any() for one in _created(built)), "a bias that did not learn shows nothing"
+    assert all(at.weights[one].any() for one in _created(built)), "a bias that did not learn shows nothing"
     ten_steps_on_onnx_runtime(built)
 
 

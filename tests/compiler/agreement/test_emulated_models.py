@@ -19,7 +19,8 @@ from compiler.api import BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from tests.compiler.agreement.cases import CASES, classes, images
-from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
+from tests.compiler.agreement.course import smooth_batch
+from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.onnx_checks import onnx_problems
 from tests.compiler.agreement.onnx_step import OnnxStep

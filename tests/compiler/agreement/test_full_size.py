@@ -9,7 +9,8 @@ import pytest
 
 from examples.models import MODELS
 from tests.compiler.agreement.cases import MOBILENET_SPARSE, classes, images, ours, plan
-from tests.compiler.agreement.harness import Optimizer, build, from_checkpoint, problems, run_step, smooth_batch
+from tests.compiler.agreement.course import smooth_batch
+from tests.compiler.agreement.harness import Optimizer, build, from_checkpoint, problems, run_step
 from tests.compiler.agreement.step_binary import native_target
 
 pytestmark = pytest.mark.resolution_224

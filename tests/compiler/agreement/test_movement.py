@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compiler.spec.documents import SparsePlan
-from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
+from tests.compiler.agreement.course import smooth_batch
+from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.onnx_checks import ten_steps_on_onnx_runtime
 from tests.compiler.agreement.step_binary import native_target

@@ -19,7 +19,8 @@ from compiler.program.program import Program
 from compiler.spec.documents import SparsePlan
 from compiler.targets import load
 from tests.compiler.agreement.cases import classes, images
-from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
+from tests.compiler.agreement.course import smooth_batch
+from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.models import InvertedResidualNet, TransformerEncoder, export
 

@@ -28,7 +28,8 @@ from compiler.spec.documents import SparsePlan
 from compiler.step.plan import resolve_plan
 from compiler.targets import load
 from tests.compiler.agreement.cases import classes, images
-from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step, smooth_batch
+from tests.compiler.agreement.course import smooth_batch
+from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.step_binary import native_target
 from tests.models import export
