@@ -5,6 +5,7 @@ Every step is a transaction of its own on rows that it re-checks, so any number 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -54,9 +55,10 @@ STUCK_S = 600.0
 """A pass that takes longer has a step that hangs: every step waits for the database with a time-out."""
 
 
-def sweep(farm: Farm) -> None:
-    """One pass over everything. A step that fails is logged and does not keep the others from running."""
-    for step in STEPS:
+def sweep(farm: Farm, *, urgent_only: bool = False) -> None:
+    """One pass over everything, or over what runs, jobs and devices wait for. A step that fails is logged and does not
+    keep the others from running."""
+    for step in STEPS if urgent_only else (*STEPS, *CALM_STEPS):
         try:
             step(farm)
         except Exception:
@@ -250,9 +252,12 @@ def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]
 
 STEPS: tuple[Callable[[Farm], None], ...] = (
     note_sightings, ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, fill_lanes, expire_runs,
-    send_canaries, note_key_uses, forget_secrets, forget_tokens, forget_uploads, log_results,
-    keep_head, apply_retention, collect_garbage,
+    send_canaries, note_key_uses, log_results, apply_retention, collect_garbage,
 )  # fmt: skip
+CALM_STEPS: tuple[Callable[[Farm], None], ...] = (forget_secrets, forget_tokens, forget_uploads, keep_head)
+"""What nobody waits for; of an idle API process they were half of its statements."""
+CALM_EVERY = 5
+"""Passes."""
 
 
 class Sweeper:
@@ -283,8 +288,9 @@ class Sweeper:
         return self._thread.is_alive() and time.monotonic() - self._moved_at < STUCK_S + self._farm.settings.sweep_s
 
     def _run(self) -> None:
+        passes = itertools.count()
         while not self._stopping.wait(self._farm.settings.sweep_s):
-            sweep(self._farm)
+            sweep(self._farm, urgent_only=next(passes) % CALM_EVERY != 0)
             try:
                 self._signs.give()
             except Exception:

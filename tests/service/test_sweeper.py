@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
+from service import sweeper
 from service.database.models import Job, Outbox
 from service.jobs import claims
 from tests.service.farms import TestFarm, open_test_farm
@@ -142,9 +143,21 @@ def test_sweeper_thread_sweeps_by_itself(tmp_path: Path, sqlite_url: str) -> Non
         assert len(farm.queue.rung) >= 3
 
 
-def test_failing_step_does_not_stop_the_others(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    from service import sweeper
+def test_what_nobody_waits_for_is_done_in_every_fifth_pass(
+    tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(sweeper, "STEPS", (lambda _: done.append("urgent"),))
+    monkeypatch.setattr(sweeper, "CALM_STEPS", (lambda _: done.append("calm"),))
+    with open_test_farm(tmp_path / "s", sqlite_url, sweep_s=0.01):
+        deadline = time.monotonic() + 20
+        while done.count("calm") < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    first = ["urgent", "calm", *4 * ["urgent"]]
+    assert done[:8] == [*first, "urgent", "calm"]
 
+
+def test_failing_step_does_not_stop_the_others(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> None:
         raise RuntimeError("broken step")
 
