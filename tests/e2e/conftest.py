@@ -31,7 +31,7 @@ class LiveFarm:
         return pid
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def live(loopback: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFarm]:
     state = StateFolder(tmp_path_factory.mktemp("farm") / "state")
     settings = {
