@@ -138,7 +138,7 @@ class Turns:
 
 @dataclass
 class Campaign:
-    """Until there are enough confirmed faults, or the time is over."""
+    """Until there are enough confirmed faults, or the time is over: `patience_s` later where there are not `fewest`."""
 
     farm: Field
     wanted: int
@@ -147,6 +147,8 @@ class Campaign:
     log: Log
     is_long: bool = True
     only: str = ""
+    fewest: int = 0
+    patience_s: float = 0.0
     records: list[Record] = field(default_factory=list)
     before: list[Record] = field(default_factory=list)
     """Of the log that this campaign goes on with."""
@@ -175,7 +177,8 @@ class Campaign:
         return sum(bool(one.evidence) for one in (*self.before, *self.records))
 
     def is_over(self) -> bool:
-        return self.confirmed() >= self.wanted or time.monotonic() >= self.ends_at or self.farm.stopping.is_set()
+        ends_at = self.ends_at + (self.patience_s if self.confirmed() < self.fewest else 0.0)
+        return self.confirmed() >= self.wanted or time.monotonic() >= ends_at or self.farm.stopping.is_set()
 
     def _lane(self, lane: str) -> None:
         points = [one for one in POINTS if LANE_OF.get(one.lane, one.lane) == lane and self._parts[one.lane]]
@@ -192,7 +195,7 @@ class Campaign:
         with self._lock:
             done = Counter((one.point, one.kind) for one in (*self.before, *self.records))
             done.update(self._busy_points)
-            left_s = self.ends_at - time.monotonic()
+            left_s = max(self.ends_at - time.monotonic(), 0.0)
             often = Counter((one.point, one.kind) for one in (*self.before, *self.records) if one.evidence)
             often.update(self._busy_points)
             open_ = [one for one in points if one.needs_s <= left_s and often[one.point, one.kind] < one.most]

@@ -30,9 +30,12 @@ REST_WITHIN_S = 120.0
 def play(
     kind: Kind, *, faults: int, seconds: float, rng: random.Random, say: Callable[[str], None], log: Path | None = None,
     only: str = "", is_long: bool = True, keep: Path | None = None, boards: int = 6,
-    stopping: threading.Event | None = None,
+    stopping: threading.Event | None = None, fewest: int = 0,
 ) -> tuple[Sequence[Record], Findings]:  # fmt: skip
-    """Start a farm, disturb it until there are enough faults or `stopping` is set, let it come to rest, and judge."""
+    """Start a farm, disturb it until there are enough faults or `stopping` is set, let it come to rest, and judge.
+
+    It goes on for up to as long again where there are not `fewest` faults in time.
+    """
     stopping = stopping or threading.Event()
     with (
         tempfile.TemporaryDirectory(prefix="pf-chaos-log-") as scratch,
@@ -47,7 +50,9 @@ def play(
             workload.start()
             ends_at = time.monotonic() + seconds
             kept = Log(log or Path(scratch) / "log")
-            campaign = Campaign(field, faults, ends_at, rng, kept, is_long, only, say=say)
+            campaign = Campaign(
+                field, faults, ends_at, rng, kept, is_long, only, fewest=fewest, patience_s=seconds, say=say
+            )
             with watching(field) as stillness:
                 campaign.run()
                 workload.finish()
