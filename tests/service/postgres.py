@@ -24,13 +24,13 @@ class PostgresServer:
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"
 
-    def make_database(self) -> str:
-        """The URL of a new database."""
+    def make_database(self, template: str = "template0") -> str:
+        """The URL of a new database: an empty one, or a copy of another that nobody is connected to."""
         self.count += 1
         name = f"farm_{os.getpid()}_{self.count}"
         engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name} TEMPLATE template0"))
+            connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
         engine.dispose()
         return self.url(name)
 

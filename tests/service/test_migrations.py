@@ -31,6 +31,7 @@ from service.database.schema import (
     migrate,
 )
 from service.settings import Settings
+from tests.service.beginnings import Beginnings
 from tests.service.postgres import PostgresServer
 from tests.service.rows import Snapshot, describe, fill, snapshot
 
@@ -95,6 +96,11 @@ def downgrade(url: str, revision: str) -> None:
 def filled_database(url: str, revision: str) -> Snapshot:
     """A database of that revision with rows in every table."""
     migrate(url, revision)
+    return filled(url)
+
+
+def filled(url: str) -> Snapshot:
+    """What is in a database after rows came into every table."""
     database = Database(url)
     with database.engine.begin() as connection:
         fill(connection)
@@ -118,40 +124,47 @@ def assert_holds(rows: Snapshot, older: Snapshot) -> None:
         assert kept == expected, name
 
 
-@pytest.fixture
-def of_the_models(empty_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, object]:
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def beginnings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Beginnings:
+    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
+    return Beginnings(tmp_path_factory.mktemp("beginnings"), server)
+
+
+@pytest.fixture(scope="session")
+def of_the_models(beginnings: Beginnings) -> dict[str, object]:
     """What the models say: checks, predicates of partial indexes and defaults too, which `alembic check` does not
     compare."""
-    is_sqlite = empty_url.startswith("sqlite")
-    fresh = f"sqlite:///{tmp_path / 'fresh.db'}" if is_sqlite else request.getfixturevalue("postgres").make_database()
-    database = Database(fresh)
+    url = beginnings.empty()
+    database = Database(url)
     Base.metadata.create_all(database.engine)
     database.close()
-    return content(fresh)[0]
+    return content(url)[0]
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_filled_database_goes_up_and_down_again(
-    empty_url: str, revision: str, of_the_models: dict[str, object]
+    beginnings: Beginnings, revision: str, of_the_models: dict[str, object]
 ) -> None:
-    before = filled_database(empty_url, revision)
-    schema, _ = content(empty_url)
-    migrate(empty_url)
-    command.check(alembic_config(empty_url))
-    upgraded, rows = content(empty_url)
+    url = beginnings.of(revision, REVISIONS)
+    before = filled(url)
+    schema, _ = content(url)
+    migrate(url)
+    command.check(alembic_config(url))
+    upgraded, rows = content(url)
     assert upgraded == of_the_models
     assert_holds(rows, before)
-    downgrade(empty_url, revision)
-    assert content(empty_url) == (schema, before)
+    downgrade(url, revision)
+    assert content(url) == (schema, before)
 
 
 @pytest.mark.parametrize(("older", "newer"), PAIRS)
-def test_a_filled_database_goes_down_and_up_again(empty_url: str, older: str, newer: str) -> None:
-    before = filled_database(empty_url, newer)
-    schema, _ = content(empty_url)
-    downgrade(empty_url, older)
-    migrate(empty_url, newer)
-    assert content(empty_url) == (schema, before)
+def test_a_filled_database_goes_down_and_up_again(beginnings: Beginnings, older: str, newer: str) -> None:
+    url = beginnings.of(newer, REVISIONS)
+    before = filled(url)
+    schema, _ = content(url)
+    downgrade(url, older)
+    migrate(url, newer)
+    assert content(url) == (schema, before)
 
 
 def test_work_that_was_set_aside_gives_way_to_newer_work(empty_url: str) -> None:

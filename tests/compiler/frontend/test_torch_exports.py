@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.compiler.agreement.module_reference import FOLDED_BIAS, ModuleReferen
 from tests.compiler.frontend.onnx_graphs import imported
 from tests.compiler.named import evaluate_named
 from tests.models import FAMILIES, Exporter, build, export, transformers_model
+from tests.sharing import sharing
 
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "dynamo-unoptimized", "torchscript")
 SLICED = {
@@ -24,6 +26,7 @@ SLICED = {
 }
 """Tables of which the dynamo exporter keeps the rows that a fixed length reads, under a name of its own making."""
 TRANSFORMERS = ("bert", "distilbert", "vit", "gpt2", "llama")
+BOTH_WAYS = list(product(TRANSFORMERS, ("dynamo", "torchscript")))
 
 
 @cache
@@ -117,16 +120,14 @@ def test_training_mode_exports_lose_dropout_and_batch_statistics() -> None:
     _agrees(graph, model.eval(), ("input",), (images,))
 
 
-@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
-@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.parametrize(("name", "exporter"), sharing("exported", BOTH_WAYS))
 def test_transformers_agree(name: str, exporter: Exporter) -> None:
     model, inputs, names = transformers_model(name)
     graph = imported(_exported(name, exporter), batch=3)
     _agrees(graph, model, names, inputs(3))
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.parametrize(("name", "exporter"), sharing("exported", product(TRANSFORMERS, EXPORTERS)))
 def test_parameters_have_the_names_and_layouts_of_the_module(name: str, exporter: Exporter) -> None:
     """So that a plan can name them, and the module can load what was trained."""
     model, _, _ = transformers_model(name)

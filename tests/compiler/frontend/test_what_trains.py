@@ -32,6 +32,7 @@ from tests.compiler.frontend.training import (
 )
 from tests.compiler.named import stored
 from tests.models import Exporter, export
+from tests.sharing import sharing
 
 EXPORTS: dict[str, tuple[Exporter, int]] = {
     "dynamo-18": ("dynamo", 18),
@@ -95,7 +96,7 @@ def _problems(case: Authored, found: Trained, *, frozen: Collection[str] = ()) -
     return update_problems(start, updates, exact)
 
 
-@pytest.mark.parametrize(("name", "how"), TRAINABLE)
+@pytest.mark.parametrize(("name", "how"), sharing("authored", TRAINABLE))
 def test_parameters_have_the_names_and_layouts_of_the_module(name: str, how: str) -> None:
     case = CASES[name]
     module = case.module()
@@ -114,7 +115,7 @@ def test_parameters_have_the_names_and_layouts_of_the_module(name: str, how: str
         )
 
 
-@pytest.mark.parametrize(("name", "how"), RUN)
+@pytest.mark.parametrize(("name", "how"), sharing("authored", RUN))
 def test_full_trains_what_the_author_meant(name: str, how: str, tmp_path: Path, kernel_cache: Path) -> None:
     """All of the module's parameters and nothing else; a buffer that TorchScript does not tell is frozen by a rule."""
     case = CASES[name]
@@ -127,7 +128,7 @@ def test_full_trains_what_the_author_meant(name: str, how: str, tmp_path: Path, 
         assert found.warns_of(unlabelled), f"nobody is told that {unlabelled} may be a buffer"
 
 
-@pytest.mark.parametrize(("name", "how"), FOLDED)
+@pytest.mark.parametrize(("name", "how"), sharing("authored", FOLDED))
 def test_what_the_exporter_folded_is_refused(name: str, how: str) -> None:
     """By name and by a pattern: the message names it and says how to export. `full` leaves it out and says so."""
     graph = imported(_exported(name, how))
@@ -163,7 +164,7 @@ def test_what_the_exporter_folded_may_stay_frozen(name: str, how: str, tmp_path:
         assert found.warns_of(folded), f"nobody is told that {folded} does not learn"
 
 
-@pytest.mark.parametrize(("name", "how"), UNTOLD)
+@pytest.mark.parametrize(("name", "how"), sharing("authored", UNTOLD))
 def test_what_a_torchscript_file_does_not_tell_is_said(name: str, how: str) -> None:
     """No parameter under another name, no buffer, and no merged parameter learns without a warning that names it."""
     module = CASES[name].module()

@@ -1,0 +1,47 @@
+"""Empty databases of any revision: each is made once, from the one before, and copied."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from service.database.schema import migrate
+from tests.service.postgres import PostgresServer
+
+
+class Beginnings:
+    """On SQLite, or on a PostgreSQL server."""
+
+    def __init__(self, folder: Path, server: PostgresServer | None) -> None:
+        self._folder, self._server = folder, server
+        self._count = 0
+        self._made: dict[str, str] = {}
+
+    def empty(self) -> str:
+        """The URL of a database with nothing in it."""
+        if self._server is not None:
+            return self._server.make_database()
+        self._count += 1
+        return f"sqlite:///{self._folder / f'{self._count}.db'}"
+
+    def of(self, revision: str, revisions: list[str]) -> str:
+        """The URL of a database as the migrations up to `revision` make it; `revisions`: all, the oldest first."""
+        newest: str | None = None
+        for one in revisions[: revisions.index(revision) + 1]:
+            if one not in self._made:
+                url = self._copy(newest)
+                migrate(url, one)
+                self._made[one] = url
+            newest = self._made[one]
+        return self._copy(newest)
+
+    def _copy(self, url: str | None) -> str:
+        if url is None:
+            return self.empty()
+        if self._server is not None:
+            return self._server.make_database(template=str(make_url(url).database))
+        copied = self.empty()
+        shutil.copy(str(make_url(url).database), str(make_url(copied).database))
+        return copied
