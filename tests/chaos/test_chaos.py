@@ -191,3 +191,18 @@ def test_a_campaign_goes_on_with_its_log(tmp_path: Path) -> None:
     assert chosen.kind != "killed", "those that were tried least come first"
     campaign.records.append(done[0])
     assert campaign.is_over()
+
+
+@pytest.mark.parametrize(("late_s", "hits", "is_over"), [(-5, 0, False), (5, 0, False), (5, 1, True), (65, 0, True)])
+def test_a_campaign_has_patience_where_its_faults_are_few(
+    tmp_path: Path, late_s: float, hits: int, is_over: bool
+) -> None:
+    ends_at = time.monotonic() - late_s
+    log = Log(tmp_path / "log")
+    campaign = Campaign(field_of(tmp_path), 3, ends_at, random.Random(1), log, fewest=1, patience_s=60.0)
+    campaign.records += hits * [a_record()]
+    assert campaign.is_over() is is_over
+    if not is_over and late_s > 0:
+        chosen = campaign._next(POINTS)
+        assert chosen is not None
+        assert chosen.needs_s == 0, "there is no time for those that take long"
