@@ -20,7 +20,7 @@ from tests.chaos.field import ROOT, Field, running_field
 from tests.chaos.links import until
 from tests.chaos.progress import watching
 from tests.chaos.topology import Kind, Topology
-from tests.chaos.verdict import Findings, judge, learned_of
+from tests.chaos.verdict import Findings, judge, learned_of, quarantines
 from tests.chaos.workload import Request, Workload
 
 REST_WITHIN_S = 120.0
@@ -59,6 +59,8 @@ def play(
                 say("the last fault is over; waiting for the farm to come to rest")
                 until(lambda: not workload.open(), REST_WITHIN_S, pause_s=1.0)
             findings = judge(field, workload, campaign.records, list(stillness.found.values()))
+            for line in quarantines(field):
+                say(line)
             earlier = kept.offenders()
             kept.judge(campaign.session, asdict(findings))
             return [*campaign.before, *campaign.records], findings.beside(earlier)

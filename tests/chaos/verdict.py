@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from benchmarks.markdown import table
-from service.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Attempt, Event, Job, Result, Run
+from service.canary import sending as canaries
+from service.database.models import (
+    OPEN_JOB_STATES,
+    OPEN_RUN_STATES,
+    ApiKey,
+    Attempt,
+    Device,
+    DeviceEvent,
+    Event,
+    Job,
+    Result,
+    Run,
+)
 from tests.chaos import answers
 from tests.chaos.campaign import Record
 from tests.chaos.field import Field
@@ -55,6 +69,7 @@ def judge(field: Field, workload: Workload, records: Sequence[Record], still: Se
             results[result.run_id].append(result)
         query = select(Event.subject, func.count()).where(Event.kind == "state", _is_end(Event)).group_by(Event.subject)
         ends = {subject: count for subject, count in session.execute(query)}  # noqa: C416
+        known = {one.id for one in workload.requests} | asked_by_the_farm(session)
     lost, doubled, wrong, stuck = [], [], [], list(still)
     for one in workload.requests:
         row = jobs.get(one.id) or runs.get(one.id)
@@ -69,13 +84,39 @@ def judge(field: Field, workload: Workload, records: Sequence[Record], still: Se
                 doubled.append(f"{one.id}: {one.what}: {ends.get(one.id, 0)} ends, {len(results[one.id])} results\n"
                                f"{history(field, one.id)}")  # fmt: skip
             wrong += _wrong(workload, one, row, [result.report for result in results[one.id]])
-    known = {one.id for one in workload.requests}
     doubled += [
         f"{row}: nobody asked for it, or a request was taken twice" for row in (*jobs, *runs) if row not in known
     ]
     slow = [f"{one.point}: {one.kind} ({one.part}): {_seconds(one)} [{one.evidence}] {one.note}"
             for one in records if one.is_slow]  # fmt: skip
     return Findings(lost, doubled, wrong, stuck, slow, workload.refused, _broken(field))
+
+
+def asked_by_the_farm(session: Session) -> set[str]:
+    """The canary runs of boards that were quarantined, one at a time for each, and the compiles of their bundle."""
+    compiles = select(Job.id).join(ApiKey, ApiKey.id == Job.api_key_id).where(ApiKey.name == canaries.OWNER)
+    own = set(session.scalars(compiles))
+    quarantined = select(DeviceEvent.device_id, func.min(DeviceEvent.at)).where(DeviceEvent.kind == "quarantined")
+    next_from: dict[str | None, float] = {  # noqa: C416
+        device_id: at
+        for device_id, at in session.execute(quarantined.group_by(DeviceEvent.device_id))
+    }
+    for run in session.scalars(select(Run).where(Run.is_canary).order_by(Run.created_at)):
+        if run.created_at >= next_from.get(run.wanted_device_id, math.inf):
+            own.add(run.id)
+            next_from[run.wanted_device_id] = math.inf if run.finished_at is None else run.finished_at
+    return own
+
+
+def quarantines(field: Field) -> list[str]:
+    """What happened to boards that were quarantined: a fault that takes a board down so often costs it its work."""
+    told = ("strike", "quarantined", "canary", "released")
+    with field.rows.read() as session:
+        ill = select(DeviceEvent.device_id).where(DeviceEvent.kind == "quarantined")
+        query = select(Device.name, DeviceEvent).join(Device, Device.id == DeviceEvent.device_id)
+        query = query.where(Device.id.in_(ill), DeviceEvent.kind.in_(told)).order_by(DeviceEvent.id)
+        return [f"{name}: {time.strftime('%H:%M:%S', time.localtime(line.at))} {line.kind}: {line.message}"
+                for name, line in session.execute(query)]  # fmt: skip
 
 
 def _broken(field: Field) -> list[str]:
