@@ -255,7 +255,7 @@ STEPS: tuple[Callable[[Farm], None], ...] = (
     send_canaries, note_key_uses, log_results, apply_retention, collect_garbage,
 )  # fmt: skip
 CALM_STEPS: tuple[Callable[[Farm], None], ...] = (forget_secrets, forget_tokens, forget_uploads, keep_head)
-"""What nobody waits for; of an idle API process they were half of its statements."""
+"""What nobody waits for."""
 CALM_EVERY = 5
 """Passes."""
 

@@ -98,8 +98,7 @@ def asked_by_the_farm(session: Session) -> set[str]:
     own = set(session.scalars(compiles))
     quarantined = select(DeviceEvent.device_id, func.min(DeviceEvent.at)).where(DeviceEvent.kind == "quarantined")
     next_from: dict[str | None, float] = {  # noqa: C416
-        device_id: at
-        for device_id, at in session.execute(quarantined.group_by(DeviceEvent.device_id))
+        device_id: at for device_id, at in session.execute(quarantined.group_by(DeviceEvent.device_id))
     }
     for run in session.scalars(select(Run).where(Run.is_canary).order_by(Run.created_at)):
         if run.created_at >= next_from.get(run.wanted_device_id, math.inf):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import make_url
@@ -14,8 +15,9 @@ from tests.service.postgres import PostgresServer
 class Beginnings:
     """On SQLite, or on a PostgreSQL server."""
 
-    def __init__(self, folder: Path, server: PostgresServer | None) -> None:
-        self._folder, self._server = folder, server
+    def __init__(self, folder: Path, server: PostgresServer | None, revisions: Sequence[str]) -> None:
+        """`revisions`: all that there are, the oldest first."""
+        self._folder, self._server, self._revisions = folder, server, revisions
         self._count = 0
         self._made: dict[str, str] = {}
 
@@ -26,10 +28,10 @@ class Beginnings:
         self._count += 1
         return f"sqlite:///{self._folder / f'{self._count}.db'}"
 
-    def of(self, revision: str, revisions: list[str]) -> str:
-        """The URL of a database as the migrations up to `revision` make it; `revisions`: all, the oldest first."""
+    def of(self, revision: str) -> str:
+        """The URL of a database as the migrations up to `revision` make it."""
         newest: str | None = None
-        for one in revisions[: revisions.index(revision) + 1]:
+        for one in self._revisions[: self._revisions.index(revision) + 1]:
             if one not in self._made:
                 url = self._copy(newest)
                 migrate(url, one)

@@ -124,13 +124,13 @@ def assert_holds(rows: Snapshot, older: Snapshot) -> None:
         assert kept == expected, name
 
 
-@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def beginnings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Beginnings:
     server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
-    return Beginnings(tmp_path_factory.mktemp("beginnings"), server)
+    return Beginnings(tmp_path_factory.mktemp("beginnings"), server, REVISIONS)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def of_the_models(beginnings: Beginnings) -> dict[str, object]:
     """What the models say: checks, predicates of partial indexes and defaults too, which `alembic check` does not
     compare."""
@@ -145,7 +145,7 @@ def of_the_models(beginnings: Beginnings) -> dict[str, object]:
 def test_a_filled_database_goes_up_and_down_again(
     beginnings: Beginnings, revision: str, of_the_models: dict[str, object]
 ) -> None:
-    url = beginnings.of(revision, REVISIONS)
+    url = beginnings.of(revision)
     before = filled(url)
     schema, _ = content(url)
     migrate(url)
@@ -159,7 +159,7 @@ def test_a_filled_database_goes_up_and_down_again(
 
 @pytest.mark.parametrize(("older", "newer"), PAIRS)
 def test_a_filled_database_goes_down_and_up_again(beginnings: Beginnings, older: str, newer: str) -> None:
-    url = beginnings.of(newer, REVISIONS)
+    url = beginnings.of(newer)
     before = filled(url)
     schema, _ = content(url)
     downgrade(url, older)

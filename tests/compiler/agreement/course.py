@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.compiler.agreement.harness import Batch, Built, Optimizer, State
+from tests.compiler.agreement.harness import Batch, Built, Optimizer, State, StepResult, run_step
 from tests.compiler.agreement.reference import Forward
 
 KINK_MARGIN = 2e-6
@@ -35,6 +35,11 @@ def course(built: Built, steps: int, weights: Mapping[str, np.ndarray] | None = 
         loss, gradients = forward.loss_and_gradients()
         yield Point(t, here, state, batch, loss)
         here, state = optimizer.step(here, state, gradients, t)
+
+
+def run_step_at(built: Built, at: Point) -> StepResult:
+    """The binary's step from there."""
+    return run_step(built, Optimizer(built), at.weights, at.state, at.t, at.batch)
 
 
 def smooth_batch(built: Built, weights: State, t: int) -> Batch:

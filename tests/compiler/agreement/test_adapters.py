@@ -11,20 +11,20 @@ import pytest
 import torch
 
 from tests.compiler.agreement.adapters import CASES, build_adapters
-from tests.compiler.agreement.course import course
+from tests.compiler.agreement.course import course, run_step_at
 from tests.compiler.agreement.harness import (
     Batch,
     Built,
     Optimizer,
     StepResult,
     problems,
-    run_step,
     start_problems,
     to_checkpoint,
 )
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.reference import mean_loss
+from tests.sharing import sharing
 
 STEPS = 3
 RUN, PASSES = 20, 5
@@ -41,7 +41,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def _cases(*names: str) -> pytest.MarkDecorator:
     """The tests of one case stay on one worker and share its step."""
-    listed = [pytest.param(name, marks=pytest.mark.xdist_group(f"adapters-{name}")) for name in names or sorted(CASES)]
+    listed = sharing("adapters", [(name,) for name in names or sorted(CASES)])
     return pytest.mark.parametrize("built", listed, indirect=True, scope="module")
 
 
@@ -50,14 +50,13 @@ def test_steps_agree_with_peft_in_float64(built: Built) -> None:
     """From adapters that have learned something: what begins as zeros is drawn."""
     assert not start_problems(built.reference.initial(), built.binary.checkpoint())
     rng = np.random.default_rng(3)
-    optimizer = Optimizer(built)
     weights = {name: array.astype(np.float64) for name, array in built.reference.initial().items()}
     for name in built.plan:
         if not weights[name].any():
             weights[name] = 0.1 * rng.standard_normal(weights[name].shape)
     wrong = []
     for at in course(built, STEPS, weights):
-        result = run_step(built, optimizer, at.weights, at.state, at.t, at.batch)
+        result = run_step_at(built, at)
         wrong += problems(built, result)
     assert not wrong
     same_on_onnx_runtime(built.binary, built.binary.write_data(*built.case.draw(0)))

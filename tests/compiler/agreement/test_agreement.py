@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.compiler.agreement.cases import CASES
-from tests.compiler.agreement.course import Point, course
+from tests.compiler.agreement.course import Point, course, run_step_at
 from tests.compiler.agreement.harness import (
     STEPS,
     Built,
@@ -22,7 +22,6 @@ from tests.compiler.agreement.harness import (
     build,
     free_run,
     problems,
-    run_step,
     to_checkpoint,
 )
 from tests.compiler.agreement.onnx_checks import onnx_problems
@@ -75,8 +74,7 @@ def points(built: Built) -> list[Point]:
 @pytest.fixture(scope="module")
 def steps(built: Built, points: list[Point]) -> list[StepResult]:
     """The binary's, each from the reference's own weights and optimizer state."""
-    optimizer = Optimizer(built)
-    return [run_step(built, optimizer, at.weights, at.state, at.t, at.batch) for at in points]
+    return [run_step_at(built, at) for at in points]
 
 
 def test_the_arena_is_hardly_larger_than_what_lives_in_it(built: Built) -> None:

@@ -21,15 +21,13 @@ from compiler.rewriting.passes import Trace
 from compiler.step.arranged import with_ranges
 from compiler.step.plan import resolve_plan
 from tests.compiler.agreement.channel_cases import CASES, DECODER, Chosen, Decoder, decoder
-from tests.compiler.agreement.course import course
+from tests.compiler.agreement.course import course, run_step_at
 from tests.compiler.agreement.harness import (
     Built,
-    Optimizer,
     StepResult,
     build,
     free_run,
     problems,
-    run_step,
 )
 from tests.compiler.agreement.onnx_step import OnnxStep
 from tests.compiler.agreement.step_binary import native_target
@@ -43,9 +41,8 @@ def test_channels_learn_as_in_float64(name: str, tmp_path: Path, kernel_cache: P
     chosen = CASES[name]()
     _check_gradients(chosen)
     built = replace(build(chosen.case, native_target(), tmp_path, kernel_cache), plan=chosen.windows)
-    optimizer = Optimizer(built)
     for at in course(built, 2):
-        result = run_step(built, optimizer, at.weights, at.state, at.t, at.batch)
+        result = run_step_at(built, at)
         assert not problems(built, result)
         assert not _changed_bits(built, result)
     batches = built.case.batches(10)

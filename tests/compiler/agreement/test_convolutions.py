@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compiler.spec.documents import SparsePlan
-from tests.compiler.agreement.course import course
-from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step
+from tests.compiler.agreement.course import course, run_step_at
+from tests.compiler.agreement.harness import Case, build, problems
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.onnx_checks import ten_steps_on_onnx_runtime
 from tests.compiler.agreement.step_binary import native_target
@@ -179,7 +179,6 @@ def _case(net: Net) -> Case:
 @pytest.mark.parametrize("name", NETS)
 def test_steps_agree_with_float64(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     built = build(_case(NETS[name]), native_target(), tmp_path, kernel_cache)
-    optimizer = Optimizer(built)
     for at in course(built, 3):
-        assert not problems(built, run_step(built, optimizer, at.weights, at.state, at.t, at.batch))
+        assert not problems(built, run_step_at(built, at))
     ten_steps_on_onnx_runtime(built)

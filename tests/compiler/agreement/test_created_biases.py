@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import pockfarm
 from compiler.spec.documents import SparsePlan
 from tests.compiler.agreement.cases import ADAMW, SGD, images
-from tests.compiler.agreement.course import course
-from tests.compiler.agreement.harness import Built, Case, Optimizer, build, problems, run_step
+from tests.compiler.agreement.course import course, run_step_at
+from tests.compiler.agreement.harness import Built, Case, build, problems
 from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.onnx_checks import ten_steps_on_onnx_runtime
 from tests.compiler.agreement.step_binary import native_target
@@ -91,10 +91,9 @@ CASES: dict[str, Callable[[], Case]] = {"cnn": cnn, "llama": llama}
 def test_steps_agree_with_a_module_that_has_the_biases(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     built = build(CASES[name](), native_target(), tmp_path, kernel_cache)
     assert any(one.endswith("bias") for one in built.plan)
-    optimizer = Optimizer(built)
     wrong = []
     for at in course(built, STEPS):
-        wrong += problems(built, run_step(built, optimizer, at.weights, at.state, at.t, at.batch))
+        wrong += problems(built, run_step_at(built, at))
     assert not wrong
     assert all(at.weights[one].any() for one in _created(built)), "a bias that did not learn shows nothing"
     ten_steps_on_onnx_runtime(built)
