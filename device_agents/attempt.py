@@ -28,6 +28,7 @@ from device_agents.job.asked import Job
 from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
 from device_agents.job.checkpoints import Earlier, take_apart
 from device_agents.job.dataset import split_data_sets
+from device_agents.job.disk import judged, room_left
 from device_agents.job.execution import Execution
 from device_agents.job.findings import Findings
 from device_agents.job.hushed import hush, hushed
@@ -53,8 +54,6 @@ from device_agents.wire import (
 )
 
 log = logging.getLogger("device_agents")
-FULL_BYTES = 1 << 20
-"""A disk with less room than this is full: whatever a step wanted to write may be missing."""
 FILES = {
     "bundle": "bundle.pfb",
     "dataset": "dataset.npz",
@@ -114,15 +113,12 @@ class Attempt:
         empty(scratch)
         started_at = time.time()
         with self._heartbeat, self._events, self._checkpoints:
-            outcome = self._outcome(self._work)
+            outcome = judged(self._outcome(self._work), room_left(scratch, self._folder))
             self._enter("upload")
             self._checkpoints.end(last=outcome.state == "failed" and (self._stays or not self._heartbeat.lost))
             if outcome.state != "failed":
                 self._unfinished.forget(self._assignment.run_id)
-            # What the job has left may fill the disk that the result needs.
-            before = shutil.disk_usage(scratch)
-            empty(self._folder)
-            outcome = _judged(outcome, before.free, shutil.disk_usage(scratch).free, before.total)
+            empty(self._folder)  # what the job has left may fill the disk that the result needs
             result = self._finish(outcome, started_at)
         if result and self._heartbeat.lost:
             self._station.spool.keep(result, self._heartbeat.lost)
@@ -385,16 +381,3 @@ def _check_manifest(bundle: UnpackedBundle, assignment: Assignment) -> None:
     if bundle.target != assignment.target:
         message = f"the bundle is for {bundle.target!r:.90}, the signed assignment says {assignment.target!r:.90}"
         raise BadBundle("bundle.statement", message, cause="policy")
-
-
-def _judged(outcome: Outcome, free_bytes: int, free_after_bytes: int, total_bytes: int) -> Outcome:
-    """What a step that failed is put down to: that a disk is full of other things is not the job's fault.
-
-    `free_after_bytes`: once all that the job had written was removed.
-    """
-    is_full = free_bytes < FULL_BYTES and free_after_bytes - free_bytes < total_bytes // 2
-    if outcome.cause not in ("compiler", "limits") or not is_full:
-        return outcome
-    log.warning("the disk is full, and not by the job: %s: %s", outcome.code, outcome.message)
-    message = f"the device's disk is full, and so: {outcome.message}"[:4000]
-    return Outcome("failed", "device", "device.disk", message, "make room on the device's disk")

@@ -9,14 +9,22 @@ does not see shows in the disk's free room.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import shutil
 import stat
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from device_agents.errors import AttemptError, Stopped
+from device_agents.wire import Outcome
+
+log = logging.getLogger(__name__)
 
 EVERY_S = 0.25
+FULL_BYTES = 1 << 20
+"""A disk with less room than this is full: whatever a step wanted to write may be missing."""
 MAX_FILES = 1000
 RESERVE_BYTES = 32 << 20
 """Of the disk, for the agent's own report."""
@@ -95,6 +103,34 @@ def _used(folder: Path, pid: int | None) -> tuple[int, int]:
                 if files > MAX_FILES:
                     break
     return used_bytes + sum(_nameless(one) for one in _family(pid)), files
+
+
+@dataclass(frozen=True)
+class Room:
+    """Of a disk, and what a job has written to it."""
+
+    free_bytes: int
+    total_bytes: int
+    written_bytes: int
+
+
+def room_left(disk: Path, folder: Path) -> Room:
+    """Of the disk that `disk` lies on, with the job's folder. To be asked where a job fails: whoever took the room may
+    give it back at any moment."""
+    found = shutil.disk_usage(disk)
+    return Room(found.free, found.total, _used(folder, None)[0])
+
+
+def judged(outcome: Outcome, room: Room) -> Outcome:
+    """What a step that failed is put down to: that a disk is full of other things is not the job's fault, nor is it its
+    user's where a file cannot be begun: the agent has chosen the folder."""
+    is_full = room.free_bytes < FULL_BYTES and room.written_bytes < room.total_bytes // 2
+    is_of_room = outcome.cause in ("compiler", "limits") or outcome.code == "user.output"
+    if not is_of_room or not is_full:
+        return outcome
+    log.warning("the disk is full, and not by the job: %s: %s", outcome.code, outcome.message)
+    message = f"the device's disk is full, and so: {outcome.message}"[:4000]
+    return Outcome("failed", "device", "device.disk", message, "make room on the device's disk")
 
 
 def _family(pid: int | None) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from device_agents.attempt import FULL_BYTES, Attempt, _judged
+from device_agents.attempt import Attempt
 from device_agents.errors import AttemptError
 from device_agents.farm.client import _save
 from device_agents.farm.gate import admit
@@ -19,6 +20,7 @@ from device_agents.farm.retry import is_worth_retrying
 from device_agents.farm.state import StateFolder
 from device_agents.job import disk
 from device_agents.job.confinement import Confinement
+from device_agents.job.disk import FULL_BYTES, Room, judged, room_left
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.step import run_process
 from device_agents.wire import Blob, Envelope, Limits, Outcome
@@ -27,18 +29,19 @@ from tests.small_disk import small_disk
 
 GIB = 1 << 30
 FAILED = Outcome("failed", "limits", "limits.disk", "weights: cannot write: No space left on device")
+UNOPENED = Outcome("failed", "user", "user.output", "out/weights: cannot write beside it: No space left on device")
 CRASHED = Outcome("failed", "compiler", "step.exit", "the binary ended with exit code 1")
 
 
-@pytest.mark.parametrize("outcome", [FAILED, CRASHED])
+@pytest.mark.parametrize("outcome", [FAILED, UNOPENED, CRASHED])
 def test_a_step_that_fails_on_a_board_without_room_is_put_down_to_the_board(outcome: Outcome) -> None:
-    judged = _judged(outcome, free_bytes=0, free_after_bytes=1 << 20, total_bytes=GIB)
-    assert (judged.state, judged.cause, judged.code) == ("failed", "device", "device.disk")
-    assert outcome.message in judged.message
+    found = judged(outcome, Room(0, GIB, written_bytes=1 << 20))
+    assert (found.state, found.cause, found.code) == ("failed", "device", "device.disk")
+    assert outcome.message in found.message
 
 
 def test_a_job_that_filled_the_disk_itself_answers_for_it() -> None:
-    assert _judged(FAILED, free_bytes=0, free_after_bytes=GIB * 3 // 4, total_bytes=GIB) == FAILED
+    assert judged(FAILED, Room(0, GIB, written_bytes=GIB * 3 // 4)) == FAILED
 
 
 @pytest.mark.parametrize(
@@ -46,11 +49,55 @@ def test_a_job_that_filled_the_disk_itself_answers_for_it() -> None:
     [Outcome("succeeded"), Outcome("failed", "user", "data.nan", "x"), Outcome("cancelled", "user", "c", "x")],
 )
 def test_other_ends_stay(outcome: Outcome) -> None:
-    assert _judged(outcome, free_bytes=0, free_after_bytes=0, total_bytes=GIB) == outcome
+    assert judged(outcome, Room(0, GIB, 0)) == outcome
 
 
 def test_with_room_nothing_changes() -> None:
-    assert _judged(FAILED, free_bytes=FULL_BYTES, free_after_bytes=FULL_BYTES, total_bytes=GIB) == FAILED
+    assert judged(FAILED, Room(FULL_BYTES, GIB, 0)) == FAILED
+
+
+def test_the_room_is_what_there_is_and_what_the_job_wrote(tmp_path: Path) -> None:
+    """Not what came free since: it may have been given back by whoever took it."""
+    with small_disk(tmp_path / "small", 4 << 20) as disk:
+        (disk.folder / "job").mkdir()
+        (disk.folder / "job" / "weights").write_bytes(bytes(1 << 20))
+        with disk.full():
+            found = room_left(disk.folder, disk.folder / "job")
+        assert judged(CRASHED, found).code == "device.disk"
+        assert found.written_bytes == 1 << 20
+        assert room_left(disk.folder, disk.folder / "job").free_bytes > 1 << 20
+
+
+def test_a_full_disk_is_looked_for_where_the_step_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here whoever took the room gives it back while what is left is handed on."""
+    monkeypatch.setattr(Attempt, "_enter", lambda *_: None)
+    monkeypatch.setattr(Attempt, "_work", lambda *_: None)
+    monkeypatch.setattr(Attempt, "_finish", lambda self, outcome, started_at: outcome)
+    with small_disk(tmp_path / "small", 4 << 20) as disk, contextlib.ExitStack() as held:
+
+        def fail(*_: object) -> Outcome:
+            held.enter_context(disk.full())
+            return CRASHED
+
+        monkeypatch.setattr(Attempt, "_outcome", fail)
+        attempt: Any = Attempt.__new__(Attempt)
+        state = SimpleNamespace(scratch=disk.folder / "scratch")
+        state.scratch.mkdir()
+        attempt._folder, attempt._stays = state.scratch / "job", True
+        attempt._station = SimpleNamespace(client=SimpleNamespace(state=state))
+        attempt._heartbeat, attempt._events, attempt._checkpoints = Part(), Part(), Part(end=lambda **_: held.close())
+        ended: Any = attempt.run()
+    assert (ended.cause, ended.code) == ("device", "device.disk")
+
+
+class Part(contextlib.nullcontext[None]):
+    """Of an attempt, with what the test needs of it."""
+
+    lost = ""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__()
+        self.__dict__.update(more)
 
 
 def test_a_download_without_room_is_the_boards_and_is_not_tried_again(tmp_path: Path) -> None:
