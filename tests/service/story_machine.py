@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule
+from hypothesis.stateful import initialize, rule
 from sqlalchemy import select
 
 from device_agents import wire as p
@@ -17,13 +17,14 @@ from service.canary import reference, sending
 from service.database.models import Job
 from service.identifiers import digest_of
 from tests.service.board import Board, assignment_of
-from tests.service.story_jobs import PICK, JobBook
+from tests.service.story_jobs import PICK, JobBook, where
 from tests.service.story_model import (
     ABANDONED,
     KEY_S,
     LEASE_S,
     NOT_RECEIVED,
     OPEN,
+    OVERDUE,
     RUN_ATTEMPTS,
     SILENT,
     End,
@@ -113,8 +114,8 @@ class Story(RecordedStory):
         assert run_id not in self.tracks
         self.tracks[run_id] = Track(run_id, body, self.now, asked_at=self.now)
 
-    @precondition(lambda self: self.tracks)
     @rule(pick=PICK)
+    @where(lambda self: self.tracks)
     def cancel(self, pick: int) -> None:
         if pick % 3:
             return
@@ -167,7 +168,10 @@ class Story(RecordedStory):
         assert track.live is None
         assert work.attempt == len(track.leases) + 1
         self.seen["leased, answer lost" if is_lost else "leased"] += 1
-        track.leases.append(Lease(track, work.attempt, board, work, self.now + LEASE_S, is_heard=not is_lost))
+        overdue_at = self.now + self.farm.farm.settings.transfer_s + work.limits.run_s
+        track.leases.append(
+            Lease(track, work.attempt, board, work, self.now + LEASE_S, overdue_at, is_heard=not is_lost)
+        )
         track.foretold = track.state = "leased"
 
     def give_up(self, board: Board, *, is_restart: bool) -> None:
@@ -180,8 +184,8 @@ class Story(RecordedStory):
     def leases(self) -> list[Lease]:
         return [lease for track in self.tracks.values() for lease in track.leases if lease.is_heard]
 
-    @precondition(lambda self: self.leases())
     @rule(pick=PICK, kind=st.sampled_from(("heartbeat", "event", "weights")))
+    @where(lambda self: self.leases())
     def write(self, pick: int, kind: str) -> None:
         lease: Lease = self.any_of(self.leases(), pick)
         board, work = lease.board, lease.work
@@ -209,13 +213,13 @@ class Story(RecordedStory):
             return True
         return track.foretold == "queued" and lease.n == len(track.leases) and lease.report is None
 
-    @precondition(lambda self: self.leases())
     @rule(pick=PICK, outcome=st.sampled_from(OUTCOMES), is_lost=st.booleans())
+    @where(lambda self: self.leases())
     def end(self, pick: int, outcome: p.Outcome, is_lost: bool) -> None:
         self.report(self.any_of(self.leases(), pick), outcome, is_lost)
 
-    @precondition(lambda self: any(lease.is_live for lease in self.leases()))
     @rule(pick=PICK, outcome=st.sampled_from(OUTCOMES), is_lost=st.booleans())
+    @where(lambda self: any(lease.is_live for lease in self.leases()))
     def end_live(self, pick: int, outcome: p.Outcome, is_lost: bool) -> None:
         self.report(self.any_of([lease for lease in self.leases() if lease.is_live], pick), outcome, is_lost)
 
@@ -239,7 +243,8 @@ class Story(RecordedStory):
         counts = self.may_count(lease)
         assert said == ("recorded" if counts else "superseded")
         lease.report = envelope
-        lease.end = End(outcome.state, outcome.cause, outcome.code)
+        is_stopped = outcome.state == "cancelled" and not track.is_cancelled and self.now >= lease.overdue_at
+        lease.end = OVERDUE if is_stopped else End(outcome.state, outcome.cause, outcome.code)
         if counts:
             track.settle(lease, lease.end, self.now)
             track.is_won = outcome.state == "succeeded"
@@ -247,8 +252,8 @@ class Story(RecordedStory):
             again = self.asked(board, lambda: board.post(path, envelope))
             assert p.loads(p.ReportResponse, again.content).state == "already-recorded"
 
-    @precondition(lambda self: self.leases())
     @rule(pick=PICK, other=PICK)
+    @where(lambda self: self.leases())
     def steal(self, pick: int, other: int) -> None:
         """A device writes with a token that it was not given."""
         lease: Lease = self.any_of(self.leases(), pick)
@@ -302,8 +307,8 @@ class Story(RecordedStory):
                 track.foretold = "expired"
         self.sweep_jobs()
 
-    @precondition(lambda self: any(track.live for track in self.jobs.tracks.values()))
     @rule()
+    @where(lambda self: any(track.live for track in self.jobs.tracks.values()))
     def worker_dies(self) -> None:
         """Nobody keeps the claims any more, nor the leases."""
         self.wait(90.0)
@@ -337,8 +342,8 @@ class Story(RecordedStory):
         run_id = self.farm.http.post("/runs", json=body).json()["id"]
         self.tracks[run_id] = Track(run_id, body, self.now)
 
-    @precondition(lambda self: self.struck - self.removed)
     @rule(pick=PICK, outcome=st.sampled_from((p.Outcome("succeeded"), p.Outcome("succeeded"), DISK)))
+    @where(lambda self: self.struck - self.removed)
     def prove(self, pick: int, outcome: p.Outcome) -> None:
         """A quarantined board goes on asking; when its pause is over it gets a canary run, and nothing else."""
         board: Board = next(one for one in self.boards if one.device_id in self.struck - self.removed)

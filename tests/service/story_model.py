@@ -59,6 +59,10 @@ class End(NamedTuple):
         return "passing" if self.cause in ("infra", "service") else "run's"
 
 
+OVERDUE = End("failed", "limits", "limits.run-time")
+"""What a board stops of which nobody but its clock has cancelled the run."""
+
+
 def lost(code: str) -> End:
     """The end of an attempt that the farm took back."""
     return End("lost", "infra", code)
@@ -73,6 +77,8 @@ class Lease:
     board: Board
     work: p.Assignment
     expires_at: float
+    overdue_at: float
+    """When its clock runs out."""
     is_live: bool = True
     report: p.Envelope | None = None
     """What was accepted."""
