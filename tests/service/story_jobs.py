@@ -25,23 +25,26 @@ from tests.service.bundles import make_bundle, make_manifest
 from tests.service.farms import TestFarm
 from tests.service.story_model import LEASE_S, QUEUE_S, check_history
 
+Rule = Callable[..., None]
 ATTEMPTS = 3
 PICK = st.integers(0, 1 << 16).map(lambda number: crc32(str(number).encode()))
 """Of all size alike: the library prefers small numbers."""
 
 
-def where(holds: Callable[[Any], object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A rule that does nothing where that does not hold.
+def where(holds: Callable[[Any], object], otherwise: Callable[[Any], object]) -> Callable[[Rule], Rule]:
+    """A rule that needs something to act on: where that is not there, what leads to it happens.
 
     As a precondition it would say what the library may draw; but which board got a run depends on the farm, and the
     library, which plays beginnings of stories again, must draw the same there.
     """
 
-    def only_there(act: Callable[..., None]) -> Callable[..., None]:
+    def only_there(act: Rule) -> Rule:
         @wraps(act)
-        def guarded(self: Any, **drawn: Any) -> None:
+        def guarded(self: Any, *given: Any, **drawn: Any) -> None:
             if holds(self):
-                act(self, **drawn)
+                act(self, *given, **drawn)
+            else:
+                otherwise(self)
 
         return guarded
 
@@ -128,7 +131,7 @@ class JobStory(RuleBasedStateMachine):
         self.jobs.tracks[job_id] = JobTrack(job_id, model, self.now)
 
     @rule(pick=PICK)
-    @where(lambda self: self.jobs.tracks)
+    @where(lambda self: self.jobs.tracks, lambda self: self.compile(1))
     def cancel_job(self, pick: int) -> None:
         if pick >> 8 & 1:
             return
@@ -139,7 +142,7 @@ class JobStory(RuleBasedStateMachine):
             track.end("cancelled")
 
     @rule(pick=PICK)
-    @where(lambda self: self.jobs.tracks)
+    @where(lambda self: self.jobs.tracks, lambda self: self.compile(1))
     def claim(self, pick: int) -> None:
         """A doorbell, which may be old or doubled."""
         self.take(self.any_of(list(self.jobs.tracks.values()), pick))
@@ -164,7 +167,7 @@ class JobStory(RuleBasedStateMachine):
         self.jobs.claims.append(track.live)
 
     @rule(pick=PICK)
-    @where(lambda self: self.jobs.claims)
+    @where(lambda self: self.jobs.claims, lambda self: self.claim(1))
     def keep(self, pick: int) -> None:
         held: Held = self.any_of(self.jobs.claims, pick)
         told: list[bool] = []
@@ -177,7 +180,7 @@ class JobStory(RuleBasedStateMachine):
             assert told == [held.job.is_cancelled]
 
     @rule(pick=PICK, how=st.sampled_from(("succeed", "succeed", "fail", "retry", "retry", "stop")))
-    @where(lambda self: self.jobs.claims)
+    @where(lambda self: self.jobs.claims, lambda self: self.claim(1))
     def finish(self, pick: int, how: str) -> None:
         """A worker says how its compile ended; whoever has lost its claim changes nothing."""
         self.finish_with(self.any_of(self.jobs.claims, pick), how)

@@ -115,7 +115,7 @@ class Story(RecordedStory):
         self.tracks[run_id] = Track(run_id, body, self.now, asked_at=self.now)
 
     @rule(pick=PICK)
-    @where(lambda self: self.tracks)
+    @where(lambda self: self.tracks, lambda self: self.submit(0, ""))
     def cancel(self, pick: int) -> None:
         if pick % 3:
             return
@@ -185,7 +185,7 @@ class Story(RecordedStory):
         return [lease for track in self.tracks.values() for lease in track.leases if lease.is_heard]
 
     @rule(pick=PICK, kind=st.sampled_from(("heartbeat", "event", "weights")))
-    @where(lambda self: self.leases())
+    @where(lambda self: self.leases(), lambda self: self.want_all())
     def write(self, pick: int, kind: str) -> None:
         lease: Lease = self.any_of(self.leases(), pick)
         board, work = lease.board, lease.work
@@ -214,12 +214,12 @@ class Story(RecordedStory):
         return track.foretold == "queued" and lease.n == len(track.leases) and lease.report is None
 
     @rule(pick=PICK, outcome=st.sampled_from(OUTCOMES), is_lost=st.booleans())
-    @where(lambda self: self.leases())
+    @where(lambda self: self.leases(), lambda self: self.want_all())
     def end(self, pick: int, outcome: p.Outcome, is_lost: bool) -> None:
         self.report(self.any_of(self.leases(), pick), outcome, is_lost)
 
     @rule(pick=PICK, outcome=st.sampled_from(OUTCOMES), is_lost=st.booleans())
-    @where(lambda self: any(lease.is_live for lease in self.leases()))
+    @where(lambda self: any(lease.is_live for lease in self.leases()), lambda self: self.want_all())
     def end_live(self, pick: int, outcome: p.Outcome, is_lost: bool) -> None:
         self.report(self.any_of([lease for lease in self.leases() if lease.is_live], pick), outcome, is_lost)
 
@@ -253,7 +253,7 @@ class Story(RecordedStory):
             assert p.loads(p.ReportResponse, again.content).state == "already-recorded"
 
     @rule(pick=PICK, other=PICK)
-    @where(lambda self: self.leases())
+    @where(lambda self: self.leases(), lambda self: self.want_all())
     def steal(self, pick: int, other: int) -> None:
         """A device writes with a token that it was not given."""
         lease: Lease = self.any_of(self.leases(), pick)
@@ -308,7 +308,7 @@ class Story(RecordedStory):
         self.sweep_jobs()
 
     @rule()
-    @where(lambda self: any(track.live for track in self.jobs.tracks.values()))
+    @where(lambda self: any(track.live for track in self.jobs.tracks.values()), lambda self: self.claim(1))
     def worker_dies(self) -> None:
         """Nobody keeps the claims any more, nor the leases."""
         self.wait(90.0)
@@ -343,7 +343,7 @@ class Story(RecordedStory):
         self.tracks[run_id] = Track(run_id, body, self.now)
 
     @rule(pick=PICK, outcome=st.sampled_from((p.Outcome("succeeded"), p.Outcome("succeeded"), DISK)))
-    @where(lambda self: self.struck - self.removed)
+    @where(lambda self: self.struck - self.removed, lambda self: self.strike_out(1))
     def prove(self, pick: int, outcome: p.Outcome) -> None:
         """A quarantined board goes on asking; when its pause is over it gets a canary run, and nothing else."""
         board: Board = next(one for one in self.boards if one.device_id in self.struck - self.removed)
