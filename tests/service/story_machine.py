@@ -26,7 +26,6 @@ from tests.service.story_model import (
     OPEN,
     OVERDUE,
     RUN_ATTEMPTS,
-    SILENT,
     End,
     Lease,
     Track,
@@ -187,10 +186,12 @@ class Story(RecordedStory):
     @rule(pick=PICK, kind=st.sampled_from(("heartbeat", "event", "weights")))
     @where(lambda self: self.leases(), lambda self: self.want_all())
     def write(self, pick: int, kind: str) -> None:
-        lease: Lease = self.any_of(self.leases(), pick)
+        self.tell(self.any_of(self.leases(), pick), kind, steps_done=pick % 7)
+
+    def tell(self, lease: Lease, kind: str, *, steps_done: int = 0) -> None:
         board, work = lease.board, lease.work
         acts = {
-            "heartbeat": lambda: board.heartbeat(work, steps_done=pick % 7),
+            "heartbeat": lambda: board.heartbeat(work, steps_done=steps_done),
             "event": lambda: board.send_events(work, p.Event(1, 1.0, "log", message="hello")),
             "weights": lambda: board.put_weights(work, b"w", digest_of(b"w")),
         }
@@ -301,8 +302,9 @@ class Story(RecordedStory):
     def sweep(self) -> None:
         self.farm.sweep()
         for track in self.tracks.values():
-            if track.live is not None and track.live.expires_at <= self.now:
-                track.settle(track.live, lost(SILENT), self.now)
+            if track.live is not None and (end := track.live.taken_back(self.now)) is not None:
+                self.seen[f"taken back: {end.code}"] += 1
+                track.settle(track.live, end, self.now)
             if track.foretold == "queued" and track.waits_until <= self.now:
                 track.foretold = "expired"
         self.sweep_jobs()
@@ -312,6 +314,16 @@ class Story(RecordedStory):
     def worker_dies(self) -> None:
         """Nobody keeps the claims any more, nor the leases."""
         self.wait(90.0)
+        self.sweep()
+
+    @rule(pick=PICK)
+    @where(lambda self: any(lease.is_live for lease in self.leases()), lambda self: self.want_all())
+    def never_end(self, pick: int) -> None:
+        """A board says that it is alive long after its clock has run out."""
+        lease: Lease = self.any_of([lease for lease in self.leases() if lease.is_live], pick)
+        self.wait(max(lease.overdue_at + LEASE_S - self.now, 0.0) + 1.0)
+        self.tell(lease, "heartbeat")
+        self.nothing_is_lost_doubled_or_untold()
         self.sweep()
 
     # What brings a device to the point where it has to prove that it works, and back

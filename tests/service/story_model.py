@@ -28,10 +28,11 @@ from tests.service.board import Board
 OPEN = frozenset({"queued", "leased", "running"})
 RUN_ATTEMPTS = 3
 NOT_RECEIVED, SILENT, ABANDONED = "infra.not-received", "infra.lease-expired", "infra.abandoned"
+OUT_OF_TIME = "limits.run-time"
 ALIKE = {SILENT: "death", ABANDONED: "death", "step.killed": "death", "download.digest": "damage",
          "agent.internal": "defect"}  # fmt: skip
 """Ends of which two devices make a verdict on the run, by what they have in common."""
-VERDICTS = {"death": "failed", "damage": "failed", "defect": "inconclusive"}
+VERDICTS = {"death": "failed", "damage": "failed", "defect": "inconclusive", "overrun": "failed"}
 LEASE_S, QUEUE_S, CANARY_S, KEY_S = 60.0, 6 * 3600.0, 900.0, 24 * 3600.0
 LOG: tuple[type[Base], ...] = (LoggedResult, LogNode, LogHead)
 """The log of results: the database refuses every change to it."""
@@ -47,25 +48,32 @@ class End(NamedTuple):
     code: str | None = None
 
     @property
+    def doubt(self) -> str | None:
+        """What it has in common with ends that leave open whether the run or the device is to blame."""
+        if (self.state, self.code) == ("lost", OUT_OF_TIME):
+            return "overrun"
+        return ALIKE.get(self.code or "")
+
+    @property
     def fault(self) -> str:
         """Whose it is (docs/protocol.md)."""
         code = self.code or ""
         if self.state == "cancelled" or code in ("agent.stopped", NOT_RECEIVED):
             return "nobody's"
-        if code in ALIKE:
+        if self.doubt is not None:
             return "either's"
         if code.startswith("envelope.") or self.cause == "device":
             return "device's"
         return "passing" if self.cause in ("infra", "service") else "run's"
 
 
-OVERDUE = End("failed", "limits", "limits.run-time")
+OVERDUE = End("failed", "limits", OUT_OF_TIME)
 """What a board stops of which nobody but its clock has cancelled the run."""
 
 
 def lost(code: str) -> End:
     """The end of an attempt that the farm took back."""
-    return End("lost", "infra", code)
+    return End("lost", "limits" if code == OUT_OF_TIME else "infra", code)
 
 
 @dataclass
@@ -84,6 +92,13 @@ class Lease:
     """What was accepted."""
     end: End | None = None
     is_heard: bool = True
+
+    def taken_back(self, now: float) -> End | None:
+        """The end that a sweep makes of it; None if it may go on. Whoever says that it is alive has its clock, and as
+        long as a lease to stop by itself."""
+        if self.expires_at <= now:
+            return lost(SILENT)
+        return lost(OUT_OF_TIME) if self.overdue_at + LEASE_S <= now else None
 
 
 @dataclass
@@ -128,9 +143,8 @@ class Track:
         if self.is_cancelled:
             return "cancelled"
         if end.fault == "either's":
-            group = ALIKE[str(end.code)]
-            alike = {one.board.device_id for one in self.leases if one.end and ALIKE.get(str(one.end.code)) == group}
-            return VERDICTS[group] if len(alike) > 1 else "queued"
+            alike = {one.board.device_id for one in self.leases if one.end and one.end.doubt == end.doubt}
+            return VERDICTS[str(end.doubt)] if len(alike) > 1 else "queued"
         if end.fault == "device's" or end.code == NOT_RECEIVED:
             return "queued"
         received = [one.board.device_id for one in self.leases if one.end is None or one.end.code != NOT_RECEIVED]

@@ -77,3 +77,20 @@ def test_a_story_by_hand_in_which_runs_go_on_until_they_may_not(farm: TestFarm) 
     story.sweep()
     look()
     assert seen["queued -> expired"] > 0
+
+
+def test_a_story_by_hand_in_which_boards_never_end(farm: TestFarm) -> None:
+    """Whoever lives on past its clock loses the run, and two such boards are a verdict on the run."""
+    seen: Counter[str] = Counter()
+    story: Story = telling(farm, seen)()
+    look = story.nothing_is_lost_doubled_or_untold
+    story.begin()
+    look()
+    run, ends = story.tracks[next(iter(story.tracks))], ("queued", "failed")
+    for end in ends:
+        story.want_all()
+        look()
+        story.never_end([lease.run for lease in story.leases() if lease.is_live].index(run))
+        look()
+        assert run.state == end
+    assert seen["taken back: limits.run-time"] == len(ends), seen
