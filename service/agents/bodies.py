@@ -21,7 +21,7 @@ FREE_TEXTS = ("phase",)
 
 
 def sent(kind: type[T]) -> Any:
-    """The body as one wire type, its own texts (ids, keys, secrets) fit to be looked up. Raises: ProtocolError.
+    """The body as one wire type, its own texts (ids, keys, secrets; lists of them too) fit to be looked up. Raises: ProtocolError.
 
     Whoever calls is known by then if its dependency comes first in the signature.
     """
@@ -61,7 +61,8 @@ def _reader(kind: type[T]) -> Callable[[Request], Awaitable[T]]:
         data = await request.body()
         body = loads(kind, data) if len(data) <= AT_ONCE_BYTES else await run_in_threadpool(loads, kind, data)
         for name, value in vars(body).items():
-            strange = strange_character(value) if isinstance(value, str) else None
+            texts = value if isinstance(value, tuple) else (value,)
+            strange = next(filter(None, (strange_character(one) for one in texts if isinstance(one, str))), None)
             if strange is not None and name not in FREE_TEXTS:
                 raise ProtocolError(name, f"a text with the character {strange}, which is not text")
         return body

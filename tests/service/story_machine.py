@@ -245,9 +245,9 @@ class Story(RecordedStory):
         assert said == ("recorded" if counts else "superseded")
         lease.report = envelope
         is_stopped = outcome.state == "cancelled" and not track.is_cancelled and self.now >= lease.overdue_at
-        lease.end = OVERDUE if is_stopped else End(outcome.state, outcome.cause, outcome.code)
         if counts:
-            track.settle(lease, lease.end, self.now)
+            end = OVERDUE if is_stopped else End(outcome.state, outcome.cause, outcome.code)
+            track.settle(lease, end, self.now)
             track.is_won = outcome.state == "succeeded"
         if is_lost:  # the board did not hear the answer, and sends it again
             again = self.asked(board, lambda: board.post(path, envelope))

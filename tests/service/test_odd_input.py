@@ -218,7 +218,7 @@ def plain(message: object) -> Any:
 
 
 def test_odd_identities(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """enrol, challenge, renew, lease: each request could succeed but for its one odd part."""
+    """enrol, challenge, renew, lease, kept runs: each request could succeed but for its one odd part."""
     monkeypatch.setattr(p, "MAX_LONG_POLL_S", 0.0)
     board = farm.board()
 
@@ -242,12 +242,16 @@ def test_odd_identities(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None
     def lease(change: Callable[[Any], Any]) -> None:
         speak(farm, board, p.LEASE_PATH, as_json(change(plain(p.LeaseRequest(board.session, 0.0, 2)))))
 
+    def keep(change: Callable[[Any], Any]) -> None:
+        speak(farm, board, p.KEPT_PATH, as_json(change(plain(p.KeptRuns(("run_1",))))))
+
     description = plain(board.description)
     shapes: dict[Callable[[Callable[[Any], Any]], None], Any] = {
         enrol: {"token": "", "public_key": "", "session": "", "description": description},
         renew: {"device_id": "", "session": "", "challenge": "", "signature": "", "description": description},
         challenge: {"device_id": ""},
         lease: {"session": "", "wait_s": 0.0, "isolation_level": 2},
+        keep: {"runs": [""]},
     }
     for act, shape in shapes.items():
         for path in (*paths(shape), ()):
