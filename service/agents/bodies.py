@@ -21,9 +21,9 @@ FREE_TEXTS = ("phase",)
 
 
 def sent(kind: type[T]) -> Any:
-    """The body as one wire type, its own texts (ids, keys, secrets; lists of them too) fit to be looked up. Raises: ProtocolError.
+    """The body as one wire type, its own texts (ids, keys, secrets, lists of ids) fit to be looked up.
 
-    Whoever calls is known by then if its dependency comes first in the signature.
+    Raises: ProtocolError. Whoever calls is known by then if its dependency comes first in the signature.
     """
     return Depends(_reader(kind))
 
