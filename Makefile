@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -107,6 +107,9 @@ hostile: set-up-test  ## hostile binaries through the agent, at each level of is
 
 sandbox-cost: set-up-test  ## a real step with the least and with the whole confinement, taking turns; fails if one is shown to be slower by over 1% (BUNDLE=file.pfb PAIRS=)
 	$(BIN)/python -m benchmarks.confined $(BUNDLE) --pairs $(or $(PAIRS),80)
+
+calibrate: set-up-test ## are measurements and what is said of them right? (PARTS="simulated here" TRIALS= SEED= NOISES=other); goes on with its log
+	$(BIN)/python -m tests.calibration $(PARTS) --seed $(or $(SEED),1) --noises $(or $(NOISES),chosen) $(if $(TRIALS),--trials $(TRIALS))
 
 uploads: set-up-test  ## 2 GiB through ten cut connections into a real API process, and its memory meanwhile
 	$(BIN)/python -m tests.large.uploads

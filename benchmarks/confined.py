@@ -54,6 +54,12 @@ class Bench:
 
 def measured(bench: Bench, sandbox: Sandbox) -> Times:
     """Median microseconds of a step, and milliseconds from our start of the launcher to the binary's."""
+    times, launch_ms = timed(bench, sandbox)
+    return statistics.median(times[SKIPPED:]), launch_ms
+
+
+def timed(bench: Bench, sandbox: Sandbox) -> tuple[list[float], float]:
+    """Microseconds of each step of a fresh process, the first `SKIPPED` too, and milliseconds to the binary's start."""
     times: list[float] = []
 
     def take(event: StepEvent) -> None:
@@ -72,7 +78,7 @@ def measured(bench: Bench, sandbox: Sandbox) -> Times:
                 process, on_event=take, on_stderr=lambda _: None, should_stop=lambda: None, on_pid=lambda _: let_go()
             )
     check(ending, process)
-    return statistics.median(times[SKIPPED:]), 1e3 * ((ending.launched_s or begin_s) - begin_s)
+    return times, 1e3 * ((ending.launched_s or begin_s) - begin_s)
 
 
 @contextmanager

@@ -6,11 +6,15 @@ What the comparison is about (plan, target, device) is never an obstacle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from device_agents.figures import apart
+from device_agents.figures.intervals import Interval
 from service.dashboard.facts import RunFacts
+
+Known = Mapping[str, apart.Variation]
 
 Quantity = Literal["time", "memory", "loss", "energy"]
 
@@ -103,25 +107,34 @@ def _of_one(name: str, run: RunFacts) -> list[Obstacle]:
 
 @dataclass(frozen=True, slots=True)
 class TimeDifference:
-    """How one run's median stands to the first run's. `clear` is False when the 95% intervals overlap."""
+    """How one run's median stands to another's that was not made together with it."""
 
     ratio: float
-    clear: bool
+    interval: Interval | None
+    """Of the ratio, with the devices' own variation in it. None where nothing can be said."""
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether the two are likely different."""
+        return self.interval is not None and not self.interval.has(1.0)
 
     @property
     def words(self) -> str:
-        """`1.84x faster`, `1.10x slower`, `no clear difference`."""
-        if not self.clear:
-            return "no clear difference"
-        return f"{1 / self.ratio:.2f}× faster" if self.ratio < 1 else f"{self.ratio:.2f}× slower"
+        """`likely 1.84x faster (1.70 to 2.00x)`, `cannot tell`."""
+        return apart.said(self.ratio, self.interval)
 
 
-def time_difference(base: RunFacts, other: RunFacts) -> TimeDifference | None:
-    """`other` against `base`, or None when one of them has no median."""
-    if not base.median_ms or not other.median_ms or base.interval_ms is None or other.interval_ms is None:
+def time_difference(base: RunFacts, other: RunFacts, known: Known) -> TimeDifference | None:
+    """`other` against `base`, or None when one of them has no median. `known`: how devices vary, by their ids."""
+    if not base.median_ms or not other.median_ms:
         return None
-    (base_low, base_high), (low, high) = base.interval_ms, other.interval_ms
-    return TimeDifference(ratio=other.median_ms / base.median_ms, clear=low > base_high or high < base_low)
+    interval = apart.ratio_interval(*(of_device(run, known) for run in (base, other)))
+    return TimeDifference(other.median_ms / base.median_ms, interval)
+
+
+def of_device(run: RunFacts, known: Known) -> apart.Run:
+    """The run, with what is known of its device."""
+    return apart.Run(run.block_us, known.get(run.device_id or "", apart.UNKNOWN))
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:

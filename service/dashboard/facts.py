@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
+from device_agents.figures.one_run import run_interval
 from device_agents.wire import Report, RunSettings
 from service.dashboard import format as fmt
 
@@ -114,12 +116,16 @@ class RunFacts:
         return fmt.milliseconds(self.median_us)
 
     @property
+    def block_us(self) -> tuple[float, ...]:
+        """The median of each block's steps; needs the report."""
+        measured = self.report.measurement if self.report else None
+        return tuple(median(block.step_us) for block in measured.blocks if block.step_us) if measured else ()
+
+    @property
     def interval_ms(self) -> tuple[float, float] | None:
-        """95% interval of the median; needs the report."""
-        if self.report is None or self.report.measurement is None:
-            return None
-        measured = self.report.measurement
-        return measured.interval_low_us / 1000, measured.interval_high_us / 1000
+        """95% interval of the median, from the report's own blocks; None where they are too few."""
+        found = run_interval(self.block_us)
+        return (found.low / 1000, found.high / 1000) if found else None
 
     @property
     def p90_ms(self) -> float | None:

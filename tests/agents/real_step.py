@@ -10,18 +10,20 @@ from safetensors.numpy import save
 from tests.agents.fake_step import archive, manifest
 from tests.compiler import tiny_images
 from tests.compiler.step_process import classifier_state
-from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES
+from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES, TURNS
 
 DATA_SAMPLES = 20
 
 
-def real_bundle(folder: Path, *, checkpoints: int | None = 1, slow: bool = False, **changes: object) -> Path:
+def real_bundle(
+    folder: Path, *, checkpoints: int | None = 1, slow: bool = False, turns: int = TURNS, **changes: object
+) -> Path:  # fmt: skip
     """A classifier of `tiny_images` as a bundle file; `checkpoints`: as its manifest says it, None: not at all.
 
-    `slow`: for runs that something shall happen to, with no more steps than that takes.
+    `slow`: for runs that something shall happen to, with no more steps than that takes; `turns`: how slow.
     """
     image = tiny_images.classifier(linear="slow_linear") if slow else tiny_images.classifier()
-    step = tiny_images.build(image, folder / "step")
+    step = tiny_images.build(image, folder / "step", turns=turns)
     files = {"bin/step": step.read_bytes(), "weights.safetensors": save(classifier_state())}
     said = {} if checkpoints is None else {"checkpoints": checkpoints}
     about = manifest(files, inputs=[{"name": "x", "dtype": "f32", "shape": [BATCH, FEATURES]}], **said, **changes)

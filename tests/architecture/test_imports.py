@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "compiler.external",
         "compiler.identity",
         "compiler.spec",
+        "device_agents.figures",
         "device_agents.wire",
     ),
     "workers": (
@@ -32,7 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "compiler.spec",
         "device_agents.wire",
     ),
-    "pockfarm": ("device_agents.wire",),
+    "pockfarm": ("device_agents.figures", "device_agents.wire"),
     "migrations": ("service",),
 }
 """Beyond itself. `compiler.errors` goes with the parsers that raise it."""

@@ -18,7 +18,7 @@ Layers = Sequence[str | tuple[str, ...]]
 
 LAYERS: dict[str, Layers] = {
     "device_agents": (
-        "wire",  # what both ends say
+        ("wire", "figures"),  # what both ends say; what times come to
         "slots",  # which of the agent's files runs
         ("unpack", "errors"),  # the start of the one-file agent
         "devices",  # what this machine is

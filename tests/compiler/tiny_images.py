@@ -39,6 +39,7 @@ from compiler.step.training import Term
 from compiler.values import Value
 
 BATCH, FEATURES, CLASSES, ROWS = 4, 6, 3, 5
+TURNS = 1_000_000
 OWN_NAMES = ("x", "w", "b", "logits", "tokens", "table")
 """What the two models call their values."""
 OTHERS = ("labels", "loss", "d_logits", "d_w", "d_b", "d_y", "d_table", "spare", "workspace")
@@ -87,9 +88,9 @@ WORKSPACE_BYTES = {"weight_grad": FEATURES * CLASSES * 4}
 
 
 @functools.cache
-def kernel(name: str, zig_triple: str) -> CompiledKernel:
+def kernel(name: str, zig_triple: str, turns: int = TURNS) -> CompiledKernel:
     """Kernel `name` of tiny_kernels.c, compiled for a triple."""
-    sizes = [f"-D{key}={value}" for key, value in zip(SIZE_NAMES, (BATCH, FEATURES, CLASSES, ROWS), strict=True)]
+    sizes = [f"-D{key}={value}" for key, value in zip(SIZE_NAMES, (BATCH, FEATURES, CLASSES, ROWS, turns), strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernel.o"
         command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, "-O1", "-I", str(RUNTIME), *sizes,
@@ -99,18 +100,18 @@ def kernel(name: str, zig_triple: str) -> CompiledKernel:
         return CompiledKernel.called(f"tiny_{name}", out.read_bytes(), WORKSPACE_BYTES.get(name, 0))
 
 
-SIZE_NAMES = ("BATCH", "FEATURES", "CLASSES", "ROWS")
+SIZE_NAMES = ("BATCH", "FEATURES", "CLASSES", "ROWS", "TURNS")
 
 
-def kernels(image: BinaryImage, zig_triple: str) -> dict[str, CompiledKernel]:
+def kernels(image: BinaryImage, zig_triple: str, turns: int = TURNS) -> dict[str, CompiledKernel]:
     used = {call.spec for program in image.programs.values() for call in program.calls}
-    return {signature(one): kernel(name, zig_triple) for name, one in SPECS.items() if one in used}
+    return {signature(one): kernel(name, zig_triple, turns) for name, one in SPECS.items() if one in used}
 
 
-def build(image: BinaryImage, path: Path, target: str = "x86-64-v3") -> Path:
-    """Link an image into an executable file."""
+def build(image: BinaryImage, path: Path, target: str = "x86-64-v3", *, turns: int = TURNS) -> Path:
+    """Link an image into an executable file. `turns`: how long a slow kernel takes, a million being a millisecond."""
     board = targets.load(target)
-    path.write_bytes(link_binary(image, kernels(image, board.zig_triple), board, work_dir=path.parent))
+    path.write_bytes(link_binary(image, kernels(image, board.zig_triple, turns), board, work_dir=path.parent))
     path.chmod(0o755)
     return path
 

@@ -1,5 +1,6 @@
 /* tiny_kernels.c: kernels written by hand against the ABI of compiled ones; the build picks one with -DKERNEL_<name>.
- * Shapes are macros: BATCH, FEATURES, CLASSES (a linear classifier), ROWS (an embedding table with FEATURES columns). */
+ * Shapes are macros: BATCH, FEATURES, CLASSES (a linear classifier), ROWS (an embedding table with FEATURES columns);
+ * TURNS is how long a slow kernel takes. */
 #include <math.h>
 #include <string.h>
 
@@ -39,8 +40,8 @@ static int linear(const pf_ffi_any *args, int32_t count) {
 #ifdef KERNEL_linear
 ENTRY(linear) { return linear(args, count); }
 #else
-ENTRY(slow_linear) { /* about a millisecond */
-    for (volatile int turn = 0; turn < 1000000; turn++) continue;
+ENTRY(slow_linear) { /* about a millisecond for a million turns */
+    for (volatile int turn = 0; turn < TURNS; turn++) continue;
     return linear(args, count);
 }
 #endif

@@ -53,7 +53,7 @@ def test_a_scale_maps_ends_to_pixels() -> None:
 
 def step_series(values: list[float]) -> StepSeries:
     """A series of one block."""
-    return StepSeries(tuple(values), (len(values),), 10.0, 9.5, 10.5, 11.0)
+    return StepSeries(tuple(values), (len(values),), 10.0, (9.5, 10.5), 11.0)
 
 
 def test_every_step_is_a_point_and_higher_is_slower() -> None:

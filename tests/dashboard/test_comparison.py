@@ -11,8 +11,9 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from device_agents.figures.apart import Variation
 from device_agents.wire import Mode, RunSettings
-from service.dashboard import render
+from service.dashboard import queries, render
 from service.dashboard.comparison import (
     comparable,
     dominated_flags,
@@ -22,7 +23,7 @@ from service.dashboard.comparison import (
 )
 from service.dashboard.facts import RunFacts
 from service.dashboard.pages.benchmarks import benchmarks_page, grouped, newest_of_each, ranked_axes, tradeoff_points
-from service.database.models import Bundle
+from service.database.models import Bundle, Run
 from service.runs.filter import RunFilter
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.layers import small_layers, training_step
@@ -99,17 +100,42 @@ def test_a_governor_matters_on_one_device_only() -> None:
     assert comparable("time", obstacles([facts(), replace(slow, device_id="dev_2")]))
 
 
-def test_overlapping_intervals_are_no_clear_difference() -> None:
-    near = time_difference(facts(), facts("run_b", median_us=BASE_US * 1.0005))
+CALM, RESTLESS = {"dev_1": Variation(0.003, 20)}, {"dev_1": Variation(0.2, 20)}
+
+
+def test_two_runs_are_likely_different_or_nothing_is_told() -> None:
+    near = time_difference(facts(), facts("run_b", median_us=BASE_US * 1.0005), CALM)
     assert near is not None
-    assert near.words == "no clear difference"
-    fast = time_difference(facts(), facts("run_b", median_us=BASE_US / 2))
-    assert fast is not None
-    assert fast.clear
-    assert fast.words == "2.00× faster"
-    slow = time_difference(facts(), facts("run_b", median_us=BASE_US * 1.5))
-    assert slow is not None
-    assert slow.words == "1.50× slower"
+    assert near.words.startswith("cannot tell (0.9")
+    for times, words in ((0.5, "likely 2.00× faster (1.9"), (1.5, "likely 1.50× slower (1.4")):
+        found = time_difference(facts(), facts("run_b", median_us=BASE_US * times), CALM)
+        assert found is not None
+        assert found.is_likely
+        assert found.words.startswith(words)
+        restless = time_difference(facts(), facts("run_b", median_us=BASE_US * times), RESTLESS)
+        assert restless is not None
+        assert not restless.is_likely, "a device's own variation is in it"
+        unknown = time_difference(facts(), facts("run_b", median_us=BASE_US * times), {})
+        assert unknown is not None
+        assert unknown.words == "cannot tell"
+
+
+def test_a_run_of_one_block_has_no_interval_and_no_rank() -> None:
+    short = with_blocks(facts("run_b", median_us=BASE_US / 2), 1)
+    assert facts().interval_ms is not None
+    assert short.interval_ms is None
+    found = time_difference(facts(), short, CALM)
+    assert found is not None
+    assert found.words == "cannot tell"
+    assert "latency" not in ranked_axes([facts(), short])
+
+
+def with_blocks(run: RunFacts, count: int) -> RunFacts:
+    """The same, measured in so many of its blocks."""
+    assert run.report is not None
+    assert run.report.measurement is not None
+    measured = replace(run.report.measurement, blocks=run.report.measurement.blocks[:count])
+    return replace(run, report=replace(run.report, measurement=measured))
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=25))
@@ -183,7 +209,7 @@ def test_the_benchmarks_page_ranks_within_groups(browser: TestClient) -> None:
     assert next(row for row in rows if row["plan"] == "sparse")["runs"] == 2
 
 
-def test_compare_says_why_not(seeded: SeededFarm, browser: TestClient) -> None:
+def test_compare_says_why_not(seeded: SeededFarm, browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = seeded.ids
     text = check_page(
         browser.get(f"/dashboard/compare?run={ids.sparse_run}&run={ids.emulated_run}").text
@@ -193,10 +219,34 @@ def test_compare_says_why_not(seeded: SeededFarm, browser: TestClient) -> None:
     assert "faster" not in text
     fine = check_page(browser.get(f"/dashboard/compare?run={ids.full_run}&run={ids.sparse_run}").text).visible_text()
     assert "not comparable" not in fine.replace("Not comparable", "")
-    assert "× faster" in fine
+    assert "cannot tell" in fine
+    assert "faster cannot be told of all: A: how its device varies from run to run is not known" in fine
+    monkeypatch.setattr(queries, "variations", lambda _, ids: dict.fromkeys(ids, Variation(0.005, 20)))
+    told = check_page(browser.get(f"/dashboard/compare?run={ids.full_run}&run={ids.sparse_run}").text).visible_text()
+    assert "likely" in told
+    assert "× faster (" in told
+    assert "cannot" not in told
     data = browser.get(f"/dashboard/compare.json?run={ids.sparse_run}&run={ids.emulated_run}").json()
     median = next(row for row in data["rows"] if row["metric"] == "median_ms")
     assert "emulated" in median["not_comparable"]
+
+
+def test_how_a_device_varies_is_learned_from_runs_that_were_the_same_again(seeded: SeededFarm) -> None:
+    """Of one bundle with the same settings, valid, profile: others say nothing of it."""
+    with seeded.farm.database.transaction() as session:
+        first = session.get_one(Run, seeded.ids.full_run)
+        columns = {column.name: getattr(first, column.name) for column in Run.__table__.columns}
+        again = RunSettings("profile", steps=100)
+        for number, median_us in enumerate((1000.0, 1010.0, 990.0, 1005.0, 995.0, 1000.0, 1001.0)):
+            new = columns | {"id": f"run_again_{number}", "settings": again, "median_us": median_us}
+            session.add(Run(**new))
+        session.add(Run(**columns | {"id": "run_again_noisy", "settings": again, "median_us": 9e9, "verdict": "noisy"}))
+        session.flush()
+        known = queries.variations(session, {seeded.ids.host})[seeded.ids.host]
+        session.rollback()
+    assert known.is_known
+    assert 6 <= known.freedom <= 8
+    assert known.deviation < 0.05
 
 
 def test_compare_takes_four_runs_at_most_and_names_unknown_ones(seeded: SeededFarm, browser: TestClient) -> None:

@@ -21,8 +21,8 @@ class StepSeries:
     step_ms: tuple[float, ...]
     block_sizes: tuple[int, ...]
     median_ms: float
-    low_ms: float
-    high_ms: float
+    interval_ms: tuple[float, float] | None
+    """Around the median; None of too few blocks."""
     p90_ms: float
 
 
@@ -31,11 +31,12 @@ def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup
     frame = Frame(width, height, right=width * 0.09 + 34)
     x = Scale(0, max(len(series.step_ms), 1), *frame.x_range)
     shown = [value for value in series.step_ms if value <= _ceiling(series)]
-    y = nice_scale([*shown, series.low_ms, series.high_ms], *frame.y_range)
+    y = nice_scale([*shown, *(series.interval_ms or ())], *frame.y_range)
     (left, right), (bottom, top) = frame.x_range, frame.y_range
     parts = [*_block_bands(series, x, top, bottom), axes(frame, x, y, "step", "ms per step")]
-    band_top, band_bottom = y(series.high_ms), y(series.low_ms)
-    parts.append(svg.rectangle(left, band_top, right - left, max(band_bottom - band_top, 1.5), "interval-band"))
+    if series.interval_ms:
+        band_bottom, band_top = map(y, series.interval_ms)
+        parts.append(svg.rectangle(left, band_top, right - left, max(band_bottom - band_top, 1.5), "interval-band"))
     parts.append(svg.group("points", *_points(series, x, y)))
     median_y, p90_y = y(series.median_ms), y(min(series.p90_ms, y.high))
     parts.append(svg.line(left, median_y, right, median_y, "median-line"))
@@ -57,7 +58,8 @@ def outliers_above(series: StepSeries) -> int:
 
 def _ceiling(series: StepSeries) -> float:
     # One hiccup would flatten everything else: the axis ends a few spreads above the 90th percentile.
-    return max(series.p90_ms + 4 * (series.p90_ms - series.median_ms), 1.05 * series.median_ms, series.high_ms)
+    high_ms = series.interval_ms[1] if series.interval_ms else 0.0
+    return max(series.p90_ms + 4 * (series.p90_ms - series.median_ms), 1.05 * series.median_ms, high_ms)
 
 
 def _block_bands(series: StepSeries, x: Scale, top: float, bottom: float) -> list[Markup]:

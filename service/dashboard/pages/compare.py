@@ -7,17 +7,20 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from device_agents.figures.apart import silence
 from service.dashboard import format as fmt
 from service.dashboard import queries
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.curve import Curve, loss_plot
 from service.dashboard.charts.intervals import Interval, interval_plot
 from service.dashboard.comparison import (
+    Known,
     Obstacle,
     Quantity,
     comparable,
     letter,
     obstacles,
+    of_device,
     time_difference,
 )
 from service.dashboard.facts import RunFacts
@@ -26,6 +29,8 @@ from service.dashboard.tables import Column, Row, Table, Value, table
 from service.runs.filter import RunFilter
 
 LEAST, MOST = 2, 4
+OF_TIME = ("time", "energy")
+"""What moves with the step time."""
 PICKABLE = 100
 
 
@@ -79,6 +84,8 @@ class Section:
     title: str
     reasons: tuple[str, ...]
     lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+    """Why no more can be said of what is comparable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +109,11 @@ def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
     runs = tuple(entry for _, entry in found if entry is not None)
     against = obstacles(runs) if len(runs) >= LEAST else ()
     loss = _loss_figure(runs)
+    known = queries.variations(session, {run.device_id for run in runs if run.device_id})
     return ComparePage(
         runs=runs,
         letters=tuple(letter(index) for index in range(len(runs))),
-        sections=_sections(runs, against) if len(runs) >= LEAST else (),
+        sections=_sections(runs, against, known) if len(runs) >= LEAST else (),
         time=_time_figure(runs, HALF_WIDTH if loss else FULL_WIDTH)
         if len(runs) >= LEAST and comparable("time", against)
         else None,
@@ -150,38 +158,59 @@ def metric_value(entry: RunFacts, key: str) -> float | None:
     return values[key]
 
 
-def _sections(runs: Sequence[RunFacts], against: Sequence[Obstacle]) -> tuple[Section, ...]:
+def _sections(runs: Sequence[RunFacts], against: Sequence[Obstacle], known: Known) -> tuple[Section, ...]:
     sections = []
     for quantity, title in QUANTITY_TITLES:
         reasons = tuple(obstacle.reason for obstacle in against if obstacle.quantity == quantity)
-        lines = tuple(_line(metric, runs, not reasons) for metric in METRICS if metric.quantity == quantity)
-        sections.append(Section(title, reasons, tuple(line for line in lines if _has_value(line))))
+        lines = tuple(_line(metric, runs, not reasons, known) for metric in METRICS if metric.quantity == quantity)
+        notes = _notes(runs, known) if quantity == "time" and not reasons else ()
+        sections.append(Section(title, reasons, tuple(line for line in lines if _has_value(line)), notes))
     return tuple(section for section in sections if section.lines)
+
+
+def _notes(runs: Sequence[RunFacts], known: Known) -> tuple[str, ...]:
+    """Why it cannot be told of some runs which is faster."""
+    told = ((letter(index), silence(of_device(run, known))) for index, run in enumerate(runs))
+    return tuple(f"{name}: {reason}" for name, reason in told if reason)
 
 
 def _has_value(line: Line) -> bool:
     return any(value != fmt.ABSENT for value, _, _ in line.cells)
 
 
-def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool) -> Line:
+def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, known: Known) -> Line:
     values = [metric_value(entry, metric.key) for entry in runs]
     present = [value for value in values if value is not None]
     best = None
     if is_comparable and metric.lower_is_better is not None and len(set(present)) > 1:
         best = min(present) if metric.lower_is_better else max(present)
+    if best is not None and metric.quantity in OF_TIME and not _stands_out(runs[values.index(best)], runs, known):
+        best = None
     cells = []
     for index, (entry, value) in enumerate(zip(runs, values, strict=True)):
-        difference = _difference(metric, runs[0], entry, values[0], value) if index and is_comparable else ""
+        difference = _difference(metric, (runs[0], entry), (values[0], value), known) if index and is_comparable else ""
         cells.append((fmt.number(value, metric.digits), difference, value is not None and value == best))
     return Line(metric.title, metric.unit, tuple(cells))
 
 
-def _difference(metric: Metric, base: RunFacts, entry: RunFacts, base_value: float | None, value: float | None) -> str:
+def _stands_out(best: RunFacts, runs: Sequence[RunFacts], known: Known) -> bool:
+    """Whether its step time is likely another one than every other run's: noise makes no run the best."""
+    found = [time_difference(best, other, known) for other in runs if other is not best]
+    return all(difference is not None and difference.is_likely for difference in found)
+
+
+def _difference(
+    metric: Metric, runs: tuple[RunFacts, RunFacts], values: tuple[float | None, float | None], known: Known
+) -> str:  # fmt: skip
+    """Of the second run to the first. What hangs on the step time beside its median has no claim of its own."""
+    (base, entry), (base_value, value) = runs, values
     if metric.lower_is_better is None or not base_value or value is None:
         return ""
     if metric.key == "median_ms":
-        found = time_difference(base, entry)
+        found = time_difference(base, entry, known)
         return found.words if found else ""
+    if metric.quantity in OF_TIME:
+        return ""
     return "same" if value == base_value else fmt.signed_percent(value / base_value - 1)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from device_agents.figures.one_run import LEAST_BLOCKS
 from device_agents.wire import RunSettings, Setting, Validation, default_of, settings_of
 from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
@@ -118,7 +119,7 @@ def run_page(session: Session, settings: Settings, run_id: str, sort: str) -> Ru
         facts=_facts(found),
         conditions=_conditions(found),
         environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
-        steps=step_figure(measured, f"{here}/steps", steps_width) if measured else None,
+        steps=step_figure(measured, found.interval_ms, f"{here}/steps", steps_width) if measured else None,
         loss=loss,
         training_notice=training_notice(report.training if report else None),
         validations=thinned(validation_table(validations)) if validations else None,
@@ -212,7 +213,7 @@ def _chips(found: RunFacts) -> tuple[Chip, ...]:
 
 def _key_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
     low_high = found.interval_ms
-    interval = f"{fmt.latency(low_high[0])} to {fmt.latency(low_high[1])} (95%)" if low_high else ""
+    interval = f"{fmt.latency(low_high[0])} to {fmt.latency(low_high[1])} (95%)" if low_high else _no_interval(found)
     rss = "not told when emulated" if not found.timing_means_something else "largest VmHWM"
     figures = [
         KeyFigure("Step median", fmt.latency(found.median_ms), "ms", interval),
@@ -229,6 +230,12 @@ def _key_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
         was = f"from {fmt.percent(found.accuracy_before)}" if found.accuracy_after is not None else "before training"
         figures.append(KeyFigure("Accuracy", fmt.percent(last).removesuffix("%"), "%", was))
     return tuple(figures)
+
+
+def _no_interval(found: RunFacts) -> str:
+    """Why the median stands alone; empty where nothing was measured."""
+    count = len(found.block_us)
+    return f"no interval: {fmt.plural(count, 'block')}, {LEAST_BLOCKS} are needed" if count else ""
 
 
 def _rate(value: float | None) -> str:

@@ -107,14 +107,15 @@ def block_table(measured: Measurement) -> Table:
     return table("blocks", "Blocks of the measurement", BLOCK_COLUMNS, rows)
 
 
-def step_figure(measured: Measurement, data_href: str, width: float = HALF_WIDTH) -> Figure:
+def step_figure(
+    measured: Measurement, interval_ms: tuple[float, float] | None, data_href: str, width: float = HALF_WIDTH
+) -> Figure:
     """Latency of every step, in order; `width` is that of a wide screen's column."""
     series = StepSeries(
         step_ms=tuple(value / 1000 for value in measured.step_us),
         block_sizes=tuple(len(block.step_us) for block in measured.blocks),
         median_ms=measured.median_us / 1000,
-        low_ms=measured.interval_low_us / 1000,
-        high_ms=measured.interval_high_us / 1000,
+        interval_ms=interval_ms,
         p90_ms=measured.p90_us / 1000,
     )
     above = outliers_above(series)

@@ -1,0 +1,97 @@
+"""What may be said of two runs that were not made together: at most that they are likely different.
+
+Between two runs of one and the same bundle a device's times move by more than they do within a run: pages lie
+elsewhere, it is warmer, something else runs. How much, the device's canaries show, the same run again and again.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from device_agents.figures.intervals import Interval, error_of_median, squares_about_mean, student
+from device_agents.figures.one_run import LEAST_BLOCKS
+
+LEAST_FREEDOM = 5
+"""Repetitions beyond the first of each kind: fewer do not show how much a device varies."""
+CONFIDENCE = 0.995
+"""Of an interval on the ratio of two runs."""
+
+
+@dataclass(frozen=True)
+class Variation:
+    """How much the logarithm of a run's time varies from one run of the same to the next on one device."""
+
+    deviation: float
+    freedom: int
+
+    @property
+    def is_known(self) -> bool:
+        return self.freedom >= LEAST_FREEDOM
+
+    @property
+    def percent(self) -> float:
+        return 100 * math.expm1(self.deviation)
+
+
+UNKNOWN = Variation(0.0, 0)
+
+
+def variation_of(kinds: Iterable[Sequence[float]]) -> Variation:
+    """Learned from medians of runs that were the same run again: those of one kind (bundle, settings) together."""
+    squares, freedom = 0.0, 0
+    for medians in kinds:
+        logs = [math.log(us) for us in medians]
+        if len(logs) > 1:
+            squares += squares_about_mean(logs)
+            freedom += len(logs) - 1
+    return Variation(math.sqrt(squares / freedom) if freedom else 0.0, freedom)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run: its blocks' medians in microseconds, and how its device varies."""
+
+    block_us: Sequence[float]
+    known: Variation
+
+
+def ratio_interval(base: Run, other: Run) -> Interval | None:
+    """Of the time of `other` to that of `base`. None where nothing can be said of them (`silence`).
+
+    Each brings its device's variation with it, and how much its own blocks vary on top of that.
+    """
+    if silence(base) or silence(other):
+        return None
+    error = math.sqrt(sum(run.known.deviation**2 + _own_error(run) ** 2 for run in (base, other)))
+    half = student(CONFIDENCE, min(base.known.freedom, other.known.freedom)) * error
+    middle = math.log(statistics.median(other.block_us) / statistics.median(base.block_us))
+    return Interval(math.exp(middle - half), math.exp(middle + half))
+
+
+def silence(run: Run) -> str:
+    """Why nothing can be said of the run beside others; empty if something can."""
+    if len(run.block_us) < LEAST_BLOCKS:
+        return f"measured in {len(run.block_us)} of the {LEAST_BLOCKS} blocks that an interval needs"
+    if not run.known.is_known:
+        return (f"how its device varies from run to run is not known: {run.known.freedom} of {LEAST_FREEDOM} "
+                "repetitions of a run")  # fmt: skip
+    return ""
+
+
+def _own_error(run: Run) -> float:
+    return error_of_median([math.log(us) for us in run.block_us])
+
+
+def said(ratio: float, interval: Interval | None) -> str:
+    """Of a run beside another one: `likely 1.84x faster (1.70 to 2.00x)`, or `cannot tell`, with what is possible."""
+    if interval is None:
+        return "cannot tell"
+    if interval.has(1.0):
+        return f"cannot tell ({interval.low:.2f} to {interval.high:.2f}\N{MULTIPLICATION SIGN})"
+    is_faster = interval.high < 1.0
+    times, low, high = (1 / ratio, 1 / interval.high, 1 / interval.low) if is_faster else (ratio, *interval)
+    word = "faster" if is_faster else "slower"
+    return f"likely {times:.2f}\N{MULTIPLICATION SIGN} {word} ({low:.2f} to {high:.2f}\N{MULTIPLICATION SIGN})"

@@ -1,0 +1,115 @@
+"""How much longer one step takes than another, from processes that took turns: the statistics of a compare job.
+
+A round has two processes of each bundle, in an order that chance chooses, and then the same order backwards (A B B A,
+or B A A B). What rises or falls steadily meanwhile (heat, a clock) cancels out within a round. And where two bundles
+are equal, chance alone decides which of them stood where, so that the difference of a round is as probable with one
+sign as with the other, whatever the noise: signed ranks over rounds give an interval that needs no model of it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from device_agents.figures.intervals import Interval, by_signed_ranks, walsh
+
+LOOKS = (12, 18, 27, 40)
+"""After so many rounds it is asked whether the comparison may end. The last of them ends it, or its time does."""
+FALSE_ALARM = 0.004
+"""How often equal bundles are called different, at most: shared out among looks, the end by the clock, and pairs."""
+FOUND = 0.95
+"""How often a difference of the detectable size is found."""
+RANK_EFFICIENCY = 3 / math.pi
+"""Of signed ranks beside means where noise is normal."""
+
+Order = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round found. `order`: which bundle each process was of, by its place in the job's list."""
+
+    order: Order
+    median_us: tuple[float, ...]
+    """Of the steps of each process, in that order."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How the time of one bundle stands to the first one's."""
+
+    bundle: int
+    ratio: float
+    interval: Interval | None
+    """Null where the rounds are too few for any."""
+
+    @property
+    def differs(self) -> bool:
+        return self.interval is not None and not self.interval.has(1.0)
+
+    def is_within(self, effect: float) -> bool:
+        """Whether no difference as large as that is left."""
+        return self.interval is not None and 1 / (1 + effect) < self.interval.low and self.interval.high < 1 + effect
+
+
+def order_of(number: int, *, bundles: int, seed: int) -> Order:
+    """Of the round with this number, from 0: anyone who knows the seed can check it."""
+    there = random.Random(f"{seed}/{number}").sample(range(bundles), bundles)
+    return (*there, *reversed(there))
+
+
+def confidence(bundles: int) -> float:
+    """Of each interval at each look, so that all together are wrong in no more than `FALSE_ALARM` of comparisons."""
+    return 1 - FALSE_ALARM / (len(LOOKS) + 1) / (bundles - 1)
+
+
+def ratios(rounds: Sequence[Round], *, bundles: int) -> tuple[Ratio, ...]:
+    """Of each bundle but the first to the first, at a look or at the end."""
+    return tuple(_ratio(rounds, bundle, confidence(bundles)) for bundle in range(1, bundles))
+
+
+def _ratio(rounds: Sequence[Round], bundle: int, sure: float) -> Ratio:
+    found = differences(rounds, bundle)
+    interval = by_signed_ranks(found, sure)
+    middle = math.exp(statistics.median(walsh(found)))
+    return Ratio(bundle, middle, interval and Interval(math.exp(interval.low), math.exp(interval.high)))
+
+
+def differences(rounds: Sequence[Round], bundle: int) -> list[float]:
+    """Of each round: the mean logarithm of the bundle's two times less that of the first bundle's."""
+    return [_middle(one, bundle) - _middle(one, 0) for one in rounds]
+
+
+def _middle(one: Round, bundle: int) -> float:
+    return statistics.fmean(math.log(us) for which, us in zip(one.order, one.median_us) if which == bundle)
+
+
+def may_end(rounds: Sequence[Round], *, bundles: int, effect: float) -> bool:
+    """Whether nothing is left to find out: each pair differs, or differs by less than the effect that is looked for."""
+    if len(rounds) >= LOOKS[-1]:
+        return True
+    return len(rounds) in LOOKS and all(one.differs or one.is_within(effect) for one in ratios(rounds, bundles=bundles))
+
+
+def deviation_of(rounds: Sequence[Round]) -> float:
+    """Of the logarithm of a process's time, as the two of each bundle in a round show it: few rounds are enough."""
+    squares = count = 0.0
+    for one in rounds:
+        for bundle in set(one.order):
+            first, second = (math.log(us) for which, us in zip(one.order, one.median_us) if which == bundle)
+            squares, count = squares + (second - first) ** 2 / 2, count + 1
+    return math.sqrt(squares / count)
+
+
+def detectable(deviation: float, rounds: int, *, bundles: int) -> float:
+    """The relative difference that so many rounds find in `FOUND` of comparisons.
+
+    `deviation` is that of a single process, and so that of a round's difference, which has two of either bundle.
+    """
+    normal = NormalDist()
+    errors = normal.inv_cdf((1 + confidence(bundles)) / 2) + normal.inv_cdf(FOUND)
+    return math.expm1(errors * deviation / math.sqrt(rounds * RANK_EFFICIENCY))

@@ -1,0 +1,61 @@
+"""From which step on a process runs at its own pace: found in the times, not counted beforehand.
+
+Caches fill, pages are mapped, clocks rise: the first steps of a process take longer. They are one or more stretches,
+each slower than what follows, and no stretch is a step or two that something disturbed in the midst of others.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+LEAST_SETTLED = 4
+"""Steps that must be left: what has settled is known from them."""
+PRICE = 3.0
+"""Of a change, in typical deviations and for each natural logarithm of the number of steps: noise seldom saves more."""
+QUIET_FACTOR = 2.1
+"""From the lower quartile of normal noise's absolute values to their median."""
+LEAST_DEVIATION = 1e-3
+"""Of the logarithm of a time: clocks are no finer."""
+
+
+def settled_from(step_us: Sequence[float], *, most: int) -> int:
+    """How many steps are warm-up, at most `most`: up to the last change after which steps are faster.
+
+    A change is where two middle values, one before and one after, explain the logarithms of the times better than one
+    does, by more than `PRICE`. What follows it is looked at again: a ramp is many changes. `most` itself means that
+    the steps may not have settled by then.
+    """
+    logs = [math.log(us) for us in step_us]
+    done = 0
+    while done < most and len(logs) - done > LEAST_SETTLED:
+        found = _change(logs[done:], min(most - done, len(logs) - done - LEAST_SETTLED))
+        if not found:
+            break
+        done += found
+    return done
+
+
+def _change(logs: Sequence[float], most: int) -> int:
+    """After how many values the rest is lower; 0 if none is worth its price."""
+    price = PRICE * _deviation(logs) * math.log(len(logs))
+    saved, best = 0.0, 0
+    whole = _spread(logs)
+    for at in range(1, most + 1):
+        before, after = logs[:at], logs[at:]
+        gain = whole - _spread(before) - _spread(after)
+        if gain > saved and statistics.median(before) > statistics.median(after):
+            saved, best = gain, at
+    return best if saved > price else 0
+
+
+def _spread(values: Sequence[float]) -> float:
+    middle = statistics.median(values)
+    return sum(abs(value - middle) for value in values)
+
+
+def _deviation(logs: Sequence[float]) -> float:
+    """Of one step from the next, typically: by the quieter ones, so that changes and disturbed steps hardly count."""
+    steps = sorted(abs(late - early) for early, late in zip(logs, logs[1:]))
+    return max(QUIET_FACTOR * steps[len(steps) // 4], LEAST_DEVIATION)

@@ -1,0 +1,1 @@
+"""Are the numbers and what is said of them right? Everything here has an answer that is known beforehand."""

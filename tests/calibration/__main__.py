@@ -1,0 +1,51 @@
+"""`make calibrate`: `python -m tests.calibration [simulated] [here] [--trials N] [--seed S] [--noises chosen|other]`.
+
+`simulated`: rates of false alarms and of differences found, on noise of known kinds. `here`: the same with real
+processes of real binaries on this machine, of which one repeats its work by a measured amount; it goes on with its log.
+Ends with 1 if a rate is not what `docs/measurement.md` promises.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.calibration import here, simulated
+from tests.calibration.simulated import Rate
+
+PARTS = ("simulated", "here")
+
+
+def shown(rates: Iterable[Rate]) -> bool:
+    """Print each; whether all are kept."""
+    are_kept = True
+    for rate in rates:
+        share = f"{rate.count:,} of {rate.trials:,} ({rate.count / rate.trials:.1%})"
+        limit = f"at least {rate.least:.0%}" if rate.least else f"at most {rate.most:.0%}" if rate.most < 1 else ""
+        word = ("kept" if rate.is_kept else "BROKEN") if limit else ""
+        print(f"{rate.noise:22} {rate.what:48} {share:>20} {limit:>13} {word}", flush=True)
+        are_kept = are_kept and rate.is_kept
+    return are_kept
+
+
+def main() -> int:
+    """Prints; 1 if a promise is broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.calibration", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--trials", type=int, default=None, help="of each rate: 1,000 simulated, 100 here")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--noises", choices=("chosen", "other"), default="chosen", help="of the simulation")
+    parser.add_argument("--log", type=Path, default=Path("build/calibration.jsonl"), help="of the trials here")
+    asked = parser.parse_args()
+    parts, are_kept = asked.parts or PARTS, True
+    if "simulated" in parts:
+        are_kept = shown(simulated.rates(asked.trials or 1000, seed=asked.seed, noises=asked.noises))
+    if "here" in parts:
+        are_kept = shown(here.rates(asked.trials or 100, seed=asked.seed, log=asked.log)) and are_kept
+    return 0 if are_kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""How often what is said is wrong, and how often what is there is found, on simulated noise: thousands of trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_agents.figures.apart import Run, ratio_interval, variation_of
+from device_agents.figures.one_run import LEAST_BLOCKS
+from device_agents.measure.turns import Wanted, take_turns
+from tests.calibration.noises import CHOSEN_WITH, OTHERS, Noise, Slowness
+
+STEP_US, PROCESS_S = 5000.0, 0.17
+BUDGET_S = 20.0
+EFFECT = 0.01
+CANARIES = 10
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Of trials that ended in a way, and what it must be."""
+
+    what: str
+    noise: str
+    count: int
+    trials: int
+    least: float = 0.0
+    most: float = 1.0
+
+    @property
+    def is_kept(self) -> bool:
+        return self.least <= self.count / self.trials <= self.most
+
+
+def compared(noise: Noise, factor: float, seed: int) -> bool:
+    """Whether a compare job of two bundles, of which the second takes that many times as long, calls them different."""
+    random = np.random.default_rng(seed)
+    slowness: Iterator[float] = iter(noise(random, 400))
+    now_s = 0.0
+
+    def process(which: int) -> float:
+        nonlocal now_s
+        now_s += PROCESS_S
+        return STEP_US * (factor if which else 1.0) * float(np.exp(next(slowness)))
+
+    found = take_turns(Wanted(2, EFFECT, BUDGET_S, seed), process, clock=lambda: now_s)
+    (ratio,) = found.ratios
+    if ratio.differs and factor != 1.0 and ratio.ratio < 1.0:
+        raise AssertionError(f"the slower one was called the faster: {ratio}")
+    return ratio.differs
+
+
+def separate(noise: Noise, factor: float, seed: int) -> bool:
+    """Whether two runs apart, on a device with so many canaries, are called likely different."""
+    random = np.random.default_rng(seed)
+
+    def run(times: float = 1.0) -> list[float]:
+        slowness: Slowness = noise(random, LEAST_BLOCKS)
+        return (STEP_US * times * np.exp(slowness)).tolist()
+
+    known = variation_of([[float(np.median(run())) for _ in range(CANARIES)]])
+    interval = ratio_interval(Run(run(), known), Run(run(factor), known))
+    assert interval is not None
+    return not interval.has(1.0)
+
+
+def rates(trials: int, *, seed: int, noises: str) -> Iterator[Rate]:
+    """Each as soon as it is known. `noises`: `chosen` or `other`; what is found is asked of the chosen ones only, for a
+    board whose processes vary by 3% hides a difference of 1%, and that is right."""
+    kinds, are_chosen = (CHOSEN_WITH, True) if noises == "chosen" else (OTHERS, False)
+    for name, noise in kinds.items():
+        for what, factor, least, most in (
+            ("compare job, equal bundles: called different", 1.0, 0.0, 0.01),
+            ("compare job, 3% slower: found", 1.03, 0.95 if are_chosen else 0.0, 1.0),
+            ("compare job, 1% slower: found", 1.01, 0.5 if are_chosen else 0.0, 1.0),
+        ):
+            count = sum(compared(noise, factor, seed + trial) for trial in range(trials))
+            yield Rate(what, name, count, trials, least, most)
+        for what, factor, most in (
+            ("separate runs of one bundle: likely different", 1.0, 0.05),
+            ("separate runs, 20% slower: likely different", 1.2, 1.0),
+        ):
+            count = sum(separate(noise, factor, seed + trial) for trial in range(trials))
+            yield Rate(what, name, count, trials, 0.0, most)
