@@ -16,14 +16,14 @@ DATA_SAMPLES = 20
 
 
 def real_bundle(
-    folder: Path, *, checkpoints: int | None = 1, slow: bool = False, turns: int = TURNS, **changes: object
+    folder: Path, *, checkpoints: int | None = 1, slow: bool = False, turns: int = 0, **changes: object
 ) -> Path:  # fmt: skip
     """A classifier of `tiny_images` as a bundle file; `checkpoints`: as its manifest says it, None: not at all.
 
-    `slow`: for runs that something shall happen to, with no more steps than that takes; `turns`: how slow.
+    `slow`: its steps take a millisecond, for runs that something shall happen to; `turns`: it repeats so much work.
     """
-    image = tiny_images.classifier(linear="slow_linear") if slow else tiny_images.classifier()
-    step = tiny_images.build(image, folder / "step", turns=turns)
+    linear = "repeated_linear" if turns else "slow_linear" if slow else "linear"
+    step = tiny_images.build(tiny_images.classifier(linear=linear), folder / "step", turns=turns or TURNS)
     files = {"bin/step": step.read_bytes(), "weights.safetensors": save(classifier_state())}
     said = {} if checkpoints is None else {"checkpoints": checkpoints}
     about = manifest(files, inputs=[{"name": "x", "dtype": "f32", "shape": [BATCH, FEATURES]}], **said, **changes)

@@ -138,7 +138,7 @@ def test_a_kept_checkpoint_of_other_data_is_no_beginning(
 ) -> None:
     data = real_data(tmp_path / "data.npz")
     board = start("board", data, stay=True)
-    run_id = begun(live, body)
+    run_id = begun(live, {**body, "steps": 2 * STEPS})
     until(lambda: kept_step(live, run_id) > 0, 60)
     board.process.kill()
     board.wait()

@@ -80,7 +80,7 @@ def built() -> Iterator[Bundles]:
         for factor in FACTORS:
             folder = Path(name) / f"{factor}"
             folder.mkdir()
-            bundle = unpack(real_bundle(folder, slow=True, turns=round(TURNS * factor)), folder / "bundle")
+            bundle = unpack(real_bundle(folder, turns=round(TURNS * factor)), folder / "bundle")
             make_executable(bundle)
             (folder / "out").mkdir()
             benches[factor] = Bench(bundle, folder, STEPS + MOST_WARM_UP, 1)

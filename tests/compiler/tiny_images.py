@@ -39,7 +39,7 @@ from compiler.step.training import Term
 from compiler.values import Value
 
 BATCH, FEATURES, CLASSES, ROWS = 4, 6, 3, 5
-TURNS = 1_000_000
+TURNS, SPIN_US = 1_000_000, 1000
 OWN_NAMES = ("x", "w", "b", "logits", "tokens", "table")
 """What the two models call their values."""
 OTHERS = ("labels", "loss", "d_logits", "d_w", "d_b", "d_y", "d_table", "spare", "workspace")
@@ -78,7 +78,7 @@ def spec(number: int) -> KernelSpec:
 
 
 NAMES = ("linear", "cross_entropy", "weight_grad", "bias_grad", "sgd", "failing", "mean_squared_error", "adamw",
-         "slow_linear")  # fmt: skip
+         "slow_linear", "repeated_linear")  # fmt: skip
 SPECS: Mapping[str, KernelSpec] = {
     **{name: spec(number) for number, name in enumerate(NAMES)},
     "look_up": GatherSpec("gather", 1, ROWS, FEATURES, BATCH * 2, dtype="f32"),
@@ -90,7 +90,8 @@ WORKSPACE_BYTES = {"weight_grad": FEATURES * CLASSES * 4}
 @functools.cache
 def kernel(name: str, zig_triple: str, turns: int = TURNS) -> CompiledKernel:
     """Kernel `name` of tiny_kernels.c, compiled for a triple."""
-    sizes = [f"-D{key}={value}" for key, value in zip(SIZE_NAMES, (BATCH, FEATURES, CLASSES, ROWS, turns), strict=True)]
+    known = (BATCH, FEATURES, CLASSES, ROWS, turns, SPIN_US)
+    sizes = [f"-D{key}={size}" for key, size in zip(SIZE_NAMES, known, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernel.o"
         command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, "-O1", "-I", str(RUNTIME), *sizes,
@@ -100,7 +101,7 @@ def kernel(name: str, zig_triple: str, turns: int = TURNS) -> CompiledKernel:
         return CompiledKernel.called(f"tiny_{name}", out.read_bytes(), WORKSPACE_BYTES.get(name, 0))
 
 
-SIZE_NAMES = ("BATCH", "FEATURES", "CLASSES", "ROWS", "TURNS")
+SIZE_NAMES = ("BATCH", "FEATURES", "CLASSES", "ROWS", "TURNS", "SPIN_US")
 
 
 def kernels(image: BinaryImage, zig_triple: str, turns: int = TURNS) -> dict[str, CompiledKernel]:
@@ -109,7 +110,7 @@ def kernels(image: BinaryImage, zig_triple: str, turns: int = TURNS) -> dict[str
 
 
 def build(image: BinaryImage, path: Path, target: str = "x86-64-v3", *, turns: int = TURNS) -> Path:
-    """Link an image into an executable file. `turns`: how long a slow kernel takes, a million being a millisecond."""
+    """Link an image into an executable file. `turns`: how much work a repeated kernel does."""
     board = targets.load(target)
     path.write_bytes(link_binary(image, kernels(image, board.zig_triple, turns), board, work_dir=path.parent))
     path.chmod(0o755)

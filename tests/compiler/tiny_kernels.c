@@ -1,8 +1,9 @@
 /* tiny_kernels.c: kernels written by hand against the ABI of compiled ones; the build picks one with -DKERNEL_<name>.
  * Shapes are macros: BATCH, FEATURES, CLASSES (a linear classifier), ROWS (an embedding table with FEATURES columns);
- * TURNS is how long a slow kernel takes. */
+ * TURNS is how much work a repeated kernel does, SPIN_US how long a slow one takes at least. */
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "tvm_abi.h"
 
@@ -20,7 +21,7 @@ extern int (*__TVMBackendParallelLaunch)(pf_parallel_lambda *, void *, int);
 __attribute__((weak)) int (*__TVMBackendParallelLaunch)(pf_parallel_lambda *, void *, int) = 0;
 void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t count);
 
-#if defined KERNEL_linear || defined KERNEL_slow_linear /* x [BATCH, FEATURES], w [FEATURES, CLASSES], b -> logits */
+#if defined KERNEL_linear || defined KERNEL_slow_linear || defined KERNEL_repeated_linear /* x [BATCH, FEATURES], w [FEATURES, CLASSES], b -> logits */
 static int rows(int task, pf_parallel_env *env, void *closure) {
     const pf_ffi_any *args = closure;
     for (int n = task; n < BATCH; n += env->num_task)
@@ -39,9 +40,20 @@ static int linear(const pf_ffi_any *args, int32_t count) {
 }
 #ifdef KERNEL_linear
 ENTRY(linear) { return linear(args, count); }
-#else
-ENTRY(slow_linear) { /* about a millisecond for a million turns */
+#elif defined KERNEL_repeated_linear
+ENTRY(repeated_linear) { /* so much work, however long that takes here */
     for (volatile int turn = 0; turn < TURNS; turn++) continue;
+    return linear(args, count);
+}
+#else
+static double now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1e6 * now.tv_sec + 1e-3 * now.tv_nsec;
+}
+ENTRY(slow_linear) { /* so long, however fast this machine is */
+    double end_us = now_us() + SPIN_US;
+    while (now_us() < end_us) continue;
     return linear(args, count);
 }
 #endif
