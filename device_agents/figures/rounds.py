@@ -1,9 +1,10 @@
 """How much longer one step takes than another, from processes that took turns: the statistics of a compare job.
 
 A round has two processes of each bundle, in an order that chance chooses, and then the same order backwards (A B B A,
-or B A A B). What rises or falls steadily meanwhile (heat, a clock) cancels out within a round. And where two bundles
-are equal, chance alone decides which of them stood where, so that the difference of a round is as probable with one
-sign as with the other, whatever the noise: signed ranks over rounds give an interval that needs no model of it.
+or B A A B). Of a bundle's two the quicker counts: something else that ran meanwhile seldom slows both, and whatever
+rises or falls over many rounds is the same for all bundles of one. Where two bundles are equal, chance alone decides
+which of them stood where, so that the difference of a round is as probable with one sign as with the other, whatever
+the noise: signed ranks over rounds give an interval that needs no model of it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ FOUND = 0.95
 """How often a difference of the detectable size is found."""
 RANK_EFFICIENCY = 3 / math.pi
 """Of signed ranks beside means where noise is normal."""
+QUICKER_COST = math.sqrt(2 * (1 - 1 / math.pi))
+"""Deviation of a difference between the quicker ones of two and two, in those of one process with normal noise."""
 
 Order = tuple[int, ...]
 
@@ -80,12 +83,12 @@ def _ratio(rounds: Sequence[Round], bundle: int, sure: float) -> Ratio:
 
 
 def differences(rounds: Sequence[Round], bundle: int) -> list[float]:
-    """Of each round: the mean logarithm of the bundle's two times less that of the first bundle's."""
-    return [_middle(one, bundle) - _middle(one, 0) for one in rounds]
+    """Of each round: the logarithm of the quicker of the bundle's two times less that of the first bundle's."""
+    return [_quicker(one, bundle) - _quicker(one, 0) for one in rounds]
 
 
-def _middle(one: Round, bundle: int) -> float:
-    return statistics.fmean(math.log(us) for which, us in zip(one.order, one.median_us) if which == bundle)
+def _quicker(one: Round, bundle: int) -> float:
+    return min(math.log(us) for which, us in zip(one.order, one.median_us) if which == bundle)
 
 
 def may_end(rounds: Sequence[Round], *, bundles: int, effect: float) -> bool:
@@ -106,10 +109,7 @@ def deviation_of(rounds: Sequence[Round]) -> float:
 
 
 def detectable(deviation: float, rounds: int, *, bundles: int) -> float:
-    """The relative difference that so many rounds find in `FOUND` of comparisons.
-
-    `deviation` is that of a single process, and so that of a round's difference, which has two of either bundle.
-    """
+    """The relative difference that so many rounds find in `FOUND` of comparisons; `deviation` of a single process."""
     normal = NormalDist()
     errors = normal.inv_cdf((1 + confidence(bundles)) / 2) + normal.inv_cdf(FOUND)
-    return math.expm1(errors * deviation / math.sqrt(rounds * RANK_EFFICIENCY))
+    return math.expm1(errors * QUICKER_COST * deviation / math.sqrt(rounds * RANK_EFFICIENCY))

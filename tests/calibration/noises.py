@@ -1,7 +1,7 @@
 """Noise as machines make it, as the logarithm by which a process is slower than it could be.
 
 Each kind is made anew for a *stretch*: so many processes one after another, with what happens to the machine meanwhile.
-`OTHERS` are none that the rules were chosen with.
+`CHOSEN_WITH` are those that the limits on what is found hold for; `OTHERS` were looked at less.
 """
 
 from __future__ import annotations

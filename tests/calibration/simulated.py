@@ -67,8 +67,8 @@ def separate(noise: Noise, factor: float, seed: int) -> bool:
 
 
 def rates(trials: int, *, seed: int, noises: str) -> Iterator[Rate]:
-    """Each as soon as it is known. `noises`: `chosen` or `other`; what is found is asked of the chosen ones only, for a
-    board whose processes vary by 3% hides a difference of 1%, and that is right."""
+    """Each as soon as it is known. `noises`: `chosen` or `other`, of which no rate of what is found is promised: where
+    processes vary by 3%, a difference of 1% is often hidden, and that is said."""
     kinds, are_chosen = (CHOSEN_WITH, True) if noises == "chosen" else (OTHERS, False)
     for name, noise in kinds.items():
         for what, factor, least, most in (

@@ -38,12 +38,21 @@ def test_each_order_goes_there_and_back_and_chance_decides_who_is_first() -> Non
     assert orders == [turns.order_of(number, bundles=2, seed=5) for number in range(200)]
 
 
-def test_a_steady_rise_cancels_out() -> None:
-    exact = played(12, (1.0, 1.02), seed=1, clock=lambda at: 0.01 * at, noise=0.0)
-    assert turns.differences(exact, 1) == pytest.approx([math.log(1.02)] * 12)
-    (found,) = turns.ratios(exact, bundles=2)
+def test_what_slows_all_of_a_round_or_one_process_of_it_is_no_difference() -> None:
+    rising = played(24, (1.0, 1.02), seed=1, clock=lambda at: 0.1 * (at // 4), noise=0.0)
+    assert turns.differences(rising, 1) == pytest.approx([math.log(1.02)] * 24)
+    hit = played(24, (1.0, 1.02), seed=1, clock=lambda at: 3.0 * (at % 4 == 2), noise=0.0)
+    assert turns.differences(hit, 1) == pytest.approx([math.log(1.02)] * 24)
+    (found,) = turns.ratios(hit, bundles=2)
     assert found.ratio == pytest.approx(1.02)
     assert found.differs
+
+
+def test_a_steady_rise_within_rounds_says_nothing_for_either_side() -> None:
+    rising = played(400, (1.0, 1.0), seed=1, clock=lambda at: 0.01 * at, noise=0.0)
+    found = turns.differences(rising, 1)
+    assert np.abs(found) == pytest.approx([0.01] * 400)
+    assert abs(np.mean(found)) < 0.0015
 
 
 def decided(factor: float, seed: int, clock: Clock = lambda _: 0.0, noise: float = 0.005) -> turns.Ratio:
