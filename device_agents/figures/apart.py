@@ -74,10 +74,10 @@ def ratio_interval(base: Run, other: Run) -> Interval | None:
 def silence(run: Run) -> str:
     """Why nothing can be said of the run beside others; empty if something can."""
     if len(run.block_us) < LEAST_BLOCKS:
-        return f"measured in {len(run.block_us)} of the {LEAST_BLOCKS} blocks that an interval needs"
+        return f"measured in {len(run.block_us)} of the {LEAST_BLOCKS} blocks that an interval needs; profile it"
     if not run.known.is_known:
-        return (f"how its device varies from run to run is not known: {run.known.freedom} of {LEAST_FREEDOM} "
-                "repetitions of a run")  # fmt: skip
+        missing = LEAST_FREEDOM - run.known.freedom
+        return f"how its device varies from run to run is not known; make one of its profile runs {missing}× again"
     return ""
 
 

@@ -59,7 +59,7 @@ def test_nothing_is_said_of_too_few_blocks_or_of_a_device_that_is_not_known() ->
         assert ratio_interval(Run(whole, known), other) is None
         assert ratio_interval(other, Run(whole, known)) is None
     assert "4 of the 5 blocks" in silence(Run(short, known))
-    assert "4 of 5 repetitions" in silence(Run(whole, new))
+    assert silence(Run(whole, new)).endswith("make one of its profile runs 1× again")
     assert silence(Run(whole, known)) == ""
 
 

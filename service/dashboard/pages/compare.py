@@ -108,15 +108,14 @@ def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
     found = [(run_id, queries.run(session, run_id)) for run_id in wanted]
     runs = tuple(entry for _, entry in found if entry is not None)
     against = obstacles(runs) if len(runs) >= LEAST else ()
-    loss = _loss_figure(runs)
+    is_timed = comparable("time", against) and sum(run.interval_ms is not None for run in runs) >= LEAST
+    loss = _loss_figure(runs, HALF_WIDTH if is_timed else FULL_WIDTH)
     known = queries.variations(session, {run.device_id for run in runs if run.device_id})
     return ComparePage(
         runs=runs,
         letters=tuple(letter(index) for index in range(len(runs))),
         sections=_sections(runs, against, known) if len(runs) >= LEAST else (),
-        time=_time_figure(runs, HALF_WIDTH if loss else FULL_WIDTH)
-        if len(runs) >= LEAST and comparable("time", against)
-        else None,
+        time=_time_figure(runs, HALF_WIDTH if loss else FULL_WIDTH) if is_timed else None,
         loss=loss,
         pickers=_pickers(session, wanted),
         unknown=tuple(run_id for run_id, entry in found if entry is None),
@@ -170,8 +169,10 @@ def _sections(runs: Sequence[RunFacts], against: Sequence[Obstacle], known: Know
 
 def _notes(runs: Sequence[RunFacts], known: Known) -> tuple[str, ...]:
     """Why it cannot be told of some runs which is faster."""
-    told = ((letter(index), silence(of_device(run, known))) for index, run in enumerate(runs))
-    return tuple(f"{name}: {reason}" for name, reason in told if reason)
+    names: dict[str, list[str]] = {}
+    for index, run in enumerate(runs):
+        names.setdefault(silence(of_device(run, known)), []).append(letter(index))
+    return tuple(f"{', '.join(of)}: {reason}" for reason, of in names.items() if reason)
 
 
 def _has_value(line: Line) -> bool:
@@ -214,26 +215,24 @@ def _difference(
     return "same" if value == base_value else fmt.signed_percent(value / base_value - 1)
 
 
-def _time_figure(runs: Sequence[RunFacts], wide: float) -> Figure | None:
+def _time_figure(runs: Sequence[RunFacts], wide: float) -> Figure:
     intervals = [
         Interval(letter(index), entry.median_ms, entry.interval_ms[0], entry.interval_ms[1])
         for index, entry in enumerate(runs)
         if entry.median_ms is not None and entry.interval_ms is not None
     ]
-    if len(intervals) < LEAST:
-        return None
     drawing = for_screens(lambda width: interval_plot(intervals, width), wide)
     return Figure("times", "Step time", drawing, "Median of block medians with its 95% interval.", _legend(runs))
 
 
-def _loss_figure(runs: Sequence[RunFacts]) -> Figure | None:
+def _loss_figure(runs: Sequence[RunFacts], wide: float) -> Figure | None:
     curves = [
         Curve(letter(index), entry.report.losses if entry.report and entry.mode == "train" else ())
         for index, entry in enumerate(runs)
     ]
     if sum(1 for curve in curves if any(loss is not None for loss in curve.losses)) < LEAST:
         return None
-    drawing = for_screens(lambda width: loss_plot(curves, width), HALF_WIDTH)
+    drawing = for_screens(lambda width: loss_plot(curves, width), wide)
     return Figure("losses", "Loss", drawing, "Lines differ in colour and in dashes.", _legend(runs))
 
 
