@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ from sqlalchemy import ColumnElement, Select, and_, func, select, true
 from sqlalchemy import Row as SqlRow
 from sqlalchemy.orm import Session, aliased, defer, undefer
 
-from device_agents.figures.apart import Variation, variation_of
 from device_agents.wire import ProtocolError, Report, Validation, from_json
 from service.bundles.service import built, held_bundle
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, Measured, RunFacts
@@ -36,8 +35,6 @@ from service.runs.filter import RunFilter
 
 OFFLINE_AFTER_S = 90.0
 MAX_MEASURED_RUNS = 2000
-MAX_REPETITIONS = 200
-"""Runs of a device that say how it varies: more are of another time."""
 
 
 _RUN_DEVICE = aliased(Device)
@@ -116,25 +113,6 @@ def measured(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS
                  row.settings.threads)
         for row in session.execute(statement.limit(limit))
     ]  # fmt: skip
-
-
-def variations(session: Session, device_ids: Collection[str]) -> dict[str, Variation]:
-    """How each device varies from run to run, by its newest valid profile runs that were the same run again."""
-    return {device_id: _variation(session, device_id) for device_id in device_ids}
-
-
-def _variation(session: Session, device_id: str) -> Variation:
-    rows = session.execute(
-        select(Run.bundle_digest, Run.settings, Run.dataset_digest, Run.weights_digest, Run.median_us)
-        .where(Run.device_id == device_id, Run.verdict == "valid", Run.median_us.is_not(None))
-        .order_by(Run.id.desc())
-        .limit(MAX_REPETITIONS)
-    )
-    kinds: dict[Any, list[float]] = {}
-    for bundle, settings, data, weights, median_us in rows:
-        if settings.mode == "profile" and median_us is not None:
-            kinds.setdefault((bundle, settings, data, weights), []).append(median_us)
-    return variation_of(kinds.values())
 
 
 def with_reports(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:

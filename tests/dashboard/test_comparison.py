@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from device_agents.figures.apart import Variation
 from device_agents.wire import Mode, RunSettings
-from service.dashboard import queries, render
+from service.dashboard import render
 from service.dashboard.comparison import (
     comparable,
     dominated_flags,
@@ -22,9 +22,11 @@ from service.dashboard.comparison import (
     time_difference,
 )
 from service.dashboard.facts import RunFacts
+from service.dashboard.pages import compare
 from service.dashboard.pages.benchmarks import benchmarks_page, grouped, newest_of_each, ranked_axes, tradeoff_points
 from service.database.models import Bundle, Run
 from service.runs.filter import RunFilter
+from service.runs.variation import variations
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.layers import small_layers, training_step
 from tests.dashboard.markup import check_page
@@ -221,7 +223,7 @@ def test_compare_says_why_not(seeded: SeededFarm, browser: TestClient, monkeypat
     assert "not comparable" not in fine.replace("Not comparable", "")
     assert "cannot tell" in fine
     assert "faster cannot be told of all. A, B: how its device varies from run to run is not known; make one" in fine
-    monkeypatch.setattr(queries, "variations", lambda _, ids: dict.fromkeys(ids, Variation(0.005, 20)))
+    monkeypatch.setattr(compare, "variations", lambda _, ids: dict.fromkeys(ids, Variation(0.005, 20)))
     told = check_page(browser.get(f"/dashboard/compare?run={ids.full_run}&run={ids.sparse_run}").text).visible_text()
     assert "likely" in told
     assert "× faster (" in told
@@ -242,7 +244,7 @@ def test_how_a_device_varies_is_learned_from_runs_that_were_the_same_again(seede
             session.add(Run(**new))
         session.add(Run(**columns | {"id": "run_again_noisy", "settings": again, "median_us": 9e9, "verdict": "noisy"}))
         session.flush()
-        known = queries.variations(session, {seeded.ids.host})[seeded.ids.host]
+        known = variations(session, {seeded.ids.host})[seeded.ids.host]
         session.rollback()
     assert known.is_known
     assert 6 <= known.freedom <= 8

@@ -27,6 +27,7 @@ from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Figure, Filter
 from service.dashboard.tables import Column, Row, Table, Value, table
 from service.runs.filter import RunFilter
+from service.runs.variation import variations
 
 LEAST, MOST = 2, 4
 OF_TIME = ("time", "energy")
@@ -110,7 +111,7 @@ def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
     against = obstacles(runs) if len(runs) >= LEAST else ()
     is_timed = comparable("time", against) and sum(run.interval_ms is not None for run in runs) >= LEAST
     loss = _loss_figure(runs, HALF_WIDTH if is_timed else FULL_WIDTH)
-    known = queries.variations(session, {run.device_id for run in runs if run.device_id})
+    known = variations(session, {run.device_id for run in runs if run.device_id})
     return ComparePage(
         runs=runs,
         letters=tuple(letter(index) for index in range(len(runs))),
