@@ -1,7 +1,7 @@
 """What may be said of two runs that were not made together: at most that they are likely different.
 
 Between two runs of one and the same bundle a device's times move by more than they do within a run: pages lie
-elsewhere, it is warmer, something else runs. How much, the device's canaries show, the same run again and again.
+elsewhere, it is warmer, something else runs. How much, the runs show that it has made again and again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,6 @@ class Variation:
     @property
     def is_known(self) -> bool:
         return self.freedom >= LEAST_FREEDOM
-
-    @property
-    def percent(self) -> float:
-        return 100 * math.expm1(self.deviation)
 
 
 UNKNOWN = Variation(0.0, 0)

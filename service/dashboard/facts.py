@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from device_agents.figures.one_run import run_interval
+from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
 from device_agents.wire import Report, RunSettings
 from service.dashboard import format as fmt
 
@@ -120,6 +120,12 @@ class RunFacts:
         """The median of each block's steps; needs the report."""
         measured = self.report.measurement if self.report else None
         return tuple(median(block.step_us) for block in measured.blocks if block.step_us) if measured else ()
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether it was measured in enough blocks for one; needs the report."""
+        measured = self.report.measurement if self.report else None
+        return measured is not None and sum(bool(block.step_us) for block in measured.blocks) >= LEAST_BLOCKS
 
     @property
     def interval_ms(self) -> tuple[float, float] | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.calibration import here, simulated
-from tests.calibration.simulated import Rate
+from tests.calibration.rates import Rate
 
 PARTS = ("simulated", "here")
 
@@ -23,9 +23,10 @@ def shown(rates: Iterable[Rate]) -> bool:
     are_kept = True
     for rate in rates:
         share = f"{rate.count:,} of {rate.trials:,} ({rate.count / rate.trials:.1%})"
-        limit = f"at least {rate.least:.0%}" if rate.least else f"at most {rate.most:.0%}" if rate.most < 1 else ""
+        least, most = rate.promise.least, rate.promise.most
+        limit = f"at least {least:.0%}" if least else f"at most {most:.0%}" if most < 1 else ""
         word = ("kept" if rate.is_kept else "BROKEN") if limit else ""
-        print(f"{rate.noise:22} {rate.what:48} {share:>20} {limit:>13} {word}", flush=True)
+        print(f"{rate.where:22} {rate.promise.what:48} {share:>20} {limit:>13} {word}", flush=True)
         are_kept = are_kept and rate.is_kept
     return are_kept
 
@@ -37,13 +38,14 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=None, help="of each rate: 1,000 simulated, 100 here")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--noises", choices=("chosen", "other"), default="chosen", help="of the simulation")
-    parser.add_argument("--log", type=Path, default=Path("build/calibration.jsonl"), help="of the trials here")
+    parser.add_argument("--log", type=Path, help="of the trials here: build/calibration-SEED.jsonl")
     asked = parser.parse_args()
+    log = asked.log or Path(f"build/calibration-{asked.seed}.jsonl")
     parts, are_kept = asked.parts or PARTS, True
     if "simulated" in parts:
         are_kept = shown(simulated.rates(asked.trials or 1000, seed=asked.seed, noises=asked.noises))
     if "here" in parts:
-        are_kept = shown(here.rates(asked.trials or 100, seed=asked.seed, log=asked.log)) and are_kept
+        are_kept = shown(here.rates(asked.trials or 100, seed=asked.seed, log=log)) and are_kept
     return 0 if are_kept else 1
 
 

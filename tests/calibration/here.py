@@ -1,7 +1,7 @@
 """The same rates with real processes on this machine, started and confined as an agent starts them.
 
-Two builds of one step of some milliseconds: one of them repeats the work of a kernel by a measured amount more. A
-comparison takes twenty seconds at most. Each trial is written down, so that a campaign that was ended goes on.
+Builds of one step of some milliseconds, which repeat the work of one kernel more or less often. A comparison takes
+twenty seconds at most. Each trial is written down, so that a campaign that was ended goes on.
 """
 
 from __future__ import annotations
@@ -26,18 +26,12 @@ from device_agents.job.sandbox import Sandbox, probe
 from device_agents.job.users import DEFAULT
 from device_agents.measure.turns import Wanted, take_turns
 from tests.agents.real_step import real_bundle
-from tests.calibration.simulated import BUDGET_S, CANARIES, EFFECT, Rate
+from tests.calibration.rates import BUDGET_S, CANARIES, EFFECT, PROMISES, Rate
 
 TURNS = 10_000_000
 STEPS, MOST_WARM_UP = 24, 8
-FACTORS = (1.0, 1.01, 1.03)
+FACTORS = sorted({promise.factor for promise in PROMISES})
 CANARY = "canary"
-RATES = (
-    ("compare", 1.0, "compare job, equal bundles: called different", 0.0, 0.01),
-    ("compare", 1.03, "compare job, 3% slower: found", 0.95, 1.0),
-    ("compare", 1.01, "compare job, 1% slower: found", 0.5, 1.0),
-    ("separate", 1.0, "separate runs of one bundle: likely different", 0.0, 0.05),
-)
 
 
 @dataclass(frozen=True)
@@ -126,9 +120,7 @@ def due(turn: int, trials: int) -> list[tuple[str, float, int]]:
     there, which so are of other times than the runs that they are to judge."""
     canaries = [(CANARY, 1.0, turn)] if turn < CANARIES else []
     places = {"compare": turn, "separate": turn - CANARIES}
-    return canaries + [
-        (kind, factor, places[kind]) for kind, factor, *_ in RATES if 0 <= places[kind] < trials
-    ]  # fmt: skip
+    return canaries + [(one.kind, one.factor, places[one.kind]) for one in PROMISES if 0 <= places[one.kind] < trials]
 
 
 def made(bundles: Bundles, kind: str, factor: float, number: int, seed: int, log: Path) -> dict[str, Any]:
@@ -151,11 +143,11 @@ def write(file: Any, line: dict[str, Any]) -> None:
 
 
 def counted(lines: list[dict[str, Any]]) -> Iterator[Rate]:
-    for kind, factor, what, least, most in RATES:
-        mine = [one for one in lines if one["kind"] == kind and one["factor"] == factor]
+    for promise in PROMISES:
+        mine = [one for one in lines if (one["kind"], one["factor"]) == (promise.kind, promise.factor)]
         if not mine:
             continue
         middle = statistics.median(one["ratio"] for one in mine)
         took_s = statistics.median(one["took_s"] for one in mine)
-        title = f"here: x{middle:.4f}, {took_s:.0f} s"
-        yield Rate(what, title, sum(one["differs"] for one in mine), len(mine), least, most)
+        where = f"here: x{middle:.4f}, {took_s:.0f} s"
+        yield Rate(promise, where, sum(one["differs"] for one in mine), len(mine))

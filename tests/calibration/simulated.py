@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,27 +11,9 @@ from device_agents.figures.apart import Run, ratio_interval, variation_of
 from device_agents.figures.one_run import LEAST_BLOCKS
 from device_agents.measure.turns import Wanted, take_turns
 from tests.calibration.noises import CHOSEN_WITH, OTHERS, Noise, Slowness
+from tests.calibration.rates import BUDGET_S, CANARIES, EFFECT, PROMISES, Kind, Rate
 
 STEP_US, PROCESS_S = 5000.0, 0.17
-BUDGET_S = 20.0
-EFFECT = 0.01
-CANARIES = 10
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Of trials that ended in a way, and what it must be."""
-
-    what: str
-    noise: str
-    count: int
-    trials: int
-    least: float = 0.0
-    most: float = 1.0
-
-    @property
-    def is_kept(self) -> bool:
-        return self.least <= self.count / self.trials <= self.most
 
 
 def compared(noise: Noise, factor: float, seed: int) -> bool:
@@ -66,21 +48,14 @@ def separate(noise: Noise, factor: float, seed: int) -> bool:
     return not interval.has(1.0)
 
 
+TRIALS: Mapping[Kind, Callable[[Noise, float, int], bool]] = {"compare": compared, "separate": separate}
+
+
 def rates(trials: int, *, seed: int, noises: str) -> Iterator[Rate]:
     """Each as soon as it is known. `noises`: `chosen` or `other`, of which no rate of what is found is promised: where
     processes vary by 3%, a difference of 1% is often hidden, and that is said."""
-    kinds, are_chosen = (CHOSEN_WITH, True) if noises == "chosen" else (OTHERS, False)
-    for name, noise in kinds.items():
-        for what, factor, least, most in (
-            ("compare job, equal bundles: called different", 1.0, 0.0, 0.01),
-            ("compare job, 3% slower: found", 1.03, 0.95 if are_chosen else 0.0, 1.0),
-            ("compare job, 1% slower: found", 1.01, 0.5 if are_chosen else 0.0, 1.0),
-        ):
-            count = sum(compared(noise, factor, seed + trial) for trial in range(trials))
-            yield Rate(what, name, count, trials, least, most)
-        for what, factor, most in (
-            ("separate runs of one bundle: likely different", 1.0, 0.05),
-            ("separate runs, 20% slower: likely different", 1.2, 1.0),
-        ):
-            count = sum(separate(noise, factor, seed + trial) for trial in range(trials))
-            yield Rate(what, name, count, trials, 0.0, most)
+    for name, noise in (CHOSEN_WITH if noises == "chosen" else OTHERS).items():
+        for promise in PROMISES:
+            held = promise if noises == "chosen" else replace(promise, least=0.0)
+            count = sum(TRIALS[promise.kind](noise, promise.factor, seed + trial) for trial in range(trials))
+            yield Rate(held, name, count, trials)

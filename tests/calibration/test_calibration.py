@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_agents.measure import turns
-from tests.calibration import here, simulated
+from tests.calibration import here
 from tests.calibration.__main__ import shown
 from tests.calibration.noises import CHOSEN_WITH, OTHERS
-from tests.calibration.simulated import Rate, compared, rates, separate
+from tests.calibration.rates import CANARIES, PROMISES, Promise, Rate
+from tests.calibration.simulated import compared, rates, separate
 
 
 @pytest.mark.parametrize("kind", [*CHOSEN_WITH, *OTHERS])
@@ -35,14 +35,14 @@ def test_a_rule_that_looks_too_often_is_told(monkeypatch: pytest.MonkeyPatch) ->
     """With intervals that hold the ratio in half of cases, equal bundles are called different: the rates say so."""
     monkeypatch.setattr("device_agents.figures.rounds.confidence", lambda _: 0.5)
     first = next(iter(rates(20, seed=1, noises="chosen")))
-    assert first.what.endswith("called different")
+    assert first.promise.what.endswith("called different")
     assert not first.is_kept
-    assert turns.PILOT < 12
 
 
 def test_what_is_printed_says_what_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown([Rate("a", "n", 1, 100, 0.0, 0.01)])
-    assert not shown([Rate("b", "n", 2, 100, 0.0, 0.01), Rate("c", "n", 7, 100)])
+    limited, free = Promise("compare", 1.0, "a", most=0.01), Promise("compare", 1.0, "b")
+    assert shown([Rate(limited, "n", 1, 100)])
+    assert not shown([Rate(limited, "n", 2, 100), Rate(free, "n", 7, 100)])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines] == ["kept", "BROKEN", "(7.0%)"]
 
@@ -60,10 +60,11 @@ def test_trials_that_were_written_down_count_and_are_not_made_again(
     monkeypatch.setattr(here, "compared", compare)
     monkeypatch.setattr(here.Bundles, "run", lambda *_: [1000.0, 1001.0, 1002.0, 1003.0, 1004.0])
     found = list(here.rates(3, seed=1, log=log))
-    assert [(rate.count, rate.trials) for rate in found] == [(0, 3), (3, 3), (0, 3), (0, 3)]
-    assert sorted(made) == sorted((factor, number) for factor in here.FACTORS for number in range(3))
+    assert [(rate.count, rate.trials) for rate in found] == [(0, 3), (3, 3), (0, 3), (0, 3), (0, 3)]
+    factors = [promise.factor for promise in PROMISES if promise.kind == "compare"]
+    assert sorted(made) == sorted((factor, number) for factor in factors for number in range(3))
     made.clear()
     again = list(here.rates(4, seed=1, log=log))
-    assert sorted(made) == sorted((factor, 3) for factor in here.FACTORS)
-    assert [rate.trials for rate in again] == [4, 4, 4, 4]
-    assert sum(json.loads(line)["kind"] == here.CANARY for line in log.read_text().splitlines()) == simulated.CANARIES
+    assert sorted(made) == sorted((factor, 3) for factor in factors)
+    assert [rate.trials for rate in again] == [4] * len(PROMISES)
+    assert sum(json.loads(line)["kind"] == here.CANARY for line in log.read_text().splitlines()) == CANARIES

@@ -15,6 +15,7 @@ from device_agents.figures.apart import Variation
 from device_agents.wire import Mode, RunSettings
 from service.dashboard import render
 from service.dashboard.comparison import (
+    Known,
     comparable,
     dominated_flags,
     dominates,
@@ -130,6 +131,27 @@ def test_a_run_of_one_block_has_no_interval_and_no_rank() -> None:
     assert found is not None
     assert found.words == "cannot tell"
     assert "latency" not in ranked_axes([facts(), short])
+
+
+def ticked(runs: list[RunFacts], known: Known) -> dict[str, list[bool]]:
+    """Which runs each line marks as its best."""
+    lines = [line for section in compare._sections(runs, (), known) for line in section.lines]
+    return {line.title: [best for *_, best in line.cells] for line in lines}
+
+
+def test_only_what_is_likely_faster_than_each_other_run_is_marked_in_time_and_nothing_in_energy() -> None:
+    base, fast = facts(energy_mj=2.0), facts("run_b", median_us=BASE_US / 2, energy_mj=1.0)
+    marks = ticked([base, fast], CALM)
+    assert marks["Step median"] == [False, True]
+    assert marks["Energy per step"] == [False, False]
+    assert ticked([base, fast], RESTLESS)["Step median"] == [False, False]
+    jumpy = replace(fast, p90_us=9 * BASE_US)
+    assert ticked([replace(base, p90_us=2 * BASE_US), jumpy], CALM)["Step p90"] == [False, False], (
+        "it is the slower one"
+    )
+    assert ticked([replace(base, p90_us=2 * BASE_US), replace(fast, p90_us=BASE_US)], CALM)["Step p90"] == [False, True]
+    near = facts("run_c", median_us=BASE_US * 0.5001)
+    assert ticked([base, fast, near], CALM)["Step median"] == [False, False, False]
 
 
 def with_blocks(run: RunFacts, count: int) -> RunFacts:

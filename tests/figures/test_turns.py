@@ -26,8 +26,10 @@ class Bench:
 
     def compare(self, *, effect: float = 0.01, budget_s: float = 60.0) -> Comparison:
         wanted = Wanted(len(self.factors), effect, budget_s, seed=3)
-        tell = lambda prospect: self.told.append((self.played, prospect))  # noqa: E731
-        return take_turns(wanted, self.process, tell=tell, clock=lambda: self.now_s)
+        return take_turns(wanted, self.process, tell=self.hear, clock=lambda: self.now_s)
+
+    def hear(self, prospect: Prospect) -> None:
+        self.told.append((self.played, prospect))
 
 
 def test_a_clear_difference_ends_it_at_the_first_look() -> None:

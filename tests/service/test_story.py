@@ -20,13 +20,19 @@ def test_whatever_happens_in_which_order_the_record_is_exact(farm: TestFarm) -> 
         assert seen[what], (what, seen)
 
 
-def test_a_story_by_hand_gets_where_the_others_may_not(farm: TestFarm) -> None:
-    """To a job that loses worker after worker, and to a board that proves that it works again."""
+def begun(farm: TestFarm) -> tuple[Story, Counter[str]]:
+    """A story by hand, and what it sees."""
     seen: Counter[str] = Counter()
     story: Story = telling(farm, seen)()
-    look = story.nothing_is_lost_doubled_or_untold
     story.begin()
-    look()
+    story.nothing_is_lost_doubled_or_untold()
+    return story, seen
+
+
+def test_a_story_by_hand_gets_where_the_others_may_not(farm: TestFarm) -> None:
+    """To a job that loses worker after worker, and to a board that proves that it works again."""
+    story, seen = begun(farm)
+    look = story.nothing_is_lost_doubled_or_untold
     story.compile(1)
     for _ in range(ATTEMPTS):
         story.claim(0)
@@ -55,11 +61,8 @@ def test_a_story_by_hand_gets_where_the_others_may_not(farm: TestFarm) -> None:
 
 def test_a_story_by_hand_in_which_runs_go_on_until_they_may_not(farm: TestFarm) -> None:
     """One device's fault ends no run, two deaths do, and whoever waits too long expires: in just that sweep."""
-    seen: Counter[str] = Counter()
-    story: Story = telling(farm, seen)()
+    story, seen = begun(farm)
     look = story.nothing_is_lost_doubled_or_untold
-    story.begin()
-    look()
     for outcome in (p.Outcome("failed", "device", "device.disk", "full"), *DEATHS):
         story.want_all()
         look()
@@ -81,11 +84,8 @@ def test_a_story_by_hand_in_which_runs_go_on_until_they_may_not(farm: TestFarm) 
 
 def test_a_story_by_hand_in_which_boards_never_end(farm: TestFarm) -> None:
     """Whoever lives on past its clock loses the run, and two such boards are a verdict on the run."""
-    seen: Counter[str] = Counter()
-    story: Story = telling(farm, seen)()
+    story, seen = begun(farm)
     look = story.nothing_is_lost_doubled_or_untold
-    story.begin()
-    look()
     run, ends = story.tracks[next(iter(story.tracks))], ("queued", "failed")
     for end in ends:
         story.want_all()

@@ -159,7 +159,7 @@ def grouped(facts: Sequence[RunFacts]) -> list[list[RunFacts]]:
 def ranked_axes(like: Sequence[RunFacts]) -> tuple[Axis, ...]:
     """The axes that every run of the group has; never latency where time means nothing, or has no interval."""
     axes: list[Axis] = []
-    if all(entry.timing_means_something and entry.interval_ms is not None for entry in like):
+    if all(entry.timing_means_something and entry.has_interval for entry in like):
         axes.append("latency")
     if all(entry.arena_bytes is not None for entry in like):
         axes.append("memory")

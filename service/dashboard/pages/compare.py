@@ -31,7 +31,7 @@ from service.runs.variation import variations
 
 LEAST, MOST = 2, 4
 OF_TIME = ("time", "energy")
-"""What moves with the step time."""
+"""What hangs on the step time: beside its median's, nothing is claimed of a difference in these."""
 PICKABLE = 100
 
 
@@ -109,7 +109,7 @@ def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
     found = [(run_id, queries.run(session, run_id)) for run_id in wanted]
     runs = tuple(entry for _, entry in found if entry is not None)
     against = obstacles(runs) if len(runs) >= LEAST else ()
-    is_timed = comparable("time", against) and sum(run.interval_ms is not None for run in runs) >= LEAST
+    is_timed = comparable("time", against) and sum(run.has_interval for run in runs) >= LEAST
     loss = _loss_figure(runs, HALF_WIDTH if is_timed else FULL_WIDTH)
     known = variations(session, {run.device_id for run in runs if run.device_id})
     return ComparePage(
@@ -182,12 +182,7 @@ def _has_value(line: Line) -> bool:
 
 def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, known: Known) -> Line:
     values = [metric_value(entry, metric.key) for entry in runs]
-    present = [value for value in values if value is not None]
-    best = None
-    if is_comparable and metric.lower_is_better is not None and len(set(present)) > 1:
-        best = min(present) if metric.lower_is_better else max(present)
-    if best is not None and metric.quantity in OF_TIME and not _stands_out(runs[values.index(best)], runs, known):
-        best = None
+    best = _best(metric, runs, values, known) if is_comparable else None
     cells = []
     for index, (entry, value) in enumerate(zip(runs, values, strict=True)):
         difference = _difference(metric, (runs[0], entry), (values[0], value), known) if index and is_comparable else ""
@@ -195,16 +190,25 @@ def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, known: 
     return Line(metric.title, metric.unit, tuple(cells))
 
 
-def _stands_out(best: RunFacts, runs: Sequence[RunFacts], known: Known) -> bool:
-    """Whether its step time is likely another one than every other run's: noise makes no run the best."""
-    found = [time_difference(best, other, known) for other in runs if other is not best]
-    return all(difference is not None and difference.is_likely for difference in found)
+def _best(
+    metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | None], known: Known
+) -> float | None:  # fmt: skip
+    """The value that is marked. Noise makes none the best: in time it is a run's that is likely faster than each of the
+    others, in energy, of which nothing says how it varies, nobody's."""
+    present = [value for value in values if value is not None]
+    if metric.lower_is_better is None or metric.quantity == "energy" or len(set(present)) < 2:
+        return None
+    best = min(present) if metric.lower_is_better else max(present)
+    run = runs[values.index(best)]
+    others = [time_difference(run, other, known) for other in runs if other is not run]
+    is_fastest = all(other is not None and other.is_likely and other.ratio > 1 for other in others)
+    return best if metric.quantity != "time" or is_fastest else None
 
 
 def _difference(
     metric: Metric, runs: tuple[RunFacts, RunFacts], values: tuple[float | None, float | None], known: Known
 ) -> str:  # fmt: skip
-    """Of the second run to the first. What hangs on the step time beside its median has no claim of its own."""
+    """Of the second run to the first."""
     (base, entry), (base_value, value) = runs, values
     if metric.lower_is_better is None or not base_value or value is None:
         return ""
