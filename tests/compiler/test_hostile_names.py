@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import subprocess
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load as load_target
 from examples.models import MODELS
 from tests.compiler.hostile_names import OURS, hostile_names, renamed, renaming
+from tests.unpacked import unpacked
 
 FULL = SparsePlan.of_preset("full")
 SMALL: Mapping[str, Mapping[str, int]] = {
@@ -83,9 +82,7 @@ def build(model: bytes, folder: Path, cache: Path, optimizer: str = "sgd") -> Pa
     bundle = compile_training(
         model, BuildSettings(FULL, SPECS[optimizer], load_target("x86-64-v3"), cache_dir=cache, jobs=1)
     )
-    with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpacked(bundle.data, folder)
 
 
 def train(folder: Path, name: str) -> tuple[list[float], dict[str, np.ndarray]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
-import tarfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from compiler.program.program import StateTensor
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from compiler.values import Value
+from tests.unpacked import unpacked
 
 BATCH, STEPS, RATE = 64, 3, 0.05
 WIDTHS = (4096, 64, 96, 48, 10)
@@ -96,8 +95,7 @@ def test_a_step_with_packed_weights_learns_as_pytorch(tmp_path: Path, limit_byte
     })  # fmt: skip
     plan = SparsePlan.parse({"name": "middle", "update": [{"parameters": list(TRAINED)}]})
     bundle = compile_training(_model(weights), BuildSettings(plan, spec, load(native_target())))
-    with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpacked(bundle.data, tmp_path)
     notes = " ".join(json.loads((tmp_path / "report.json").read_text())["notes"])
     assert ("stored packed" in notes) is copies
     command = [

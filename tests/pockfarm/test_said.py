@@ -15,6 +15,7 @@ from device_agents.wire import LocalMode, RunSettings
 from pockfarm import cli, local
 from pockfarm.errors import Failed
 from tests.compiler.frontend.onnx_graphs import model_of, node
+from tests.unpacked import unpacked
 
 pytestmark = pytest.mark.xdist_group("said")
 PLAN = "update: [{parameters: ['*'], ratio: 0.5}]"
@@ -84,9 +85,7 @@ def test_weights_of_another_model_end_a_run(folder: Path, bundle: Path, mode: Lo
 
 
 def test_weights_that_match_in_part_are_told(folder: Path, bundle: Path) -> None:
-    with tarfile.open(bundle) as archive:
-        archive.extract("weights.safetensors", folder, filter="data")
-    own = load_file(folder / "weights.safetensors")
+    own = load_file(unpacked(bundle.read_bytes(), folder / "unpacked") / "weights.safetensors")
     part = folder / "part.safetensors"
     save_file({"fc1.weight": own["fc1.weight"], "encoder.weight": np.ones((6, 4), np.float32)}, part)
     said: list[str] = []

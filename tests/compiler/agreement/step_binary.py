@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
-import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from compiler.bundle.archive import Bundle
+from tests.unpacked import unpacked
 
 
 def native_target() -> str:
@@ -36,9 +35,7 @@ class StepBinary:
         """Write the bundle's files under `folder`; an arena of a megabyte is hardly larger than what lives in it."""
         memory = bundle.manifest["memory"]
         assert memory["arena_bytes"] <= 1.02 * memory["bound_bytes"] or memory["arena_bytes"] < 1_000_000
-        with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
-            archive.extractall(folder, filter="data")
-        return cls(folder, runner)
+        return cls(unpacked(bundle.data, folder), runner)
 
     @property
     def weights(self) -> Path:
